@@ -1,0 +1,357 @@
+"""`MetadataStore`: everything one can ask of a registry, on any backend.
+
+Common to all verbs:
+
+- A verb is one transaction: all of it happens or nothing does, and it is durable when the verb returns.
+- ``get_*`` and ``find_*`` answer None for what is not there; a verb that acts on something missing raises NotFound.
+- Errors are those of `registry.errors`; arguments are checked before anything is sent.
+- Cancelling a verb leaves its transaction committed whole or not at all, and the store usable.
+- Bulk verbs are one round trip whatever the number of rows. An empty bulk call does nothing.
+- Pages follow a key, never a row count: ``after`` takes the last key seen. The ``stream_*`` verbs do it for you.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol, TypeVar
+
+from registry.documents import JsonValue
+from registry.drafts import Fence, FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.models import (
+    Agent,
+    ConsumerGroup,
+    ConsumerOffset,
+    FileAwaitingDeletion,
+    FileOperation,
+    LakeTable,
+    Partition,
+    PartitionLease,
+    Row,
+    Segment,
+    SnapshotStatus,
+    SnapshotTrigger,
+    TableFile,
+    TableMetadata,
+    TableSnapshot,
+    TableStats,
+    TableStatus,
+    Topic,
+    UploadIntent,
+)
+from registry.position import Place, Position
+
+R = TypeVar("R", bound=Row)
+
+PAGE = 1_000
+"""Rows in a page unless the caller says otherwise."""
+
+
+class Topics(Protocol):
+    async def create_topic(
+        self, name: str, partition_count: int, *,
+        retention_ms: int | None = None, config: Mapping[str, JsonValue] | None = None,
+    ) -> Topic:
+        """The topic and its partitions ``0..partition_count-1``. AlreadyExists if there is one of that name."""
+        ...  # fmt: skip
+
+    async def delete_topic(self, name: str) -> None:
+        """With its partitions, segments, leases and committed offsets."""
+        ...
+
+    async def get_topic(self, name: str) -> Topic | None: ...
+
+    async def list_topics(self) -> list[Topic]:
+        """All of them, by name."""
+        ...
+
+    async def update_topic_config(
+        self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
+    ) -> Topic:
+        """Replaces configuration and retention (None: keep for ever)."""
+        ...
+
+    async def get_partition(self, topic: str, partition_id: int) -> Partition | None: ...
+
+    async def list_partitions(self, topic: str) -> list[Partition]:
+        """By partition id. NotFound for an unknown topic."""
+        ...
+
+    async def update_high_watermark(self, topic: str, partition_id: int, high_watermark: int) -> Partition:
+        """Moves it forward; a lower value changes nothing. Answers the partition as it is afterwards."""
+        ...
+
+
+class Segments(Protocol):
+    async def add_segment(self, segment: SegmentDraft, *, fence: Fence | None = None) -> None:
+        """`add_segments` of one."""
+        ...
+
+    async def add_segments(self, segments: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
+        """Registers segments of any number of partitions and moves their watermarks past them, or does nothing.
+
+        NotFound: a partition does not exist. AlreadyExists: a segment with that base offset exists. Conflict: a
+        segment overlaps another, of the registry or of this call. Fenced: one of ``fences`` is not the current
+        lease of its partition (whether it expired does not matter as long as nobody took it over).
+        Upload intents for ``s3://bucket/key`` of these segments are completed in the same transaction.
+        """
+        ...
+
+    async def get_segments(
+        self, topic: str, partition_id: int, *, from_offset: int = 0, limit: int = PAGE
+    ) -> list[Segment]:
+        """Segments that hold ``from_offset`` or anything after it, in order. Next page: last ``end_offset + 1``."""
+        ...
+
+    def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]: ...
+
+    async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
+        """The segment that holds the offset. NotFound if the partition does not exist."""
+        ...
+
+    async def delete_segments_before(self, topic: str, partition_id: int, offset: int) -> int:
+        """Deletes segments that end below the offset; answers how many. The watermark stays."""
+        ...
+
+
+class ConsumerGroups(Protocol):
+    async def ensure_consumer_group(self, group_id: str) -> ConsumerGroup:
+        """Creates it if needed."""
+        ...
+
+    async def commit_offset(
+        self, group_id: str, topic: str, partition_id: int, offset: int, metadata: str | None = None
+    ) -> None:
+        """`commit_offsets` of one."""
+        ...
+
+    async def commit_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> None:
+        """The last commit wins, also when it goes back. Of several for one partition in a call, the last wins."""
+        ...
+
+    async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None: ...
+
+    async def get_consumer_offsets(self, group_id: str) -> list[ConsumerOffset]: ...
+
+    async def delete_consumer_group(self, group_id: str) -> None:
+        """With its committed offsets."""
+        ...
+
+
+class Agents(Protocol):
+    async def register_agent(
+        self, agent_id: str, address: str, *, zone: str = "", group: str = "",
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Agent:
+        """A known id is registered anew: the agent has restarted."""
+        ...  # fmt: skip
+
+    async def heartbeat(self, agent_id: str) -> None: ...
+
+    async def get_agent(self, agent_id: str) -> Agent | None: ...
+
+    async def list_agents(self, *, alive_within_ms: int | None = None, group: str | None = None) -> list[Agent]:
+        """All, or those whose last heartbeat is at most so long ago."""
+        ...
+
+    async def deregister_agent(self, agent_id: str) -> None:
+        """Its leases are free at once; their epochs stay."""
+        ...
+
+    async def acquire_partition_lease(
+        self, topic: str, partition_id: int, agent_id: str, ttl_ms: int
+    ) -> PartitionLease:
+        """Takes a lease that is free, expired or the agent's own, with a new epoch. Conflict names the holder."""
+        ...
+
+    async def acquire_partition_leases(
+        self, partitions: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
+    ) -> list[PartitionLease]:
+        """Takes those that can be had and answers them; the others are left as they are."""
+        ...
+
+    async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
+        """Same epoch, later expiry. Fenced if another epoch has begun."""
+        ...
+
+    async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
+        """Renews those that still stand and answers them."""
+        ...
+
+    async def release_partition_lease(self, lease: PartitionLease) -> bool:
+        """False if it was no longer held in that epoch."""
+        ...
+
+    async def get_partition_lease(self, topic: str, partition_id: int) -> PartitionLease | None: ...
+
+    async def list_partition_leases(
+        self, *, topic: str | None = None, agent_id: str | None = None
+    ) -> list[PartitionLease]: ...
+
+
+class Tables(Protocol):
+    async def create_table(self, database: str, name: str, location: str, draft: TableDraft) -> LakeTable:
+        """The table with schema version 1."""
+        ...
+
+    async def get_table(self, database: str, name: str) -> LakeTable | None: ...
+
+    async def get_table_by_id(self, table_id: int) -> LakeTable | None: ...
+
+    async def list_tables(self, database: str | None = None) -> list[LakeTable]: ...
+
+    async def alter_table(
+        self, table_id: int, *,
+        database: str | None = None, name: str | None = None, location: str | None = None,
+        status: TableStatus | None = None, properties: Mapping[str, JsonValue] | None = None,
+    ) -> LakeTable:
+        """Changes what is given. Properties replace those of the current schema version."""
+        ...  # fmt: skip
+
+    async def drop_table(self, table_id: int, *, purge: bool = False) -> None:
+        """With everything that belongs to it. ``purge`` puts its files on the list of files awaiting deletion."""
+        ...
+
+    async def add_schema_version(self, table_id: int, draft: TableDraft, *, expected: int) -> TableMetadata:
+        """Version ``expected + 1``. Conflict if the current version is not ``expected``."""
+        ...
+
+    async def get_table_metadata(self, table_id: int, schema_version: int | None = None) -> TableMetadata | None:
+        """The current version unless another is named."""
+        ...
+
+    async def list_table_metadata(self, table_id: int) -> list[TableMetadata]: ...
+
+
+class Files(Protocol):
+    """Each verb that changes files changes the statistics of table and partitions in the same transaction."""
+
+    async def add_files(
+        self, table_id: int, files: Sequence[FileDraft], *,
+        operation: FileOperation = "insert", operation_id: str | None = None,
+    ) -> list[TableFile]:
+        """AlreadyExists if the table has a file of that path. Upload intents for these paths are completed."""
+        ...  # fmt: skip
+
+    async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:
+        """`files` as they were read. They go to the list of files awaiting deletion.
+
+        Conflict names those that are gone or changed since.
+        """
+        ...
+
+    async def swap_files(
+        self, table_id: int, old: Sequence[TableFile], new: Sequence[FileDraft], *,
+        operation_id: str, operation: FileOperation = "compaction",
+    ) -> list[TableFile]:
+        """`old`, as they were read, for `new`. Conflict names the old ones that are gone or changed since.
+
+        A new file whose path awaits deletion (a rollback) is taken off that list.
+        """
+        ...  # fmt: skip
+
+    async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
+        """Those of the paths that are live."""
+        ...
+
+    async def list_files(
+        self, table_id: int, *, partition_path: str | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[TableFile]:
+        """By id, after the id ``after``."""
+        ...
+
+    def stream_files(self, table_id: int, *, partition_path: str | None = None) -> AsyncIterator[TableFile]: ...
+
+    async def get_statistics(self, table_id: int) -> list[TableStats]:
+        """By partition path. A partition that has lost its last file stays, with zeros."""
+        ...
+
+    async def recount_statistics(self, table_id: int) -> LakeTable:
+        """Recomputes table and partition statistics from the files."""
+        ...
+
+    async def record_intents(self, paths: Sequence[str], *, purpose: str, owner: str) -> None:
+        """Before an upload: these objects may come to exist. A path that has an intent keeps the newer one."""
+        ...
+
+    async def complete_intents(self, paths: Sequence[str]) -> None:
+        """The objects are registered, or have been removed again."""
+        ...
+
+    async def list_stale_intents(self, older_than_ms: int, *, after: str = "", limit: int = PAGE) -> list[UploadIntent]:
+        """Recorded at least so long ago, by path."""
+        ...
+
+    async def list_files_awaiting_deletion(
+        self, *, table_id: int | None = None, removed_before: int | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[FileAwaitingDeletion]:
+        """By id, after the id ``after``."""
+        ...
+
+    async def forget_deleted_files(self, ids: Sequence[int]) -> None:
+        """They have been deleted from storage."""
+        ...
+
+
+class Snapshots(Protocol):
+    async def request_snapshot(
+        self, table_id: int, *, trigger: SnapshotTrigger = "manual", tag: str | None = None, reason: str | None = None
+    ) -> TableSnapshot:
+        """A row of status ``requested``, which the snapshotter answers. AlreadyExists if the tag is taken."""
+        ...
+
+    async def record_snapshot(self, table_id: int, draft: SnapshotDraft) -> TableSnapshot: ...
+
+    async def update_snapshot(self, row_id: int, draft: SnapshotDraft) -> TableSnapshot:
+        """Replaces everything that the draft holds."""
+        ...
+
+    async def list_snapshots(
+        self, table_id: int, *, status: SnapshotStatus | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[TableSnapshot]:
+        """By row id, after ``after``."""
+        ...
+
+
+class ConsistentRead(Protocol):
+    """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""
+
+    @property
+    def place(self) -> Place: ...
+
+    @property
+    def position(self) -> Position:
+        """Everything committed at or below it is contained. (More may be: `place` is exact, this is a floor.)"""
+        ...
+
+    async def count(self, kind: type[Row]) -> int: ...
+
+    def rows(self, kind: type[R], *, page: int = PAGE) -> AsyncIterator[list[R]]:
+        """All rows of a table in pages by primary key. Memory is bounded by the page."""
+        ...
+
+
+class Load(Protocol):
+    """An empty registry being filled, all or nothing."""
+
+    async def add(self, rows: Sequence[Row]) -> None:
+        """Rows as they are, ids included; parents before children."""
+        ...
+
+    async def count(self, kind: type[Row]) -> int: ...
+
+
+class MetadataStore(Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Protocol):
+    async def position(self) -> Position:
+        """Not below any commit that was acknowledged before this call: what a reader passes as ``at_least``."""
+        ...
+
+    def consistent_read(self) -> AbstractAsyncContextManager[ConsistentRead]:
+        """Holds a snapshot open for as long as the block runs; writers are not blocked."""
+        ...
+
+    def load(self) -> AbstractAsyncContextManager[Load]:
+        """Commits at the end of the block, rolls back if it raises. Conflict if the registry is not empty."""
+        ...
+
+    async def close(self) -> None: ...

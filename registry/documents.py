@@ -1,0 +1,47 @@
+"""JSON columns, carried as text and parsed only by who looks inside.
+
+Rows travel from the database to every component; most never read the JSON in them. A `Document` is the text
+itself, in one canonical spelling (sorted keys, no spaces), so that equal documents are equal strings on every backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from registry.errors import Invalid
+
+JsonValue: TypeAlias = "None | bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue]"
+T = TypeVar("T")
+
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+class Document(str):
+    """A JSON value as canonical text."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, value: object, field: str = "document") -> Document:
+        """Encode plain data or msgspec structs. A `Document` passes as it is."""
+        if isinstance(value, Document):
+            return value
+        try:
+            return cls(_encoder.encode(value).decode())
+        except (TypeError, ValueError, UnicodeError, RecursionError) as error:
+            raise Invalid(field, value, f"is not JSON: {error}") from error
+
+    def load(self) -> JsonValue:
+        value: JsonValue = msgspec.json.decode(self)
+        return value
+
+    def load_as(self, kind: type[T]) -> T:
+        """Parse and check against a type: ``file.column_stats.load_as(dict[str, ColumnStats])``."""
+        return msgspec.json.decode(self, type=kind)
+
+
+EMPTY_OBJECT = Document("{}")
+EMPTY_LIST = Document("[]")

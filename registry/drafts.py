@@ -1,0 +1,166 @@
+"""What callers hand in: rows before the registry has given them an id and a time.
+
+Drafts are plain data. `checked` refuses those that can't be stored, whole and before anything is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, TypeAlias, get_args
+
+import msgspec
+
+from registry import checks
+from registry.documents import EMPTY_LIST, EMPTY_OBJECT, Document
+from registry.errors import Invalid
+from registry.models import SnapshotStatus, SnapshotTrigger
+
+__all__ = ["Fence", "FileDraft", "OffsetDraft", "SegmentDraft", "SnapshotDraft", "TableDraft", "checked"]
+
+
+class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
+    topic: str
+    partition_id: int
+    base_offset: int
+    end_offset: int
+    record_count: int
+    size_bytes: int
+    s3_bucket: str
+    s3_key: str
+    byte_offset: int = 0
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "topic": checks.name,
+        "partition_id": checks.whole32,
+        "base_offset": checks.whole,
+        "end_offset": checks.whole,
+        "record_count": checks.whole,
+        "size_bytes": checks.whole,
+        "s3_bucket": checks.filled,
+        "s3_key": checks.filled,
+        "byte_offset": checks.whole,
+    }
+
+
+class Fence(msgspec.Struct, frozen=True, gc=False):
+    """The lease under which a writer works; `add_segments` refuses if it is no longer the current one."""
+
+    topic: str
+    partition_id: int
+    agent_id: str
+    epoch: int
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "topic": checks.name,
+        "partition_id": checks.whole32,
+        "agent_id": checks.name,
+        "epoch": checks.whole,
+    }
+
+
+class OffsetDraft(msgspec.Struct, frozen=True, gc=False):
+    topic: str
+    partition_id: int
+    committed_offset: int
+    metadata: str | None = None
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "topic": checks.name,
+        "partition_id": checks.whole32,
+        "committed_offset": checks.whole,
+        "metadata": lambda field, value: checks.optional(field, value, checks.text),
+    }
+
+
+class TableDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """One schema version of a table, as its author writes it."""
+
+    schema: Document
+    storage_engine: str = "parquet"
+    engine_config: Document = EMPTY_OBJECT
+    format: str = "parquet"
+    compression: str = "zstd"
+    partition_by: Document = EMPTY_LIST
+    sort_by: Document = EMPTY_LIST
+    properties: Document = EMPTY_OBJECT
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "schema": checks.filled,
+        "storage_engine": checks.filled,
+        "engine_config": checks.filled,
+        "format": checks.filled,
+        "compression": checks.filled,
+        "partition_by": checks.filled,
+        "sort_by": checks.filled,
+        "properties": checks.filled,
+    }
+
+
+class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
+    file_path: str
+    file_size: int
+    row_count: int
+    schema_version: int
+    partition_path: str = ""
+    file_type: str = "parquet"
+    checksum: str | None = None
+    is_compressed: bool = True
+    column_stats: Document | None = None
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "file_path": checks.filled,
+        "file_size": checks.whole,
+        "row_count": checks.whole,
+        "schema_version": checks.whole32,
+        "partition_path": checks.text,
+        "file_type": checks.filled,
+        "checksum": lambda field, value: checks.optional(field, value, checks.text),
+        "column_stats": lambda field, value: checks.optional(field, value, checks.filled),
+    }
+
+    @property
+    def file_name(self) -> str:
+        return self.file_path.rpartition("/")[2]
+
+
+class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
+    snapshot_id: int | None = None
+    timestamp: int
+    manifest_list: str | None = None
+    summary: Document = EMPTY_OBJECT
+    schema_id: int | None = None
+    trigger: SnapshotTrigger = "manual"
+    status: SnapshotStatus = "created"
+    tag: str | None = None
+    reason: str | None = None
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "snapshot_id": lambda field, value: checks.optional(field, value, checks.whole),
+        "timestamp": checks.whole,
+        "manifest_list": lambda field, value: checks.optional(field, value, checks.filled),
+        "summary": checks.filled,
+        "schema_id": lambda field, value: checks.optional(field, value, checks.whole32),
+        "trigger": lambda field, value: checks.one_of(field, value, get_args(SnapshotTrigger)),
+        "status": lambda field, value: checks.one_of(field, value, get_args(SnapshotStatus)),
+        "tag": lambda field, value: checks.optional(field, value, checks.name),
+        "reason": lambda field, value: checks.optional(field, value, checks.text),
+    }
+
+
+Draft: TypeAlias = SegmentDraft | Fence | OffsetDraft | TableDraft | FileDraft | SnapshotDraft
+
+
+def checked(drafts: Sequence[Draft]) -> None:
+    """Raise `Invalid` for the first draft that can't be stored. All drafts are of one kind."""
+    if not drafts:
+        return
+    kind = type(drafts[0])
+    for field, check in kind.checks.items():
+        checks.every(field, [getattr(draft, field) for draft in drafts], check)
+    if isinstance(drafts[0], SegmentDraft):
+        for draft in drafts:
+            assert isinstance(draft, SegmentDraft)  # noqa: S101  (one kind)
+            if draft.end_offset < draft.base_offset:
+                raise Invalid("end_offset", draft.end_offset, f"is below base_offset {draft.base_offset}")
+            if draft.end_offset == checks.MAX_INT:
+                raise Invalid("end_offset", draft.end_offset, "leaves no next offset to assign")

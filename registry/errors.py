@@ -1,0 +1,73 @@
+"""Everything a registry call may raise.
+
+    RegistryError
+    |-- NotFound           the thing named does not exist        -> create it, or correct the name
+    |-- AlreadyExists      a thing of that name exists           -> use it, or choose another name
+    |-- Conflict           the world changed since you looked    -> read again, decide again
+    |   `-- Fenced         your lease is no longer yours         -> stop writing, acquire anew
+    |-- Invalid            an argument can't be stored           -> fix the named field
+    |-- Unavailable        no answer, or none in time            -> retry with backoff
+    `-- SchemaMismatch     the database is older or newer        -> `astha registry migrate`, or upgrade Astha
+
+A call that raises any of these but Unavailable has written nothing. After Unavailable the write may or may not
+have happened: every verb is safe to repeat or answers the repetition with AlreadyExists or Conflict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = [
+    "AlreadyExists",
+    "Conflict",
+    "Fenced",
+    "Invalid",
+    "NotFound",
+    "RegistryError",
+    "SchemaMismatch",
+    "Unavailable",
+]
+
+
+class RegistryError(Exception):
+    """Base of all; the message names the thing, the value and the way out."""
+
+
+class NotFound(RegistryError):
+    pass
+
+
+class AlreadyExists(RegistryError):
+    pass
+
+
+class Conflict(RegistryError):
+    """``names`` lists what stood in the way (file paths, partitions), so that a caller can plan without them."""
+
+    def __init__(self, message: str, names: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.names = tuple(names)
+
+
+class Fenced(Conflict):
+    pass
+
+
+class Invalid(RegistryError):
+    """``field`` and ``value`` say what was refused."""
+
+    def __init__(self, field: str, value: object, why: str) -> None:
+        shown = repr(value)
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        super().__init__(f"{field} = {shown}: {why}")
+        self.field = field
+        self.value = value
+
+
+class Unavailable(RegistryError):
+    pass
+
+
+class SchemaMismatch(RegistryError):
+    pass

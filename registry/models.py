@@ -1,0 +1,296 @@
+"""The registry's rows, typed. Exactly what the tables hold, in the order of their columns.
+
+They are frozen and cheap (a msgspec struct costs about 0.1 us), because every change event carries one or two of
+them. Nothing is validated here: rows come from a database that checked them. What callers hand in is a draft
+(`registry.drafts`), and that is where checking happens. Times are UTC epoch milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, TypeAlias
+
+import msgspec
+
+from registry.documents import Document
+
+__all__ = [
+    # streams
+    "Agent", "ConsumerGroup", "ConsumerOffset", "Partition", "PartitionLease", "Segment", "Topic",
+    # lake
+    "ColumnStats", "FileOperation", "LakeTable", "SnapshotStatus", "SnapshotTrigger", "TableFile", "TableMetadata",
+    "TableSnapshot", "TableStats", "TableStatus",
+    # the daemon's own
+    "DaemonLease", "FileAwaitingDeletion", "LedgerEntry", "UploadIntent",
+    # all
+    "OWN", "PUBLISHED", "Row",
+]  # fmt: skip
+
+TableStatus: TypeAlias = Literal["active", "dropping"]
+FileOperation: TypeAlias = Literal["insert", "compaction", "rollback", "import"]
+SnapshotTrigger: TypeAlias = Literal["manual", "time", "size", "query"]
+SnapshotStatus: TypeAlias = Literal["requested", "created", "failed", "expired"]
+
+
+class Row(msgspec.Struct, frozen=True, gc=False):
+    """Base of all rows: ``table`` is the database's name for it, ``key`` its primary key."""
+
+    table: ClassVar[str]
+    key: ClassVar[tuple[str, ...]]
+
+
+class Topic(Row, frozen=True, gc=False):
+    table = "topics"
+    key = ("name",)
+
+    name: str
+    partition_count: int
+    retention_ms: int | None  # None: for ever
+    config: Document
+    created_at: int
+    updated_at: int
+
+
+class Partition(Row, frozen=True, gc=False):
+    table = "partitions"
+    key = ("topic", "partition_id")
+
+    topic: str
+    partition_id: int
+    high_watermark: int  # the next offset to assign
+    created_at: int
+    updated_at: int
+
+
+class Segment(Row, frozen=True, gc=False):
+    """A byte range of an object that holds the records ``base_offset..end_offset``, both inclusive."""
+
+    table = "segments"
+    key = ("id",)
+
+    id: int
+    topic: str
+    partition_id: int
+    base_offset: int
+    end_offset: int
+    record_count: int
+    size_bytes: int
+    s3_bucket: str
+    s3_key: str
+    byte_offset: int
+    created_at: int
+
+
+class ConsumerGroup(Row, frozen=True, gc=False):
+    table = "consumer_groups"
+    key = ("group_id",)
+
+    group_id: str
+    created_at: int
+    updated_at: int
+
+
+class ConsumerOffset(Row, frozen=True, gc=False):
+    table = "consumer_offsets"
+    key = ("group_id", "topic", "partition_id")
+
+    group_id: str
+    topic: str
+    partition_id: int
+    committed_offset: int
+    metadata: str | None
+    committed_at: int
+
+
+class Agent(Row, frozen=True, gc=False):
+    table = "agents"
+    key = ("agent_id",)
+
+    agent_id: str
+    address: str
+    zone: str
+    group: str
+    last_heartbeat: int
+    started_at: int
+    metadata: Document
+
+
+class PartitionLease(Row, frozen=True, gc=False):
+    """Who may write a partition, until when, and in which epoch. The epoch only grows, over holders and releases."""
+
+    table = "partition_leases"
+    key = ("topic", "partition_id")
+
+    topic: str
+    partition_id: int
+    leader_agent_id: str | None  # None: released
+    expires_at: int
+    acquired_at: int
+    epoch: int
+
+
+class LakeTable(Row, frozen=True, gc=False):
+    table = "tables"
+    key = ("id",)
+
+    id: int
+    database: str
+    name: str
+    location: str
+    row_count: int
+    total_size: int
+    file_count: int
+    last_modified: int
+    status: TableStatus
+    created_at: int
+    updated_at: int
+
+
+class TableMetadata(Row, frozen=True, gc=False):
+    """One schema version of a table; the highest is the current one."""
+
+    table = "table_metadata"
+    key = ("id",)
+
+    id: int
+    table_id: int
+    schema_version: int
+    schema: Document
+    storage_engine: str
+    engine_config: Document
+    format: str
+    compression: str
+    partition_by: Document
+    sort_by: Document
+    properties: Document
+    last_modified: int
+    created_at: int
+    updated_at: int
+
+
+class ColumnStats(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a file's writer knows of one column: kept in `TableFile.column_stats` under the column's field id."""
+
+    value_count: int
+    null_count: int = 0
+    nan_count: int | None = None
+    size_bytes: int | None = None
+    lower: str | None = None  # Iceberg's single-value binary form, base64
+    upper: str | None = None
+
+
+class TableFile(Row, frozen=True, gc=False):
+    table = "table_files"
+    key = ("id",)
+
+    id: int
+    table_id: int
+    file_name: str
+    file_path: str
+    file_size: int
+    file_type: str
+    partition_path: str  # "" for an unpartitioned table
+    row_count: int
+    checksum: str | None
+    is_compressed: bool
+    schema_version: int
+    column_stats: Document | None  # field id -> ColumnStats
+    operation: FileOperation
+    operation_id: str | None  # the swap's or rollback's id
+    created_at: int
+    modified_at: int
+
+
+class TableStats(Row, frozen=True, gc=False):
+    table = "table_stats"
+    key = ("id",)
+
+    id: int
+    table_id: int
+    partition_path: str
+    row_count: int
+    file_count: int
+    total_size: int
+    last_modified: int
+    created_at: int
+    updated_at: int
+
+
+class TableSnapshot(Row, frozen=True, gc=False):
+    table = "table_snapshots"
+    key = ("id",)
+
+    id: int
+    table_id: int
+    snapshot_id: int | None  # None until created
+    timestamp: int
+    manifest_list: str | None
+    summary: Document
+    schema_id: int | None
+    trigger: SnapshotTrigger
+    status: SnapshotStatus
+    tag: str | None
+    reason: str | None
+    created_at: int
+    updated_at: int
+
+
+class LedgerEntry(Row, frozen=True, gc=False):
+    """What a component has durably done, and whether it owes a refresh."""
+
+    table = "ledger"
+    key = ("component",)
+
+    component: str
+    position: int | None
+    state: str
+    refresh_owed: bool
+    reason: str | None
+    updated_at: int
+
+
+class DaemonLease(Row, frozen=True, gc=False):
+    table = "daemon_lease"
+    key = ("name",)
+
+    name: str
+    holder: str
+    epoch: int
+    acquired_at: int
+    expires_at: int
+
+
+class UploadIntent(Row, frozen=True, gc=False):
+    """Written before an object is uploaded; gone once the object is registered."""
+
+    table = "upload_intents"
+    key = ("path",)
+
+    path: str
+    purpose: str
+    owner: str
+    created_at: int
+
+
+class FileAwaitingDeletion(Row, frozen=True, gc=False):
+    """A file that no longer belongs to its table but that snapshots may still refer to."""
+
+    table = "files_awaiting_deletion"
+    key = ("id",)
+
+    id: int
+    table_id: int
+    file_path: str
+    file_size: int
+    reason: str
+    file: Document  # the row as it was, so that a rollback can put it back
+    removed_at: int
+
+
+PUBLISHED: tuple[type[Row], ...] = (
+    Topic, Partition, Segment, ConsumerGroup, ConsumerOffset, Agent, PartitionLease,
+    LakeTable, TableMetadata, TableFile, TableStats, TableSnapshot,
+)  # fmt: skip
+"""Tables whose changes the daemon distributes, parents before children."""
+
+OWN: tuple[type[Row], ...] = (LedgerEntry, DaemonLease, UploadIntent, FileAwaitingDeletion)
+"""Tables of the daemon and its components: never published, the daemon does not tail itself."""
