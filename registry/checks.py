@@ -14,6 +14,7 @@ from registry.errors import Invalid
 MAX_INT = 2**63 - 1
 MAX_INT32 = 2**31 - 1
 MAX_NAME = 255
+MAX_PATH_BYTES = 2048  # indexed: a B-tree entry of PostgreSQL must stay under a third of a page
 
 Check: TypeAlias = Callable[[str, object], None]
 
@@ -50,6 +51,18 @@ def filled(field: str, value: object) -> None:
     text(field, value)
     if not value:
         raise Invalid(field, value, "must not be empty")
+
+
+def path(field: str, value: object) -> None:
+    """Where an object lies; also a partition path, so it may be empty."""
+    text(field, value)
+    if len(str(value).encode()) > MAX_PATH_BYTES:
+        raise Invalid(field, value, f"is longer than {MAX_PATH_BYTES} bytes")
+
+
+def filled_path(field: str, value: object) -> None:
+    filled(field, value)
+    path(field, value)
 
 
 def name(field: str, value: object) -> None:

@@ -90,9 +90,9 @@ class Segments(Protocol):
     async def add_segments(self, segments: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
         """Registers segments of any number of partitions and moves their watermarks past them, or does nothing.
 
-        NotFound: a partition does not exist. AlreadyExists: a segment with that base offset exists. Conflict: a
-        segment overlaps another, of the registry or of this call. Fenced: one of ``fences`` is not the current
-        lease of its partition (whether it expired does not matter as long as nobody took it over).
+        NotFound: a partition does not exist. Conflict: a segment overlaps a registered one. Invalid: two segments
+        of this call overlap. Fenced: one of ``fences`` is not the current lease of its partition (whether it
+        expired does not matter as long as nobody took it over).
         Upload intents for ``s3://bucket/key`` of these segments are completed in the same transaction.
         """
         ...
@@ -318,11 +318,6 @@ class ConsistentRead(Protocol):
 
     @property
     def place(self) -> Place: ...
-
-    @property
-    def position(self) -> Position:
-        """Everything committed at or below it is contained. (More may be: `place` is exact, this is a floor.)"""
-        ...
 
     async def count(self, kind: type[Row]) -> int: ...
 
