@@ -34,9 +34,7 @@ CREATE = (
 )
 DROP = ("DROP TABLE change_log", "DROP TABLE change_clock")
 
-ANNOUNCE = (
-    "UPDATE change_clock SET last_transaction = last_transaction + 1, transaction_number = last_transaction + 1"
-)
+ANNOUNCE = "UPDATE change_clock SET last_transaction = last_transaction + 1, transaction_number = last_transaction + 1"
 RETRACT = "UPDATE change_clock SET transaction_number = NULL"
 
 # unixepoch('subsec') would need SQLite 3.42.

@@ -49,8 +49,12 @@ PAGE = 1_000
 
 class Topics(Protocol):
     async def create_topic(
-        self, name: str, partition_count: int, *,
-        retention_ms: int | None = None, config: Mapping[str, JsonValue] | None = None,
+        self,
+        name: str,
+        partition_count: int,
+        *,
+        retention_ms: int | None = None,
+        config: Mapping[str, JsonValue] | None = None,
     ) -> Topic:
         """The topic and its partitions ``0..partition_count-1``. AlreadyExists if there is one of that name."""
         ...  # fmt: skip
@@ -140,7 +144,12 @@ class ConsumerGroups(Protocol):
 
 class Agents(Protocol):
     async def register_agent(
-        self, agent_id: str, address: str, *, zone: str = "", group: str = "",
+        self,
+        agent_id: str,
+        address: str,
+        *,
+        zone: str = "",
+        group: str = "",
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> Agent:
         """A known id is registered anew: the agent has restarted."""
@@ -201,9 +210,14 @@ class Tables(Protocol):
     async def list_tables(self, database: str | None = None) -> list[LakeTable]: ...
 
     async def alter_table(
-        self, table_id: int, *,
-        database: str | None = None, name: str | None = None, location: str | None = None,
-        status: TableStatus | None = None, properties: Mapping[str, JsonValue] | None = None,
+        self,
+        table_id: int,
+        *,
+        database: str | None = None,
+        name: str | None = None,
+        location: str | None = None,
+        status: TableStatus | None = None,
+        properties: Mapping[str, JsonValue] | None = None,
     ) -> LakeTable:
         """Changes what is given. Properties replace those of the current schema version."""
         ...  # fmt: skip
@@ -227,8 +241,12 @@ class Files(Protocol):
     """Each verb that changes files changes the statistics of table and partitions in the same transaction."""
 
     async def add_files(
-        self, table_id: int, files: Sequence[FileDraft], *,
-        operation: FileOperation = "insert", operation_id: str | None = None,
+        self,
+        table_id: int,
+        files: Sequence[FileDraft],
+        *,
+        operation: FileOperation = "insert",
+        operation_id: str | None = None,
     ) -> list[TableFile]:
         """AlreadyExists if the table has a file of that path. Upload intents for these paths are completed."""
         ...  # fmt: skip
@@ -241,8 +259,13 @@ class Files(Protocol):
         ...
 
     async def swap_files(
-        self, table_id: int, old: Sequence[TableFile], new: Sequence[FileDraft], *,
-        operation_id: str, operation: FileOperation = "compaction",
+        self,
+        table_id: int,
+        old: Sequence[TableFile],
+        new: Sequence[FileDraft],
+        *,
+        operation_id: str,
+        operation: FileOperation = "compaction",
     ) -> list[TableFile]:
         """`old`, as they were read, for `new`. Conflict names the old ones that are gone or changed since.
 

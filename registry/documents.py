@@ -13,8 +13,9 @@ import msgspec
 
 from registry.errors import Invalid
 
-JsonValue: TypeAlias = "None | bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue]"
+JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 T = TypeVar("T")
+
 
 class Document(str):
     """A JSON value as canonical text."""

@@ -12,9 +12,7 @@ from registry.stores.postgres import PostgresStore
 from registry.stores.sqlite import SqliteStore
 
 
-async def open_store(
-    url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None
-) -> MetadataStore:
+async def open_store(url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None) -> MetadataStore:
     """SchemaMismatch if the database is not migrated to this version, Unavailable if it does not answer."""
     parsed, settings, clock = parse_url(url), settings or StoreSettings(), clock or SystemClock()
     (await asyncio.to_thread(status, url, settings)).require_current()

@@ -51,7 +51,7 @@ class _JsonText(UserDefinedType[str]):
     cache_ok = True
     render_bind_cast = True
 
-    def get_col_spec(self) -> str:
+    def get_col_spec(self, **_: object) -> str:
         return "JSON"
 
 
@@ -73,7 +73,7 @@ class Flag(TypeDecorator[bool]):
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[bool] | TypeEngine[int]:
-        return dialect.type_descriptor(Integer() if dialect.name == "sqlite" else Boolean())
+        return Integer() if dialect.name == "sqlite" else Boolean()
 
     def process_bind_param(self, value: bool | None, dialect: Dialect) -> bool | int | None:
         return int(value) if dialect.name == "sqlite" and value is not None else value

@@ -95,9 +95,7 @@ def _create_tables() -> None:
         sa.Column("started_at", Big, nullable=False),
         sa.Column("metadata", DocumentType, nullable=False),
         sa.PrimaryKeyConstraint("agent_id", name=op.f("pk_agents")),
-        sa.CheckConstraint("json_valid(metadata)", name=op.f("ck_agents_metadata_json")).ddl_if(
-            dialect="sqlite"
-        ),
+        sa.CheckConstraint("json_valid(metadata)", name=op.f("ck_agents_metadata_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("agent_id <> ''", name=op.f("ck_agents_agent_id")),
         sqlite_strict=True,
     )
@@ -132,9 +130,7 @@ def _create_tables() -> None:
         sa.Column("file", DocumentType, nullable=False),
         sa.Column("removed_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_files_awaiting_deletion")),
-        sa.UniqueConstraint(
-            "table_id", "file_path", name=op.f("uq_files_awaiting_deletion_table_id_file_path")
-        ),
+        sa.UniqueConstraint("table_id", "file_path", name=op.f("uq_files_awaiting_deletion_table_id_file_path")),
         sa.CheckConstraint("json_valid(file)", name=op.f("ck_files_awaiting_deletion_file_json")).ddl_if(
             dialect="sqlite"
         ),
@@ -209,9 +205,7 @@ def _create_tables() -> None:
         sa.Column("created_at", Big, nullable=False),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("topic", "partition_id", name=op.f("pk_partitions")),
-        sa.ForeignKeyConstraint(
-            ["topic"], ["topics.name"], name=op.f("fk_partitions_topic"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["topic"], ["topics.name"], name=op.f("fk_partitions_topic"), ondelete="CASCADE"),
         sa.CheckConstraint("partition_id >= 0", name=op.f("ck_partitions_partition_id")),
         sa.CheckConstraint("high_watermark >= 0", name=op.f("ck_partitions_high_watermark")),
         sqlite_strict=True,
@@ -233,24 +227,18 @@ def _create_tables() -> None:
         sa.Column("created_at", Big, nullable=False),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_table_metadata")),
-        sa.UniqueConstraint(
-            "table_id", "schema_version", name=op.f("uq_table_metadata_table_id_schema_version")
-        ),
+        sa.UniqueConstraint("table_id", "schema_version", name=op.f("uq_table_metadata_table_id_schema_version")),
         sa.ForeignKeyConstraint(
             ["table_id"], ["tables.id"], name=op.f("fk_table_metadata_table_id"), ondelete="CASCADE"
         ),
-        sa.CheckConstraint(
-            "json_valid(engine_config)", name=op.f("ck_table_metadata_engine_config_json")
-        ).ddl_if(dialect="sqlite"),
-        sa.CheckConstraint("json_valid(schema)", name=op.f("ck_table_metadata_schema_json")).ddl_if(
+        sa.CheckConstraint("json_valid(engine_config)", name=op.f("ck_table_metadata_engine_config_json")).ddl_if(
             dialect="sqlite"
         ),
-        sa.CheckConstraint(
-            "json_valid(partition_by)", name=op.f("ck_table_metadata_partition_by_json")
-        ).ddl_if(dialect="sqlite"),
-        sa.CheckConstraint("json_valid(sort_by)", name=op.f("ck_table_metadata_sort_by_json")).ddl_if(
+        sa.CheckConstraint("json_valid(schema)", name=op.f("ck_table_metadata_schema_json")).ddl_if(dialect="sqlite"),
+        sa.CheckConstraint("json_valid(partition_by)", name=op.f("ck_table_metadata_partition_by_json")).ddl_if(
             dialect="sqlite"
         ),
+        sa.CheckConstraint("json_valid(sort_by)", name=op.f("ck_table_metadata_sort_by_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("schema_version >= 1", name=op.f("ck_table_metadata_schema_version")),
         sa.CheckConstraint("json_valid(properties)", name=op.f("ck_table_metadata_properties_json")).ddl_if(
             dialect="sqlite"
@@ -285,9 +273,7 @@ def _create_tables() -> None:
             "\"status\" IN ('requested', 'created', 'failed', 'expired')",
             name=op.f("ck_table_snapshots_status"),
         ),
-        sa.CheckConstraint(
-            "status <> 'created' OR snapshot_id IS NOT NULL", name=op.f("ck_table_snapshots_created")
-        ),
+        sa.CheckConstraint("status <> 'created' OR snapshot_id IS NOT NULL", name=op.f("ck_table_snapshots_created")),
         sa.CheckConstraint(
             "\"trigger\" IN ('manual', 'time', 'size', 'query')", name=op.f("ck_table_snapshots_trigger")
         ),
@@ -315,12 +301,8 @@ def _create_tables() -> None:
         sa.Column("created_at", Big, nullable=False),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_table_stats")),
-        sa.UniqueConstraint(
-            "table_id", "partition_path", name=op.f("uq_table_stats_table_id_partition_path")
-        ),
-        sa.ForeignKeyConstraint(
-            ["table_id"], ["tables.id"], name=op.f("fk_table_stats_table_id"), ondelete="CASCADE"
-        ),
+        sa.UniqueConstraint("table_id", "partition_path", name=op.f("uq_table_stats_table_id_partition_path")),
+        sa.ForeignKeyConstraint(["table_id"], ["tables.id"], name=op.f("fk_table_stats_table_id"), ondelete="CASCADE"),
         sa.CheckConstraint("file_count >= 0", name=op.f("ck_table_stats_file_count")),
         sa.CheckConstraint("row_count >= 0", name=op.f("ck_table_stats_row_count")),
         sa.CheckConstraint("total_size >= 0", name=op.f("ck_table_stats_total_size")),
@@ -351,9 +333,7 @@ def _create_tables() -> None:
         sa.CheckConstraint("committed_offset >= 0", name=op.f("ck_consumer_offsets_committed_offset")),
         sqlite_strict=True,
     )
-    op.create_index(
-        op.f("ix_consumer_offsets_topic_partition_id"), "consumer_offsets", ["topic", "partition_id"]
-    )
+    op.create_index(op.f("ix_consumer_offsets_topic_partition_id"), "consumer_offsets", ["topic", "partition_id"])
     op.create_table(
         "partition_leases",
         sa.Column("topic", Words, nullable=False),
@@ -432,9 +412,7 @@ def _create_tables() -> None:
         sa.Column("modified_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_table_files")),
         sa.UniqueConstraint("table_id", "file_path", name=op.f("uq_table_files_table_id_file_path")),
-        sa.ForeignKeyConstraint(
-            ["table_id"], ["tables.id"], name=op.f("fk_table_files_table_id"), ondelete="CASCADE"
-        ),
+        sa.ForeignKeyConstraint(["table_id"], ["tables.id"], name=op.f("fk_table_files_table_id"), ondelete="CASCADE"),
         sa.ForeignKeyConstraint(
             ["table_id", "schema_version"],
             ["table_metadata.table_id", "table_metadata.schema_version"],
@@ -460,6 +438,4 @@ def _create_tables() -> None:
     op.create_index(
         op.f("ix_table_files_table_id_partition_path_id"), "table_files", ["table_id", "partition_path", "id"]
     )
-    op.create_index(
-        op.f("ix_table_files_table_id_schema_version"), "table_files", ["table_id", "schema_version"]
-    )
+    op.create_index(op.f("ix_table_files_table_id_schema_version"), "table_files", ["table_id", "schema_version"])

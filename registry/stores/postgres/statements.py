@@ -35,7 +35,8 @@ WITH given AS MATERIALIZED (
 ), leased AS MATERIALIZED (
     SELECT l.topic, l.partition_id, l.leader_agent_id, l.epoch
     FROM partition_leases l JOIN (
-        SELECT * FROM unnest(CAST(:fence_topic AS text[]), CAST(:fence_partition_id AS int[])) AS f (topic, partition_id)
+        SELECT * FROM unnest(CAST(:fence_topic AS text[]), CAST(:fence_partition_id AS int[]))
+        AS f (topic, partition_id)
     ) f ON l.topic = f.topic AND l.partition_id = f.partition_id
     ORDER BY l.topic, l.partition_id
     FOR SHARE OF l
@@ -71,8 +72,9 @@ SELECT topic, partition_id, why FROM refused
 # Statistics: partitions that have a row are moved by the difference. A partition that seems to have none gets one,
 # unless another has made it while we waited for the table's lock: then the difference, which can only be an
 # addition, goes on top of it.
-CHANGE_FILES = text(
-    """
+CHANGE_FILES = (
+    text(
+        """
 WITH held AS MATERIALIZED (
     SELECT id FROM tables WHERE id = :table_id FOR NO KEY UPDATE
 ), old AS MATERIALIZED (
@@ -153,7 +155,10 @@ WITH held AS MATERIALIZED (
 SELECT (SELECT count(*) FROM held) AS held, (SELECT array_agg(file_path) FROM refused) AS refused, added.*
 FROM (SELECT) AS always LEFT JOIN added ON true
 """
-).bindparams(
-    *(bindparam(name, type_=BigInteger) for name in ("table_id", "now")),
-    *(bindparam(name, type_=Text) for name in ("operation", "operation_id", "reason")),
-).columns(column("held", Integer), column("refused", ARRAY(Text)), *table_files.c)
+    )
+    .bindparams(
+        *(bindparam(name, type_=BigInteger) for name in ("table_id", "now")),
+        *(bindparam(name, type_=Text) for name in ("operation", "operation_id", "reason")),
+    )
+    .columns(column("held", Integer), column("refused", ARRAY(Text)), *table_files.c)
+)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 import psycopg
 from sqlalchemy import (
@@ -35,7 +36,7 @@ from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.files import FileChange, SqlFiles, differences, touched_files
 from registry.stores.sql.groups import SqlConsumerGroups
 from registry.stores.sql.intents import SqlIntents
-from registry.stores.sql.segments import SqlSegments, Span, fenced
+from registry.stores.sql.segments import Span, SqlSegments, fenced
 from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.topics import partition_name
 from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
@@ -181,7 +182,7 @@ class PostgresStore(SqlSegments, SqlConsumerGroups, SqlAgents, SqlFiles, SqlSnap
                 return Unavailable(f"{self.url}: {detail}")
 
 
-def _plain(kind: TypeEngine[object]) -> TypeEngine[object]:
+def _plain(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     """The type of an array's items, without what only matters in columns."""
     if isinstance(kind, DocumentType):
         return postgresql.JSON()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Column, FromClause, Select, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
@@ -76,11 +76,11 @@ class SqlBase(abc.ABC):
         except OSError as error:
             raise Unavailable(f"{self.url}: {error}") from error
 
-    async def _rows(self, kind: type[R], query: Select[tuple[object, ...]]) -> list[R]:
+    async def _rows(self, kind: type[R], query: Select[Any]) -> list[R]:
         async with self._reading() as connection:
             return [kind(*row) for row in await connection.execute(query)]
 
-    async def _row(self, kind: type[R], query: Select[tuple[object, ...]]) -> R | None:
+    async def _row(self, kind: type[R], query: Select[Any]) -> R | None:
         async with self._reading() as connection:
             row = (await connection.execute(query)).first()
             return None if row is None else kind(*row)
@@ -100,7 +100,7 @@ class SqlBase(abc.ABC):
         await self._engine.dispose()
 
 
-def select_rows(kind: type[Row]) -> Select[tuple[object, ...]]:
+def select_rows(kind: type[Row]) -> Select[Any]:
     """All columns in the model's order."""
     return select(table_of(kind))
 

@@ -88,7 +88,9 @@ class SqlFiles(SqlTables):
         operation_id: str,
         operation: FileOperation = "compaction",
     ) -> list[TableFile]:
-        return await self._change(FileChange(table_id, old, new, operation, operation_id, f"{operation} {operation_id}"))
+        return await self._change(
+            FileChange(table_id, old, new, operation, operation_id, f"{operation} {operation_id}")
+        )
 
     async def _change(self, change: FileChange) -> list[TableFile]:
         change.check()

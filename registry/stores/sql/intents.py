@@ -39,9 +39,7 @@ class SqlIntents(SqlBase):
         given = self._given([upload_intents.c.path], [(path,) for path in paths])
         await self._write(delete(upload_intents).where(upload_intents.c.path.in_(select(given.c.path))))
 
-    async def list_stale_intents(
-        self, older_than_ms: int, *, after: str = "", limit: int = PAGE
-    ) -> list[UploadIntent]:
+    async def list_stale_intents(self, older_than_ms: int, *, after: str = "", limit: int = PAGE) -> list[UploadIntent]:
         checks.whole("older_than_ms", older_than_ms)
         checks.path("after", after)
         checks.whole("limit", limit, 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+from typing import Any
 
 import msgspec
 from sqlalchemy import ColumnElement, FromClause, ScalarSelect, Select, and_, delete, func, literal, select, update
@@ -105,9 +107,7 @@ class SqlSegments(SqlTopics):
             raise Conflict(f"offsets {base}..{end} of {partition_name(topic, number)} are already registered",
                            [f"{topic}/{number}"])  # fmt: skip
 
-    async def _move_watermarks(
-        self, connection: AsyncConnection, spans: dict[tuple[str, int], Span], now: int
-    ) -> None:
+    async def _move_watermarks(self, connection: AsyncConnection, spans: dict[tuple[str, int], Span], now: int) -> None:
         given = self._given(
             [partitions.c.topic, partitions.c.partition_id, partitions.c.high_watermark],
             [(topic, number, span.last + 1) for (topic, number), span in spans.items()],
@@ -144,9 +144,7 @@ class SqlSegments(SqlTopics):
             await self._require_partitions([(topic, partition_id)])
         return rows
 
-    async def stream_segments(
-        self, topic: str, partition_id: int, *, from_offset: int = 0
-    ) -> AsyncIterator[Segment]:
+    async def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
         while page := await self.get_segments(topic, partition_id, from_offset=from_offset):
             for segment in page:
                 yield segment
@@ -183,7 +181,7 @@ class SqlSegments(SqlTopics):
         return count
 
 
-def find_query(topic: str, partition_id: int, offset: int) -> Select[tuple[object, ...]]:
+def find_query(topic: str, partition_id: int, offset: int) -> Select[Any]:
     """The nearest segment at or below the offset, with NULLs if none: no row at all means no such partition."""
     of_partition = and_(
         _same_partition(segments, partitions),
@@ -233,7 +231,7 @@ def _spans(drafts: Sequence[SegmentDraft]) -> dict[tuple[str, int], Span]:
             span.last = max(span.last, draft.end_offset)
     for key in unordered:
         mine = sorted((d.base_offset, d.end_offset) for d in drafts if (d.topic, d.partition_id) == key)
-        for (_, end), (base, _) in zip(mine, mine[1:], strict=False):
+        for (_, end), (base, _) in pairwise(mine):
             if base <= end:
                 raise Invalid("base_offset", base, f"two segments of this call overlap in {partition_name(*key)}")
     return spans

@@ -124,9 +124,7 @@ class SqlTables(SqlBase):
                 locked = update(tables).where(tables.c.id == table_id).values(updated_at=now)
                 if not (await connection.execute(locked)).rowcount:
                     raise NotFound(f"table {table_id} does not exist")
-                current = select(func.max(table_metadata.c.schema_version)).where(
-                    table_metadata.c.table_id == table_id
-                )
+                current = select(func.max(table_metadata.c.schema_version)).where(table_metadata.c.table_id == table_id)
                 version = (await connection.execute(current)).scalar_one()
                 if version != expected:
                     raise Conflict(f"table {table_id} has schema version {version}, not {expected}", [str(version)])

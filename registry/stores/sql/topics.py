@@ -107,9 +107,7 @@ class SqlTopics(SqlBase):
     async def _require_partitions(self, keys: Sequence[tuple[str, int]]) -> None:
         """Raise the NotFound that names the first one missing."""
         given = self._given([partitions.c.topic, partitions.c.partition_id], keys)
-        known = exists().where(
-            partitions.c.topic == given.c.topic, partitions.c.partition_id == given.c.partition_id
-        )
+        known = exists().where(partitions.c.topic == given.c.topic, partitions.c.partition_id == given.c.partition_id)
         query = select(given.c.topic, given.c.partition_id).where(~known).limit(1)
         async with self._reading() as connection:
             missing = (await connection.execute(query)).first()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from sqlalchemy import Select, func, select, tuple_
@@ -31,7 +31,7 @@ class SqlConsistentRead:
 
     async def rows(self, kind: type[R], *, page: int = PAGE) -> AsyncIterator[list[R]]:
         key = [table_of(kind).c[name] for name in kind.key]
-        query: Select[tuple[object, ...]] = select_rows(kind).order_by(*key).limit(page)
+        query: Select[Any] = select_rows(kind).order_by(*key).limit(page)
         after: tuple[object, ...] | None = None
         while True:
             following = query if after is None else query.where(tuple_(*key) > after)
