@@ -22,15 +22,18 @@ from registry.models import (
     Agent,
     ConsumerGroup,
     ConsumerOffset,
+    DaemonLease,
     FileAwaitingDeletion,
     FileOperation,
     LakeTable,
+    LedgerEntry,
     Partition,
     PartitionLease,
     Row,
     Segment,
     SnapshotStatus,
     SnapshotTrigger,
+    SourceIdentity,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -336,6 +339,34 @@ class Snapshots(Protocol):
         ...
 
 
+class DaemonBooks(Protocol):
+    """What the daemon keeps of itself. Not published: the daemon does not tail its own notes."""
+
+    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
+        """Leadership with a new epoch, if it is free, expired or the holder's own; None if another leads."""
+        ...
+
+    async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
+        """Fenced if another epoch has begun."""
+        ...
+
+    async def release_daemon_lease(self, lease: DaemonLease) -> bool: ...
+
+    async def get_daemon_lease(self, name: str) -> DaemonLease | None: ...
+
+    async def read_ledger(self) -> list[LedgerEntry]: ...
+
+    async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
+        """Fenced, and nothing written, if the lease is no longer the current one."""
+        ...
+
+    async def forget_component(self, component: str) -> None: ...
+
+    async def get_source_identity(self, name: str) -> SourceIdentity | None: ...
+
+    async def record_source_identity(self, name: str, identity: str) -> None: ...
+
+
 class ConsistentRead(Protocol):
     """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""
 
@@ -359,7 +390,7 @@ class Load(Protocol):
     async def count(self, kind: type[Row]) -> int: ...
 
 
-class MetadataStore(Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Protocol):
+class MetadataStore(Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, DaemonBooks, Protocol):
     async def position(self) -> Position:
         """Not below any commit that was acknowledged before this call: what a reader passes as ``at_least``."""
         ...

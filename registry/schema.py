@@ -363,6 +363,7 @@ ledger = _table(
     "ledger",
     Column("component", Words, primary_key=True),
     _big("position", null=True),
+    _document("place", null=True),
     _text("state"),
     Column("refresh_owed", Flag, nullable=False),
     _text("reason", null=True),
@@ -377,6 +378,13 @@ daemon_lease = _table(
     _big("acquired_at"),
     _big("expires_at"),
     _at_least("epoch", 1),
+)
+
+source_identity = _table(
+    "source_identity",
+    Column("name", Words, primary_key=True),
+    _text("identity"),
+    _big("recorded_at"),
 )
 
 upload_intents = _table(

@@ -21,6 +21,7 @@ from registry.documents import encode
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
 from registry.position import Position, SequencePlace
 from registry.stores.sql.agents import SqlAgents
+from registry.stores.sql.daemon import SqlDaemonBooks
 from registry.stores.sql.files import SqlFiles
 from registry.stores.sql.groups import SqlConsumerGroups
 from registry.stores.sql.intents import SqlIntents
@@ -31,7 +32,9 @@ from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
 _LAST_CHANGE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'change_log'"
 
 
-class SqliteStore(SqlSegments, SqlConsumerGroups, SqlAgents, SqlFiles, SqlSnapshots, SqlIntents, SqlWhole):
+class SqliteStore(
+    SqlSegments, SqlConsumerGroups, SqlAgents, SqlFiles, SqlSnapshots, SqlIntents, SqlDaemonBooks, SqlWhole
+):
     def __init__(self, engine: AsyncEngine, clock: Clock) -> None:
         super().__init__(engine, clock)
         self._one_writer = asyncio.Lock()

@@ -33,6 +33,7 @@ TABLES = (
     "daemon_lease",
     "files_awaiting_deletion",
     "ledger",
+    "source_identity",
     "tables",
     "topics",
     "upload_intents",
@@ -95,8 +96,8 @@ def _create_tables() -> None:
         sa.Column("started_at", Big, nullable=False),
         sa.Column("metadata", DocumentType, nullable=False),
         sa.PrimaryKeyConstraint("agent_id", name=op.f("pk_agents")),
-        sa.CheckConstraint("json_valid(metadata)", name=op.f("ck_agents_metadata_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("agent_id <> ''", name=op.f("ck_agents_agent_id")),
+        sa.CheckConstraint("json_valid(metadata)", name=op.f("ck_agents_metadata_json")).ddl_if(dialect="sqlite"),
         sqlite_strict=True,
     )
     op.create_index(op.f("ix_agents_last_heartbeat"), "agents", ["last_heartbeat"])
@@ -142,11 +143,23 @@ def _create_tables() -> None:
         "ledger",
         sa.Column("component", Words, nullable=False),
         sa.Column("position", Big, nullable=True),
+        sa.Column("place", DocumentType, nullable=True),
         sa.Column("state", Words, nullable=False),
         sa.Column("refresh_owed", Flag, nullable=False),
         sa.Column("reason", Words, nullable=True),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("component", name=op.f("pk_ledger")),
+        sa.CheckConstraint("place IS NULL OR json_valid(place)", name=op.f("ck_ledger_place_json")).ddl_if(
+            dialect="sqlite"
+        ),
+        sqlite_strict=True,
+    )
+    op.create_table(
+        "source_identity",
+        sa.Column("name", Words, nullable=False),
+        sa.Column("identity", Words, nullable=False),
+        sa.Column("recorded_at", Big, nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_source_identity")),
         sqlite_strict=True,
     )
     op.create_table(
@@ -164,11 +177,11 @@ def _create_tables() -> None:
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tables")),
         sa.UniqueConstraint("database", "name", name=op.f("uq_tables_database_name")),
-        sa.CheckConstraint("total_size >= 0", name=op.f("ck_tables_total_size")),
         sa.CheckConstraint("row_count >= 0", name=op.f("ck_tables_row_count")),
         sa.CheckConstraint("file_count >= 0", name=op.f("ck_tables_file_count")),
         sa.CheckConstraint("\"status\" IN ('active', 'dropping')", name=op.f("ck_tables_status")),
         sa.CheckConstraint("database <> '' AND name <> ''", name=op.f("ck_tables_name")),
+        sa.CheckConstraint("total_size >= 0", name=op.f("ck_tables_total_size")),
         sqlite_strict=True,
         sqlite_autoincrement=True,
     )
@@ -181,10 +194,10 @@ def _create_tables() -> None:
         sa.Column("created_at", Big, nullable=False),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_topics")),
-        sa.CheckConstraint("name <> ''", name=op.f("ck_topics_name")),
-        sa.CheckConstraint("json_valid(config)", name=op.f("ck_topics_config_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("partition_count >= 1", name=op.f("ck_topics_partition_count")),
         sa.CheckConstraint("retention_ms >= 0", name=op.f("ck_topics_retention_ms")),
+        sa.CheckConstraint("json_valid(config)", name=op.f("ck_topics_config_json")).ddl_if(dialect="sqlite"),
+        sa.CheckConstraint("name <> ''", name=op.f("ck_topics_name")),
         sqlite_strict=True,
     )
     op.create_table(
@@ -206,8 +219,8 @@ def _create_tables() -> None:
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("topic", "partition_id", name=op.f("pk_partitions")),
         sa.ForeignKeyConstraint(["topic"], ["topics.name"], name=op.f("fk_partitions_topic"), ondelete="CASCADE"),
-        sa.CheckConstraint("partition_id >= 0", name=op.f("ck_partitions_partition_id")),
         sa.CheckConstraint("high_watermark >= 0", name=op.f("ck_partitions_high_watermark")),
+        sa.CheckConstraint("partition_id >= 0", name=op.f("ck_partitions_partition_id")),
         sqlite_strict=True,
     )
     op.create_table(
@@ -234,15 +247,15 @@ def _create_tables() -> None:
         sa.CheckConstraint("json_valid(engine_config)", name=op.f("ck_table_metadata_engine_config_json")).ddl_if(
             dialect="sqlite"
         ),
+        sa.CheckConstraint("json_valid(properties)", name=op.f("ck_table_metadata_properties_json")).ddl_if(
+            dialect="sqlite"
+        ),
         sa.CheckConstraint("json_valid(schema)", name=op.f("ck_table_metadata_schema_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("json_valid(partition_by)", name=op.f("ck_table_metadata_partition_by_json")).ddl_if(
             dialect="sqlite"
         ),
         sa.CheckConstraint("json_valid(sort_by)", name=op.f("ck_table_metadata_sort_by_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("schema_version >= 1", name=op.f("ck_table_metadata_schema_version")),
-        sa.CheckConstraint("json_valid(properties)", name=op.f("ck_table_metadata_properties_json")).ddl_if(
-            dialect="sqlite"
-        ),
         sqlite_strict=True,
         sqlite_autoincrement=True,
     )
@@ -266,16 +279,15 @@ def _create_tables() -> None:
         sa.ForeignKeyConstraint(
             ["table_id"], ["tables.id"], name=op.f("fk_table_snapshots_table_id"), ondelete="CASCADE"
         ),
-        sa.CheckConstraint("json_valid(summary)", name=op.f("ck_table_snapshots_summary_json")).ddl_if(
-            dialect="sqlite"
-        ),
         sa.CheckConstraint(
-            "\"status\" IN ('requested', 'created', 'failed', 'expired')",
-            name=op.f("ck_table_snapshots_status"),
+            "\"status\" IN ('requested', 'created', 'failed', 'expired')", name=op.f("ck_table_snapshots_status")
         ),
         sa.CheckConstraint("status <> 'created' OR snapshot_id IS NOT NULL", name=op.f("ck_table_snapshots_created")),
         sa.CheckConstraint(
             "\"trigger\" IN ('manual', 'time', 'size', 'query')", name=op.f("ck_table_snapshots_trigger")
+        ),
+        sa.CheckConstraint("json_valid(summary)", name=op.f("ck_table_snapshots_summary_json")).ddl_if(
+            dialect="sqlite"
         ),
         sqlite_strict=True,
         sqlite_autoincrement=True,
@@ -319,15 +331,12 @@ def _create_tables() -> None:
         sa.Column("committed_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("group_id", "topic", "partition_id", name=op.f("pk_consumer_offsets")),
         sa.ForeignKeyConstraint(
+            ["group_id"], ["consumer_groups.group_id"], name=op.f("fk_consumer_offsets_group_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
             ["topic", "partition_id"],
             ["partitions.topic", "partitions.partition_id"],
             name=op.f("fk_consumer_offsets_topic_partition_id"),
-            ondelete="CASCADE",
-        ),
-        sa.ForeignKeyConstraint(
-            ["group_id"],
-            ["consumer_groups.group_id"],
-            name=op.f("fk_consumer_offsets_group_id"),
             ondelete="CASCADE",
         ),
         sa.CheckConstraint("committed_offset >= 0", name=op.f("ck_consumer_offsets_committed_offset")),
@@ -344,16 +353,16 @@ def _create_tables() -> None:
         sa.Column("epoch", Big, nullable=False),
         sa.PrimaryKeyConstraint("topic", "partition_id", name=op.f("pk_partition_leases")),
         sa.ForeignKeyConstraint(
-            ["leader_agent_id"],
-            ["agents.agent_id"],
-            name=op.f("fk_partition_leases_leader_agent_id"),
-            ondelete="SET NULL",
-        ),
-        sa.ForeignKeyConstraint(
             ["topic", "partition_id"],
             ["partitions.topic", "partitions.partition_id"],
             name=op.f("fk_partition_leases_topic_partition_id"),
             ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["leader_agent_id"],
+            ["agents.agent_id"],
+            name=op.f("fk_partition_leases_leader_agent_id"),
+            ondelete="SET NULL",
         ),
         sa.CheckConstraint("epoch >= 1", name=op.f("ck_partition_leases_epoch")),
         sqlite_strict=True,
@@ -382,8 +391,8 @@ def _create_tables() -> None:
             name=op.f("fk_segments_topic_partition_id"),
             ondelete="CASCADE",
         ),
-        sa.CheckConstraint("base_offset >= 0", name=op.f("ck_segments_base_offset")),
         sa.CheckConstraint("end_offset >= base_offset", name=op.f("ck_segments_end_offset")),
+        sa.CheckConstraint("base_offset >= 0", name=op.f("ck_segments_base_offset")),
         sa.CheckConstraint("record_count >= 0", name=op.f("ck_segments_record_count")),
         sa.CheckConstraint("size_bytes >= 0", name=op.f("ck_segments_size_bytes")),
         sa.CheckConstraint("byte_offset >= 0", name=op.f("ck_segments_byte_offset")),
@@ -412,22 +421,21 @@ def _create_tables() -> None:
         sa.Column("modified_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_table_files")),
         sa.UniqueConstraint("table_id", "file_path", name=op.f("uq_table_files_table_id_file_path")),
-        sa.ForeignKeyConstraint(["table_id"], ["tables.id"], name=op.f("fk_table_files_table_id"), ondelete="CASCADE"),
         sa.ForeignKeyConstraint(
             ["table_id", "schema_version"],
             ["table_metadata.table_id", "table_metadata.schema_version"],
             name=op.f("fk_table_files_table_id_schema_version"),
             ondelete="CASCADE",
         ),
+        sa.ForeignKeyConstraint(["table_id"], ["tables.id"], name=op.f("fk_table_files_table_id"), ondelete="CASCADE"),
         sa.CheckConstraint("file_size >= 0", name=op.f("ck_table_files_file_size")),
         sa.CheckConstraint(
-            "\"operation\" IN ('insert', 'compaction', 'rollback', 'import')",
-            name=op.f("ck_table_files_operation"),
+            "\"operation\" IN ('insert', 'compaction', 'rollback', 'import')", name=op.f("ck_table_files_operation")
         ),
-        sa.CheckConstraint("row_count >= 0", name=op.f("ck_table_files_row_count")),
         sa.CheckConstraint(
             "operation <> 'compaction' OR operation_id IS NOT NULL", name=op.f("ck_table_files_operation_id")
         ),
+        sa.CheckConstraint("row_count >= 0", name=op.f("ck_table_files_row_count")),
         sa.CheckConstraint(
             "column_stats IS NULL OR json_valid(column_stats)", name=op.f("ck_table_files_column_stats_json")
         ).ddl_if(dialect="sqlite"),

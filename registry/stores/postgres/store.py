@@ -33,6 +33,7 @@ from registry.schema import DocumentType, Flag
 from registry.stores.postgres.arrays import array_literal
 from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES
 from registry.stores.sql.agents import SqlAgents
+from registry.stores.sql.daemon import SqlDaemonBooks
 from registry.stores.sql.files import FileChange, SqlFiles, differences, touched_files
 from registry.stores.sql.groups import SqlConsumerGroups
 from registry.stores.sql.intents import SqlIntents
@@ -55,7 +56,9 @@ _OLD_FIELDS = {
 _NEW_FIELDS = ("file_name", *(name for name in FileDraft.__struct_fields__))
 
 
-class PostgresStore(SqlSegments, SqlConsumerGroups, SqlAgents, SqlFiles, SqlSnapshots, SqlIntents, SqlWhole):
+class PostgresStore(
+    SqlSegments, SqlConsumerGroups, SqlAgents, SqlFiles, SqlSnapshots, SqlIntents, SqlDaemonBooks, SqlWhole
+):
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
         async with self._reading() as connection:
