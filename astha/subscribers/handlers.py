@@ -10,7 +10,7 @@ mypy refuses a handler whose event is of another row than it is registered for.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from astha.events import Event
 from registry.contract import ConsistentRead
@@ -18,16 +18,15 @@ from registry.models import Row
 
 S = TypeVar("S")
 R = TypeVar("R", bound=Row)
+Method: TypeAlias = Callable[[S, Event[R]], Awaitable[None]]
 
 _MARK = "_astha_handles"
 
 
-def handles(
-    kind: type[R],
-) -> Callable[[Callable[[S, Event[R]], Awaitable[None]]], Callable[[S, Event[R]], Awaitable[None]]]:
+def handles(kind: type[R]) -> Callable[[Method[S, R]], Method[S, R]]:
     """Register a method of a `Component` for all events of one kind of row."""
 
-    def register(method: Callable[[S, Event[R]], Awaitable[None]]) -> Callable[[S, Event[R]], Awaitable[None]]:
+    def register(method: Method[S, R]) -> Method[S, R]:
         setattr(method, _MARK, kind)
         return method
 

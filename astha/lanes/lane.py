@@ -1,0 +1,379 @@
+"""A lane: what waits for one component, the state of that component, and the worker that serves it.
+
+    bootstrapping -> live -> broken -> recovering -> live        paused: broken until somebody resumes it
+
+Everything outside the worker is synchronous and never waits: `offer` by the router, `break_out` by whoever finds that
+the component can't go on. The worker is one task that does one thing after another, so a component is never called
+twice at once. If it ignores cancellation, the worker is left behind until its call returns; nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+import structlog
+
+from astha.clock import LoopClock
+from astha.events import Commit, Transaction
+from astha.lanes.breaker import Breaker
+from astha.lanes.delivery import Delivery, Dropped
+from astha.lanes.health import Health
+from astha.lanes.policy import LanePolicy, treatment
+from astha.lanes.queue import LaneQueue
+from astha.lanes.refresh import Contained, snapshot_after
+from astha.subscribers.contract import Subscriber
+from registry.contract import MetadataStore
+from registry.position import Position
+
+log = structlog.get_logger(__name__)
+
+
+class LaneState(StrEnum):
+    BOOTSTRAPPING = "bootstrapping"
+    LIVE = "live"
+    BROKEN = "broken"
+    RECOVERING = "recovering"
+    PAUSED = "paused"
+
+
+class LaneCounts(msgspec.Struct):
+    """For metrics; only ever grow."""
+
+    delivered: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  # (table, operation)
+    dropped: int = 0
+    refreshes: int = 0
+    failed_refreshes: int = 0
+    broken: int = 0
+    latency_us: Counter[int] = msgspec.field(default_factory=Counter)  # power of two -> transactions
+    latency_sum_us: int = 0
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What a lane needs of the daemon."""
+
+    store: MetadataStore
+    clock: LoopClock
+    recent: Callable[[], Iterable[Commit]]  # transactions that the stream has brought lately
+    may_deliver: Callable[[], bool]  # False once leadership is in doubt
+    changed: Callable[[], None]  # a state changed: write the ledger
+
+
+class Lane:
+    def __init__(
+        self, name: str, subscriber: Subscriber, tables: frozenset[str], policy: LanePolicy, around: Surroundings
+    ) -> None:
+        self.name = name
+        self.tables = tables
+        self.policy = policy
+        self.state = LaneState.BOOTSTRAPPING
+        self.reason: str | None = "never refreshed"
+        self.position = Position(0)  # everything up to here is done
+        self.contained: Contained | None = None
+        self.counts = LaneCounts()
+        self.breaker = Breaker(name, policy.breaker_failures)
+        self.queue = LaneQueue(policy.max_events, policy.max_bytes)
+        self._subscriber = subscriber
+        self._around = around
+        self._clock = around.clock
+        self._seen = Position(0)  # the stream has come this far
+        self._overflowed = False
+        self._wake = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+        self._left_behind = asyncio.Event()
+        self._deadline: float | None = None
+        self._cancelled_at: float | None = None
+        self._ours = False  # the cancellation under way is the lane's own
+        self._delivery = Delivery(name, subscriber, policy, self._clock, self.breaker, self)
+        self._health = Health(subscriber, policy.health_timeout_s)
+
+    # -- from the router: never waits -------------------------------------------------------------------
+
+    def offer(self, transactions: Sequence[Transaction]) -> None:
+        """Transactions that concern this lane, in order, only its own tables' events in them."""
+        state = self.state
+        self._seen = max(self._seen, transactions[-1].position)
+        if state is LaneState.BROKEN or state is LaneState.PAUSED:
+            return
+        for transaction in transactions:
+            if transaction.position <= self.position:
+                continue
+            contained = self.contained
+            if contained is not None:
+                if transaction.position > contained.until:
+                    self.contained = None
+                elif contained.holds(transaction):
+                    continue
+            if transaction.unlisted:
+                self.refresh(f"a transaction at {transaction.position} changed too much to be told event by event")
+                return
+            if not self.queue.put(transaction):
+                self._overflow(transaction)
+                return
+        self._wake.set()
+
+    def passed(self, position: Position) -> None:
+        """The stream has come this far without anything for this lane."""
+        self._seen = max(self._seen, position)
+        if not self.queue and self.state is LaneState.LIVE:
+            self.position = self._seen
+
+    # -- from anybody: never waits ----------------------------------------------------------------------
+
+    def resume_at(self, position: Position, contained: Contained | None) -> None:
+        """From the ledger: no refresh needed, everything up to `position` is done."""
+        self.position = self._seen = position
+        self.contained = contained
+        self._enter(LaneState.LIVE, None)
+
+    def break_out(self, reason: str) -> None:
+        """The component can't keep up or can't work: nothing is kept for it until it has recovered by a refresh."""
+        if self.state in (LaneState.BROKEN, LaneState.PAUSED):
+            return
+        self.breaker.trip()
+        self.counts.broken += 1
+        self._leave(LaneState.BROKEN, reason)
+
+    def refresh(self, reason: str) -> None:
+        """Forget what waits and read the registry instead."""
+        if self.state is not LaneState.PAUSED:
+            self._leave(LaneState.RECOVERING, reason)
+
+    def pause(self) -> None:
+        self._leave(LaneState.PAUSED, "paused by an operator")
+
+    def resume(self) -> None:
+        if self.state is LaneState.PAUSED:
+            self._leave(LaneState.RECOVERING, "resumed by an operator")
+
+    @property
+    def owes_refresh(self) -> bool:
+        return self.state is not LaneState.LIVE
+
+    @property
+    def in_call(self) -> bool:
+        return self._deadline is not None
+
+    # -- the worker -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled. Then the component gets `drain_timeout_s` to finish its call."""
+        monitors = [asyncio.create_task(self._watch(), name=f"{self.name}: watchdog"),
+                    asyncio.create_task(self._check_health(), name=f"{self.name}: health")]  # fmt: skip
+        try:
+            while True:
+                self._left_behind.clear()
+                self._worker = asyncio.create_task(self._work(), name=f"{self.name}: worker")
+                left = asyncio.create_task(self._left_behind.wait())
+                try:
+                    await asyncio.wait({self._worker, left}, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    left.cancel()
+                await asyncio.wait({self._worker})  # never two calls at once
+        finally:
+            for monitor in monitors:
+                monitor.cancel()
+            await asyncio.gather(*monitors, return_exceptions=True)
+            await self._stop_worker()
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                await self._step()
+            except asyncio.CancelledError:
+                if not self.expired():
+                    raise
+            except Dropped as dropped:
+                self.counts.dropped += 1
+                if self.breaker.closed:
+                    self.refresh(str(dropped))
+                else:
+                    self.break_out(str(dropped))
+            except Exception as error:
+                log.exception("the lane's worker failed", component=self.name)
+                self.break_out(f"{error!r} ({treatment(error).hint})")
+
+    async def _step(self) -> None:
+        match self.state:
+            case LaneState.LIVE:
+                await self._deliver()
+            case LaneState.BOOTSTRAPPING | LaneState.RECOVERING:
+                await self._recover()
+            case LaneState.BROKEN:
+                await self._clock.sleep(self.policy.breaker_reset_s)
+                if self.state is LaneState.BROKEN and await self._health.ask():
+                    self._enter(LaneState.RECOVERING, f"was broken: {self.reason}")
+            case LaneState.PAUSED:
+                await self._woken()
+
+    async def _deliver(self) -> None:
+        queue, delivery = self.queue, self._delivery
+        while queue and self.state is LaneState.LIVE:
+            if not self._around.may_deliver():
+                await self._clock.sleep(0.05)
+                continue
+            transaction = queue.first()
+            await delivery.deliver(transaction)
+            if self.state is not LaneState.LIVE:
+                return  # broken out meanwhile: the queue is no longer the one we took from
+            queue.done()
+            self.position = transaction.position
+            self._count(transaction)
+        if self.state is LaneState.LIVE:
+            self.position = max(self.position, self._seen)
+            await self._woken()
+
+    async def _woken(self) -> None:
+        self._wake.clear()
+        if not self.queue:
+            await self._wake.wait()
+
+    def _count(self, transaction: Transaction) -> None:
+        counts = self.counts
+        delivered = counts.delivered
+        for event in transaction.events:
+            delivered[event.data.table, event.operation] += 1
+        latency = max(0, self._clock.now_ms() * 1000 - transaction.commit.committed_at)
+        counts.latency_us[latency.bit_length()] += 1
+        counts.latency_sum_us += latency
+
+    async def _recover(self) -> None:
+        """Health, snapshot, `on_refresh`, then what came meanwhile and is not in the snapshot."""
+        failures = 0
+        while self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING):
+            if not await self._health.ask():
+                self.break_out(f"not healthy before its refresh: {self._health.reason}")
+                return
+            self.queue.clear()
+            self._overflowed = False
+            self.contained = None
+            start, seen = self._seen, list(self._around.recent())
+            try:
+                contained = await self._read_snapshot(seen)
+            except asyncio.CancelledError:
+                if not self.expired() or self.state not in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING):
+                    raise
+                error: BaseException = TimeoutError(f"no end within {self.policy.refresh_timeout_s:g} s")
+            except (Exception, SystemExit, KeyboardInterrupt) as raised:
+                error = raised
+            else:
+                if not self._overflowed:
+                    self._go_live(start, contained)
+                    return
+                # Writers were quicker than the refresh: more room, so that it converges under any load.
+                self.queue.max_events *= 2
+                self.queue.max_bytes *= 2
+                log.warning("refresh was slower than the writers, again with more room", component=self.name,
+                            max_events=self.queue.max_events)  # fmt: skip
+                continue
+            failures += 1
+            self.counts.failed_refreshes += 1
+            log.warning("refresh failed", component=self.name, error=repr(error), hint=treatment(error).hint)
+            if self.breaker.failed(error) or failures >= self.policy.attempts:
+                self.break_out(f"refresh failed: {error!r} ({treatment(error).hint})")
+                return
+            limit = min(self.policy.backoff_max_s, self.policy.backoff_initial_s * 2 ** min(failures, 30))
+            await self._clock.sleep(limit * (0.5 + 0.5 * self._clock.chance()))
+
+    async def _read_snapshot(self, seen: list[Commit]) -> Contained:
+        async with snapshot_after(self._around.store, seen, self._clock) as (snapshot, contained):
+            self.expect(self._clock.monotonic() + self.policy.refresh_timeout_s)
+            try:
+                await self._subscriber.on_refresh(snapshot)
+            finally:
+                self.relax()
+            return contained
+
+    def _go_live(self, start: Position, contained: Contained) -> None:
+        self.counts.refreshes += 1
+        self.breaker.close()
+        self.position = start
+        self.contained = contained
+        self.queue.keep(lambda transaction: not contained.holds(transaction))
+        self.queue.max_events, self.queue.max_bytes = self.policy.max_events, self.policy.max_bytes
+        self._enter(LaneState.LIVE, None)
+
+    def _overflow(self, transaction: Transaction) -> None:
+        if self.state is LaneState.LIVE:
+            self.break_out(
+                f"fell behind: {self.queue.events} events ({self.queue.size_bytes} bytes) wait, "
+                f"and a transaction of {len(transaction.events)} more does not fit"
+            )
+        else:
+            self._overflowed = True
+            self.queue.clear()
+
+    # -- state ------------------------------------------------------------------------------------------
+
+    def _leave(self, state: LaneState, reason: str) -> None:
+        """From outside the worker: it has `drain_timeout_s` to finish the call it is in."""
+        self.queue.clear()
+        self._enter(state, reason)
+        if self._deadline is not None:
+            self._deadline = min(self._deadline, self._clock.monotonic() + self.policy.drain_timeout_s)
+        elif self._worker is not None and self._worker is not asyncio.current_task():
+            self._interrupt()  # it sleeps or waits: let it look at the new state
+
+    def _enter(self, state: LaneState, reason: str | None) -> None:
+        if state is self.state and reason == self.reason:
+            return
+        level = log.info if state in (LaneState.LIVE, LaneState.BOOTSTRAPPING) else log.warning
+        level("component is " + state, component=self.name, was=str(self.state), reason=reason)
+        self.state, self.reason = state, reason
+        self._wake.set()
+        self._around.changed()
+
+    # -- the watchdog -----------------------------------------------------------------------------------
+
+    def expect(self, deadline: float) -> None:
+        self._deadline = deadline
+
+    def relax(self) -> None:
+        self._deadline = self._cancelled_at = None
+
+    def expired(self) -> bool:
+        ours, self._ours = self._ours, False
+        task = asyncio.current_task()
+        if ours and task is not None:
+            task.uncancel()
+        return ours
+
+    def _interrupt(self) -> None:
+        if self._worker is not None and not self._worker.done() and not self._ours:
+            self._ours = True
+            self._cancelled_at = self._clock.monotonic()
+            self._worker.cancel()
+
+    async def _watch(self) -> None:
+        """Cancels what is overdue; leaves behind what ignores that."""
+        while True:
+            limits = (self.policy.delivery_timeout_s, self.policy.drain_timeout_s)
+            await self._clock.sleep(min(0.25, min(limits) / 4))
+            now = self._clock.monotonic()
+            if self._deadline is None or now < self._deadline:
+                continue
+            if self._cancelled_at is None:
+                self._interrupt()
+            elif now > self._cancelled_at + self.policy.drain_timeout_s and not self._left_behind.is_set():
+                self._left_behind.set()
+                self.break_out("it ignores cancellation and has not come back from its call")
+
+    async def _check_health(self) -> None:
+        while True:
+            await self._clock.sleep(self.policy.health_interval_s)
+            if self.state is LaneState.LIVE and not await self._health.ask() and self.state is LaneState.LIVE:
+                self.break_out(f"health check failed: {self._health.reason}")
+
+    async def _stop_worker(self) -> None:
+        worker = self._worker
+        if worker is None or worker.done():
+            return
+        if self._deadline is not None:
+            await asyncio.wait({worker}, timeout=0)
+        worker.cancel()
+        _, pending = await asyncio.wait({worker}, timeout=self.policy.drain_timeout_s)
+        if pending:
+            log.error("component has not come back from its call; left behind", component=self.name)
