@@ -5,6 +5,8 @@ Success costs nothing unless there was a failure before it: the breaker is not a
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from pybreaker import STATE_CLOSED, CircuitBreaker, CircuitBreakerError
 
 
@@ -32,10 +34,8 @@ class Breaker:
         def fail() -> None:
             raise _Counted from error
 
-        try:
+        with suppress(_Counted, CircuitBreakerError):
             self._breaker.call(fail)
-        except (_Counted, CircuitBreakerError):
-            pass
         return not self.closed
 
     def succeeded(self) -> None:

@@ -26,6 +26,12 @@ _FAIRNESS = 256
 """Events after which other lanes get a turn, if the subscriber itself never waits."""
 
 
+def backoff(policy: LanePolicy, failures: int, clock: LoopClock) -> float:
+    """Exponential with jitter, but never less than half: a retry at once helps nobody."""
+    limit: float = min(policy.backoff_max_s, policy.backoff_initial_s * 2 ** min(failures - 1, 30))
+    return limit * (0.5 + 0.5 * clock.chance())
+
+
 class Dropped(Exception):
     """The event was given up: the component owes a refresh."""
 
@@ -50,6 +56,10 @@ class Alarm(Protocol):
 
     def expired(self) -> bool:
         """Whether the cancellation just caught was the alarm's own. Asking resets it."""
+        ...
+
+    def wanted(self) -> bool:
+        """Whether anybody still waits for this delivery."""
         ...
 
 
@@ -139,14 +149,14 @@ class Delivery:
 
     def _worth_another(self, error: BaseException) -> bool:
         """Called once for each failed attempt."""
+        if isinstance(error, asyncio.CancelledError) or not self._alarm.wanted():
+            return False
         self.failures += 1
         opened = self._breaker.failed(error)
-        return treatment(error).action is Action.RETRY and not opened and not isinstance(error, asyncio.CancelledError)
+        return treatment(error).action is Action.RETRY and not opened
 
     def _wait(self, state: RetryCallState) -> float:
-        """Exponential with full jitter, but never less than half: a retry at once helps nobody."""
-        limit = min(self._policy.backoff_max_s, self._policy.backoff_initial_s * 2 ** min(state.attempt_number - 1, 30))
-        return limit * (0.5 + 0.5 * self._clock.chance())
+        return backoff(self._policy, state.attempt_number, self._clock)
 
     def _say(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

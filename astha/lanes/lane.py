@@ -4,7 +4,7 @@
 
 Everything outside the worker is synchronous and never waits: `offer` by the router, `break_out` by whoever finds that
 the component can't go on. The worker is one task that does one thing after another, so a component is never called
-twice at once. If it ignores cancellation, the worker is left behind until its call returns; nobody else waits for it.
+twice at once. If it ignores cancellation, its lane is broken until the call returns; nobody else waits for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 from astha.clock import LoopClock
 from astha.events import Commit, Transaction
 from astha.lanes.breaker import Breaker
-from astha.lanes.delivery import Delivery, Dropped
+from astha.lanes.delivery import Delivery, Dropped, backoff
 from astha.lanes.health import Health
 from astha.lanes.policy import LanePolicy, treatment
 from astha.lanes.queue import LaneQueue
@@ -80,10 +80,9 @@ class Lane:
         self._around = around
         self._clock = around.clock
         self._seen = Position(0)  # the stream has come this far
-        self._overflowed = False
+        self._not_enough: str | None = None  # why the refresh under way has to be repeated
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
-        self._left_behind = asyncio.Event()
         self._deadline: float | None = None
         self._cancelled_at: float | None = None
         self._ours = False  # the cancellation under way is the lane's own
@@ -139,7 +138,9 @@ class Lane:
 
     def refresh(self, reason: str) -> None:
         """Forget what waits and read the registry instead."""
-        if self.state is not LaneState.PAUSED:
+        if self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING):
+            self._not_enough = reason
+        elif self.state is not LaneState.PAUSED:
             self._leave(LaneState.RECOVERING, reason)
 
     def pause(self) -> None:
@@ -160,19 +161,14 @@ class Lane:
     # -- the worker -------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled. Then the component gets `drain_timeout_s` to finish its call."""
-        monitors = [asyncio.create_task(self._watch(), name=f"{self.name}: watchdog"),
-                    asyncio.create_task(self._check_health(), name=f"{self.name}: health")]  # fmt: skip
+        """Until cancelled; a call under way is cancelled too, and waited for no longer than `drain_timeout_s`."""
+        monitors = [
+            asyncio.create_task(self._watch(), name=f"{self.name}: watchdog"),
+            asyncio.create_task(self._check_health(), name=f"{self.name}: health"),
+        ]
+        self._worker = asyncio.create_task(self._work(), name=f"{self.name}: worker")
         try:
-            while True:
-                self._left_behind.clear()
-                self._worker = asyncio.create_task(self._work(), name=f"{self.name}: worker")
-                left = asyncio.create_task(self._left_behind.wait())
-                try:
-                    await asyncio.wait({self._worker, left}, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    left.cancel()
-                await asyncio.wait({self._worker})  # never two calls at once
+            await asyncio.wait({self._worker})
         finally:
             for monitor in monitors:
                 monitor.cancel()
@@ -187,6 +183,8 @@ class Lane:
                 if not self.expired():
                     raise
             except Dropped as dropped:
+                if not self.wanted():
+                    continue  # broken out meanwhile, with a reason of its own
                 self.counts.dropped += 1
                 if self.breaker.closed:
                     self.refresh(str(dropped))
@@ -211,18 +209,18 @@ class Lane:
 
     async def _deliver(self) -> None:
         queue, delivery = self.queue, self._delivery
-        while queue and self.state is LaneState.LIVE:
+        while queue and self.wanted():
             if not self._around.may_deliver():
                 await self._clock.sleep(0.05)
                 continue
             transaction = queue.first()
             await delivery.deliver(transaction)
-            if self.state is not LaneState.LIVE:
-                return  # broken out meanwhile: the queue is no longer the one we took from
+            if not self.wanted():
+                return  # broken out meanwhile: what waits now is not what we took from
             queue.done()
             self.position = transaction.position
             self._count(transaction)
-        if self.state is LaneState.LIVE:
+        if self.wanted():
             self.position = max(self.position, self._seen)
             await self._woken()
 
@@ -243,40 +241,40 @@ class Lane:
     async def _recover(self) -> None:
         """Health, snapshot, `on_refresh`, then what came meanwhile and is not in the snapshot."""
         failures = 0
-        while self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING):
+        while self._refreshing():
             if not await self._health.ask():
                 self.break_out(f"not healthy before its refresh: {self._health.reason}")
                 return
-            self.queue.clear()
-            self._overflowed = False
-            self.contained = None
-            start, seen = self._seen, list(self._around.recent())
+            start = self._start_collecting()
             try:
-                contained = await self._read_snapshot(seen)
+                contained = await self._read_snapshot(list(self._around.recent()))
             except asyncio.CancelledError:
-                if not self.expired() or self.state not in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING):
+                if not self.expired():
                     raise
                 error: BaseException = TimeoutError(f"no end within {self.policy.refresh_timeout_s:g} s")
             except (Exception, SystemExit, KeyboardInterrupt) as raised:
                 error = raised
             else:
-                if not self._overflowed:
+                if self._not_enough is None:
                     self._go_live(start, contained)
                     return
-                # Writers were quicker than the refresh: more room, so that it converges under any load.
-                self.queue.max_events *= 2
-                self.queue.max_bytes *= 2
-                log.warning("refresh was slower than the writers, again with more room", component=self.name,
-                            max_events=self.queue.max_events)  # fmt: skip
+                log.warning("the refresh has to be repeated", component=self.name, reason=self._not_enough)
                 continue
+            if not self._refreshing():
+                return
             failures += 1
             self.counts.failed_refreshes += 1
             log.warning("refresh failed", component=self.name, error=repr(error), hint=treatment(error).hint)
             if self.breaker.failed(error) or failures >= self.policy.attempts:
                 self.break_out(f"refresh failed: {error!r} ({treatment(error).hint})")
                 return
-            limit = min(self.policy.backoff_max_s, self.policy.backoff_initial_s * 2 ** min(failures, 30))
-            await self._clock.sleep(limit * (0.5 + 0.5 * self._clock.chance()))
+            await self._clock.sleep(backoff(self.policy, failures, self._clock))
+
+    def _start_collecting(self) -> Position:
+        """From here on the queue collects what a snapshot taken later may lack."""
+        self.queue.clear()
+        self.contained = self._not_enough = None
+        return self._seen
 
     async def _read_snapshot(self, seen: list[Commit]) -> Contained:
         async with snapshot_after(self._around.store, seen, self._clock) as (snapshot, contained):
@@ -302,8 +300,10 @@ class Lane:
                 f"fell behind: {self.queue.events} events ({self.queue.size_bytes} bytes) wait, "
                 f"and a transaction of {len(transaction.events)} more does not fit"
             )
-        else:
-            self._overflowed = True
+        else:  # writers are quicker than the refresh: again, with more room, so that it converges under any load
+            self.queue.max_events *= 2
+            self.queue.max_bytes *= 2
+            self._not_enough = f"writers were quicker: now {self.queue.max_events} events may wait"
             self.queue.clear()
 
     # -- state ------------------------------------------------------------------------------------------
@@ -332,14 +332,22 @@ class Lane:
         self._deadline = deadline
 
     def relax(self) -> None:
-        self._deadline = self._cancelled_at = None
+        self._deadline = None
+        self.expired()  # a component that swallowed our cancellation has come back after all
 
     def expired(self) -> bool:
         ours, self._ours = self._ours, False
+        self._cancelled_at = None
         task = asyncio.current_task()
         if ours and task is not None:
             task.uncancel()
         return ours
+
+    def wanted(self) -> bool:
+        return self.state is LaneState.LIVE
+
+    def _refreshing(self) -> bool:
+        return self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING)
 
     def _interrupt(self) -> None:
         if self._worker is not None and not self._worker.done() and not self._ours:
@@ -357,8 +365,7 @@ class Lane:
                 continue
             if self._cancelled_at is None:
                 self._interrupt()
-            elif now > self._cancelled_at + self.policy.drain_timeout_s and not self._left_behind.is_set():
-                self._left_behind.set()
+            elif now > self._cancelled_at + self.policy.drain_timeout_s:
                 self.break_out("it ignores cancellation and has not come back from its call")
 
     async def _check_health(self) -> None:
@@ -371,8 +378,6 @@ class Lane:
         worker = self._worker
         if worker is None or worker.done():
             return
-        if self._deadline is not None:
-            await asyncio.wait({worker}, timeout=0)
         worker.cancel()
         _, pending = await asyncio.wait({worker}, timeout=self.policy.drain_timeout_s)
         if pending:

@@ -27,9 +27,7 @@ class LanePolicy(BaseModel):
     backoff_max_s: Seconds = Field(30.0, description="Longest wait between attempts.")
     delivery_timeout_s: Seconds = Field(30.0, description="A delivery that takes longer is cancelled and retried.")
     breaker_failures: Count = Field(30, description="Failed attempts in a row that open the circuit breaker.")
-    breaker_reset_s: Seconds = Field(
-        10.0, description="How long a broken component is left alone before it is asked again."
-    )
+    breaker_reset_s: Seconds = Field(10.0, description="How long a broken component is left alone.")
     health_interval_s: Seconds = Field(10.0, description="Time between health checks of a live component.")
     health_timeout_s: Seconds = Field(5.0, description="A health check that takes longer has failed.")
     drain_timeout_s: Seconds = Field(10.0, description="Wait for what a component has in hand before it is cancelled.")
@@ -52,7 +50,7 @@ _TREATMENTS: tuple[tuple[type[BaseException], Treatment], ...] = (
     (Retry, Treatment(Action.RETRY, "the component asked for another attempt")),
     (Fenced, Treatment(Action.BREAK, "another daemon leads; this one stands by")),
     (registry_errors.Fenced, Treatment(Action.BREAK, "another daemon leads; this one stands by")),
-    (registry_errors.Invalid, Treatment(Action.DROP, "the component wrote something the registry refuses; see the field named")),
+    (registry_errors.Invalid, Treatment(Action.DROP, "the registry refuses what the component wrote")),
     (registry_errors.Unavailable, Treatment(Action.RETRY, "the registry does not answer; check the database")),
     (registry_errors.Conflict, Treatment(Action.RETRY, "somebody else was quicker; the next attempt reads anew")),
     (TimeoutError, Treatment(Action.RETRY, "too slow: raise delivery_timeout_s, or find what the component waits for")),
