@@ -16,8 +16,9 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from astha.clock import LoopClock
 from astha.events import Event, Transaction
 from astha.lanes.breaker import Breaker
-from astha.lanes.policy import Action, LanePolicy, treatment
+from astha.lanes.policy import Action, treatment
 from astha.subscribers.contract import Subscriber
+from astha.subscribers.policy import LanePolicy
 from registry.models import Row
 
 log = structlog.get_logger(__name__)

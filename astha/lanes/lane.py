@@ -22,10 +22,11 @@ from astha.events import Commit, Transaction
 from astha.lanes.breaker import Breaker
 from astha.lanes.delivery import Delivery, Dropped, backoff
 from astha.lanes.health import Health
-from astha.lanes.policy import LanePolicy, treatment
+from astha.lanes.policy import treatment
 from astha.lanes.queue import LaneQueue
 from astha.lanes.refresh import Contained, snapshot_after
 from astha.subscribers.contract import Subscriber
+from astha.subscribers.policy import LanePolicy
 from registry.contract import MetadataStore
 from registry.position import Position
 

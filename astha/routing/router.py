@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
 from astha.events import Commit, Transaction
-from astha.lanes.lane import Lane
 from registry.position import Position
 
 _REMEMBERED = 65_536
 """Commits kept for refreshes: see `astha.lanes.refresh.snapshot_after`."""
 
 
+class Destination(Protocol):
+    """A lane, as the router sees it. Neither call ever waits."""
+
+    tables: frozenset[str]
+
+    def offer(self, transactions: Sequence[Transaction]) -> None: ...
+
+    def passed(self, position: Position) -> None: ...
+
+
 class Router:
-    def __init__(self, lanes: Sequence[Lane]) -> None:
+    def __init__(self, lanes: Sequence[Destination]) -> None:
         self._lanes = lanes
-        self._plans: dict[frozenset[str], list[tuple[Lane, bool]]] = {}
+        self._plans: dict[frozenset[str], list[tuple[Destination, bool]]] = {}
         self._recent: deque[Commit] = deque(maxlen=_REMEMBERED)
 
     @property
@@ -30,7 +40,7 @@ class Router:
 
     def route(self, transactions: Sequence[Transaction]) -> None:
         """Offers each lane what concerns it. Never waits."""
-        offers: dict[Lane, list[Transaction]] = {lane: [] for lane in self._lanes}
+        offers: dict[Destination, list[Transaction]] = {lane: [] for lane in self._lanes}
         for transaction in transactions:
             self._recent.append(transaction.commit)
             for lane, whole in self._plans.get(transaction.tables) or self._plan(transaction.tables):
@@ -45,7 +55,7 @@ class Router:
         for lane in self._lanes:
             lane.passed(position)
 
-    def _plan(self, tables: frozenset[str]) -> list[tuple[Lane, bool]]:
+    def _plan(self, tables: frozenset[str]) -> list[tuple[Destination, bool]]:
         plan = [(lane, tables <= lane.tables) for lane in self._lanes if tables & lane.tables]
         self._plans[tables] = plan
         return plan

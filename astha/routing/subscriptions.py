@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from astha.errors import ConfigError
-from astha.lanes.policy import LanePolicy
+from astha.subscribers.policy import LanePolicy
 from registry.schema import PUBLISHED_TABLES
 
 
