@@ -29,6 +29,8 @@ from registry.position import Position
 
 log = structlog.get_logger(__name__)
 
+_HEAD_START_S = 0.05
+
 
 class DaemonSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,6 +68,7 @@ class Daemon:
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._received = Position(0)
+        self._streaming = asyncio.Event()
         self._make_lanes()
 
     def _make_lanes(self) -> None:
@@ -105,6 +108,7 @@ class Daemon:
                 await self.leadership.resign()
 
     async def _lead(self) -> None:
+        self._streaming.clear()
         await self.ledger.open(self.lanes)
         watch = LoopWatch(self.lanes, self.settings.loop_block_limit_s)
         lanes = [asyncio.create_task(self._serve(component, lane), name=f"{lane.name}: lane")
@@ -133,6 +137,17 @@ class Daemon:
     async def _pump(self) -> None:
         async for batch in self.source.stream(self.router.tables):
             self._take(batch)
+            await self._let_lanes_work()
+
+    async def _let_lanes_work(self) -> None:
+        """Lanes that are busy, not waiting, get a head start: reading on would only fill their queues.
+
+        Bounded: a component that is slow by its own computing must not keep events from the others for long.
+        """
+        patience = self._clock.monotonic() + _HEAD_START_S
+        await asyncio.sleep(0)
+        while any(lane.out_of_breath for lane in self.lanes) and self._clock.monotonic() < patience:  # noqa: ASYNC110
+            await asyncio.sleep(0)
 
     def _take(self, batch: Batch) -> None:
         match batch:
@@ -145,6 +160,7 @@ class Daemon:
                 self.router.passed(position)
             case Started(position):
                 self.ledger.start_at(position, self.lanes)
+                self._streaming.set()
             case _:
                 self._received = batch[-1].position
                 self.router.route(batch)
@@ -153,6 +169,7 @@ class Daemon:
         """The component's own start and stop around the lane's life."""
         subscriber = component.subscriber
         try:
+            await self._streaming.wait()  # a refresh before the stream has a beginning would have to be repeated
             if isinstance(subscriber, Startable):
                 await self._start(component, lane, subscriber)
             await lane.run()

@@ -1,7 +1,7 @@
 """Handing transactions to one subscriber, with retries.
 
 The first attempt is a plain await. Only when it fails does tenacity come in, with that failure as its first attempt.
-A deadline costs one clock reading: the lane's watchdog looks at it now and then and cancels what is overdue.
+Nobody reads a clock for each event: the lane's watchdog looks now and then whether it is still the same call.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from registry.models import Row
 
 log = structlog.get_logger(__name__)
 
-_FAIRNESS = 256
-"""Events after which other lanes get a turn, if the subscriber itself never waits."""
+_PIECE = 256
+"""Events between two looks at the clock."""
+
+_TURN_S = 0.005
+"""After so long the other lanes get a turn, if the subscriber itself never waits."""
 
 
 def backoff(policy: LanePolicy, failures: int, clock: LoopClock) -> float:
@@ -48,15 +51,11 @@ class Overdue(TimeoutError):
     """A delivery took longer than its timeout."""
 
 
-class Alarm(Protocol):
-    """Who watches the clock while a call runs."""
-
-    def expect(self, deadline: float) -> None: ...
-
-    def relax(self) -> None: ...
+class Waiting(Protocol):
+    """The lane, as a delivery sees it."""
 
     def expired(self) -> bool:
-        """Whether the cancellation just caught was the alarm's own. Asking resets it."""
+        """Whether the cancellation just caught was the watchdog's own. Asking resets it."""
         ...
 
     def wanted(self) -> bool:
@@ -65,50 +64,94 @@ class Alarm(Protocol):
 
 
 class Delivery:
+    """`calls` counts the calls made, `calling` says that one is under way: all that a watchdog needs to see."""
+
     def __init__(
-        self, name: str, subscriber: Subscriber, policy: LanePolicy, clock: LoopClock, breaker: Breaker, alarm: Alarm
+        self, name: str, subscriber: Subscriber, policy: LanePolicy, clock: LoopClock, breaker: Breaker, lane: Waiting
     ) -> None:
         self._name = name
         self._policy = policy
         self._clock = clock
         self._breaker = breaker
-        self._alarm = alarm
+        self._lane = lane
         self._on_event = subscriber.on_event
         self._on_transaction: Callable[[list[Event[Row]]], Awaitable[None]] | None = getattr(
             subscriber, "on_transaction", None
         )
-        self.attempts = 0
+        self.calls = 0
+        self.calling = False
         self.failures = 0
+        self.out_of_breath = False  # has more to do at once, but lets others go first
+        self._turn_ends = 0.0
 
     async def deliver(self, transaction: Transaction) -> None:
         """All events of it, in order. Raises Dropped for an event that can't be delivered."""
+        events = transaction.events
+        if self._clock.monotonic() >= self._turn_ends:
+            await self._breathe()
         if self._on_transaction is not None:
-            events = transaction.events
-            await self._once(self._on_transaction, events, events[0])
+            await self._whole(events, self._on_transaction)
         else:
-            on_event, once = self._on_event, self._once
-            for number, event in enumerate(transaction.events):
-                await once(on_event, event, event)
-                if number % _FAIRNESS == _FAIRNESS - 1:
-                    await asyncio.sleep(0)
+            done = 0
+            while done < len(events):
+                done += await self._each(events, done)
         self._breaker.succeeded()
 
-    async def _once(self, call: Callable[[Any], Awaitable[None]], argument: object, event: Event[Row]) -> None:
-        self._alarm.expect(self._clock.monotonic() + self._policy.delivery_timeout_s)
-        self.attempts += 1
+    async def _whole(self, events: list[Event[Row]], call: Callable[[list[Event[Row]]], Awaitable[None]]) -> None:
+        self.calls += 1
+        self.calling = True
         try:
-            await call(argument)
-        except asyncio.CancelledError:
-            if not self._alarm.expired():
-                raise
-            failure: BaseException = Overdue(f"no answer within {self._policy.delivery_timeout_s:g} s")
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            failure = error
+            await call(events)
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            failure = self._failure(error)
         else:
             return
         finally:
-            self._alarm.relax()
-        await self._again(call, argument, event, failure)
+            self.calling = False
+        await self._again(call, events, events[0], failure)
+
+    async def _each(self, events: list[Event[Row]], start: int) -> int:
+        """From `start` on, until one fails and has been retried, or a turn is over; answers how many are done."""
+        on_event = self._on_event
+        place = start
+        stop = min(len(events), start + _PIECE)
+        self.calling = True
+        try:
+            while place < stop:
+                self.calls += 1
+                await on_event(events[place])
+                place += 1
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            failure = self._failure(error)
+        else:
+            self.calling = False
+            if place < len(events) and self._clock.monotonic() >= self._turn_ends:
+                await self._breathe()
+            return place - start
+        finally:
+            self.calling = False
+        await self._again(on_event, events[place], events[place], failure)
+        return place + 1 - start
+
+    def _failure(self, error: BaseException) -> BaseException:
+        """A cancellation that is not the watchdog's is not ours to swallow."""
+        self.calling = False
+        if not isinstance(error, asyncio.CancelledError):
+            return error
+        if not self._lane.expired():
+            raise error
+        return Overdue(f"no answer within {self._policy.delivery_timeout_s:g} s")
+
+    async def _breathe(self) -> None:
+        if self._turn_ends:
+            self.out_of_breath = True
+            await asyncio.sleep(0)
+            self.out_of_breath = False
+        self._turn_ends = self._clock.monotonic() + _TURN_S
+
+    def rested(self) -> None:
+        """The lane has waited for something: a new turn begins with the next delivery."""
+        self._turn_ends = 0.0
 
     async def _again(
         self, call: Callable[[Any], Awaitable[None]], argument: object, event: Event[Row], failure: BaseException
@@ -137,20 +180,18 @@ class Delivery:
             raise Dropped(event, error, attempts) from error
 
     async def _attempt(self, call: Callable[[Any], Awaitable[None]], argument: object) -> None:
-        self._alarm.expect(self._clock.monotonic() + self._policy.delivery_timeout_s)
-        self.attempts += 1
+        self.calls += 1
+        self.calling = True
         try:
             await call(argument)
         except asyncio.CancelledError as error:
-            if not self._alarm.expired():
-                raise
-            raise Overdue(f"no answer within {self._policy.delivery_timeout_s:g} s") from error
+            raise self._failure(error) from error
         finally:
-            self._alarm.relax()
+            self.calling = False
 
     def _worth_another(self, error: BaseException) -> bool:
         """Called once for each failed attempt."""
-        if isinstance(error, asyncio.CancelledError) or not self._alarm.wanted():
+        if isinstance(error, asyncio.CancelledError) or not self._lane.wanted():
             return False
         self.failures += 1
         opened = self._breaker.failed(error)

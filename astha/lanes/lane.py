@@ -84,7 +84,8 @@ class Lane:
         self._not_enough: str | None = None  # why the refresh under way has to be repeated
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
-        self._deadline: float | None = None
+        self._refresh_began: float | None = None
+        self._hurry: float | None = None  # broken out in the middle of a call: when it has to be over
         self._cancelled_at: float | None = None
         self._ours = False  # the cancellation under way is the lane's own
         self._delivery = Delivery(name, subscriber, policy, self._clock, self.breaker, self)
@@ -94,12 +95,11 @@ class Lane:
 
     def offer(self, transactions: Sequence[Transaction]) -> None:
         """Transactions that concern this lane, in order, only its own tables' events in them."""
-        state = self.state
-        self._seen = max(self._seen, transactions[-1].position)
-        if state is LaneState.BROKEN or state is LaneState.PAUSED:
+        seen, self._seen = self._seen, max(self._seen, transactions[-1].position)
+        if self.state is LaneState.BROKEN or self.state is LaneState.PAUSED:
             return
         for transaction in transactions:
-            if transaction.position <= self.position:
+            if transaction.position <= seen:  # comes again after a reconnect
                 continue
             contained = self.contained
             if contained is not None:
@@ -120,6 +120,8 @@ class Lane:
         self._seen = max(self._seen, position)
         if not self.queue and self.state is LaneState.LIVE:
             self.position = self._seen
+            if self.contained is not None and position > self.contained.until:
+                self.contained = None
 
     # -- from anybody: never waits ----------------------------------------------------------------------
 
@@ -128,6 +130,15 @@ class Lane:
         self.position = self._seen = position
         self.contained = contained
         self._enter(LaneState.LIVE, None)
+
+    def start_over(self, reason: str) -> None:
+        """Another history begins: positions start anew, and nothing known so far holds."""
+        self.position = self._seen = Position(0)
+        if self.state is LaneState.LIVE:
+            self._leave(LaneState.RECOVERING, reason)
+        elif self.state is not LaneState.PAUSED:
+            self.queue.clear()
+            self._not_enough = reason
 
     def break_out(self, reason: str) -> None:
         """The component can't keep up or can't work: nothing is kept for it until it has recovered by a refresh."""
@@ -156,8 +167,9 @@ class Lane:
         return self.state is not LaneState.LIVE
 
     @property
-    def in_call(self) -> bool:
-        return self._deadline is not None
+    def out_of_breath(self) -> bool:
+        """It has more to do at once and only lets others go first: no use in reading more for it now."""
+        return self._delivery.out_of_breath
 
     # -- the worker -------------------------------------------------------------------------------------
 
@@ -216,6 +228,7 @@ class Lane:
                 continue
             transaction = queue.first()
             await delivery.deliver(transaction)
+            self._came_back()
             if not self.wanted():
                 return  # broken out meanwhile: what waits now is not what we took from
             queue.done()
@@ -228,13 +241,12 @@ class Lane:
     async def _woken(self) -> None:
         self._wake.clear()
         if not self.queue:
+            self._delivery.rested()
             await self._wake.wait()
 
     def _count(self, transaction: Transaction) -> None:
         counts = self.counts
-        delivered = counts.delivered
-        for event in transaction.events:
-            delivered[event.data.table, event.operation] += 1
+        counts.delivered.update(transaction.tally())
         latency = max(0, self._clock.now_ms() * 1000 - transaction.commit.committed_at)
         counts.latency_us[latency.bit_length()] += 1
         counts.latency_sum_us += latency
@@ -279,11 +291,12 @@ class Lane:
 
     async def _read_snapshot(self, seen: list[Commit]) -> Contained:
         async with snapshot_after(self._around.store, seen, self._clock) as (snapshot, contained):
-            self.expect(self._clock.monotonic() + self.policy.refresh_timeout_s)
+            self._refresh_began = self._clock.monotonic()
             try:
                 await self._subscriber.on_refresh(snapshot)
+                self._came_back()
             finally:
-                self.relax()
+                self._refresh_began = None
             return contained
 
     def _go_live(self, start: Position, contained: Contained) -> None:
@@ -313,8 +326,8 @@ class Lane:
         """From outside the worker: it has `drain_timeout_s` to finish the call it is in."""
         self.queue.clear()
         self._enter(state, reason)
-        if self._deadline is not None:
-            self._deadline = min(self._deadline, self._clock.monotonic() + self.policy.drain_timeout_s)
+        if self._delivery.calling or self._refresh_began is not None:
+            self._hurry = self._clock.monotonic() + self.policy.drain_timeout_s
         elif self._worker is not None and self._worker is not asyncio.current_task():
             self._interrupt()  # it sleeps or waits: let it look at the new state
 
@@ -329,16 +342,9 @@ class Lane:
 
     # -- the watchdog -----------------------------------------------------------------------------------
 
-    def expect(self, deadline: float) -> None:
-        self._deadline = deadline
-
-    def relax(self) -> None:
-        self._deadline = None
-        self.expired()  # a component that swallowed our cancellation has come back after all
-
     def expired(self) -> bool:
         ours, self._ours = self._ours, False
-        self._cancelled_at = None
+        self._cancelled_at = self._hurry = None
         task = asyncio.current_task()
         if ours and task is not None:
             task.uncancel()
@@ -357,17 +363,33 @@ class Lane:
             self._worker.cancel()
 
     async def _watch(self) -> None:
-        """Cancels what is overdue; leaves behind what ignores that."""
+        """Cancels what is overdue, and says so if that is ignored."""
+        delivery, limits = self._delivery, (self.policy.delivery_timeout_s, self.policy.drain_timeout_s)
+        call, since = 0, self._clock.monotonic()
         while True:
-            limits = (self.policy.delivery_timeout_s, self.policy.drain_timeout_s)
             await self._clock.sleep(min(0.25, min(limits) / 4))
             now = self._clock.monotonic()
-            if self._deadline is None or now < self._deadline:
-                continue
-            if self._cancelled_at is None:
+            if delivery.calls != call or not delivery.calling:
+                call, since = delivery.calls, now
+                if self._refresh_began is None:
+                    continue
+            if self._cancelled_at is not None:
+                if now > self._cancelled_at + self.policy.drain_timeout_s:
+                    self.break_out("it ignores cancellation and has not come back from its call")
+            elif self._overdue(now, since):
                 self._interrupt()
-            elif now > self._cancelled_at + self.policy.drain_timeout_s:
-                self.break_out("it ignores cancellation and has not come back from its call")
+
+    def _overdue(self, now: float, since: float) -> bool:
+        if self._hurry is not None and now > self._hurry:
+            return True
+        if self._refresh_began is not None:
+            return now > self._refresh_began + self.policy.refresh_timeout_s
+        return now > since + self.policy.delivery_timeout_s
+
+    def _came_back(self) -> None:
+        """A call returned as it should, even if it had to be told to hurry, or swallowed our cancellation."""
+        if self._ours or self._hurry is not None:
+            self.expired()
 
     async def _check_health(self) -> None:
         while True:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import structlog
-
 from astha.lanes.lane import Lane, LaneState
 from astha.lanes.refresh import Contained
 from registry.clock import Clock
@@ -19,7 +17,10 @@ from registry.documents import Document
 from registry.models import DaemonLease, LedgerEntry
 from registry.position import Position
 
-log = structlog.get_logger(__name__)
+_WORTH_WRITING = 1 << 20
+"""Progress, in positions, that is written at once: a mebibyte of WAL, or a million changes."""
+
+_PROGRESS_INTERVAL_MS = 10_000
 
 
 class Ledger:
@@ -62,13 +63,13 @@ class Ledger:
         """Write what changed; answers the position up to which the source may forget."""
         self._admit(lanes)
         pages = [self._page(lane) for lane in lanes]
-        changed = [page for page in pages if not _same(page, self._written.get(page.component))]
+        changed = [page for page in pages if _worth_writing(page, self._written.get(page.component))]
         if changed:
             await self._store.write_ledger(changed, lease)
             self._written.update((page.component, page) for page in changed)
-        positions = [page.position for page in pages if not page.refresh_owed and page.position is not None]
+        positions = [self._written[page.component].position for page in pages if not page.refresh_owed]
         if len(positions) == len([lane for lane in lanes if lane.state is LaneState.LIVE]):
-            floor = min(positions, default=received)
+            floor = min((p for p in positions if p is not None), default=received)
             self.acknowledged = max(self.acknowledged, Position(floor))
         return self.acknowledged
 
@@ -98,9 +99,20 @@ class Ledger:
         )
 
 
-def _same(page: LedgerEntry, written: LedgerEntry | None) -> bool:
-    """But for the time of writing."""
-    if written is None:
-        return False
-    fields = [name for name in LedgerEntry.__struct_fields__ if name != "updated_at"]
-    return all(getattr(page, name) == getattr(written, name) for name in fields)
+def _worth_writing(page: LedgerEntry, written: LedgerEntry | None) -> bool:
+    """Every change of state, and progress now and then.
+
+    Writing the ledger makes the source advance, which is progress again: without a pause an idle daemon would keep
+    itself busy. What is not written yet comes again after a crash and is known to be a repetition by its position.
+    """
+    if written is None or page.position is None or written.position is None:
+        return written is None or _state(page) != _state(written)
+    if _state(page) != _state(written):
+        return True
+    advanced = page.position - written.position
+    waited_ms = page.updated_at - written.updated_at
+    return advanced >= _WORTH_WRITING or (advanced > 0 and waited_ms >= _PROGRESS_INTERVAL_MS)
+
+
+def _state(page: LedgerEntry) -> tuple[object, ...]:
+    return (page.state, page.refresh_owed, page.reason, page.place, page.tables)

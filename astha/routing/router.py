@@ -51,6 +51,10 @@ class Router:
                 lane.offer(offered)
             lane.passed(last)
 
+    def start_over(self) -> None:
+        """Another history begins."""
+        self._recent.clear()
+
     def passed(self, position: Position) -> None:
         for lane in self._lanes:
             lane.passed(position)
@@ -67,4 +71,5 @@ def _part(transaction: Transaction, tables: frozenset[str]) -> Transaction:
         events=[event for event in transaction.events if event.data.table in tables],
         tables=transaction.tables & tables,
         unlisted=transaction.unlisted & tables,
+        _tally=None,
     )

@@ -23,7 +23,13 @@ class Progress(msgspec.Struct, frozen=True):
     position: Position
 
 
-Batch: TypeAlias = "Sequence[Transaction] | Gap | Progress"
+class Started(msgspec.Struct, frozen=True):
+    """Connected, or connected again: everything after this position will come, some of it maybe again."""
+
+    position: Position
+
+
+Batch: TypeAlias = "Sequence[Transaction] | Gap | Progress | Started"
 
 
 class SourceStatus(msgspec.Struct, frozen=True):

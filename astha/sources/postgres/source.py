@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.errors import DecodeError, SourceError, SourceLost, SourceReset
-from astha.sources.contract import Batch, Gap, SourceStatus
+from astha.sources.contract import Batch, Gap, SourceStatus, Started
 from astha.sources.postgres.decode import Decoder, TransactionLimits
 from astha.sources.postgres.slot import (
     SlotStatus,
@@ -72,6 +72,7 @@ class PostgresSource:
                     log.warning("the stream has a gap: everybody refreshes", reason=gap.reason)
                     yield gap
                 assert self._stream is not None  # noqa: S101  (_connect opened it)
+                yield Started(self._acknowledged)
                 watch = asyncio.create_task(self._watch_slot(), name="replication slot")
                 try:
                     async for batch in self._stream.batches(Decoder(kinds, self._settings.schema_name, limits)):
@@ -88,11 +89,6 @@ class PostgresSource:
                 await self._disconnect()
             wait = min(self._settings.reconnect_max_s, self._settings.reconnect_initial_s * 2 ** min(failures - 1, 16))
             await self._clock.sleep(wait * (0.5 + 0.5 * self._clock.chance()))
-
-    @property
-    def start(self) -> Position:
-        """Where the stream of the current connection began."""
-        return self._acknowledged
 
     def acknowledge(self, position: Position) -> None:
         if position > self._acknowledged:
