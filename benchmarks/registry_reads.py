@@ -44,7 +44,7 @@ async def find_p99_growth(report: Report, server: EmbeddedPostgres) -> None:
         assert await ask_small()
         assert await ask_large()
     seconds: dict[Callable[[], Awaitable[object]], list[float]] = {ask_small: [], ask_large: []}
-    for number in range(report.pick(6_000, 1_500)):
+    for number in range(report.pick(6_000, 1_200)):
         for ask in (ask_small, ask_large) if number % 2 else (ask_large, ask_small):
             started = perf_counter()
             await ask()

@@ -48,7 +48,7 @@ class Batches:
 async def bulk_insert_vs_copy(report: Report, server: EmbeddedPostgres) -> None:
     url, store = await new_registry(server, "bulk")
     await store.create_topic("bulk", PARTITIONS)
-    rounds, batches = report.pick(15, 7), Batches()
+    rounds, batches = report.pick(15, 5), Batches()
     # Offsets grow from round to round, as a log's do: a segment that comes late takes another path.
     given, copied, blocks = [], [], []
     for _ in range(rounds):
@@ -97,7 +97,7 @@ def _text_block(rows: Rows) -> bytes:
 
 
 async def sqlite_bulk_vs_executemany(report: Report) -> None:
-    rounds, batches = report.pick(15, 7), Batches()
+    rounds, batches = report.pick(15, 5), Batches()
     with tempfile.TemporaryDirectory(prefix="astha-benchmark-") as directory:
         path = Path(directory) / "registry.db"
         await asyncio.to_thread(migrate, f"sqlite:///{path}")
