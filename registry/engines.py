@@ -33,12 +33,13 @@ def parse_url(text: str) -> URL:
     """``sqlite:///file.db``, ``sqlite:////abs/file.db`` or ``postgresql://...`` with any libpq parameters."""
     try:
         url = make_url(text)
-    except ArgumentError as error:
-        raise Invalid("registry URL", text, "is not a URL, such as sqlite:///registry.db") from error
+    except (ArgumentError, ValueError):
+        # Neither the text nor the cause is shown: somewhere in it may be a password.
+        raise Invalid("registry URL", "...", "is not a URL, such as sqlite:///registry.db") from None
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
-        if not url.database or url.database == ":memory:":
-            raise Invalid("registry URL", text, "SQLite needs a file that other processes can see")
+        if not url.database or url.database == ":memory:" or "uri" in url.query:
+            raise Invalid("registry URL", shown(url), "SQLite needs a file that other processes can see")
         return url.set(drivername="sqlite")
     if kind in ("postgresql", "postgres"):
         return url.set(drivername="postgresql")
@@ -46,8 +47,9 @@ def parse_url(text: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """For messages and logs: without the password."""
-    return url.render_as_string(hide_password=True)
+    """For messages and logs: without the password, in whichever of libpq's ways it is given."""
+    secrets = {name: "***" for name in url.query if "password" in name}
+    return url.update_query_dict(secrets).render_as_string(hide_password=True)
 
 
 def sync_engine(url: URL, settings: StoreSettings) -> Engine:
