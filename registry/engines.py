@@ -6,6 +6,8 @@ several statements say BEGIN and COMMIT themselves. What a cancelled or failed v
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -75,6 +77,7 @@ def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
             pool_timeout=settings.pool_timeout_s,
         )
         _with_pragmas(engine.sync_engine, settings)
+        _giving_up_cleanly(engine.sync_engine)
         return engine
     return create_async_engine(
         url.set(drivername="postgresql+psycopg"),
@@ -105,6 +108,20 @@ def _with_pragmas(engine: Engine, settings: StoreSettings) -> Engine:
         cursor.close()
 
     return engine
+
+
+def _giving_up_cleanly(engine: Engine) -> None:
+    """Roll back before a connection is thrown away, as it is when its user was cancelled.
+
+    Closing is not enough: a statement that nobody finished keeps SQLite from ending the connection, and with it the
+    transaction and its lock, until Python happens to collect the statement.
+    """
+
+    @event.listens_for(engine, "invalidate")
+    def roll_back(connection: DBAPIConnection, _: ConnectionPoolEntry, __: BaseException | None) -> None:
+        # What is raised here is of no use to anybody: an error that matters is already on its way.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            connection.rollback()
 
 
 def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: float) -> dict[str, str | int]:

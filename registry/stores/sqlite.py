@@ -81,6 +81,9 @@ class SqliteStore(
             last = (await connection.exec_driver_sql(_LAST_CHANGE)).scalar_one()
             yield SqlConsistentRead(self, connection, SequencePlace(Position(last)))
 
+    async def _before_load(self, connection: AsyncConnection) -> None:
+        """There is one writer at a time."""
+
     async def _after_load(self, connection: AsyncConnection) -> None:
         """AUTOINCREMENT has kept count of the ids itself."""
 

@@ -164,6 +164,10 @@ class PostgresStore(
             place = await connection.exec_driver_sql("SELECT pg_current_snapshot()::text")
             yield SqlConsistentRead(self, connection, XidPlace.parse(place.scalar_one()))
 
+    async def _before_load(self, connection: AsyncConnection) -> None:
+        tables = ", ".join(kind.table for kind in (*PUBLISHED, *OWN))
+        await connection.exec_driver_sql(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
+
     async def _after_load(self, connection: AsyncConnection) -> None:
         for kind in (*PUBLISHED, *OWN):
             if kind.key == ("id",):

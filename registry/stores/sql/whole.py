@@ -75,11 +75,16 @@ class SqlWhole(SqlBase):
     @asynccontextmanager
     async def load(self) -> AsyncIterator[SqlLoad]:
         async with self._writing() as connection:
+            await self._before_load(connection)
             for kind in (*PUBLISHED, *OWN):
                 if await _count(connection, kind):
                     raise Conflict(f"the registry at {self.url} is not empty: it has {kind.table}", [kind.table])
             yield SqlLoad(self, connection)
             await self._after_load(connection)
+
+    @abc.abstractmethod
+    async def _before_load(self, connection: AsyncConnection) -> None:
+        """Keep other writers out until the end, so that empty stays empty."""
 
     @abc.abstractmethod
     async def _after_load(self, connection: AsyncConnection) -> None:
