@@ -55,7 +55,7 @@ class SqlSegments(SqlTopics):
                 raise NotFound(f"{partition_name(*missing[0])} does not exist")
             await self._require_fences(connection, fences)
             # Every segment ends below its partition's watermark, so only a late one can overlap another.
-            late = [key for key, span in spans.items() if span.first < watermarks[key]]
+            late = {key for key, span in spans.items() if span.first < watermarks[key]}
             if late:
                 await self._require_no_overlap(connection, [d for d in drafts if (d.topic, d.partition_id) in late])
             now = self._clock.now_ms()
@@ -83,6 +83,7 @@ class SqlSegments(SqlTopics):
         query = (
             select(leases.topic, leases.partition_id, leases.leader_agent_id, leases.epoch)
             .join_from(partition_leases, given, _same_partition(given, partition_leases))
+            .order_by(leases.topic, leases.partition_id)  # as acquiring does, so that neither locks the other out
             .with_for_update(of=partition_leases, read=True)
         )
         current = {(t, p): (agent, epoch) for t, p, agent, epoch in await connection.execute(query)}
@@ -215,7 +216,7 @@ def _same_partition(one: FromClause, other: FromClause) -> ColumnElement[bool]:
 
 
 def _spans(drafts: Sequence[SegmentDraft]) -> dict[tuple[str, int], Span]:
-    """First and last offset for each partition; Conflict if the drafts overlap each other."""
+    """First and last offset for each partition; Invalid if the drafts overlap each other."""
     spans: dict[tuple[str, int], Span] = {}
     unordered: set[tuple[str, int]] = set()
     for draft in drafts:

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, delete, exists, insert, select, update
 
 from registry import checks
 from registry.documents import Document, JsonValue
-from registry.errors import AlreadyExists, NotFound
+from registry.errors import AlreadyExists, Invalid, NotFound
 from registry.models import Partition, Topic
 from registry.schema import partitions, topics
 from registry.stores.sql.base import SqlBase, found, select_rows
@@ -124,4 +124,6 @@ def _is(topic: str, partition_id: int) -> ColumnElement[bool]:
 
 
 def _config(config: Mapping[str, JsonValue] | None) -> Document:
+    if config is not None and not isinstance(config, Mapping):
+        raise Invalid("config", config, "must be a mapping")
     return Document.of(config or {}, "config")
