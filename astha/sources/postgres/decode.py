@@ -10,10 +10,9 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-import msgspec
-
 from astha.errors import DecodeError
 from astha.events import Commit, Event, Operation, Transaction
+from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.relations import DecodeRow, Relation, compile_decoder, complete, parse_relation
 from registry.models import Row
 from registry.position import Position
@@ -32,13 +31,6 @@ _INSERT, _UPDATE, _DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 _NEW, _OLD, _KEY = b"NOK"
 
 Handler: TypeAlias = Callable[[bytes], None]
-
-
-class TransactionLimits(msgspec.Struct, frozen=True):
-    """Beyond these a transaction is not held in memory, and those it concerns refresh instead."""
-
-    events: int = 100_000
-    size_bytes: int = 64 * 1024 * 1024
 
 
 class Decoder:
