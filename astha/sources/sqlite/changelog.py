@@ -101,10 +101,14 @@ class LogDecoder:
         """All or nothing: DecodeError if a single entry is not what its table's model needs."""
         if stretch.entries is None:
             return []
+        where = f"change log, {stretch.count} rows from sequence {stretch.first}"
         try:
-            return self._decoder.decode(f"[{stretch.entries}]")
+            changes = self._decoder.decode(f"[{stretch.entries}]")
         except (msgspec.DecodeError, UnicodeError, TypeError) as error:
-            raise DecodeError(f"change log, {stretch.count} rows from sequence {stretch.first}: {error}") from error
+            raise DecodeError(f"{where}: {error}") from error
+        if len(changes) != stretch.count:
+            raise DecodeError(f"{where}: an image that is not one JSON object")
+        return changes
 
 
 def _stretch(entry: str) -> str:

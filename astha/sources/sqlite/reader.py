@@ -59,6 +59,7 @@ class LogReader:
     ) -> None:
         self.identity: FileIdentity | None = None
         self.last = start  # of the log, when it was last looked at
+        self.caught_up = False  # whether the last `read` has read it to there
         self.row_bytes = 0.0  # a row of the log, about
         self.complaint: str | None = None  # of the last row that could not be decoded
         self._path = path
@@ -91,11 +92,6 @@ class LogReader:
             self._connection.close()
             self._connection = None
 
-    @property
-    def caught_up(self) -> bool:
-        """Whether the last `read` saw the end of the log."""
-        return self._cursor >= self.last
-
     def changed(self) -> bool:
         """Whether another connection has committed since the last `read`, or the file is no longer this one."""
         try:
@@ -112,6 +108,7 @@ class LogReader:
             if self._connection is None or FileIdentity.of(self._path) != self.identity:
                 self.close()
                 self._open()
+            self.caught_up = False
             self._version = self._data_version()  # before the reading, so that no commit falls in between
             start = self._cursor
             batches = self._read_on() if self._assembler.oversized else self._read()
@@ -155,10 +152,12 @@ class LogReader:
         if self._rows > 1:
             self._rows = max(self._rows // 8, 1)
             return []
-        self.complaint = str(error)
-        log.warning("a change is passed on without its images: %s", error)
         stretch = self._select(HEADERS, 1)
-        return self._advance(decode_headers(stretch), stretch.reaches_the_end)
+        headers = decode_headers(stretch)
+        for header in headers:
+            self.complaint = f"change {header.sequence} of {header.table} can't be read, a refresh replaces it: {error}"
+            log.warning("%s", self.complaint)
+        return self._advance(headers, stretch.reaches_the_end)
 
     def _advance(self, changes: Sequence[RowChange | Header], complete: bool) -> list[Batch]:
         """`complete`: after these rows no more of their transaction can come."""
@@ -166,6 +165,7 @@ class LogReader:
         done = self._assembler.feed(changes)
         if changes:
             self._cursor = Position(changes[-1].sequence)
+        self.caught_up = self._cursor >= self.last
         if complete:
             done += self._assembler.finish()
         reached = self._assembler.reached
@@ -187,6 +187,7 @@ class LogReader:
         self._suspicion = None
         self._assembler.reset()
         self._cursor = self._assembler.reached = self.last
+        self.caught_up = True
         return [Gap(reason), Progress(self.last)]
 
     def _adapt(self, stretch: Stretch) -> None:
