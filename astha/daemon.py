@@ -132,7 +132,7 @@ class Daemon:
             await _end(*lanes)
             await _end(*keepers)
             await self.source.close()
-        await self._write_ledger()
+        await self._write_ledger(last=True)
 
     async def _pump(self) -> None:
         async for batch in self.source.stream(self.router.tables):
@@ -210,8 +210,8 @@ class Daemon:
                 sleeping.cancel()
                 changed.cancel()
 
-    async def _write_ledger(self) -> None:
-        position = await self.ledger.write(self.lanes, self._received, self.leadership.lease)
+    async def _write_ledger(self, *, last: bool = False) -> None:
+        position = await self.ledger.write(self.lanes, self._received, self.leadership.lease, last=last)
         self.source.acknowledge(position)
 
     def _mind_the_budget(self) -> None:

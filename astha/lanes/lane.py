@@ -167,6 +167,11 @@ class Lane:
         return self.state is not LaneState.LIVE
 
     @property
+    def calls(self) -> int:
+        """Deliveries made, repeated ones included."""
+        return self._delivery.calls
+
+    @property
     def out_of_breath(self) -> bool:
         """It has more to do at once and only lets others go first: no use in reading more for it now."""
         return self._delivery.out_of_breath
