@@ -33,7 +33,6 @@ from registry.models import (
     Segment,
     SnapshotStatus,
     SnapshotTrigger,
-    SourceIdentity,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -361,10 +360,6 @@ class DaemonBooks(Protocol):
         ...
 
     async def forget_component(self, component: str) -> None: ...
-
-    async def get_source_identity(self, name: str) -> SourceIdentity | None: ...
-
-    async def record_source_identity(self, name: str, identity: str) -> None: ...
 
 
 class ConsistentRead(Protocol):

@@ -54,9 +54,7 @@ class LogReader:
     `close`, wait a little and `read` again: whether history was broken meanwhile is found out then.
     """
 
-    def __init__(
-        self, path: Path, tables: frozenset[str], limits: TransactionLimits, start: Position, identity: str | None
-    ) -> None:
+    def __init__(self, path: Path, tables: frozenset[str], limits: TransactionLimits, start: Position) -> None:
         self.identity: FileIdentity | None = None
         self.last = start  # of the log, when it was last looked at
         self.caught_up = False  # whether the last `read` has read it to there
@@ -66,7 +64,6 @@ class LogReader:
         self._decoder = LogDecoder(tables)
         self._assembler = Assembler(tables, limits)
         self._limits = limits
-        self._expected = identity
         self._cursor = start
         self._begun = False
         self._suspicion: str | None = None  # why history may be another
@@ -83,9 +80,7 @@ class LogReader:
             raise OSError(f"{self._path} was replaced while it was opened")
         if self.identity is not None and self.identity != identity:
             self._suspicion = f"{self._path} is another file now"
-        elif self._expected is not None and self._expected != str(identity):
-            self._suspicion = f"{self._path} is not the file that was read before this start"
-        self.identity, self._expected = identity, None
+        self.identity = identity
 
     def close(self) -> None:
         if self._connection is not None:
@@ -114,7 +109,7 @@ class LogReader:
             batches = self._read_on() if self._assembler.oversized else self._read()
             if not self._begun:
                 self._begun = True
-                batches.insert(0, Started(start))
+                batches.insert(0, Started(start, str(self.identity)))
             return batches
         except FileNotFoundError:
             self._suspicion = f"{self._path} had vanished"
@@ -188,7 +183,7 @@ class LogReader:
         self._assembler.reset()
         self._cursor = self._assembler.reached = self.last
         self.caught_up = True
-        return [Gap(reason), Progress(self.last)]
+        return [Gap(reason), Started(self.last, str(self.identity))]
 
     def _adapt(self, stretch: Stretch) -> None:
         if stretch.entries is not None:
