@@ -206,7 +206,6 @@ class SegmentIndex:
         self._flights.spoil_all()
         for topic, partition_id in list(self._recency):
             self._discard(topic, partition_id)
-        self._removed.clear()
 
     async def close(self) -> None:
         await self._flights.close()

@@ -253,7 +253,7 @@ class MemoryStore(ForwardingStore):
         return await self._read("delete_segments_before", lambda _: len(gone))
 
     async def position(self) -> Position:
-        return Position(len(self.states) - 1)
+        return Position(len(self.states) - 1 if self.visible is None else self.visible)
 
     async def close(self) -> None:
         self.closed = True
