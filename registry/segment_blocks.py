@@ -79,7 +79,7 @@ class SegmentBlocks:
         return self.blocks[-1].segments[-1].end_offset if self.blocks else -1
 
     def search(self, offset: int) -> Segment | None:
-        """The slow half of `SegmentIndex.lookup`: find it, and move the cursor there."""
+        """Find it, and move the cursor there. `SegmentIndex.lookup` does the same in line."""
         blocks = self.blocks
         if len(blocks) == 1:
             block = blocks[0]

@@ -12,6 +12,7 @@ last find found something): then it is a page again, so that a reader who catche
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from registry.errors import NotFound
 from registry.flights import Flight, Flights
 from registry.models import Segment
 from registry.position import Position
-from registry.segment_blocks import SegmentBlocks
+from registry.segment_blocks import NO_BLOCK, SegmentBlocks
 
 NO_FLOOR = Position(0)
 _REASKS = 3
@@ -58,7 +59,11 @@ class SegmentIndex:
     # ---- asking -------------------------------------------------------------------------------------------
 
     def lookup(self, topic: str, partition_id: int, offset: int) -> Segment | None:
-        """From memory only: None means unknown. Written out flat: a call costs as much as a bisect."""
+        """From memory only: None means unknown.
+
+        `SegmentBlocks.search` written out, with the cursor in front: a call costs as much as a bisect. For an
+        offset before all blocks the last one (-1) is searched, where nothing can match.
+        """
         try:
             held = self._topics[topic][partition_id]
         except KeyError:
@@ -78,12 +83,25 @@ class SegmentIndex:
                     held.index = index
                     held.hits += 1
                     return segment
-        found = held.search(offset)
-        if found is None:
-            self.misses += 1
+        blocks = held.blocks
+        if len(blocks) == 1:
+            block = blocks[0]
+        elif blocks:
+            block = blocks[bisect_right(held.firsts, offset) - 1]  # before the first: index is -1 below
+            block.used = held.tick = held.tick + 1
         else:
-            held.hits += 1
-        return found
+            block = NO_BLOCK
+        index = bisect_right(block.bases, offset) - 1
+        if index >= 0:
+            segment = block.segments[index]
+            if offset <= segment.end_offset:
+                held.current = segment
+                held.block = block
+                held.index = index
+                held.hits += 1
+                return segment
+        self.misses += 1
+        return None
 
     async def find(
         self, topic: str, partition_id: int, offset: int, *, floor: Position = NO_FLOOR

@@ -1,20 +1,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 import pytest
 
 from registry.caching import CachedStore, CachePolicy
 from registry.contract import MetadataStore
+from registry.documents import Document, JsonValue
 from registry.drafts import SegmentDraft
 from registry.errors import NotFound, Unavailable
 from registry.models import Partition, Topic
 from registry.position import Position
 from registry.segment_index import IndexPolicy
 from tests.doubles.manual_clock import ManualClock
-from tests.doubles.memory_store import MemoryStore
+from tests.doubles.memory_store import Gate, MemoryStore
 
 
 class Bench:
@@ -324,6 +325,46 @@ async def test_a_fill_that_a_write_passed_is_not_kept(
     assert late == await everything(CachedStore(it.store))
     await asyncio.gather(*early, return_exceptions=True)  # NotFound: the topic was deleted under way
     assert await everything(it.cache) == late
+
+
+async def test_a_fill_during_a_write_of_our_own_is_not_kept() -> None:
+    class Slow(MemoryStore):
+        async def update_topic_config(
+            self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
+        ) -> Topic:
+            await commits.passed()
+            return await super().update_topic_config(name, config, retention_ms=retention_ms)
+
+    commits = Gate()
+    store = Slow()
+    await store.create_topic("a", 1)
+    cache = CachedStore(store)
+    writing = asyncio.create_task(cache.update_topic_config("a", {"x": 1}))
+    await commits.reached()
+    assert await cache.get_topic("a") == store.state.topics["a"]
+    commits.open()
+    written = await writing
+    assert await cache.get_topic("a") == written
+
+
+async def test_a_late_event_does_not_take_back_what_was_read_for_a_later_position() -> None:
+    it = await a_bench()
+    old = it.store.state.topics["a"]
+    new = Topic("a", 2, None, Document.of({"x": 1}), old.created_at, old.updated_at)
+    late = it.store.commit((old, new))
+    it.store.commit((new, old))  # and back, to the very same row
+    position = await it.store.position()
+    assert await it.cache.get_topic("a", at_least=position) == old
+    it.cache.invalidate_transaction(late)
+    assert await it.cache.get_topic("a", at_least=position) == old
+
+
+async def test_a_partition_that_is_added_appears_in_the_list() -> None:
+    it = await a_bench()
+    await it.cache.list_partitions("a")
+    it.store.commit((None, Partition("a", 2, 0, 9, 9)))
+    it.deliver()
+    assert len(await it.cache.list_partitions("a")) == 3
 
 
 async def test_a_busy_partition_stays_cached_by_its_own_events() -> None:
