@@ -22,15 +22,18 @@ from registry.models import (
     Agent,
     ConsumerGroup,
     ConsumerOffset,
+    DaemonLease,
     FileAwaitingDeletion,
     FileOperation,
     LakeTable,
+    LedgerEntry,
     Partition,
     PartitionLease,
     Row,
     Segment,
     SnapshotStatus,
     SnapshotTrigger,
+    SourceIdentity,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -49,8 +52,12 @@ PAGE = 1_000
 
 class Topics(Protocol):
     async def create_topic(
-        self, name: str, partition_count: int, *,
-        retention_ms: int | None = None, config: Mapping[str, JsonValue] | None = None,
+        self,
+        name: str,
+        partition_count: int,
+        *,
+        retention_ms: int | None = None,
+        config: Mapping[str, JsonValue] | None = None,
     ) -> Topic:
         """The topic and its partitions ``0..partition_count-1``. AlreadyExists if there is one of that name."""
         ...  # fmt: skip
@@ -90,9 +97,9 @@ class Segments(Protocol):
     async def add_segments(self, segments: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
         """Registers segments of any number of partitions and moves their watermarks past them, or does nothing.
 
-        NotFound: a partition does not exist. AlreadyExists: a segment with that base offset exists. Conflict: a
-        segment overlaps another, of the registry or of this call. Fenced: one of ``fences`` is not the current
-        lease of its partition (whether it expired does not matter as long as nobody took it over).
+        NotFound: a partition does not exist. Conflict: a segment overlaps a registered one. Invalid: two segments
+        of this call overlap. Fenced: one of ``fences`` is not the current lease of its partition (whether it
+        expired does not matter as long as nobody took it over).
         Upload intents for ``s3://bucket/key`` of these segments are completed in the same transaction.
         """
         ...
@@ -140,7 +147,12 @@ class ConsumerGroups(Protocol):
 
 class Agents(Protocol):
     async def register_agent(
-        self, agent_id: str, address: str, *, zone: str = "", group: str = "",
+        self,
+        agent_id: str,
+        address: str,
+        *,
+        zone: str = "",
+        group: str = "",
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> Agent:
         """A known id is registered anew: the agent has restarted."""
@@ -201,9 +213,14 @@ class Tables(Protocol):
     async def list_tables(self, database: str | None = None) -> list[LakeTable]: ...
 
     async def alter_table(
-        self, table_id: int, *,
-        database: str | None = None, name: str | None = None, location: str | None = None,
-        status: TableStatus | None = None, properties: Mapping[str, JsonValue] | None = None,
+        self,
+        table_id: int,
+        *,
+        database: str | None = None,
+        name: str | None = None,
+        location: str | None = None,
+        status: TableStatus | None = None,
+        properties: Mapping[str, JsonValue] | None = None,
     ) -> LakeTable:
         """Changes what is given. Properties replace those of the current schema version."""
         ...  # fmt: skip
@@ -227,8 +244,12 @@ class Files(Protocol):
     """Each verb that changes files changes the statistics of table and partitions in the same transaction."""
 
     async def add_files(
-        self, table_id: int, files: Sequence[FileDraft], *,
-        operation: FileOperation = "insert", operation_id: str | None = None,
+        self,
+        table_id: int,
+        files: Sequence[FileDraft],
+        *,
+        operation: FileOperation = "insert",
+        operation_id: str | None = None,
     ) -> list[TableFile]:
         """AlreadyExists if the table has a file of that path. Upload intents for these paths are completed."""
         ...  # fmt: skip
@@ -241,8 +262,13 @@ class Files(Protocol):
         ...
 
     async def swap_files(
-        self, table_id: int, old: Sequence[TableFile], new: Sequence[FileDraft], *,
-        operation_id: str, operation: FileOperation = "compaction",
+        self,
+        table_id: int,
+        old: Sequence[TableFile],
+        new: Sequence[FileDraft],
+        *,
+        operation_id: str,
+        operation: FileOperation = "compaction",
     ) -> list[TableFile]:
         """`old`, as they were read, for `new`. Conflict names the old ones that are gone or changed since.
 
@@ -313,16 +339,39 @@ class Snapshots(Protocol):
         ...
 
 
+class DaemonBooks(Protocol):
+    """What the daemon keeps of itself. Not published: the daemon does not tail its own notes."""
+
+    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
+        """Leadership with a new epoch, if it is free, expired or the holder's own; None if another leads."""
+        ...
+
+    async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
+        """Fenced if another epoch has begun."""
+        ...
+
+    async def release_daemon_lease(self, lease: DaemonLease) -> bool: ...
+
+    async def get_daemon_lease(self, name: str) -> DaemonLease | None: ...
+
+    async def read_ledger(self) -> list[LedgerEntry]: ...
+
+    async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
+        """Fenced, and nothing written, if the lease is no longer the current one."""
+        ...
+
+    async def forget_component(self, component: str) -> None: ...
+
+    async def get_source_identity(self, name: str) -> SourceIdentity | None: ...
+
+    async def record_source_identity(self, name: str, identity: str) -> None: ...
+
+
 class ConsistentRead(Protocol):
     """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""
 
     @property
     def place(self) -> Place: ...
-
-    @property
-    def position(self) -> Position:
-        """Everything committed at or below it is contained. (More may be: `place` is exact, this is a floor.)"""
-        ...
 
     async def count(self, kind: type[Row]) -> int: ...
 
@@ -341,7 +390,7 @@ class Load(Protocol):
     async def count(self, kind: type[Row]) -> int: ...
 
 
-class MetadataStore(Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Protocol):
+class MetadataStore(Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, DaemonBooks, Protocol):
     async def position(self) -> Position:
         """Not below any commit that was acknowledged before this call: what a reader passes as ``at_least``."""
         ...

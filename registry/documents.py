@@ -13,10 +13,8 @@ import msgspec
 
 from registry.errors import Invalid
 
-JsonValue: TypeAlias = "None | bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue]"
+JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 T = TypeVar("T")
-
-_encoder = msgspec.json.Encoder(order="sorted")
 
 
 class Document(str):
@@ -30,17 +28,41 @@ class Document(str):
         if isinstance(value, Document):
             return value
         try:
-            return cls(_encoder.encode(value).decode())
+            return cls(encode(value))
         except (TypeError, ValueError, UnicodeError, RecursionError) as error:
             raise Invalid(field, value, f"is not JSON: {error}") from error
 
     def load(self) -> JsonValue:
-        value: JsonValue = msgspec.json.decode(self)
+        value: JsonValue = msgspec.json.decode(str(self))
         return value
 
     def load_as(self, kind: type[T]) -> T:
         """Parse and check against a type: ``file.column_stats.load_as(dict[str, ColumnStats])``."""
-        return msgspec.json.decode(self, type=kind)
+        return msgspec.json.decode(str(self), type=kind, dec_hook=_nested)
+
+
+def encode(value: object) -> str:
+    """Canonical JSON. A document inside is not quoted but becomes part of the whole."""
+    return _encoder.encode(value).decode()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Document):
+        return msgspec.Raw(value.encode())
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def _nested(kind: type, value: object) -> object:
+    if kind is Document:
+        return Document.of(value)
+    raise NotImplementedError(f"no reading of {kind.__name__} from JSON")
+
+
+_encoder = msgspec.json.Encoder(order="sorted", enc_hook=_plain)
 
 
 EMPTY_OBJECT = Document("{}")

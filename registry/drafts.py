@@ -36,8 +36,8 @@ class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
         "end_offset": checks.whole,
         "record_count": checks.whole,
         "size_bytes": checks.whole,
-        "s3_bucket": checks.filled,
-        "s3_key": checks.filled,
+        "s3_bucket": checks.bucket,
+        "s3_key": checks.filled_path,
         "byte_offset": checks.whole,
     }
 
@@ -108,13 +108,14 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
     column_stats: Document | None = None
 
     checks: ClassVar[dict[str, checks.Check]] = {
-        "file_path": checks.filled,
+        "file_path": checks.filled_path,
         "file_size": checks.whole,
         "row_count": checks.whole,
         "schema_version": checks.whole32,
-        "partition_path": checks.text,
+        "partition_path": checks.path,
         "file_type": checks.filled,
         "checksum": lambda field, value: checks.optional(field, value, checks.text),
+        "is_compressed": checks.flag,
         "column_stats": lambda field, value: checks.optional(field, value, checks.filled),
     }
 

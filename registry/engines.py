@@ -1,0 +1,140 @@
+"""Database engines from registry URLs: the one place that knows drivers, pools, pragmas and server settings.
+
+Connections are in the driver's autocommit mode, so a verb that is one statement costs one round trip; verbs of
+several statements say BEGIN and COMMIT themselves. What a cancelled or failed verb leaves open, the pool rolls back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool
+
+from registry.errors import Invalid
+
+SQLITE_MINIMUM = (3, 37)  # strict tables
+
+
+class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    pool_size: int = 10
+    pool_overflow: int = 10
+    pool_timeout_s: float = 10.0
+    connect_timeout_s: int = 10
+    statement_timeout_s: float = 30.0  # PostgreSQL; 0 for none
+    busy_timeout_s: float = 30.0  # SQLite: how long a writer waits for another process
+
+
+def parse_url(text: str) -> URL:
+    """``sqlite:///file.db``, ``sqlite:////abs/file.db`` or ``postgresql://...`` with any libpq parameters."""
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        # Neither the text nor the cause is shown: somewhere in it may be a password.
+        raise Invalid("registry URL", "...", "is not a URL, such as sqlite:///registry.db") from None
+    kind = url.drivername.partition("+")[0]
+    if kind == "sqlite":
+        if not url.database or url.database == ":memory:" or "uri" in url.query:
+            raise Invalid("registry URL", shown(url), "SQLite needs a file that other processes can see")
+        return url.set(drivername="sqlite")
+    if kind in ("postgresql", "postgres"):
+        return url.set(drivername="postgresql")
+    raise Invalid("registry URL", shown(url), "no such backend: use sqlite or postgresql")
+
+
+def shown(url: URL) -> str:
+    """For messages and logs: without the password, in whichever of libpq's ways it is given."""
+    secrets = {name: "***" for name in url.query if "password" in name}
+    return url.update_query_dict(secrets).render_as_string(hide_password=True)
+
+
+def sync_engine(url: URL, settings: StoreSettings) -> Engine:
+    """For migrations: one connection at a time, no pool."""
+    if url.drivername == "sqlite":
+        return _with_pragmas(create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT"), settings)
+    options = _server_options(url, settings, statement_timeout_s=0)
+    return create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        poolclass=NullPool,
+        isolation_level="AUTOCOMMIT",
+        connect_args=options,
+    )
+
+
+def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
+    if url.drivername == "sqlite":
+        engine = create_async_engine(
+            url.set(drivername="sqlite+aiosqlite"),
+            isolation_level="AUTOCOMMIT",
+            pool_size=settings.pool_size,
+            max_overflow=settings.pool_overflow,
+            pool_timeout=settings.pool_timeout_s,
+        )
+        _with_pragmas(engine.sync_engine, settings)
+        _giving_up_cleanly(engine.sync_engine)
+        return engine
+    return create_async_engine(
+        url.set(drivername="postgresql+psycopg"),
+        isolation_level="AUTOCOMMIT",
+        pool_size=settings.pool_size,
+        max_overflow=settings.pool_overflow,
+        pool_timeout=settings.pool_timeout_s,
+        pool_use_lifo=True,
+        json_deserializer=_as_text,
+        connect_args=_server_options(url, settings, settings.statement_timeout_s),
+    )
+
+
+def sqlite_path(url: URL) -> Path:
+    assert url.database is not None  # noqa: S101  (parse_url saw to it)
+    return Path(url.database)
+
+
+def _with_pragmas(engine: Engine, settings: StoreSettings) -> Engine:
+    @event.listens_for(engine, "connect")
+    def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+        cursor = connection.cursor()
+        # The wait comes first: switching to WAL may have to wait for another process.
+        cursor.execute(f"PRAGMA busy_timeout = {int(settings.busy_timeout_s * 1000)}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")  # what is acknowledged survives a power cut
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    return engine
+
+
+def _giving_up_cleanly(engine: Engine) -> None:
+    """Roll back before a connection is thrown away, as it is when its user was cancelled.
+
+    Closing is not enough: a statement that nobody finished keeps SQLite from ending the connection, and with it the
+    transaction and its lock, until Python happens to collect the statement.
+    """
+
+    @event.listens_for(engine, "invalidate")
+    def roll_back(connection: DBAPIConnection, _: ConnectionPoolEntry, __: BaseException | None) -> None:
+        # What is raised here is of no use to anybody: an error that matters is already on its way.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            connection.rollback()
+
+
+def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: float) -> dict[str, str | int]:
+    wanted = f"-c statement_timeout={int(statement_timeout_s * 1000)}"
+    given = url.query.get("options")
+    options: dict[str, str | int] = {"options": f"{given} {wanted}" if given else wanted}
+    if "application_name" not in url.query:
+        options["application_name"] = "astha"
+    if "connect_timeout" not in url.query:
+        options["connect_timeout"] = settings.connect_timeout_s
+    return options
+
+
+def _as_text(value: str | bytes) -> str:
+    """Documents stay text: see `registry.documents`."""
+    return value if isinstance(value, str) else bytes(value).decode()

@@ -1,0 +1,16 @@
+"""Alembic's entry: `registry.migration` hands over an open connection and keeps the transaction itself."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from registry.schema import metadata
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table="registry_version",
+    transactional_ddl=False,  # the caller's transaction holds all steps, on both backends
+    render_as_batch=True,
+)
+context.run_migrations()

@@ -1,0 +1,419 @@
+"""The registry's tables: one schema on every backend, with its rules in the database.
+
+`registry.models` has the same columns in the same order (a test compares them). Migrations, not this module,
+create databases; this module is what verbs are written against and what migrations must arrive at.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Dialect,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.types import TypeEngine, UserDefinedType
+
+from registry.documents import Document
+from registry.models import OWN, PUBLISHED, Row
+
+PUBLICATION = "astha"
+"""The PostgreSQL publication of all published tables; migrations make it, so it is older than any slot."""
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+    }
+)
+
+
+class _JsonText(UserDefinedType[str]):
+    """PostgreSQL's json, which keeps the text as it was written (jsonb would respell it)."""
+
+    cache_ok = True
+    render_bind_cast = True
+
+    def get_col_spec(self, **_: object) -> str:
+        return "JSON"
+
+
+class DocumentType(TypeDecorator[Document]):
+    impl = Text
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[str]:
+        return dialect.type_descriptor(_JsonText() if dialect.name == "postgresql" else Text())
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> Document | None:
+        return None if value is None else Document(value)
+
+
+class Flag(TypeDecorator[bool]):
+    """A boolean; a whole number on SQLite, whose strict tables know no booleans."""
+
+    impl = Boolean
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[bool] | TypeEngine[int]:
+        return Integer() if dialect.name == "sqlite" else Boolean()
+
+    def process_bind_param(self, value: bool | None, dialect: Dialect) -> bool | int | None:
+        return int(value) if dialect.name == "sqlite" and value is not None else value
+
+    def process_result_value(self, value: bool | int | None, dialect: Dialect) -> bool | None:
+        return None if value is None else bool(value)
+
+
+Big = BigInteger().with_variant(Integer(), "sqlite")
+
+Words = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+"""Strings in byte order on every backend, so that pages by key come in the same order whatever the locale."""
+
+
+def _id() -> Column[int]:
+    return Column("id", Big, Identity(always=False), primary_key=True)
+
+
+def _text(name: str, *, null: bool = False) -> Column[str]:
+    return Column(name, Words, nullable=null)
+
+
+def _big(name: str, *, null: bool = False) -> Column[int]:
+    return Column(name, Big, nullable=null)
+
+
+def _int(name: str, *, null: bool = False) -> Column[int]:
+    return Column(name, Integer, nullable=null)
+
+
+def _document(name: str, *, null: bool = False) -> Column[Document]:
+    return Column(name, DocumentType, nullable=null)
+
+
+def _table(name: str, *items: Column[int] | Column[str] | Column[bool] | Column[Document] | CheckConstraint
+           | UniqueConstraint | PrimaryKeyConstraint | ForeignKeyConstraint | Index) -> Table:  # fmt: skip
+    """Strict on SQLite, where documents get the check that PostgreSQL's json type has of itself."""
+    checks = [
+        # json_valid(NULL) is 0, not NULL, in older SQLites
+        CheckConstraint(
+            f"{column.name} IS NULL OR json_valid({column.name})" if column.nullable else f"json_valid({column.name})",
+            name=f"{column.name}_json",
+        ).ddl_if(dialect="sqlite")
+        for column in items
+        if isinstance(column, Column) and isinstance(column.type, DocumentType)
+    ]
+    has_id = any(isinstance(item, Column) and item.name == "id" for item in items)
+    return Table(name, metadata, *items, *checks, sqlite_strict=True, sqlite_autoincrement=has_id)
+
+
+def _at_least(column: str, minimum: int = 0) -> CheckConstraint:
+    return CheckConstraint(f"{column} >= {minimum}", name=column)
+
+
+def _one_of(column: str, *values: str) -> CheckConstraint:
+    listed = ", ".join(f"'{value}'" for value in values)
+    return CheckConstraint(f'"{column}" IN ({listed})', name=column)
+
+
+def _of_partition() -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(
+        ["topic", "partition_id"], ["partitions.topic", "partitions.partition_id"], ondelete="CASCADE"
+    )
+
+
+def _of_table() -> Column[int]:
+    return Column("table_id", Big, ForeignKey("tables.id", ondelete="CASCADE"), nullable=False)
+
+
+topics = _table(
+    "topics",
+    Column("name", Words, primary_key=True),
+    _int("partition_count"),
+    _big("retention_ms", null=True),
+    _document("config"),
+    _big("created_at"),
+    _big("updated_at"),
+    _at_least("partition_count", 1),
+    _at_least("retention_ms"),
+    CheckConstraint("name <> ''", name="name"),
+)
+
+partitions = _table(
+    "partitions",
+    Column("topic", Words, ForeignKey("topics.name", ondelete="CASCADE"), nullable=False),
+    _int("partition_id"),
+    _big("high_watermark"),
+    _big("created_at"),
+    _big("updated_at"),
+    PrimaryKeyConstraint("topic", "partition_id"),
+    _at_least("partition_id"),
+    _at_least("high_watermark"),
+)
+
+segments = _table(
+    "segments",
+    _id(),
+    _text("topic"),
+    _int("partition_id"),
+    _big("base_offset"),
+    _big("end_offset"),
+    _big("record_count"),
+    _big("size_bytes"),
+    _text("s3_bucket"),
+    _text("s3_key"),
+    _big("byte_offset"),
+    _big("created_at"),
+    _of_partition(),
+    UniqueConstraint("topic", "partition_id", "base_offset"),  # also the index for offset lookup
+    Index(None, "s3_bucket", "s3_key"),
+    Index(None, "created_at"),
+    _at_least("base_offset"),
+    CheckConstraint("end_offset >= base_offset", name="end_offset"),
+    _at_least("record_count"),
+    _at_least("size_bytes"),
+    _at_least("byte_offset"),
+)
+
+consumer_groups = _table(
+    "consumer_groups",
+    Column("group_id", Words, primary_key=True),
+    _big("created_at"),
+    _big("updated_at"),
+    CheckConstraint("group_id <> ''", name="group_id"),
+)
+
+consumer_offsets = _table(
+    "consumer_offsets",
+    Column("group_id", Words, ForeignKey("consumer_groups.group_id", ondelete="CASCADE"), nullable=False),
+    _text("topic"),
+    _int("partition_id"),
+    _big("committed_offset"),
+    _text("metadata", null=True),
+    _big("committed_at"),
+    PrimaryKeyConstraint("group_id", "topic", "partition_id"),
+    _of_partition(),
+    Index(None, "topic", "partition_id"),
+    _at_least("committed_offset"),
+)
+
+agents = _table(
+    "agents",
+    Column("agent_id", Words, primary_key=True),
+    _text("address"),
+    _text("zone"),
+    _text("group"),
+    _big("last_heartbeat"),
+    _big("started_at"),
+    _document("metadata"),
+    Index(None, "last_heartbeat"),
+    CheckConstraint("agent_id <> ''", name="agent_id"),
+)
+
+partition_leases = _table(
+    "partition_leases",
+    _text("topic"),
+    _int("partition_id"),
+    Column("leader_agent_id", Words, ForeignKey("agents.agent_id", ondelete="SET NULL"), nullable=True),
+    _big("expires_at"),
+    _big("acquired_at"),
+    _big("epoch"),
+    PrimaryKeyConstraint("topic", "partition_id"),
+    _of_partition(),
+    Index(None, "leader_agent_id"),
+    _at_least("epoch", 1),
+)
+
+tables = _table(
+    "tables",
+    _id(),
+    _text("database"),
+    _text("name"),
+    _text("location"),
+    _big("row_count"),
+    _big("total_size"),
+    _big("file_count"),
+    _big("last_modified"),
+    _text("status"),
+    _big("created_at"),
+    _big("updated_at"),
+    UniqueConstraint("database", "name"),
+    _at_least("row_count"),
+    _at_least("total_size"),
+    _at_least("file_count"),
+    _one_of("status", "active", "dropping"),
+    CheckConstraint("database <> '' AND name <> ''", name="name"),
+)
+
+table_metadata = _table(
+    "table_metadata",
+    _id(),
+    _of_table(),
+    _int("schema_version"),
+    _document("schema"),
+    _text("storage_engine"),
+    _document("engine_config"),
+    _text("format"),
+    _text("compression"),
+    _document("partition_by"),
+    _document("sort_by"),
+    _document("properties"),
+    _big("last_modified"),
+    _big("created_at"),
+    _big("updated_at"),
+    UniqueConstraint("table_id", "schema_version"),
+    _at_least("schema_version", 1),
+)
+
+table_files = _table(
+    "table_files",
+    _id(),
+    _of_table(),
+    _text("file_name"),
+    _text("file_path"),
+    _big("file_size"),
+    _text("file_type"),
+    _text("partition_path"),
+    _big("row_count"),
+    _text("checksum", null=True),
+    Column("is_compressed", Flag, nullable=False),
+    _int("schema_version"),
+    _document("column_stats", null=True),
+    _text("operation"),
+    _text("operation_id", null=True),
+    _big("created_at"),
+    _big("modified_at"),
+    ForeignKeyConstraint(
+        ["table_id", "schema_version"],
+        ["table_metadata.table_id", "table_metadata.schema_version"],
+        ondelete="CASCADE",
+    ),
+    UniqueConstraint("table_id", "file_path"),
+    Index(None, "table_id", "partition_path", "id"),
+    Index(None, "table_id", "id"),
+    Index(None, "table_id", "schema_version"),
+    _at_least("file_size"),
+    _at_least("row_count"),
+    _one_of("operation", "insert", "compaction", "rollback", "import"),
+    CheckConstraint("operation <> 'compaction' OR operation_id IS NOT NULL", name="operation_id"),
+)
+
+table_stats = _table(
+    "table_stats",
+    _id(),
+    _of_table(),
+    _text("partition_path"),
+    _big("row_count"),
+    _big("file_count"),
+    _big("total_size"),
+    _big("last_modified"),
+    _big("created_at"),
+    _big("updated_at"),
+    UniqueConstraint("table_id", "partition_path"),
+    _at_least("row_count"),
+    _at_least("file_count"),
+    _at_least("total_size"),
+)
+
+table_snapshots = _table(
+    "table_snapshots",
+    _id(),
+    _of_table(),
+    _big("snapshot_id", null=True),
+    _big("timestamp"),
+    _text("manifest_list", null=True),
+    _document("summary"),
+    _int("schema_id", null=True),
+    _text("trigger"),
+    _text("status"),
+    _text("tag", null=True),
+    _text("reason", null=True),
+    _big("created_at"),
+    _big("updated_at"),
+    UniqueConstraint("table_id", "snapshot_id"),
+    Index(None, "table_id", "id"),
+    _one_of("trigger", "manual", "time", "size", "query"),
+    _one_of("status", "requested", "created", "failed", "expired"),
+    CheckConstraint("status <> 'created' OR snapshot_id IS NOT NULL", name="created"),
+)
+_LIVE_TAG = text("tag IS NOT NULL AND status IN ('requested', 'created')")
+Index(
+    "uq_table_snapshots_table_id_tag", table_snapshots.c.table_id, table_snapshots.c.tag,
+    unique=True, postgresql_where=_LIVE_TAG, sqlite_where=_LIVE_TAG,
+)  # fmt: skip
+
+ledger = _table(
+    "ledger",
+    Column("component", Words, primary_key=True),
+    _big("position", null=True),
+    _document("place", null=True),
+    _document("tables"),
+    _text("state"),
+    Column("refresh_owed", Flag, nullable=False),
+    _text("reason", null=True),
+    _big("updated_at"),
+)
+
+daemon_lease = _table(
+    "daemon_lease",
+    Column("name", Words, primary_key=True),
+    _text("holder"),
+    _big("epoch"),
+    _big("acquired_at"),
+    _big("expires_at"),
+    _at_least("epoch", 1),
+)
+
+source_identity = _table(
+    "source_identity",
+    Column("name", Words, primary_key=True),
+    _text("identity"),
+    _big("recorded_at"),
+)
+
+upload_intents = _table(
+    "upload_intents",
+    Column("path", Words, primary_key=True),
+    _text("purpose"),
+    _text("owner"),
+    _big("created_at"),
+    Index(None, "created_at"),
+)
+
+files_awaiting_deletion = _table(
+    "files_awaiting_deletion",
+    _id(),
+    _big("table_id"),  # no foreign key: the list outlives a dropped table
+    _text("file_path"),
+    _big("file_size"),
+    _text("reason"),
+    _document("file"),
+    _big("removed_at"),
+    UniqueConstraint("table_id", "file_path"),
+    Index(None, "removed_at"),
+)
+
+
+def table_of(kind: type[Row]) -> Table:
+    return metadata.tables[kind.table]
+
+
+PUBLISHED_TABLES = tuple(kind.table for kind in PUBLISHED)
+OWN_TABLES = tuple(kind.table for kind in OWN)

@@ -1,0 +1,175 @@
+"""The two statements that do a whole verb at once.
+
+Both lock first, look at what the lock shows, and write only if nothing is refused; what is refused comes back as rows.
+READ COMMITTED makes this sound: FOR UPDATE and UPDATE see the newest version of a row that others changed while we
+waited, although the statement's own snapshot is older. Whatever only that snapshot sees must not be trusted.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, Text, bindparam, column, text
+
+from registry.schema import table_files
+
+# A segment that starts below its partition's watermark may be a late one that fits between others, or an overlap:
+# that takes a look at other segments, which this statement's snapshot may not see. It says `late`, writes nothing,
+# and the caller asks again in a transaction of several statements.
+ADD_SEGMENTS = text(
+    """
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(
+        CAST(:topic AS text[]), CAST(:partition_id AS int[]), CAST(:base_offset AS bigint[]),
+        CAST(:end_offset AS bigint[]), CAST(:record_count AS bigint[]), CAST(:size_bytes AS bigint[]),
+        CAST(:s3_bucket AS text[]), CAST(:s3_key AS text[]), CAST(:byte_offset AS bigint[])
+    ) AS g (topic, partition_id, base_offset, end_offset, record_count, size_bytes, s3_bucket, s3_key, byte_offset)
+), span AS MATERIALIZED (
+    SELECT * FROM unnest(
+        CAST(:span_topic AS text[]), CAST(:span_partition_id AS int[]),
+        CAST(:span_first AS bigint[]), CAST(:span_next AS bigint[])
+    ) AS s (topic, partition_id, first, next)
+), held AS MATERIALIZED (
+    SELECT p.topic, p.partition_id, p.high_watermark
+    FROM partitions p JOIN span s ON p.topic = s.topic AND p.partition_id = s.partition_id
+    ORDER BY p.topic, p.partition_id
+    FOR NO KEY UPDATE OF p
+), leased AS MATERIALIZED (
+    SELECT l.topic, l.partition_id, l.leader_agent_id, l.epoch
+    FROM partition_leases l JOIN (
+        SELECT * FROM unnest(CAST(:fence_topic AS text[]), CAST(:fence_partition_id AS int[]))
+        AS f (topic, partition_id)
+    ) f ON l.topic = f.topic AND l.partition_id = f.partition_id
+    ORDER BY l.topic, l.partition_id
+    FOR SHARE OF l
+), refused AS MATERIALIZED (
+    SELECT s.topic, s.partition_id, CASE WHEN h.topic IS NULL THEN 'missing' ELSE 'late' END AS why
+    FROM span s LEFT JOIN held h ON h.topic = s.topic AND h.partition_id = s.partition_id
+    WHERE h.topic IS NULL OR h.high_watermark > s.first
+    UNION ALL
+    SELECT f.topic, f.partition_id, 'fenced'
+    FROM unnest(
+        CAST(:fence_topic AS text[]), CAST(:fence_partition_id AS int[]),
+        CAST(:fence_agent AS text[]), CAST(:fence_epoch AS bigint[])
+    ) AS f (topic, partition_id, agent, epoch)
+    LEFT JOIN leased l ON l.topic = f.topic AND l.partition_id = f.partition_id
+    WHERE (l.leader_agent_id, l.epoch) IS DISTINCT FROM (f.agent, f.epoch)
+), moved AS (
+    UPDATE partitions p SET high_watermark = s.next, updated_at = :now
+    FROM span s
+    WHERE p.topic = s.topic AND p.partition_id = s.partition_id AND NOT EXISTS (SELECT FROM refused)
+), added AS (
+    INSERT INTO segments (topic, partition_id, base_offset, end_offset, record_count, size_bytes,
+                          s3_bucket, s3_key, byte_offset, created_at)
+    SELECT g.*, :now FROM given g WHERE NOT EXISTS (SELECT FROM refused)
+), completed AS (
+    DELETE FROM upload_intents i
+    USING (SELECT DISTINCT 's3://' || s3_bucket || '/' || s3_key AS path FROM given) o
+    WHERE i.path = o.path AND NOT EXISTS (SELECT FROM refused)
+)
+SELECT topic, partition_id, why FROM refused
+"""
+).bindparams(bindparam("now", type_=BigInteger))
+
+# Statistics: partitions that have a row are moved by the difference. A partition that seems to have none gets one,
+# unless another has made it while we waited for the table's lock: then the difference, which can only be an
+# addition, goes on top of it.
+# A new file whose path this statement's snapshot sees among the live ones is either there (AlreadyExists) or was
+# removed while we waited for the lock, and then its entry on the list of files awaiting deletion can't be seen: the
+# statement says `raced`, writes nothing, and the caller asks again in a transaction of several statements.
+CHANGE_FILES = (
+    text(
+        """
+WITH held AS MATERIALIZED (
+    SELECT id FROM tables WHERE id = :table_id FOR NO KEY UPDATE
+), old AS MATERIALIZED (
+    SELECT * FROM unnest(
+        CAST(:old_id AS bigint[]), CAST(:old_name AS text[]), CAST(:old_path AS text[]), CAST(:old_size AS bigint[]),
+        CAST(:old_type AS text[]), CAST(:old_partition AS text[]), CAST(:old_rows AS bigint[]),
+        CAST(:old_checksum AS text[]), CAST(:old_compressed AS bool[]), CAST(:old_version AS int[]),
+        CAST(:old_stats AS text[]), CAST(:old_operation AS text[]), CAST(:old_operation_id AS text[]),
+        CAST(:old_created AS bigint[]), CAST(:old_modified AS bigint[]), CAST(:old_json AS json[])
+    ) AS o (id, file_name, file_path, file_size, file_type, partition_path, row_count, checksum, is_compressed,
+            schema_version, column_stats, operation, operation_id, created_at, modified_at, file)
+), current AS MATERIALIZED (
+    SELECT f.*
+    FROM held JOIN table_files f ON f.table_id = held.id JOIN old o ON o.id = f.id
+    FOR UPDATE OF f
+), refused AS MATERIALIZED (
+    SELECT o.file_path FROM old o LEFT JOIN current c ON c.id = o.id
+    WHERE (c.file_name, c.file_path, c.file_size, c.file_type, c.partition_path, c.row_count, c.checksum,
+           c.is_compressed, c.schema_version, CAST(c.column_stats AS text), c.operation, c.operation_id,
+           c.created_at, c.modified_at)
+          IS DISTINCT FROM
+          (o.file_name, o.file_path, o.file_size, o.file_type, o.partition_path, o.row_count, o.checksum,
+           o.is_compressed, o.schema_version, o.column_stats, o.operation, o.operation_id,
+           o.created_at, o.modified_at)
+), given AS MATERIALIZED (
+    SELECT * FROM unnest(
+        CAST(:file_name AS text[]), CAST(:file_path AS text[]), CAST(:file_size AS bigint[]),
+        CAST(:file_type AS text[]), CAST(:partition_path AS text[]), CAST(:row_count AS bigint[]),
+        CAST(:checksum AS text[]), CAST(:is_compressed AS bool[]), CAST(:schema_version AS int[]),
+        CAST(:column_stats AS json[])
+    ) AS g (file_name, file_path, file_size, file_type, partition_path, row_count, checksum, is_compressed,
+            schema_version, column_stats)
+), raced AS MATERIALIZED (
+    SELECT f.id FROM given g JOIN table_files f ON f.table_id = :table_id AND f.file_path = g.file_path LIMIT 1
+), agreed AS MATERIALIZED (
+    SELECT id FROM held WHERE NOT EXISTS (SELECT FROM refused) AND NOT EXISTS (SELECT FROM raced)
+), removed AS (
+    DELETE FROM table_files f USING current c WHERE f.id = c.id AND EXISTS (SELECT FROM agreed)
+), added AS (
+    INSERT INTO table_files (table_id, file_name, file_path, file_size, file_type, partition_path, row_count, checksum,
+                             is_compressed, schema_version, column_stats, operation, operation_id,
+                             created_at, modified_at)
+    SELECT agreed.id, g.*, :operation, :operation_id, :now, :now
+    FROM agreed, given g
+    RETURNING *
+), difference AS MATERIALIZED (
+    SELECT partition_path, row_count, file_count, total_size FROM agreed, unnest(
+        CAST(:stat_partition AS text[]), CAST(:stat_rows AS bigint[]),
+        CAST(:stat_files AS bigint[]), CAST(:stat_size AS bigint[])
+    ) AS d (partition_path, row_count, file_count, total_size)
+), counted AS (
+    UPDATE table_stats s
+    SET row_count = s.row_count + d.row_count, file_count = s.file_count + d.file_count,
+        total_size = s.total_size + d.total_size, last_modified = :now, updated_at = :now
+    FROM difference d
+    WHERE s.table_id = :table_id AND s.partition_path = d.partition_path
+    RETURNING s.partition_path
+), opened AS (
+    INSERT INTO table_stats (table_id, partition_path, row_count, file_count, total_size,
+                             last_modified, created_at, updated_at)
+    SELECT :table_id, d.partition_path, d.row_count, d.file_count, d.total_size, :now, :now, :now
+    FROM difference d WHERE NOT EXISTS (SELECT FROM counted c WHERE c.partition_path = d.partition_path)
+    ON CONFLICT (table_id, partition_path) DO UPDATE
+    SET row_count = table_stats.row_count + excluded.row_count,
+        file_count = table_stats.file_count + excluded.file_count,
+        total_size = table_stats.total_size + excluded.total_size,
+        last_modified = excluded.last_modified, updated_at = excluded.updated_at
+), totalled AS (
+    UPDATE tables t
+    SET row_count = t.row_count + d.row_count, file_count = t.file_count + d.file_count,
+        total_size = t.total_size + d.total_size, last_modified = :now, updated_at = :now
+    FROM (SELECT CAST(sum(row_count) AS bigint) AS row_count, CAST(sum(file_count) AS bigint) AS file_count,
+                 CAST(sum(total_size) AS bigint) AS total_size FROM difference) d
+    WHERE t.id = :table_id AND d.row_count IS NOT NULL
+), listed AS (
+    INSERT INTO files_awaiting_deletion (table_id, file_path, file_size, reason, file, removed_at)
+    SELECT :table_id, o.file_path, o.file_size, :reason, o.file, :now
+    FROM old o WHERE EXISTS (SELECT FROM agreed)
+), restored AS (
+    DELETE FROM files_awaiting_deletion a USING given g
+    WHERE a.table_id = :table_id AND a.file_path = g.file_path AND EXISTS (SELECT FROM agreed)
+), completed AS (
+    DELETE FROM upload_intents i USING given g WHERE i.path = g.file_path AND EXISTS (SELECT FROM agreed)
+)
+SELECT (SELECT count(*) FROM held) AS held, (SELECT array_agg(file_path) FROM refused) AS refused,
+       EXISTS (SELECT FROM raced) AS raced, added.*
+FROM (SELECT) AS always LEFT JOIN added ON true
+"""
+    )
+    .bindparams(
+        *(bindparam(name, type_=BigInteger) for name in ("table_id", "now")),
+        *(bindparam(name, type_=Text) for name in ("operation", "operation_id", "reason")),
+    )
+    .columns(column("held", Integer), column("refused", ARRAY(Text)), column("raced", Boolean), *table_files.c)
+)

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import psycopg
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    FromClause,
+    Integer,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    column,
+    func,
+    select,
+)
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.types import TypeEngine
+
+from registry.documents import Document
+from registry.drafts import Fence, FileDraft, SegmentDraft
+from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
+from registry.models import OWN, PUBLISHED, TableFile
+from registry.position import Position, XidPlace
+from registry.schema import DocumentType, Flag
+from registry.stores.postgres.arrays import array_literal
+from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES
+from registry.stores.sql.agents import SqlAgents
+from registry.stores.sql.daemon import SqlDaemonBooks
+from registry.stores.sql.files import FileChange, SqlFiles, differences, touched_files
+from registry.stores.sql.groups import SqlConsumerGroups
+from registry.stores.sql.intents import SqlIntents
+from registry.stores.sql.segments import Span, SqlSegments, fenced
+from registry.stores.sql.snapshots import SqlSnapshots
+from registry.stores.sql.topics import partition_name
+from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
+
+_OLD_FIELDS = {
+    "old_id": "id",
+    "old_name": "file_name",
+    "old_path": "file_path",
+    "old_size": "file_size",
+    "old_type": "file_type",
+    "old_partition": "partition_path",
+    "old_rows": "row_count",
+    "old_checksum": "checksum",
+    "old_compressed": "is_compressed",
+    "old_version": "schema_version",
+    "old_stats": "column_stats",
+    "old_operation": "operation",
+    "old_operation_id": "operation_id",
+    "old_created": "created_at",
+    "old_modified": "modified_at",
+}
+_NEW_FIELDS = ("file_name", *(name for name in FileDraft.__struct_fields__))
+
+
+class PostgresStore(
+    SqlSegments, SqlConsumerGroups, SqlAgents, SqlFiles, SqlSnapshots, SqlIntents, SqlDaemonBooks, SqlWhole
+):
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        async with self._reading() as connection:
+            await connection.exec_driver_sql("BEGIN")
+            yield connection
+            await connection.exec_driver_sql("COMMIT")
+
+    def _writing_once(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._reading()
+
+    def _insert(self, table: Table) -> postgresql.Insert:
+        return postgresql.insert(table)
+
+    def _given(self, columns: Sequence[Column[object]], rows: Sequence[Sequence[object]]) -> FromClause:
+        arrays = [
+            cast(bindparam(None, array_literal(values), Text), postgresql.ARRAY(_plain(wanted.type)))
+            for wanted, values in zip(columns, zip(*rows, strict=True), strict=True)
+        ]
+        named = [column(wanted.name, wanted.type) for wanted in columns]
+        return func.unnest(*arrays).table_valued(*named, name="given").render_derived()
+
+    async def _insert_many(
+        self, connection: AsyncConnection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> None:
+        if rows:
+            given = self._given([table.c[name] for name in columns], rows)
+            picked = [cast(given.c[name], table.c[name].type) for name in columns]
+            await connection.execute(table.insert().from_select(columns, select(*picked)))
+
+    async def _register_segments(
+        self, drafts: Sequence[SegmentDraft], spans: dict[tuple[str, int], Span], fences: Sequence[Fence]
+    ) -> None:
+        values: dict[str, object] = {
+            name: array_literal([getattr(draft, name) for draft in drafts]) for name in SegmentDraft.__struct_fields__
+        }
+        values |= {
+            "span_topic": array_literal([topic for topic, _ in spans]),
+            "span_partition_id": array_literal([number for _, number in spans]),
+            "span_first": array_literal([span.first for span in spans.values()]),
+            "span_next": array_literal([span.last + 1 for span in spans.values()]),
+            "fence_topic": array_literal([fence.topic for fence in fences]),
+            "fence_partition_id": array_literal([fence.partition_id for fence in fences]),
+            "fence_agent": array_literal([fence.agent_id for fence in fences]),
+            "fence_epoch": array_literal([fence.epoch for fence in fences]),
+            "now": self._clock.now_ms(),
+        }
+        async with self._writing_once() as connection:
+            refused = (await connection.execute(ADD_SEGMENTS, values)).all()
+        late = False
+        for topic, number, why in refused:
+            if why == "missing":
+                raise NotFound(f"{partition_name(topic, number)} does not exist")
+            if why == "fenced":
+                raise fenced(topic, number)
+            late = True
+        if late:
+            await super()._register_segments(drafts, spans, fences)
+
+    async def _change_files(self, change: FileChange) -> list[TableFile]:
+        values: dict[str, object] = {
+            name: array_literal([getattr(file, field) for file in change.old]) for name, field in _OLD_FIELDS.items()
+        }
+        values |= {name: array_literal([getattr(draft, name) for draft in change.new]) for name in _NEW_FIELDS}
+        by_partition = differences(change)
+        values |= {
+            "old_json": array_literal([Document.of(file) for file in change.old]),
+            "stat_partition": array_literal(list(by_partition)),
+            "stat_rows": array_literal([rows for rows, _, _ in by_partition.values()]),
+            "stat_files": array_literal([count for _, count, _ in by_partition.values()]),
+            "stat_size": array_literal([size for _, _, size in by_partition.values()]),
+            "table_id": change.table_id,
+            "operation": change.operation,
+            "operation_id": change.operation_id,
+            "reason": change.reason,
+            "now": self._clock.now_ms(),
+        }
+        async with self._writing_once() as connection:
+            answer = (await connection.execute(CHANGE_FILES, values)).all()
+        held, refused, raced = answer[0][:3]
+        if not held:
+            raise NotFound(f"table {change.table_id} does not exist")
+        if refused:
+            raise touched_files(change.table_id, refused)
+        if raced:
+            return await super()._change_files(change)
+        return [TableFile(*row[3:]) for row in answer if row[3] is not None]
+
+    async def position(self) -> Position:
+        async with self._reading() as connection:
+            lsn = await connection.exec_driver_sql("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
+            return Position(lsn.scalar_one())
+
+    @asynccontextmanager
+    async def consistent_read(self) -> AsyncIterator[SqlConsistentRead]:
+        async with self._reading() as connection:
+            await connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            place = await connection.exec_driver_sql("SELECT pg_current_snapshot()::text")
+            yield SqlConsistentRead(self, connection, XidPlace.parse(place.scalar_one()))
+
+    async def _before_load(self, connection: AsyncConnection) -> None:
+        tables = ", ".join(kind.table for kind in (*PUBLISHED, *OWN))
+        await connection.exec_driver_sql(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
+
+    async def _after_load(self, connection: AsyncConnection) -> None:
+        for kind in (*PUBLISHED, *OWN):
+            if kind.key == ("id",):
+                await connection.exec_driver_sql(
+                    f"SELECT setval(pg_get_serial_sequence('{kind.table}', 'id'), max(id)) FROM {kind.table}"
+                )
+
+    def _translated(self, error: DBAPIError) -> RegistryError:
+        cause = error.orig
+        if not isinstance(cause, psycopg.Error):
+            return Unavailable(f"{self.url}: {cause}")
+        state = cause.sqlstate or ""
+        detail = cause.diag.message_detail or cause.diag.message_primary or str(cause).strip()
+        match state[:2], state:
+            case _, "23505":
+                return AlreadyExists(f"{cause.diag.constraint_name}: {detail}")
+            case _, "23503":
+                return NotFound(detail)
+            case "22" | "23" | "54", _:
+                field = cause.diag.column_name or cause.diag.constraint_name or "value"
+                return Invalid(field, None, cause.diag.message_primary or detail)
+            case _, "57014":
+                return Unavailable(f"{self.url}: the statement was cancelled or took longer than its timeout")
+            case _, "42P01" | "42703":
+                return SchemaMismatch(f"{self.url}: {cause.diag.message_primary}: run `astha registry migrate`")
+            case _:
+                return Unavailable(f"{self.url}: {detail}")
+
+
+def _plain(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+    """The type of an array's items, without what only matters in columns."""
+    if isinstance(kind, DocumentType):
+        return postgresql.JSON()
+    if isinstance(kind, Flag):
+        return Boolean()
+    if isinstance(kind, BigInteger):
+        return BigInteger()
+    return Integer() if isinstance(kind, Integer) else Text()

@@ -1,0 +1,108 @@
+"""The daemon's own books: who leads, what each component has done, whose history this is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from sqlalchemy import ColumnElement, delete, or_, select, update
+
+from registry import checks
+from registry.errors import Fenced
+from registry.models import DaemonLease, LedgerEntry, SourceIdentity
+from registry.schema import daemon_lease, ledger, source_identity
+from registry.stores.sql.base import SqlBase, select_rows
+
+
+class SqlDaemonBooks(SqlBase):
+    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
+        checks.name("name", name)
+        checks.filled("holder", holder)
+        checks.ttl("ttl_ms", ttl_ms)
+        now = self._clock.now_ms()
+        statement = self._insert(daemon_lease).values(
+            name=name, holder=holder, epoch=1, acquired_at=now, expires_at=now + ttl_ms
+        )
+        statement = statement.on_conflict_do_update(
+            index_elements=[daemon_lease.c.name],
+            set_={
+                "holder": statement.excluded.holder,
+                "epoch": daemon_lease.c.epoch + 1,
+                "acquired_at": statement.excluded.acquired_at,
+                "expires_at": statement.excluded.expires_at,
+            },
+            where=or_(daemon_lease.c.expires_at <= now, daemon_lease.c.holder == holder),
+        )
+        return await self._write_one(DaemonLease, statement.returning(daemon_lease))
+
+    async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
+        checks.ttl("ttl_ms", ttl_ms)
+        statement = update(daemon_lease).where(*_held(lease)).values(expires_at=self._clock.now_ms() + ttl_ms)
+        renewed = await self._write_one(DaemonLease, statement.returning(daemon_lease))
+        if renewed is None:
+            raise Fenced(f"the lease {lease.name!r} has passed to another daemon")
+        return renewed
+
+    async def release_daemon_lease(self, lease: DaemonLease) -> bool:
+        statement = update(daemon_lease).where(*_held(lease)).values(expires_at=self._clock.now_ms())
+        return bool(await self._write(statement))
+
+    async def get_daemon_lease(self, name: str) -> DaemonLease | None:
+        checks.name("name", name)
+        return await self._row(DaemonLease, select_rows(DaemonLease).where(daemon_lease.c.name == name))
+
+    async def read_ledger(self) -> list[LedgerEntry]:
+        return await self._rows(LedgerEntry, select_rows(LedgerEntry).order_by(ledger.c.component))
+
+    async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
+        for entry in entries:
+            _check_entry(entry)
+        if not entries:
+            return
+        async with self._writing() as connection:
+            held = select(daemon_lease.c.epoch).where(*_held(lease)).with_for_update(read=True)
+            if (await connection.execute(held)).first() is None:
+                raise Fenced(f"the lease {lease.name!r} has passed to another daemon")
+            statement = self._insert(ledger)
+            await connection.execute(
+                statement.on_conflict_do_update(
+                    index_elements=[ledger.c.component],
+                    set_={name: statement.excluded[name] for name in LedgerEntry.__struct_fields__[1:]},
+                ),
+                [msgspec.structs.asdict(entry) for entry in entries],
+            )
+
+    async def forget_component(self, component: str) -> None:
+        checks.name("component", component)
+        await self._write(delete(ledger).where(ledger.c.component == component))
+
+    async def get_source_identity(self, name: str) -> SourceIdentity | None:
+        checks.name("name", name)
+        return await self._row(SourceIdentity, select_rows(SourceIdentity).where(source_identity.c.name == name))
+
+    async def record_source_identity(self, name: str, identity: str) -> None:
+        checks.name("name", name)
+        checks.filled("identity", identity)
+        values = {"name": name, "identity": identity, "recorded_at": self._clock.now_ms()}
+        statement = self._insert(source_identity).values(values)
+        await self._write(
+            statement.on_conflict_do_update(
+                index_elements=[source_identity.c.name],
+                set_={key: statement.excluded[key] for key in ("identity", "recorded_at")},
+            )
+        )
+
+
+def _check_entry(entry: LedgerEntry) -> None:
+    checks.name("component", entry.component)
+    checks.optional("position", entry.position, checks.whole)
+    checks.optional("place", entry.place, checks.filled)
+    checks.filled("state", entry.state)
+    checks.flag("refresh_owed", entry.refresh_owed)
+    checks.optional("reason", entry.reason, checks.text)
+    checks.whole("updated_at", entry.updated_at)
+
+
+def _held(lease: DaemonLease) -> list[ColumnElement[bool]]:
+    columns = daemon_lease.c
+    return [columns.name == lease.name, columns.holder == lease.holder, columns.epoch == lease.epoch]

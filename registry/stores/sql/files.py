@@ -1,0 +1,323 @@
+"""Data files: added, removed or swapped together with the statistics that count them.
+
+All three are one operation, `FileChange`: some rows out, some rows in, statistics by the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import get_args
+
+import msgspec
+from sqlalchemy import cast, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from registry import checks
+from registry.contract import PAGE
+from registry.drafts import FileDraft, checked
+from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
+from registry.models import FileOperation, LakeTable, TableFile, TableStats
+from registry.schema import Big, files_awaiting_deletion, table_files, table_stats, tables, upload_intents
+from registry.stores.sql.base import select_rows
+from registry.stores.sql.tables import AWAITING_COLUMNS, SqlTables, awaiting
+
+COUNTED = ("row_count", "file_count", "total_size")
+NEW_COLUMNS = tuple(name for name in TableFile.__struct_fields__ if name != "id")
+
+
+class FileChange(msgspec.Struct, frozen=True):
+    """`old` rows, as somebody read them, for `new` ones."""
+
+    table_id: int
+    old: Sequence[TableFile]
+    new: Sequence[FileDraft]
+    operation: FileOperation
+    operation_id: str | None
+    reason: str  # why the old ones go
+
+    def check(self) -> None:
+        checks.whole("table_id", self.table_id)
+        checks.one_of("operation", self.operation, get_args(FileOperation))
+        checks.optional("operation_id", self.operation_id, checks.name)
+        checks.filled("reason", self.reason)
+        if self.operation == "compaction" and self.operation_id is None:
+            raise Invalid("operation_id", None, "a compaction names its swap")
+        checked(self.new)
+        for field in ("file_size", "row_count"):
+            total = sum(getattr(draft, field) for draft in self.new)
+            if total > checks.MAX_INT:
+                raise Invalid(field, total, "is beyond 64 bits in the sum of this call, so statistics can't hold it")
+        paths = [draft.file_path for draft in self.new]
+        twice = _repeated([*paths, *(file.file_path for file in self.old)])
+        if twice is not None:
+            raise Invalid("file_path", twice, "stands twice in one call")
+        for file in self.old:
+            if file.table_id != self.table_id:
+                raise Invalid("file", file.file_path, f"belongs to table {file.table_id}, not {self.table_id}")
+
+    def new_rows(self, now: int) -> list[tuple[object, ...]]:
+        return [
+            (
+                self.table_id, draft.file_name, draft.file_path, draft.file_size, draft.file_type,
+                draft.partition_path, draft.row_count, draft.checksum, draft.is_compressed, draft.schema_version,
+                draft.column_stats, self.operation, self.operation_id, now, now,
+            )
+            for draft in self.new
+        ]  # fmt: skip
+
+    def touched(self, current: dict[int, TableFile]) -> list[str]:
+        """Paths of old files that are gone or not as they were read."""
+        return [file.file_path for file in self.old if current.get(file.id) != file]
+
+
+class SqlFiles(SqlTables):
+    async def add_files(
+        self,
+        table_id: int,
+        files: Sequence[FileDraft],
+        *,
+        operation: FileOperation = "insert",
+        operation_id: str | None = None,
+    ) -> list[TableFile]:
+        return await self._change(FileChange(table_id, [], files, operation, operation_id, "added"))
+
+    async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:
+        await self._change(FileChange(table_id, files, [], "insert", None, reason))
+
+    async def swap_files(
+        self,
+        table_id: int,
+        old: Sequence[TableFile],
+        new: Sequence[FileDraft],
+        *,
+        operation_id: str,
+        operation: FileOperation = "compaction",
+    ) -> list[TableFile]:
+        return await self._change(
+            FileChange(table_id, old, new, operation, operation_id, f"{operation} {operation_id}")
+        )
+
+    async def _change(self, change: FileChange) -> list[TableFile]:
+        change.check()
+        if not change.old and not change.new:
+            return []
+        try:
+            added = await self._change_files(change)
+        except AlreadyExists as error:
+            raise AlreadyExists(f"table {change.table_id} has a file of that path: {error}") from None
+        except NotFound:
+            await self._explain_missing_version(change)
+            raise
+        order = {draft.file_path: place for place, draft in enumerate(change.new)}
+        return sorted(added, key=lambda file: order[file.file_path])
+
+    async def _change_files(self, change: FileChange) -> list[TableFile]:
+        """Lock the table, look, write. A backend that can do it in one statement overrides this."""
+        now = self._clock.now_ms()
+        async with self._writing() as connection:
+            await self._lock_table(connection, change.table_id)
+            if change.old:
+                await self._take_out(connection, change, now)
+            if not change.new:
+                await self._count(connection, change, now)
+                return []
+            await self._insert_many(connection, table_files, NEW_COLUMNS, change.new_rows(now))
+            await self._count(connection, change, now)
+            given = self._given([table_files.c.file_path], [(draft.file_path,) for draft in change.new])
+            paths = select(given.c.file_path)
+            await connection.execute(
+                delete(files_awaiting_deletion).where(
+                    files_awaiting_deletion.c.table_id == change.table_id,
+                    files_awaiting_deletion.c.file_path.in_(paths),
+                )
+            )
+            await connection.execute(delete(upload_intents).where(upload_intents.c.path.in_(paths)))
+            query = select_rows(TableFile).where(
+                table_files.c.table_id == change.table_id, table_files.c.file_path.in_(paths)
+            )
+            return [TableFile(*row) for row in await connection.execute(query)]
+
+    async def _lock_table(self, connection: AsyncConnection, table_id: int) -> None:
+        query = select(tables.c.id).where(tables.c.id == table_id).with_for_update(key_share=True)
+        if (await connection.execute(query)).first() is None:
+            raise NotFound(f"table {table_id} does not exist")
+
+    async def _take_out(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
+        given = self._given([table_files.c.id], [(file.id,) for file in change.old])
+        ids = select(given.c.id)
+        query = select_rows(TableFile).where(table_files.c.id.in_(ids)).with_for_update()
+        current = {file.id: file for file in (TableFile(*row) for row in await connection.execute(query))}
+        touched = change.touched(current)
+        if touched:
+            raise touched_files(change.table_id, touched)
+        await connection.execute(delete(table_files).where(table_files.c.id.in_(ids)))
+        await self._insert_many(
+            connection,
+            files_awaiting_deletion,
+            AWAITING_COLUMNS,
+            [awaiting(file, change.reason, now) for file in change.old],
+        )
+
+    async def _count(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
+        """Statistics by the difference, per partition and for the table."""
+        by_partition = differences(change)
+        stats = table_stats.c
+        given = self._given(
+            [stats.partition_path, stats.row_count, stats.file_count, stats.total_size],
+            [(path, *difference) for path, difference in by_partition.items()],
+        )
+        moved = await connection.execute(
+            update(table_stats)
+            .where(stats.table_id == change.table_id, stats.partition_path == given.c.partition_path)
+            .values(
+                row_count=stats.row_count + given.c.row_count,
+                file_count=stats.file_count + given.c.file_count,
+                total_size=stats.total_size + given.c.total_size,
+                last_modified=now,
+                updated_at=now,
+            )
+            .returning(stats.partition_path)
+        )
+        for (path,) in moved:
+            del by_partition[path]
+        await self._insert_many(
+            connection,
+            table_stats,
+            ["table_id", "partition_path", "row_count", "file_count", "total_size",
+             "last_modified", "created_at", "updated_at"],
+            [(change.table_id, path, *difference, now, now, now) for path, difference in by_partition.items()],
+        )  # fmt: skip
+        rows, count, size = _total(change)
+        await connection.execute(
+            update(tables)
+            .where(tables.c.id == change.table_id)
+            .values(
+                row_count=tables.c.row_count + rows,
+                file_count=tables.c.file_count + count,
+                total_size=tables.c.total_size + size,
+                last_modified=now,
+                updated_at=now,
+            )
+        )
+
+    async def _explain_missing_version(self, change: FileChange) -> None:
+        if await self.get_table_by_id(change.table_id) is None:
+            raise NotFound(f"table {change.table_id} does not exist")
+        known = {version.schema_version for version in await self.list_table_metadata(change.table_id)}
+        for draft in change.new:
+            if draft.schema_version not in known:
+                raise NotFound(f"table {change.table_id} has no schema version {draft.schema_version}")
+
+    async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
+        checks.whole("table_id", table_id)
+        checks.every("path", paths, checks.filled_path)
+        if not paths:
+            return []
+        given = self._given([table_files.c.file_path], [(path,) for path in paths])
+        query = select_rows(TableFile).where(
+            table_files.c.table_id == table_id, table_files.c.file_path.in_(select(given.c.file_path))
+        )
+        return await self._rows(TableFile, query.order_by(table_files.c.id))
+
+    async def list_files(
+        self, table_id: int, *, partition_path: str | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[TableFile]:
+        checks.whole("table_id", table_id)
+        checks.optional("partition_path", partition_path, checks.path)
+        checks.whole("after", after)
+        checks.whole("limit", limit, 1)
+        query = select_rows(TableFile).where(table_files.c.table_id == table_id, table_files.c.id > after)
+        if partition_path is not None:
+            query = query.where(table_files.c.partition_path == partition_path)
+        return await self._rows(TableFile, query.order_by(table_files.c.id).limit(limit))
+
+    async def stream_files(self, table_id: int, *, partition_path: str | None = None) -> AsyncIterator[TableFile]:
+        after = 0
+        while page := await self.list_files(table_id, partition_path=partition_path, after=after):
+            for file in page:
+                yield file
+            after = page[-1].id
+
+    async def get_statistics(self, table_id: int) -> list[TableStats]:
+        checks.whole("table_id", table_id)
+        query = select_rows(TableStats).where(table_stats.c.table_id == table_id)
+        return await self._rows(TableStats, query.order_by(table_stats.c.partition_path))
+
+    async def recount_statistics(self, table_id: int) -> LakeTable:
+        """Writes only what is wrong, so that a recount of right statistics is no change to anybody."""
+        checks.whole("table_id", table_id)
+        now = self._clock.now_ms()
+        async with self._writing() as connection:
+            await self._lock_table(connection, table_id)
+            await self._recount_partitions(connection, table_id, now)
+            sums = [func.coalesce(cast(func.sum(table_stats.c[name]), Big), 0) for name in COUNTED]
+            of_table = select(*sums).where(table_stats.c.table_id == table_id)
+            right = dict(zip(COUNTED, (await connection.execute(of_table)).one(), strict=True))
+            wrong = or_(*(tables.c[name] != value for name, value in right.items()))
+            await connection.execute(
+                update(tables).where(tables.c.id == table_id, wrong).values({**right, "updated_at": now})
+            )
+            row = (await connection.execute(select_rows(LakeTable).where(tables.c.id == table_id))).one()
+            return LakeTable(*row)
+
+    async def _recount_partitions(self, connection: AsyncConnection, table_id: int, now: int) -> None:
+        files, stats = table_files.c, table_stats.c
+        counted = (
+            select(
+                files.partition_path,
+                cast(func.sum(files.row_count), Big).label("row_count"),
+                func.count().label("file_count"),
+                cast(func.sum(files.file_size), Big).label("total_size"),
+            )
+            .where(files.table_id == table_id)
+            .group_by(files.partition_path)
+            .subquery("counted")
+        )
+        known = table_stats.alias("known")
+        right = (
+            select(known.c.id, *(func.coalesce(counted.c[name], 0).label(name) for name in COUNTED))
+            .select_from(known.outerjoin(counted, known.c.partition_path == counted.c.partition_path))
+            .where(known.c.table_id == table_id)
+            .subquery("right_now")
+        )
+        await connection.execute(
+            update(table_stats)
+            .where(stats.id == right.c.id, or_(*(stats[name] != right.c[name] for name in COUNTED)))
+            .values({**{name: right.c[name] for name in COUNTED}, "last_modified": now, "updated_at": now})
+        )
+        unknown = ~exists().where(stats.table_id == table_id, stats.partition_path == counted.c.partition_path)
+        rows = select(
+            literal(table_id), counted.c.partition_path, *(counted.c[name] for name in COUNTED),
+            literal(now), literal(now), literal(now),
+        ).where(unknown)  # fmt: skip
+        names = ["table_id", "partition_path", *COUNTED, "last_modified", "created_at", "updated_at"]
+        await connection.execute(insert(table_stats).from_select(names, rows))
+
+
+def touched_files(table_id: int, paths: Sequence[str]) -> Conflict:
+    shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+    return Conflict(f"files of table {table_id} are gone or changed since they were read: {shown}", paths)
+
+
+def differences(change: FileChange) -> dict[str, tuple[int, int, int]]:
+    """Rows, files and bytes by partition path."""
+    sums: dict[str, tuple[int, int, int]] = {}
+    for sign, files in ((-1, change.old), (1, change.new)):
+        for file in files:
+            rows, count, size = sums.get(file.partition_path, (0, 0, 0))
+            sums[file.partition_path] = (rows + sign * file.row_count, count + sign, size + sign * file.file_size)
+    return sums
+
+
+def _total(change: FileChange) -> tuple[int, int, int]:
+    columns = list(zip(*differences(change).values(), strict=True))
+    return sum(columns[0]), sum(columns[1]), sum(columns[2])
+
+
+def _repeated(paths: Sequence[str]) -> str | None:
+    seen: set[str] = set()
+    for path in paths:
+        if path in seen:
+            return path
+        seen.add(path)
+    return None

@@ -1,0 +1,72 @@
+"""Upload intents and files awaiting deletion: what storage may hold beyond the live files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import delete, literal, select
+
+from registry import checks
+from registry.contract import PAGE
+from registry.models import FileAwaitingDeletion, UploadIntent
+from registry.schema import files_awaiting_deletion, upload_intents
+from registry.stores.sql.base import SqlBase, select_rows
+
+
+class SqlIntents(SqlBase):
+    async def record_intents(self, paths: Sequence[str], *, purpose: str, owner: str) -> None:
+        checks.every("path", paths, checks.filled_path)
+        checks.filled("purpose", purpose)
+        checks.filled("owner", owner)
+        if not paths:
+            return
+        given = self._given([upload_intents.c.path], [(path,) for path in sorted(set(paths))])
+        rows = select(
+            given.c.path, literal(purpose), literal(owner), literal(self._clock.now_ms())
+        ).where(literal(True))  # SQLite's grammar wants a WHERE between SELECT and ON CONFLICT  # fmt: skip
+        insert = self._insert(upload_intents).from_select(["path", "purpose", "owner", "created_at"], rows)
+        await self._write(
+            insert.on_conflict_do_update(
+                index_elements=[upload_intents.c.path],
+                set_={name: insert.excluded[name] for name in ("purpose", "owner", "created_at")},
+            )
+        )
+
+    async def complete_intents(self, paths: Sequence[str]) -> None:
+        checks.every("path", paths, checks.filled_path)
+        if not paths:
+            return
+        given = self._given([upload_intents.c.path], [(path,) for path in paths])
+        await self._write(delete(upload_intents).where(upload_intents.c.path.in_(select(given.c.path))))
+
+    async def list_stale_intents(self, older_than_ms: int, *, after: str = "", limit: int = PAGE) -> list[UploadIntent]:
+        checks.whole("older_than_ms", older_than_ms)
+        checks.path("after", after)
+        checks.whole("limit", limit, 1)
+        query = select_rows(UploadIntent).where(
+            upload_intents.c.created_at <= self._clock.now_ms() - older_than_ms, upload_intents.c.path > after
+        )
+        return await self._rows(UploadIntent, query.order_by(upload_intents.c.path).limit(limit))
+
+    async def list_files_awaiting_deletion(
+        self, *, table_id: int | None = None, removed_before: int | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[FileAwaitingDeletion]:
+        checks.optional("table_id", table_id, checks.whole)
+        checks.optional("removed_before", removed_before, checks.whole)
+        checks.whole("after", after)
+        checks.whole("limit", limit, 1)
+        columns = files_awaiting_deletion.c
+        query = select_rows(FileAwaitingDeletion).where(columns.id > after)
+        if table_id is not None:
+            query = query.where(columns.table_id == table_id)
+        if removed_before is not None:
+            query = query.where(columns.removed_at < removed_before)
+        return await self._rows(FileAwaitingDeletion, query.order_by(columns.id).limit(limit))
+
+    async def forget_deleted_files(self, ids: Sequence[int]) -> None:
+        checks.every("id", ids, checks.whole)
+        if not ids:
+            return
+        given = self._given([files_awaiting_deletion.c.id], [(number,) for number in ids])
+        ids_given = select(given.c.id)
+        await self._write(delete(files_awaiting_deletion).where(files_awaiting_deletion.c.id.in_(ids_given)))

@@ -1,0 +1,241 @@
+"""Segments: registering them with their watermarks, and finding the one that holds an offset."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from itertools import pairwise
+
+import msgspec
+from sqlalchemy import ColumnElement, FromClause, Integer, ScalarSelect, bindparam, delete, func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from registry import checks
+from registry.contract import PAGE
+from registry.drafts import Fence, SegmentDraft, checked
+from registry.errors import AlreadyExists, Conflict, Fenced, Invalid, NotFound
+from registry.models import Segment
+from registry.schema import Big, Words, partition_leases, partitions, segments, upload_intents
+from registry.stores.sql.topics import SqlTopics, partition_name
+
+COLUMNS = (*SegmentDraft.__struct_fields__, "created_at")
+
+
+def _nearest(
+    topic: ColumnElement[str], partition_id: ColumnElement[int], offset: ColumnElement[int]
+) -> ScalarSelect[int]:
+    """The highest base offset at or below an offset."""
+    nearby = segments.alias("nearby")
+    same = (nearby.c.topic == topic) & (nearby.c.partition_id == partition_id)
+    return select(func.max(nearby.c.base_offset)).where(same, nearby.c.base_offset <= offset).scalar_subquery()
+
+
+def _same_partition(one: FromClause, other: FromClause) -> ColumnElement[bool]:
+    return (one.c.topic == other.c.topic) & (one.c.partition_id == other.c.partition_id)
+
+
+_TOPIC, _PARTITION = bindparam("topic", type_=Words), bindparam("partition_id", type_=Integer)
+_OFFSET = bindparam("offset", type_=Big)
+
+FIND_SEGMENT = (
+    select(segments)
+    .select_from(
+        partitions.outerjoin(
+            segments,
+            _same_partition(segments, partitions) & (segments.c.base_offset == _nearest(_TOPIC, _PARTITION, _OFFSET)),
+        )
+    )
+    .where(partitions.c.topic == _TOPIC, partitions.c.partition_id == _PARTITION)
+)
+"""The nearest segment at or below the offset, with NULLs if none: no row at all means no such partition."""
+
+GET_SEGMENTS = (
+    select(segments)
+    .where(segments.c.topic == _TOPIC, segments.c.partition_id == _PARTITION)
+    .where(segments.c.base_offset >= func.coalesce(_nearest(_TOPIC, _PARTITION, _OFFSET), _OFFSET))
+    .where(segments.c.end_offset >= _OFFSET)
+    .order_by(segments.c.base_offset)
+    .limit(bindparam("page", type_=Integer))
+)
+
+
+class Span(msgspec.Struct):
+    """The offsets that one call adds to one partition."""
+
+    first: int
+    last: int
+
+
+class SqlSegments(SqlTopics):
+    async def add_segment(self, segment: SegmentDraft, *, fence: Fence | None = None) -> None:
+        await self.add_segments([segment], fences=[] if fence is None else [fence])
+
+    async def add_segments(self, drafts: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
+        if not drafts:
+            return
+        checked(drafts)
+        checked(fences)
+        spans = _spans(drafts)
+        try:
+            await self._register_segments(drafts, spans, fences)
+        except AlreadyExists as error:
+            raise AlreadyExists(f"a segment with that base offset exists: {error}") from None
+
+    async def _register_segments(
+        self, drafts: Sequence[SegmentDraft], spans: dict[tuple[str, int], Span], fences: Sequence[Fence]
+    ) -> None:
+        """Lock the partitions, look, write. A backend that can do it in one statement overrides this."""
+        async with self._writing() as connection:
+            watermarks = await self._lock_partitions(connection, spans)
+            missing = [key for key in spans if key not in watermarks]
+            if missing:
+                raise NotFound(f"{partition_name(*missing[0])} does not exist")
+            await self._require_fences(connection, fences)
+            # Every segment ends below its partition's watermark, so only a late one can overlap another.
+            late = {key for key, span in spans.items() if span.first < watermarks[key]}
+            if late:
+                await self._require_no_overlap(connection, [d for d in drafts if (d.topic, d.partition_id) in late])
+            now = self._clock.now_ms()
+            await self._insert_many(connection, segments, COLUMNS, [(*msgspec.structs.astuple(d), now) for d in drafts])
+            await self._move_watermarks(connection, spans, now)
+            await self._complete_segment_intents(connection, drafts)
+
+    async def _lock_partitions(
+        self, connection: AsyncConnection, spans: dict[tuple[str, int], Span]
+    ) -> dict[tuple[str, int], int]:
+        given = self._given([partitions.c.topic, partitions.c.partition_id], list(spans))
+        query = (
+            select(partitions.c.topic, partitions.c.partition_id, partitions.c.high_watermark)
+            .join_from(partitions, given, _same_partition(given, partitions))
+            .order_by(partitions.c.topic, partitions.c.partition_id)
+            .with_for_update(of=partitions, key_share=True)
+        )
+        return {(topic, number): watermark for topic, number, watermark in await connection.execute(query)}
+
+    async def _require_fences(self, connection: AsyncConnection, fences: Sequence[Fence]) -> None:
+        if not fences:
+            return
+        leases = partition_leases.c
+        given = self._given([leases.topic, leases.partition_id], [(f.topic, f.partition_id) for f in fences])
+        query = (
+            select(leases.topic, leases.partition_id, leases.leader_agent_id, leases.epoch)
+            .join_from(partition_leases, given, _same_partition(given, partition_leases))
+            .order_by(leases.topic, leases.partition_id)  # as acquiring does, so that neither locks the other out
+            .with_for_update(of=partition_leases, read=True)
+        )
+        current = {(t, p): (agent, epoch) for t, p, agent, epoch in await connection.execute(query)}
+        for fence in fences:
+            if current.get((fence.topic, fence.partition_id)) != (fence.agent_id, fence.epoch):
+                raise fenced(fence.topic, fence.partition_id)
+
+    async def _require_no_overlap(self, connection: AsyncConnection, drafts: Sequence[SegmentDraft]) -> None:
+        columns = [segments.c.topic, segments.c.partition_id, segments.c.base_offset, segments.c.end_offset]
+        given = self._given(columns, [(d.topic, d.partition_id, d.base_offset, d.end_offset) for d in drafts])
+        # Existing segments don't overlap each other: the nearest one that starts at or below our end is enough.
+        nearest = _nearest(given.c.topic, given.c.partition_id, given.c.end_offset)
+        query = (
+            select(given.c.topic, given.c.partition_id, given.c.base_offset, given.c.end_offset)
+            .join_from(given, segments, _same_partition(given, segments) & (segments.c.base_offset == nearest))
+            .where(segments.c.end_offset >= given.c.base_offset)
+            .limit(1)
+        )
+        clash = (await connection.execute(query)).first()
+        if clash is not None:
+            topic, number, base, end = clash
+            raise Conflict(f"offsets {base}..{end} of {partition_name(topic, number)} are already registered",
+                           [f"{topic}/{number}"])  # fmt: skip
+
+    async def _move_watermarks(self, connection: AsyncConnection, spans: dict[tuple[str, int], Span], now: int) -> None:
+        given = self._given(
+            [partitions.c.topic, partitions.c.partition_id, partitions.c.high_watermark],
+            [(topic, number, span.last + 1) for (topic, number), span in spans.items()],
+        )
+        await connection.execute(
+            update(partitions)
+            .where(_same_partition(given, partitions), partitions.c.high_watermark < given.c.high_watermark)
+            .values(high_watermark=given.c.high_watermark, updated_at=now)
+        )
+
+    async def _complete_segment_intents(self, connection: AsyncConnection, drafts: Sequence[SegmentDraft]) -> None:
+        objects = {f"s3://{draft.s3_bucket}/{draft.s3_key}" for draft in drafts}
+        given = self._given([upload_intents.c.path], [(path,) for path in objects])
+        await connection.execute(delete(upload_intents).where(upload_intents.c.path.in_(select(given.c.path))))
+
+    async def get_segments(
+        self, topic: str, partition_id: int, *, from_offset: int = 0, limit: int = PAGE
+    ) -> list[Segment]:
+        checks.name("topic", topic)
+        checks.whole32("partition_id", partition_id)
+        checks.whole("from_offset", from_offset)
+        checks.whole("limit", limit, 1)
+        rows = await self._rows(
+            Segment, GET_SEGMENTS, topic=topic, partition_id=partition_id, offset=from_offset, page=limit
+        )
+        if not rows:
+            await self._require_partitions([(topic, partition_id)])
+        return rows
+
+    async def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
+        while page := await self.get_segments(topic, partition_id, from_offset=from_offset):
+            for segment in page:
+                yield segment
+            if page[-1].end_offset == checks.MAX_INT - 1:
+                return
+            from_offset = page[-1].end_offset + 1
+
+    async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
+        checks.name("topic", topic)
+        checks.whole32("partition_id", partition_id)
+        checks.whole("offset", offset)
+        async with self._reading() as connection:
+            values = {"topic": topic, "partition_id": partition_id, "offset": offset}
+            row = (await connection.execute(FIND_SEGMENT, values)).first()
+        if row is None:
+            raise NotFound(f"{partition_name(topic, partition_id)} does not exist")
+        segment = None if row[0] is None else Segment(*row)
+        return segment if segment is not None and segment.end_offset >= offset else None
+
+    async def delete_segments_before(self, topic: str, partition_id: int, offset: int) -> int:
+        checks.name("topic", topic)
+        checks.whole32("partition_id", partition_id)
+        checks.whole("offset", offset)
+        count = await self._write(
+            delete(segments).where(
+                segments.c.topic == topic,
+                segments.c.partition_id == partition_id,
+                segments.c.base_offset < offset,
+                segments.c.end_offset < offset,
+            )
+        )
+        if not count:
+            await self._require_partitions([(topic, partition_id)])
+        return count
+
+
+def fenced(topic: str, partition_id: int) -> Fenced:
+    return Fenced(
+        f"the lease of {partition_name(topic, partition_id)} is no longer held in that epoch",
+        [f"{topic}/{partition_id}"],
+    )
+
+
+def _spans(drafts: Sequence[SegmentDraft]) -> dict[tuple[str, int], Span]:
+    """First and last offset for each partition; Invalid if the drafts overlap each other."""
+    spans: dict[tuple[str, int], Span] = {}
+    unordered: set[tuple[str, int]] = set()
+    for draft in drafts:
+        key = (draft.topic, draft.partition_id)
+        span = spans.get(key)
+        if span is None:
+            spans[key] = Span(draft.base_offset, draft.end_offset)
+        elif draft.base_offset > span.last:
+            span.last = draft.end_offset
+        else:
+            unordered.add(key)
+            span.first = min(span.first, draft.base_offset)
+            span.last = max(span.last, draft.end_offset)
+    for key in unordered:
+        mine = sorted((d.base_offset, d.end_offset) for d in drafts if (d.topic, d.partition_id) == key)
+        for (_, end), (base, _) in pairwise(mine):
+            if base <= end:
+                raise Invalid("base_offset", base, f"two segments of this call overlap in {partition_name(*key)}")
+    return spans

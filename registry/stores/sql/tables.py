@@ -1,0 +1,168 @@
+"""Lake tables and their schema versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import get_args
+
+import msgspec
+from sqlalchemy import ColumnElement, delete, func, insert, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from registry import checks
+from registry.contract import PAGE
+from registry.documents import Document, JsonValue
+from registry.drafts import TableDraft, checked
+from registry.errors import AlreadyExists, Conflict, NotFound
+from registry.models import LakeTable, TableFile, TableMetadata, TableStatus
+from registry.schema import files_awaiting_deletion, table_files, table_metadata, tables
+from registry.stores.sql.base import SqlBase, found, select_rows
+
+
+class SqlTables(SqlBase):
+    async def create_table(self, database: str, name: str, location: str, draft: TableDraft) -> LakeTable:
+        checks.name("database", database)
+        checks.name("name", name)
+        checks.filled("location", location)
+        checked([draft])
+        now = self._clock.now_ms()
+        statement = (
+            insert(tables)
+            .values(
+                database=database, name=name, location=location, status="active",
+                row_count=0, total_size=0, file_count=0, last_modified=now, created_at=now, updated_at=now,
+            )
+            .returning(tables)
+        )  # fmt: skip
+        try:
+            async with self._writing() as connection:
+                table = LakeTable(*(await connection.execute(statement)).one())
+                await connection.execute(insert(table_metadata).values(_version(table.id, 1, draft, now)))
+        except AlreadyExists:
+            raise AlreadyExists(f"table {database}.{name} exists") from None
+        return table
+
+    async def get_table(self, database: str, name: str) -> LakeTable | None:
+        checks.name("database", database)
+        checks.name("name", name)
+        query = select_rows(LakeTable).where(tables.c.database == database, tables.c.name == name)
+        return await self._row(LakeTable, query)
+
+    async def get_table_by_id(self, table_id: int) -> LakeTable | None:
+        checks.whole("table_id", table_id)
+        return await self._row(LakeTable, select_rows(LakeTable).where(tables.c.id == table_id))
+
+    async def list_tables(self, database: str | None = None) -> list[LakeTable]:
+        query = select_rows(LakeTable).order_by(tables.c.database, tables.c.name)
+        if database is not None:
+            checks.name("database", database)
+            query = query.where(tables.c.database == database)
+        return await self._rows(LakeTable, query)
+
+    async def alter_table(
+        self,
+        table_id: int,
+        *,
+        database: str | None = None,
+        name: str | None = None,
+        location: str | None = None,
+        status: TableStatus | None = None,
+        properties: Mapping[str, JsonValue] | None = None,
+    ) -> LakeTable:
+        checks.whole("table_id", table_id)
+        checks.optional("database", database, checks.name)
+        checks.optional("name", name, checks.name)
+        checks.optional("location", location, checks.filled)
+        checks.optional("status", status, lambda f, v: checks.one_of(f, v, get_args(TableStatus)))
+        now = self._clock.now_ms()
+        given = {"database": database, "name": name, "location": location, "status": status}
+        changes = {column: value for column, value in given.items() if value is not None}
+        statement = update(tables).where(tables.c.id == table_id).values({**changes, "updated_at": now})
+        try:
+            async with self._writing() as connection:
+                row = (await connection.execute(statement.returning(tables))).first()
+                table = found(None if row is None else LakeTable(*row), f"table {table_id}")
+                if properties is not None:
+                    await connection.execute(
+                        update(table_metadata)
+                        .where(table_metadata.c.table_id == table_id, _is_current(table_id))
+                        .values(properties=Document.of(properties, "properties"), last_modified=now, updated_at=now)
+                    )
+        except AlreadyExists:
+            raise AlreadyExists(f"there is another table of the name {name or database!r}") from None
+        return table
+
+    async def drop_table(self, table_id: int, *, purge: bool = False) -> None:
+        checks.whole("table_id", table_id)
+        async with self._writing() as connection:
+            locked = select(tables.c.id).where(tables.c.id == table_id).with_for_update()
+            if (await connection.execute(locked)).first() is None:
+                raise NotFound(f"table {table_id} does not exist")
+            if purge:
+                await self._purge_files(connection, table_id)
+            await connection.execute(delete(tables).where(tables.c.id == table_id))
+
+    async def _purge_files(self, connection: AsyncConnection, table_id: int) -> None:
+        now, after = self._clock.now_ms(), 0
+        of_table = select_rows(TableFile).where(table_files.c.table_id == table_id).order_by(table_files.c.id)
+        while True:
+            page = await connection.execute(of_table.where(table_files.c.id > after).limit(PAGE))
+            files = [TableFile(*row) for row in page]
+            if not files:
+                return
+            rows = [awaiting(file, "table dropped", now) for file in files]
+            await self._insert_many(connection, files_awaiting_deletion, AWAITING_COLUMNS, rows)
+            after = files[-1].id
+
+    async def add_schema_version(self, table_id: int, draft: TableDraft, *, expected: int) -> TableMetadata:
+        checks.whole("table_id", table_id)
+        checks.whole("expected", expected, 1, checks.MAX_INT32 - 1)
+        checked([draft])
+        now = self._clock.now_ms()
+        try:
+            async with self._writing() as connection:
+                locked = update(tables).where(tables.c.id == table_id).values(updated_at=now)
+                if not (await connection.execute(locked)).rowcount:
+                    raise NotFound(f"table {table_id} does not exist")
+                current = select(func.max(table_metadata.c.schema_version)).where(table_metadata.c.table_id == table_id)
+                version = (await connection.execute(current)).scalar_one()
+                if version != expected:
+                    raise Conflict(f"table {table_id} has schema version {version}, not {expected}", [str(version)])
+                values = _version(table_id, expected + 1, draft, now)
+                statement = insert(table_metadata).values(values).returning(table_metadata)
+                return TableMetadata(*(await connection.execute(statement)).one())
+        except AlreadyExists:
+            raise Conflict(f"table {table_id} has got schema version {expected + 1} meanwhile") from None
+
+    async def get_table_metadata(self, table_id: int, schema_version: int | None = None) -> TableMetadata | None:
+        checks.whole("table_id", table_id)
+        checks.optional("schema_version", schema_version, checks.whole32)
+        query = select_rows(TableMetadata).where(table_metadata.c.table_id == table_id)
+        if schema_version is None:
+            query = query.order_by(table_metadata.c.schema_version.desc()).limit(1)
+        else:
+            query = query.where(table_metadata.c.schema_version == schema_version)
+        return await self._row(TableMetadata, query)
+
+    async def list_table_metadata(self, table_id: int) -> list[TableMetadata]:
+        checks.whole("table_id", table_id)
+        query = select_rows(TableMetadata).where(table_metadata.c.table_id == table_id)
+        return await self._rows(TableMetadata, query.order_by(table_metadata.c.schema_version))
+
+
+AWAITING_COLUMNS = ("table_id", "file_path", "file_size", "reason", "file", "removed_at")
+
+
+def awaiting(file: TableFile, reason: str, now: int) -> tuple[int, str, int, str, Document, int]:
+    """A row for the list of files awaiting deletion."""
+    return (file.table_id, file.file_path, file.file_size, reason, Document.of(file), now)
+
+
+def _version(table_id: int, version: int, draft: TableDraft, now: int) -> dict[str, object]:
+    times = {"last_modified": now, "created_at": now, "updated_at": now}
+    return {"table_id": table_id, "schema_version": version, **msgspec.structs.asdict(draft), **times}
+
+
+def _is_current(table_id: int) -> ColumnElement[bool]:
+    newest = select(func.max(table_metadata.c.schema_version)).where(table_metadata.c.table_id == table_id)
+    return table_metadata.c.schema_version == newest.scalar_subquery()

@@ -1,0 +1,133 @@
+"""Topics and partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import ColumnElement, bindparam, delete, exists, insert, select, update
+
+from registry import checks
+from registry.documents import Document, JsonValue
+from registry.errors import AlreadyExists, Invalid, NotFound
+from registry.models import Partition, Topic
+from registry.schema import partitions, topics
+from registry.stores.sql.base import SqlBase, found, select_rows
+
+MAX_PARTITIONS = 1_000_000
+
+GET_TOPIC = select_rows(Topic).where(topics.c.name == bindparam("name"))
+GET_PARTITION = select_rows(Partition).where(
+    partitions.c.topic == bindparam("topic"), partitions.c.partition_id == bindparam("partition_id")
+)
+
+
+class SqlTopics(SqlBase):
+    async def create_topic(
+        self,
+        name: str,
+        partition_count: int,
+        *,
+        retention_ms: int | None = None,
+        config: Mapping[str, JsonValue] | None = None,
+    ) -> Topic:
+        checks.name("topic", name)
+        checks.whole("partition_count", partition_count, 1, MAX_PARTITIONS)
+        checks.optional("retention_ms", retention_ms, checks.whole)
+        now = self._clock.now_ms()
+        topic = Topic(name, partition_count, retention_ms, _config(config), now, now)
+        try:
+            async with self._writing() as connection:
+                await connection.execute(
+                    insert(topics).values(
+                        name=name,
+                        partition_count=partition_count,
+                        retention_ms=retention_ms,
+                        config=topic.config,
+                        created_at=now,
+                        updated_at=now,
+                    )
+                )
+                await self._insert_many(
+                    connection,
+                    partitions,
+                    ["topic", "partition_id", "high_watermark", "created_at", "updated_at"],
+                    [(name, number, 0, now, now) for number in range(partition_count)],
+                )
+        except AlreadyExists:
+            raise AlreadyExists(f"topic {name!r} exists") from None
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        checks.name("topic", name)
+        if not await self._write(delete(topics).where(topics.c.name == name)):
+            raise NotFound(f"topic {name!r} does not exist")
+
+    async def get_topic(self, name: str) -> Topic | None:
+        checks.name("topic", name)
+        return await self._row(Topic, GET_TOPIC, name=name)
+
+    async def list_topics(self) -> list[Topic]:
+        return await self._rows(Topic, select_rows(Topic).order_by(topics.c.name))
+
+    async def update_topic_config(
+        self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
+    ) -> Topic:
+        checks.name("topic", name)
+        checks.optional("retention_ms", retention_ms, checks.whole)
+        statement = (
+            update(topics)
+            .where(topics.c.name == name)
+            .values(config=_config(config), retention_ms=retention_ms, updated_at=self._clock.now_ms())
+            .returning(topics)
+        )
+        return found(await self._write_one(Topic, statement), f"topic {name!r}")
+
+    async def get_partition(self, topic: str, partition_id: int) -> Partition | None:
+        checks.name("topic", topic)
+        checks.whole32("partition_id", partition_id)
+        return await self._row(Partition, GET_PARTITION, topic=topic, partition_id=partition_id)
+
+    async def list_partitions(self, topic: str) -> list[Partition]:
+        checks.name("topic", topic)
+        query = select_rows(Partition).where(partitions.c.topic == topic).order_by(partitions.c.partition_id)
+        rows = await self._rows(Partition, query)
+        if not rows:  # every topic has partitions
+            raise NotFound(f"topic {topic!r} does not exist")
+        return rows
+
+    async def update_high_watermark(self, topic: str, partition_id: int, high_watermark: int) -> Partition:
+        checks.name("topic", topic)
+        checks.whole32("partition_id", partition_id)
+        checks.whole("high_watermark", high_watermark)
+        statement = (
+            update(partitions)
+            .where(_is(topic, partition_id), partitions.c.high_watermark < high_watermark)
+            .values(high_watermark=high_watermark, updated_at=self._clock.now_ms())
+            .returning(partitions)
+        )
+        moved = await self._write_one(Partition, statement)
+        return moved or found(await self.get_partition(topic, partition_id), partition_name(topic, partition_id))
+
+    async def _require_partitions(self, keys: Sequence[tuple[str, int]]) -> None:
+        """Raise the NotFound that names the first one missing."""
+        given = self._given([partitions.c.topic, partitions.c.partition_id], keys)
+        known = exists().where(partitions.c.topic == given.c.topic, partitions.c.partition_id == given.c.partition_id)
+        query = select(given.c.topic, given.c.partition_id).where(~known).limit(1)
+        async with self._reading() as connection:
+            missing = (await connection.execute(query)).first()
+        if missing is not None:
+            raise NotFound(f"{partition_name(*missing)} does not exist")
+
+
+def partition_name(topic: str, partition_id: int) -> str:
+    return f"partition {partition_id} of topic {topic!r}"
+
+
+def _is(topic: str, partition_id: int) -> ColumnElement[bool]:
+    return (partitions.c.topic == topic) & (partitions.c.partition_id == partition_id)
+
+
+def _config(config: Mapping[str, JsonValue] | None) -> Document:
+    if config is not None and not isinstance(config, Mapping):
+        raise Invalid("config", config, "must be a mapping")
+    return Document.of(config or {}, "config")

@@ -1,0 +1,95 @@
+"""The registry as a whole: one consistent read of it, and filling an empty one."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
+
+import msgspec
+from sqlalchemy import Select, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from registry import checks
+from registry.contract import PAGE
+from registry.errors import Conflict
+from registry.models import OWN, PUBLISHED, Row
+from registry.position import Place, Position
+from registry.schema import table_of
+from registry.stores.sql.base import SqlBase, select_rows
+
+R = TypeVar("R", bound=Row)
+
+
+class SqlConsistentRead:
+    def __init__(self, store: SqlBase, connection: AsyncConnection, place: Place) -> None:
+        self._store = store
+        self._connection = connection
+        self.place = place
+
+    async def count(self, kind: type[Row]) -> int:
+        with self._store._translating():
+            return await _count(self._connection, kind)
+
+    async def rows(self, kind: type[R], *, page: int = PAGE) -> AsyncIterator[list[R]]:
+        checks.whole("page", page, 1)
+        key = [table_of(kind).c[name] for name in kind.key]
+        query: Select[Any] = select_rows(kind).order_by(*key).limit(page)
+        after: tuple[object, ...] | None = None
+        while True:
+            following = query if after is None else query.where(tuple_(*key) > after)
+            with self._store._translating():
+                rows = [kind(*row) for row in await self._connection.execute(following)]
+            if rows:
+                yield rows
+            if len(rows) < page:
+                return
+            after = tuple(getattr(rows[-1], name) for name in kind.key)
+
+
+class SqlLoad:
+    def __init__(self, store: SqlBase, connection: AsyncConnection) -> None:
+        self._store = store
+        self._connection = connection
+
+    async def add(self, rows: Sequence[Row]) -> None:
+        if rows:
+            kind = type(rows[0])
+            values = [msgspec.structs.astuple(row) for row in rows]
+            with self._store._translating():
+                await self._store._insert_many(self._connection, table_of(kind), kind.__struct_fields__, values)
+
+    async def count(self, kind: type[Row]) -> int:
+        with self._store._translating():
+            return await _count(self._connection, kind)
+
+
+class SqlWhole(SqlBase):
+    @abc.abstractmethod
+    async def position(self) -> Position: ...
+
+    @abc.abstractmethod
+    def consistent_read(self) -> AbstractAsyncContextManager[SqlConsistentRead]: ...
+
+    @asynccontextmanager
+    async def load(self) -> AsyncIterator[SqlLoad]:
+        async with self._writing() as connection:
+            await self._before_load(connection)
+            for kind in (*PUBLISHED, *OWN):
+                if await _count(connection, kind):
+                    raise Conflict(f"the registry at {self.url} is not empty: it has {kind.table}", [kind.table])
+            yield SqlLoad(self, connection)
+            await self._after_load(connection)
+
+    @abc.abstractmethod
+    async def _before_load(self, connection: AsyncConnection) -> None:
+        """Keep other writers out until the end, so that empty stays empty."""
+
+    @abc.abstractmethod
+    async def _after_load(self, connection: AsyncConnection) -> None:
+        """Ids came with the rows: let the next generated one be higher."""
+
+
+async def _count(connection: AsyncConnection, kind: type[Row]) -> int:
+    return int((await connection.execute(select(func.count()).select_from(table_of(kind)))).scalar_one())

@@ -1,0 +1,107 @@
+"""The registry in a SQLite file: the embedded default.
+
+One writer at a time, across tasks by a lock and across processes by SQLite's own, for which BEGIN IMMEDIATE waits up
+to the busy timeout. Readers never wait. Every write transaction announces its number to the change log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from sqlalchemy import Column, FromClause, Table, bindparam, column, func, select
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from registry import changelog
+from registry.clock import Clock
+from registry.documents import encode
+from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
+from registry.position import Position, SequencePlace
+from registry.stores.sql.agents import SqlAgents
+from registry.stores.sql.daemon import SqlDaemonBooks
+from registry.stores.sql.files import SqlFiles
+from registry.stores.sql.groups import SqlConsumerGroups
+from registry.stores.sql.intents import SqlIntents
+from registry.stores.sql.segments import SqlSegments
+from registry.stores.sql.snapshots import SqlSnapshots
+from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
+
+_LAST_CHANGE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'change_log'"
+
+
+class SqliteStore(
+    SqlSegments, SqlConsumerGroups, SqlAgents, SqlFiles, SqlSnapshots, SqlIntents, SqlDaemonBooks, SqlWhole
+):
+    def __init__(self, engine: AsyncEngine, clock: Clock) -> None:
+        super().__init__(engine, clock)
+        self._one_writer = asyncio.Lock()
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[AsyncConnection]:
+        async with self._one_writer, self._reading() as connection:
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            await connection.exec_driver_sql(changelog.ANNOUNCE)
+            yield connection
+            await connection.exec_driver_sql(changelog.RETRACT)
+            await connection.exec_driver_sql("COMMIT")
+
+    _writing_once = _writing
+
+    def _insert(self, table: Table) -> sqlite.Insert:
+        return sqlite.insert(table)
+
+    def _given(self, columns: Sequence[Column[object]], rows: Sequence[Sequence[object]]) -> FromClause:
+        each = func.json_each(bindparam(None, encode(rows))).table_valued(column("value"), name="each")
+        picked = [
+            func.json_extract(each.c.value, f"$[{place}]").label(wanted.name) for place, wanted in enumerate(columns)
+        ]
+        return select(*picked).select_from(each).subquery("given")
+
+    async def _insert_many(
+        self, connection: AsyncConnection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    ) -> None:
+        if rows:
+            names = ", ".join(f'"{name}"' for name in columns)
+            marks = ", ".join("?" * len(columns))
+            values = [tuple(row) for row in rows]
+            await connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", values)
+
+    async def position(self) -> Position:
+        async with self._reading() as connection:
+            return Position((await connection.exec_driver_sql(_LAST_CHANGE)).scalar_one())
+
+    @asynccontextmanager
+    async def consistent_read(self) -> AsyncIterator[SqlConsistentRead]:
+        async with self._reading() as connection:
+            await connection.exec_driver_sql("BEGIN")  # the first read fixes the snapshot
+            last = (await connection.exec_driver_sql(_LAST_CHANGE)).scalar_one()
+            yield SqlConsistentRead(self, connection, SequencePlace(Position(last)))
+
+    async def _before_load(self, connection: AsyncConnection) -> None:
+        """There is one writer at a time."""
+
+    async def _after_load(self, connection: AsyncConnection) -> None:
+        """AUTOINCREMENT has kept count of the ids itself."""
+
+    def _translated(self, error: DBAPIError) -> RegistryError:
+        name = getattr(error.orig, "sqlite_errorname", "")
+        message = str(error.orig)
+        match name:
+            case "SQLITE_CONSTRAINT_UNIQUE" | "SQLITE_CONSTRAINT_PRIMARYKEY":
+                return AlreadyExists(message.removeprefix("UNIQUE constraint failed: "))
+            case "SQLITE_CONSTRAINT_FOREIGNKEY":
+                return NotFound("something that this refers to does not exist")
+            # By number: Python 3.11 has no name for a strict table's SQLITE_CONSTRAINT_DATATYPE.
+            case _ if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CONSTRAINT:
+                field = message.rpartition(" ")[2]
+                return Invalid(field, None, message)
+            case "SQLITE_BUSY_SNAPSHOT":
+                return Conflict(f"{self.url}: {message}")
+            case "SQLITE_ERROR" if "no such table" in message:
+                return SchemaMismatch(f"{self.url}: {message}: run `astha registry migrate`")
+            case _:
+                return Unavailable(f"{self.url}: {message}")
