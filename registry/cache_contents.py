@@ -79,29 +79,21 @@ class CacheContents:
 
     # ---- what a fill brings -------------------------------------------------------------------------------
 
-    def keep_topic(
-        self, name: str, topic: Topic | None, flight: Flight[Topic | None], *, ahead: bool
-    ) -> Topic | None:
+    def keep_topic(self, name: str, topic: Topic | None, flight: Flight[Topic | None], *, ahead: bool) -> Topic | None:
         """``ahead``: the read was asked to be newer than all events so far, so none of them corrects it."""
         if not ahead:
             topic = self._topic_changes.row(ALL_TOPICS, name, topic)
         if flight.current:
-            self.topics.put(
-                name, topic, self._ttl(name, topic, self.policy.topic_ttl), flight.floor, flight.tick
-            )
+            self.topics.put(name, topic, self._ttl(name, topic, self.policy.topic_ttl), flight.floor, flight.tick)
         return topic
 
-    def keep_topic_list(
-        self, rows: Sequence[Topic], flight: Flight[list[Topic]], *, ahead: bool
-    ) -> list[Topic]:
+    def keep_topic_list(self, rows: Sequence[Topic], flight: Flight[list[Topic]], *, ahead: bool) -> list[Topic]:
         """The topics themselves are kept too, as far as there is room."""
         topics = list(rows)
         if not ahead:
             topics = self._topic_changes.rows(ALL_TOPICS, {row.name: row for row in rows})
         if flight.current:
-            self.topic_list.put(
-                ALL_TOPICS, tuple(topics), self.policy.topic_list_ttl, flight.floor, flight.tick
-            )
+            self.topic_list.put(ALL_TOPICS, tuple(topics), self.policy.topic_list_ttl, flight.floor, flight.tick)
             for topic in topics:
                 if len(self.topics) < self.topics.capacity or topic.name in self.topics.entries:
                     ttl = self._ttl(topic.name, topic, self.policy.topic_ttl)
@@ -213,9 +205,7 @@ class CacheContents:
         if isinstance(row, Segment):
             self.index.apply(_as(Segment, before), _as(Segment, after))
         elif isinstance(row, Partition):
-            self._apply_partition(
-                (row.topic, row.partition_id), change, _as(Partition, before), _as(Partition, after)
-            )
+            self._apply_partition((row.topic, row.partition_id), change, _as(Partition, before), _as(Partition, after))
         elif isinstance(row, Topic):
             self._apply_topic(row.name, change, _as(Topic, before), _as(Topic, after))
 

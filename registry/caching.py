@@ -51,9 +51,7 @@ class CachedStore(ForwardingStore):
     events are late, and with no events as old as the TTL.
     """
 
-    def __init__(
-        self, inner: MetadataStore, policy: CachePolicy | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, inner: MetadataStore, policy: CachePolicy | None = None, clock: Clock | None = None) -> None:
         super().__init__(inner)
         self.policy = policy or CachePolicy()
         self.index = SegmentIndex(inner, self.policy.index)
@@ -70,9 +68,7 @@ class CachedStore(ForwardingStore):
         def land(flight: Flight[Topic | None], topic: Topic | None) -> Topic | None:
             return contents.keep_topic(name, topic, flight, ahead=self._ahead(at_least))
 
-        return await self._fill(
-            contents.topic_flights, name, at_least, lambda: self.inner.get_topic(name), land
-        )
+        return await self._fill(contents.topic_flights, name, at_least, lambda: self.inner.get_topic(name), land)
 
     async def list_topics(self, *, at_least: Position | None = None) -> list[Topic]:
         entry = self._contents.topic_list.get(ALL_TOPICS, at_least)
@@ -133,9 +129,7 @@ class CachedStore(ForwardingStore):
         retention_ms: int | None = None, config: Mapping[str, JsonValue] | None = None,
     ) -> Topic:  # fmt: skip
         with _around(lambda: self._contents.forget_whole_topic(name)):
-            return await self.inner.create_topic(
-                name, partition_count, retention_ms=retention_ms, config=config
-            )
+            return await self.inner.create_topic(name, partition_count, retention_ms=retention_ms, config=config)
 
     async def delete_topic(self, name: str) -> None:
         with _around(lambda: self._contents.forget_whole_topic(name)):
@@ -248,9 +242,7 @@ class CachedStore(ForwardingStore):
         def land(flight: Flight[list[Topic]], rows: list[Topic]) -> list[Topic]:
             return contents.keep_topic_list(rows, flight, ahead=self._ahead(at_least))
 
-        shared = await self._fill(
-            contents.topic_list_flights, ALL_TOPICS, at_least, self.inner.list_topics, land
-        )
+        shared = await self._fill(contents.topic_list_flights, ALL_TOPICS, at_least, self.inner.list_topics, land)
         return list(shared)  # a list of the caller's own
 
     async def _fill_partitions(self, topic: str, at_least: Position | None) -> list[Partition]:

@@ -16,14 +16,17 @@ from registry.models import (
     Agent,
     ConsumerGroup,
     ConsumerOffset,
+    DaemonLease,
     FileAwaitingDeletion,
     FileOperation,
     LakeTable,
+    LedgerEntry,
     Partition,
     PartitionLease,
     Segment,
     SnapshotStatus,
     SnapshotTrigger,
+    SourceIdentity,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -85,9 +88,7 @@ class ForwardingStore(MetadataStore):
     ) -> list[Segment]:
         return await self.inner.get_segments(topic, partition_id, from_offset=from_offset, limit=limit)
 
-    def stream_segments(
-        self, topic: str, partition_id: int, *, from_offset: int = 0
-    ) -> AsyncIterator[Segment]:
+    def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
         return self.inner.stream_segments(topic, partition_id, from_offset=from_offset)
 
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
@@ -107,9 +108,7 @@ class ForwardingStore(MetadataStore):
     async def commit_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> None:
         await self.inner.commit_offsets(group_id, offsets)
 
-    async def get_committed_offset(
-        self, group_id: str, topic: str, partition_id: int
-    ) -> ConsumerOffset | None:
+    async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None:
         return await self.inner.get_committed_offset(group_id, topic, partition_id)
 
     async def get_consumer_offsets(self, group_id: str) -> list[ConsumerOffset]:
@@ -135,9 +134,7 @@ class ForwardingStore(MetadataStore):
     async def get_agent(self, agent_id: str) -> Agent | None:
         return await self.inner.get_agent(agent_id)
 
-    async def list_agents(
-        self, *, alive_within_ms: int | None = None, group: str | None = None
-    ) -> list[Agent]:
+    async def list_agents(self, *, alive_within_ms: int | None = None, group: str | None = None) -> list[Agent]:
         return await self.inner.list_agents(alive_within_ms=alive_within_ms, group=group)
 
     async def deregister_agent(self, agent_id: str) -> None:
@@ -156,9 +153,7 @@ class ForwardingStore(MetadataStore):
     async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
         return await self.inner.renew_partition_lease(lease, ttl_ms)
 
-    async def renew_partition_leases(
-        self, leases: Sequence[PartitionLease], ttl_ms: int
-    ) -> list[PartitionLease]:
+    async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
         return await self.inner.renew_partition_leases(leases, ttl_ms)
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
@@ -204,9 +199,7 @@ class ForwardingStore(MetadataStore):
     async def add_schema_version(self, table_id: int, draft: TableDraft, *, expected: int) -> TableMetadata:
         return await self.inner.add_schema_version(table_id, draft, expected=expected)
 
-    async def get_table_metadata(
-        self, table_id: int, schema_version: int | None = None
-    ) -> TableMetadata | None:
+    async def get_table_metadata(self, table_id: int, schema_version: int | None = None) -> TableMetadata | None:
         return await self.inner.get_table_metadata(table_id, schema_version)
 
     async def list_table_metadata(self, table_id: int) -> list[TableMetadata]:
@@ -259,18 +252,11 @@ class ForwardingStore(MetadataStore):
     async def complete_intents(self, paths: Sequence[str]) -> None:
         await self.inner.complete_intents(paths)
 
-    async def list_stale_intents(
-        self, older_than_ms: int, *, after: str = "", limit: int = PAGE
-    ) -> list[UploadIntent]:
+    async def list_stale_intents(self, older_than_ms: int, *, after: str = "", limit: int = PAGE) -> list[UploadIntent]:
         return await self.inner.list_stale_intents(older_than_ms, after=after, limit=limit)
 
     async def list_files_awaiting_deletion(
-        self,
-        *,
-        table_id: int | None = None,
-        removed_before: int | None = None,
-        after: int = 0,
-        limit: int = PAGE,
+        self, *, table_id: int | None = None, removed_before: int | None = None, after: int = 0, limit: int = PAGE
     ) -> list[FileAwaitingDeletion]:
         return await self.inner.list_files_awaiting_deletion(
             table_id=table_id, removed_before=removed_before, after=after, limit=limit
@@ -280,12 +266,7 @@ class ForwardingStore(MetadataStore):
         await self.inner.forget_deleted_files(ids)
 
     async def request_snapshot(
-        self,
-        table_id: int,
-        *,
-        trigger: SnapshotTrigger = "manual",
-        tag: str | None = None,
-        reason: str | None = None,
+        self, table_id: int, *, trigger: SnapshotTrigger = "manual", tag: str | None = None, reason: str | None = None
     ) -> TableSnapshot:
         return await self.inner.request_snapshot(table_id, trigger=trigger, tag=tag, reason=reason)
 
@@ -299,6 +280,33 @@ class ForwardingStore(MetadataStore):
         self, table_id: int, *, status: SnapshotStatus | None = None, after: int = 0, limit: int = PAGE
     ) -> list[TableSnapshot]:
         return await self.inner.list_snapshots(table_id, status=status, after=after, limit=limit)
+
+    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
+        return await self.inner.take_daemon_lease(name, holder, ttl_ms)
+
+    async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
+        return await self.inner.renew_daemon_lease(lease, ttl_ms)
+
+    async def release_daemon_lease(self, lease: DaemonLease) -> bool:
+        return await self.inner.release_daemon_lease(lease)
+
+    async def get_daemon_lease(self, name: str) -> DaemonLease | None:
+        return await self.inner.get_daemon_lease(name)
+
+    async def read_ledger(self) -> list[LedgerEntry]:
+        return await self.inner.read_ledger()
+
+    async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
+        await self.inner.write_ledger(entries, lease)
+
+    async def forget_component(self, component: str) -> None:
+        await self.inner.forget_component(component)
+
+    async def get_source_identity(self, name: str) -> SourceIdentity | None:
+        return await self.inner.get_source_identity(name)
+
+    async def record_source_identity(self, name: str, identity: str) -> None:
+        await self.inner.record_source_identity(name, identity)
 
     async def position(self) -> Position:
         return await self.inner.position()

@@ -86,9 +86,7 @@ class SegmentBlocks:
         elif not blocks:
             return None
         else:
-            block = blocks[
-                bisect_right(self.firsts, offset) - 1
-            ]  # before the first: caught by index < 0 below
+            block = blocks[bisect_right(self.firsts, offset) - 1]  # before the first: caught by index < 0 below
             block.used = self.tick = self.tick + 1
         index = bisect_right(block.bases, offset) - 1
         if index < 0:
@@ -119,9 +117,7 @@ class SegmentBlocks:
 
     def add(self, segment: Segment) -> bool:
         """False, and nothing changes, if a segment of a higher id holds some of its offsets."""
-        rivals = (
-            self.between(segment.base_offset, segment.end_offset) if segment.base_offset <= self.end else ()
-        )
+        rivals = self.between(segment.base_offset, segment.end_offset) if segment.base_offset <= self.end else ()
         if any(rival.id > segment.id for rival in rivals):
             return False
         for rival in rivals:
@@ -220,9 +216,7 @@ class SegmentBlocks:
     def _evict(self, kept: Block) -> None:
         """Down to the bound, by the least recently used block; never the one in hand, nor the cursor's."""
         while self.size > self._max_segments:
-            victims = [
-                at for at, block in enumerate(self.blocks) if block is not kept and block is not self.block
-            ]
+            victims = [at for at, block in enumerate(self.blocks) if block is not kept and block is not self.block]
             at = min(victims, key=lambda at: self.blocks[at].used)
             gone = len(self.blocks[at].bases)
             self.more = self.more or at == len(self.blocks) - 1

@@ -103,9 +103,7 @@ class SegmentIndex:
         self.misses += 1
         return None
 
-    async def find(
-        self, topic: str, partition_id: int, offset: int, *, floor: Position = NO_FLOOR
-    ) -> Segment | None:
+    async def find(self, topic: str, partition_id: int, offset: int, *, floor: Position = NO_FLOOR) -> Segment | None:
         """The segment that holds the offset: from memory or else from the store, once for concurrent callers.
 
         None and NotFound are the store's answers. ``floor`` keeps a caller off a fetch that began too early.
@@ -118,9 +116,7 @@ class SegmentIndex:
             segment = blocks.search(offset) if blocks is not None else None
         return segment
 
-    async def ask(
-        self, topic: str, partition_id: int, offset: int, *, floor: Position = NO_FLOOR
-    ) -> Segment | None:
+    async def ask(self, topic: str, partition_id: int, offset: int, *, floor: Position = NO_FLOOR) -> Segment | None:
         """`find` that doesn't trust its memory."""
         for _ in range(_REASKS):
             flight = self._flights.join((topic, partition_id, offset), floor)
@@ -143,9 +139,7 @@ class SegmentIndex:
                 rows, ended = [held], False
             else:
                 self.fetches += 1
-                rows = await self._store.get_segments(
-                    topic, partition_id, from_offset=offset, limit=self._page
-                )
+                rows = await self._store.get_segments(topic, partition_id, from_offset=offset, limit=self._page)
                 ended = len(rows) < self._page
             found += (row for row in rows if row.base_offset <= last)
             if ended:
@@ -256,9 +250,7 @@ class SegmentIndex:
             nonlocal more
             self.fetches += 1
             if by_page:
-                rows = await self._store.get_segments(
-                    topic, partition_id, from_offset=offset, limit=self._page
-                )
+                rows = await self._store.get_segments(topic, partition_id, from_offset=offset, limit=self._page)
                 more = len(rows) >= self._page
                 if rows:
                     return rows

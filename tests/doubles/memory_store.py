@@ -126,9 +126,7 @@ class MemoryStore(ForwardingStore):
         self.changes += changes
         return changes
 
-    def segment(
-        self, topic: str, partition_id: int, base: int, end: int, number: int | None = None
-    ) -> Segment:
+    def segment(self, topic: str, partition_id: int, base: int, end: int, number: int | None = None) -> Segment:
         """A row with the next id, or that of an existing one."""
         self._ids += 1
         number = number or self._ids
@@ -170,17 +168,13 @@ class MemoryStore(ForwardingStore):
         return await self._read("get_topic", lambda state: state.topics.get(name))
 
     async def list_topics(self) -> list[Topic]:
-        return await self._read(
-            "list_topics", lambda state: sorted(state.topics.values(), key=lambda row: row.name)
-        )
+        return await self._read("list_topics", lambda state: sorted(state.topics.values(), key=lambda row: row.name))
 
     async def update_topic_config(
         self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
     ) -> Topic:
         old = self.state.topics[name]
-        new = Topic(
-            name, old.partition_count, retention_ms, Document.of(config), old.created_at, len(self.states)
-        )
+        new = Topic(name, old.partition_count, retention_ms, Document.of(config), old.created_at, len(self.states))
         self.commit((old, new))
         return await self._read("update_topic_config", lambda _: new)
 
@@ -203,9 +197,7 @@ class MemoryStore(ForwardingStore):
 
     async def update_high_watermark(self, topic: str, partition_id: int, high_watermark: int) -> Partition:
         old = self.state.partitions[topic, partition_id]
-        new = Partition(
-            topic, partition_id, max(high_watermark, old.high_watermark), old.created_at, len(self.states)
-        )
+        new = Partition(topic, partition_id, max(high_watermark, old.high_watermark), old.created_at, len(self.states))
         self.commit((old, new))
         return await self._read("update_high_watermark", lambda _: new)
 
@@ -217,9 +209,7 @@ class MemoryStore(ForwardingStore):
         for draft in segments:
             row = self.segment(draft.topic, draft.partition_id, draft.base_offset, draft.end_offset)
             old = self.state.partitions[draft.topic, draft.partition_id]
-            new = Partition(
-                old.topic, old.partition_id, draft.end_offset + 1, old.created_at, len(self.states)
-            )
+            new = Partition(old.topic, old.partition_id, draft.end_offset + 1, old.created_at, len(self.states))
             rows += [(None, row), (old, new)]
         self.commit(*rows)
         await self._read("add_segments", lambda _: None)
@@ -237,9 +227,7 @@ class MemoryStore(ForwardingStore):
 
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
         def read(state: State) -> tuple[bool, Segment | None]:
-            found = (
-                row for row in _of(state, topic, partition_id) if row.base_offset <= offset <= row.end_offset
-            )
+            found = (row for row in _of(state, topic, partition_id) if row.base_offset <= offset <= row.end_offset)
             return (topic, partition_id) in state.partitions, next(found, None)
 
         exists, row = await self._read("find_segment_for_offset", read)

@@ -17,7 +17,7 @@ from registry.documents import Document
 from registry.errors import NotFound
 from registry.models import Partition, Row, Topic
 from registry.position import Position
-from tests.doubles.manual_clock import ManualClock
+from tests.doubles.clock import ManualClock
 from tests.doubles.memory_store import MemoryStore, State
 
 Step: TypeAlias = tuple[str, int, int]
@@ -83,7 +83,7 @@ class History:
         elif verb == "settle":
             await self.settle()
         elif verb == "expire":
-            self.clock.pass_time((1.0, 2.0, 31.0, 301.0)[turns])
+            self.clock.advance((1_000, 2_000, 31_000, 301_000)[turns])
         elif verb == "cross":
             await self.cross(READS[turns], number, turns=3)
         else:

@@ -19,9 +19,7 @@ Step: TypeAlias = tuple[str, int, int]
 offsets = st.integers(0, 250)
 steps = st.lists(
     st.tuples(
-        st.sampled_from(
-            ["add", "fill", "remove", "replace", "find", "find", "cross", "walk", "before", "deliver"]
-        ),
+        st.sampled_from(["add", "fill", "remove", "replace", "find", "find", "cross", "walk", "before", "deliver"]),
         offsets,
         st.integers(1, 12),
     ),
@@ -48,9 +46,7 @@ def test_blocks_without_eviction_are_a_sorted_list(steps: list[Step]) -> None:
         if verb in ("add", "fill", "replace"):
             row = store.segment("t", 0, offset, offset + width - 1)
             naive = [
-                other
-                for other in naive
-                if other.end_offset < row.base_offset or other.base_offset > row.end_offset
+                other for other in naive if other.end_offset < row.base_offset or other.base_offset > row.end_offset
             ]
             naive = sorted([*naive, row], key=lambda row: row.base_offset)
             blocks.add(row)
@@ -100,9 +96,7 @@ class History:
                 self.store.commit((None, self.store.segment("t", 0, offset, offset + width - 1)))
         elif verb == "fill":
             end = truth[-1].end_offset + 1 if truth else 0
-            self.store.commit(
-                *((None, self.store.segment("t", 0, end + 2 * n, end + 2 * n + 1)) for n in range(width))
-            )
+            self.store.commit(*((None, self.store.segment("t", 0, end + 2 * n, end + 2 * n + 1)) for n in range(width)))
         elif verb == "cross" and truth:
             near = [row for row in truth if row.end_offset >= offset] or truth
             self.store.commit((near[0], None))
@@ -134,9 +128,7 @@ def run(coroutine: Coroutine[object, object, None]) -> None:
 
 @settings(max_examples=50)
 @given(steps=steps, bound=bounds, page=st.integers(1, 9))
-def test_with_events_delivered_at_once_the_index_is_the_registry(
-    steps: list[Step], bound: int, page: int
-) -> None:
+def test_with_events_delivered_at_once_the_index_is_the_registry(steps: list[Step], bound: int, page: int) -> None:
     async def history() -> None:
         it = History(bound, page)
         await it.start()
@@ -150,9 +142,7 @@ def test_with_events_delivered_at_once_the_index_is_the_registry(
             elif verb == "walk":
                 for step in range(offset, offset + width):
                     assert await it.index.find("t", 0, step) == holding(it.truth, step)
-                expected = [
-                    row for row in it.truth if row.end_offset >= offset and row.base_offset <= offset + width
-                ]
+                expected = [row for row in it.truth if row.end_offset >= offset and row.base_offset <= offset + width]
                 assert await it.index.range("t", 0, offset, offset + width) == expected
 
     run(history())

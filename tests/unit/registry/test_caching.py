@@ -14,7 +14,7 @@ from registry.errors import NotFound, Unavailable
 from registry.models import Partition, Topic
 from registry.position import Position
 from registry.segment_index import IndexPolicy
-from tests.doubles.manual_clock import ManualClock
+from tests.doubles.clock import ManualClock
 from tests.doubles.memory_store import Gate, MemoryStore
 
 
@@ -84,15 +84,13 @@ async def test_a_list_that_was_answered_is_the_callers_own() -> None:
         (lambda cache: cache.get_partition("a", 9), 2),
     ],
 )
-async def test_entries_live_for_their_time(
-    read: Callable[[CachedStore], Awaitable[object]], seconds: float
-) -> None:
+async def test_entries_live_for_their_time(read: Callable[[CachedStore], Awaitable[object]], seconds: int) -> None:
     it = await a_bench()
     await read(it.cache)
-    it.clock.pass_time(seconds - 0.001)
+    it.clock.advance(seconds * 1_000 - 1)
     await read(it.cache)
     assert it.queries == 1
-    it.clock.pass_time(0.001)
+    it.clock.advance(1)
     await read(it.cache)
     assert it.queries == 2
 
@@ -103,7 +101,7 @@ async def test_a_topic_can_have_a_time_of_its_own() -> None:
         await it.cache.get_topic("a")
         await it.cache.get_partition("a", 0)
     assert it.queries == 2
-    it.clock.pass_time(1.0)
+    it.clock.advance(1_000)
     await it.cache.get_topic("a")
     await it.cache.get_partition("a", 0)
     assert it.queries == 4
@@ -451,9 +449,7 @@ async def test_at_least_reads_through_until_the_events_have_caught_up() -> None:
         assert await it.cache.get_topic("a", at_least=position) == truth.topics["a"]
         assert await it.cache.get_partition("a", 0, at_least=position) == truth.partitions["a", 0]
         assert await it.cache.list_topics(at_least=position) == list(truth.topics.values())
-        assert await it.cache.list_partitions("a", at_least=position) == [
-            truth.partitions["a", n] for n in (0, 1)
-        ]
+        assert await it.cache.list_partitions("a", at_least=position) == [truth.partitions["a", n] for n in (0, 1)]
     assert it.queries == 4  # filled for that position
     it.cache.advance(position)
     await it.cache.get_topic("b", at_least=position)
@@ -553,9 +549,9 @@ async def test_without_word_from_the_stream_segments_are_believed_only_so_long()
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
     await it.store.delete_segments_before("a", 0, 30)
-    it.clock.pass_time(9)
+    it.clock.advance(9_000)
     assert await it.cache.find_segment_for_offset("a", 0, 5) is not None
-    it.clock.pass_time(1)
+    it.clock.advance(1_000)
     assert await it.cache.find_segment_for_offset("a", 0, 5) is None
 
 
@@ -564,7 +560,7 @@ async def test_keepalives_keep_segments_believed() -> None:
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
     for _ in range(10):
-        it.clock.pass_time(9)
+        it.clock.advance(9_000)
         it.cache.advance(await it.store.position())
         await it.cache.find_segment_for_offset("a", 0, 5)
     assert it.queries == 1
