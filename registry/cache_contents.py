@@ -42,16 +42,20 @@ class CachePolicy:
 
 
 class Change(Protocol):
-    """What the cache wants to know of a change event: the row before and after, and its commit's position."""
+    """What the cache wants to know of a change event (`astha.events.Event` is one)."""
 
     @property
-    def table(self) -> str: ...
+    def operation(self) -> str:
+        """INSERT, UPDATE or DELETE."""
+        ...
+
+    @property
+    def data(self) -> Row:
+        """The row as it is now; of a DELETE, the row that is gone."""
+        ...
 
     @property
     def before(self) -> Row | None: ...
-
-    @property
-    def data(self) -> Row | None: ...
 
     @property
     def position(self) -> Position: ...
@@ -200,8 +204,8 @@ class CacheContents:
     def apply(self, change: Change) -> None:
         """One change. Its transaction may have more: only what is before it is known to be applied."""
         self.advance(Position(change.position - 1))
-        before, after = change.before, change.data
-        row = after if after is not None else before
+        row = change.data
+        before, after = (row, None) if change.operation == "DELETE" else (change.before, row)
         if isinstance(row, Segment):
             self.index.apply(_as(Segment, before), _as(Segment, after))
         elif isinstance(row, Partition):

@@ -17,6 +17,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from registry import checks
 from registry.contract import Segments
 from registry.errors import NotFound
 from registry.flights import Flight, Flights
@@ -117,7 +118,10 @@ class SegmentIndex:
         return segment
 
     async def ask(self, topic: str, partition_id: int, offset: int, *, floor: Position = NO_FLOOR) -> Segment | None:
-        """`find` that doesn't trust its memory."""
+        """`find` that doesn't trust its memory. Invalid for arguments that no store takes."""
+        checks.name("topic", topic)
+        checks.whole32("partition_id", partition_id)
+        checks.whole("offset", offset)
         for _ in range(_REASKS):
             flight = self._flights.join((topic, partition_id, offset), floor)
             if flight is None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
+from astha.events import Commit, Event, Operation
 from registry.contract import PAGE, MetadataStore
 from registry.documents import Document, JsonValue
 from registry.drafts import Fence, SegmentDraft
@@ -20,16 +21,6 @@ from registry.models import Partition, Row, Segment, Topic
 from registry.position import Position
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Change:
-    """One row's change, as the daemon will tell of it."""
-
-    table: str
-    before: Row | None
-    data: Row | None
-    position: Position
 
 
 @dataclass(frozen=True)
@@ -73,7 +64,7 @@ class MemoryStore(ForwardingStore):
     def __init__(self) -> None:
         super().__init__(cast("MetadataStore", None))
         self.states: list[State] = [State()]
-        self.changes: list[Change] = []
+        self.changes: list[Event[Row]] = []
         self.calls: Counter[str] = Counter()
         self.gates: dict[str, Gate] = {}
         self.failures: dict[str, BaseException] = {}
@@ -105,11 +96,12 @@ class MemoryStore(ForwardingStore):
         await asyncio.sleep(0)
         return answer
 
-    def commit(self, *rows: tuple[Row | None, Row | None]) -> list[Change]:
+    def commit(self, *rows: tuple[Row | None, Row | None]) -> list[Event[Row]]:
         """Rows before and after, in one transaction."""
         state = State(dict(self.state.topics), dict(self.state.partitions), dict(self.state.segments))
-        position = Position(len(self.states))
-        changes = []
+        number = len(self.states)
+        commit = Commit(number, Position(number), number, len(rows))
+        changes: list[Event[Row]] = []
         for before, data in rows:
             row = data or before
             assert row is not None
@@ -121,7 +113,8 @@ class MemoryStore(ForwardingStore):
                 del table[key]
             else:
                 table[key] = data
-            changes.append(Change(row.table, before, data, position))
+            operation = Operation.DELETE if data is None else Operation.UPDATE if before else Operation.INSERT
+            changes.append(Event(operation, row, before, commit, len(changes)))
         self.states.append(state)
         self.changes += changes
         return changes

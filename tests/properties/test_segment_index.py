@@ -9,10 +9,11 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astha.events import Operation
 from registry.models import Segment
 from registry.segment_blocks import SegmentBlocks
 from registry.segment_index import IndexPolicy, SegmentIndex
-from tests.doubles.memory_store import Change, MemoryStore
+from tests.doubles.memory_store import MemoryStore
 
 Step: TypeAlias = tuple[str, int, int]
 
@@ -111,14 +112,15 @@ class History:
 
     def deliver(self, count: int) -> None:
         """Events one by one: a transaction may be seen half-way."""
-        pending: list[Change] = self.store.changes[self.delivered : self.delivered + count]
+        pending = self.store.changes[self.delivered : self.delivered + count]
         for change in pending:
-            before, data = change.before, change.data
-            assert before is None or isinstance(before, Segment)
-            assert data is None or isinstance(data, Segment)
-            self.index.apply(before, data)
-            if before is not None:
-                self.removed.add(before.id)
+            row = change.data
+            assert isinstance(row, Segment)
+            if change.operation == Operation.DELETE:
+                self.index.apply(row, None)
+                self.removed.add(row.id)
+            else:
+                self.index.apply(None, row)
         self.delivered += len(pending)
 
 
