@@ -15,16 +15,16 @@ import tracemalloc
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from registry.cache_contents import CacheContents, CachePolicy
-from registry.caching import CachedStore
+from registry.cache.contents import CacheContents, CachePolicy
+from registry.cache.flights import Flight
+from registry.cache.segment_index import SegmentIndex
+from registry.cache.store import CachedStore
 from registry.clock import SystemClock
 from registry.contract import MetadataStore
 from registry.documents import EMPTY_OBJECT, Document
-from registry.flights import Flight
 from registry.forwarding import ForwardingStore
 from registry.models import Partition, Segment, Topic
 from registry.position import Position
-from registry.segment_index import SegmentIndex
 
 TOPIC = "benchmark"
 WIDTH = 100

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from registry.caching import CachedStore, CachePolicy
+from registry.cache.store import CachedStore, CachePolicy
 from registry.documents import Document
 from registry.errors import NotFound
 from registry.models import Partition, Row, Topic

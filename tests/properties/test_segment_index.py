@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astha.events import Operation
+from registry.cache.segment_blocks import SegmentBlocks
+from registry.cache.segment_index import IndexPolicy, SegmentIndex
 from registry.models import Segment
-from registry.segment_blocks import SegmentBlocks
-from registry.segment_index import IndexPolicy, SegmentIndex
 from tests.doubles.memory_store import MemoryStore
 
 Step: TypeAlias = tuple[str, int, int]

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from registry.caching import CachedStore, CachePolicy
+from registry.cache.segment_index import IndexPolicy
+from registry.cache.store import CachedStore, CachePolicy
 from registry.contract import MetadataStore
 from registry.documents import Document, JsonValue
 from registry.drafts import SegmentDraft
 from registry.errors import NotFound, Unavailable
 from registry.models import Partition, Topic
 from registry.position import Position
-from registry.segment_index import IndexPolicy
 from tests.doubles.clock import ManualClock
 from tests.doubles.memory_store import Gate, MemoryStore
 

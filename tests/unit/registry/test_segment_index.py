@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
+from registry.cache.segment_index import IndexPolicy, SegmentIndex
 from registry.errors import NotFound, Unavailable
 from registry.models import Segment
 from registry.position import Position
-from registry.segment_index import IndexPolicy, SegmentIndex
 from tests.doubles.memory_store import MemoryStore
 
 SMALL = IndexPolicy(max_segments=1_000, max_segments_per_partition=40, max_partitions=3, page=8)

@@ -18,12 +18,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from registry import checks
+from registry.cache.flights import Flight, Flights
+from registry.cache.segment_blocks import NO_BLOCK, SegmentBlocks
 from registry.contract import Segments
 from registry.errors import NotFound
-from registry.flights import Flight, Flights
 from registry.models import Segment
 from registry.position import Position
-from registry.segment_blocks import NO_BLOCK, SegmentBlocks
 
 NO_FLOOR = Position(0)
 _REASKS = 3

@@ -21,18 +21,18 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
-from registry.cache_contents import ALL_TOPICS, CacheContents, CachePolicy, Change
+from registry.cache.contents import ALL_TOPICS, CacheContents, CachePolicy, Change
+from registry.cache.flights import Flight, Flights
+from registry.cache.lru import Counts
+from registry.cache.segment_index import SegmentIndex
 from registry.clock import Clock, SystemClock
 from registry.contract import Load, MetadataStore
 from registry.documents import JsonValue
 from registry.drafts import Fence, SegmentDraft
 from registry.errors import NotFound
-from registry.flights import Flight, Flights
 from registry.forwarding import ForwardingStore
-from registry.lru import Counts
 from registry.models import Partition, Segment, Topic
 from registry.position import Position
-from registry.segment_index import SegmentIndex
 
 __all__ = ["CachePolicy", "CachedStore", "Change", "Counts"]
 
