@@ -6,7 +6,6 @@ both.
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import random
 import statistics
@@ -18,7 +17,6 @@ from collections.abc import Callable, Sequence
 from registry.cache.contents import CacheContents, CachePolicy
 from registry.cache.flights import Flight
 from registry.cache.segment_index import SegmentIndex
-from registry.cache.store import CachedStore
 from registry.clock import SystemClock
 from registry.contract import MetadataStore
 from registry.documents import EMPTY_OBJECT, Document
@@ -58,11 +56,6 @@ def memory_figures() -> dict[str, float]:
         "partition_entry_bytes": _bytes_each(count, _cached_partitions),
         "index_entry_bytes": _bytes_each(count, lambda count: _filled(count)[0]),
     }
-
-
-def hit_figures(*, quick: bool = False) -> dict[str, float]:
-    """Microseconds a hit, the coroutine's own cost included."""
-    return asyncio.run(_hits(20_000 if quick else 200_000))
 
 
 def _ratio(index: SegmentIndex, bases: list[int], offsets: Sequence[int], rounds: int) -> float:
@@ -144,30 +137,6 @@ def _bytes_each(count: int, build: Callable[[int], object]) -> float:
     return used / count
 
 
-async def _hits(reads: int) -> dict[str, float]:
-    cache = CachedStore(_Nothing())
-    await cache.get_topic(TOPIC)
-    await cache.get_partition(TOPIC, 0)
-    cache.index.add(_segment(0))
-    await cache.find_segment_for_offset(TOPIC, 0, 5)  # lets the index begin its time
-    cache.index.add(_segment(0))
-    figures = {}
-
-    started = time.perf_counter()
-    for _ in range(reads):
-        await cache.get_topic(TOPIC)
-    figures["get_topic_hit_us"] = (time.perf_counter() - started) / reads * 1e6
-    started = time.perf_counter()
-    for _ in range(reads):
-        await cache.get_partition(TOPIC, 0)
-    figures["get_partition_hit_us"] = (time.perf_counter() - started) / reads * 1e6
-    started = time.perf_counter()
-    for _ in range(reads):
-        await cache.find_segment_for_offset(TOPIC, 0, 5)
-    figures["find_segment_hit_us"] = (time.perf_counter() - started) / reads * 1e6
-    return figures
-
-
 class _Nothing(ForwardingStore):
     """One topic with one partition, and no database."""
 
@@ -187,13 +156,3 @@ class _Nothing(ForwardingStore):
 
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
         return None
-
-
-def main() -> None:
-    for figures in (index_figures(), memory_figures(), hit_figures()):
-        for name, value in figures.items():
-            print(f"{name:32} {value:10.2f}")
-
-
-if __name__ == "__main__":
-    main()
