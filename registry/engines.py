@@ -50,8 +50,8 @@ def parse_url(text: str) -> URL:
 
 def shown(url: URL) -> str:
     """For messages and logs: without the password, in whichever of libpq's ways it is given."""
-    secrets = {name: "***" for name in url.query if "password" in name}
-    return url.update_query_dict(secrets).render_as_string(hide_password=True)
+    secrets = [name for name in url.query if "password" in name]
+    return url.difference_update_query(secrets).render_as_string(hide_password=True)
 
 
 def sync_engine(url: URL, settings: StoreSettings) -> Engine:
