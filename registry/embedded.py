@@ -183,10 +183,16 @@ class EmbeddedPostgres:
         """A dropped user can't enter a 0700 home: bring the programs to where the data is."""
         if self._account is None or _enterable_by_others(self.bin):
             return
-        copy = self.directory / "programs"
+        copy, install = self.directory / "programs", self.bin.resolve().parent
         if not copy.exists():
-            shutil.copytree(self.bin.parent, copy, symlinks=True)
-        self.bin = copy / "bin"
+            shutil.copytree(install, copy / install.parent.name / install.name, symlinks=True)
+            # Where a wheel's programs look for the libraries that came with it.
+            libraries = install.parent.with_name(f"{install.parent.name}.libs")
+            if libraries.is_dir():
+                shutil.copytree(libraries, copy / libraries.name, symlinks=True)
+            for path in (copy, *copy.rglob("*")):
+                os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
+        self.bin = copy / install.parent.name / install.name / self.bin.name
 
     def _initialise(self) -> None:
         command = [str(self.bin / "initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust"]
