@@ -108,7 +108,7 @@ async def run_daemon(job: Job) -> None:
             grown_mb=(peak_kb() - idle) / 1024,
         )
     else:
-        while not all(lane.state == "live" for lane in daemon.lanes):  # noqa: ASYNC110  (looking costs it nothing)
+        while not all(lane.state == "live" for lane in daemon.lanes):
             await asyncio.sleep(0.001)
         say(ready=True)
         await until_stdin_ends()

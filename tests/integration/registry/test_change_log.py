@@ -137,6 +137,7 @@ async def test_the_daemon_does_not_tail_itself(store: MetadataStore, log: Log) -
     await store.record_intents(["a"], purpose="p", owner="o")
     await store.complete_intents(["a"])
     assert await store.take_daemon_lease("astha", "one", 1_000)
+    await store.record_source_identity("registry", "x")
     assert log.new() == []
 
 

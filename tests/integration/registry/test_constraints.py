@@ -118,6 +118,7 @@ VIOLATIONS = [
     "tag, NULL, 0, 0 FROM table_snapshots",
     "INSERT INTO ledger SELECT * FROM ledger",
     "INSERT INTO daemon_lease SELECT * FROM daemon_lease",
+    "INSERT INTO source_identity SELECT * FROM source_identity",
     "INSERT INTO upload_intents SELECT * FROM upload_intents",
     "INSERT INTO files_awaiting_deletion SELECT id + 1, table_id, file_path, 0, reason, file, 0 "
     "FROM files_awaiting_deletion",
