@@ -153,13 +153,13 @@ class Daemon:
         match batch:
             case Gap(reason):
                 self.router.start_over()
-                self.ledger.start_over(reason, self.lanes)
+                for lane in self.lanes:
+                    lane.start_over(reason)
             case Progress(position):
                 self._received = position
                 self.router.passed(position)
-            case Started(position, history):
-                self._received = position
-                self.ledger.start_at(position, history, self.lanes)
+            case Started(position):
+                self.ledger.start_at(position, self.lanes)
                 self._streaming.set()
             case _:
                 self._received = batch[-1].position

@@ -33,6 +33,7 @@ from registry.models import (
     Segment,
     SnapshotStatus,
     SnapshotTrigger,
+    SourceIdentity,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -360,6 +361,10 @@ class DaemonBooks(Protocol):
         ...
 
     async def forget_component(self, component: str) -> None: ...
+
+    async def get_source_identity(self, name: str) -> SourceIdentity | None: ...
+
+    async def record_source_identity(self, name: str, identity: str) -> None: ...
 
 
 class ConsistentRead(Protocol):

@@ -20,7 +20,7 @@ __all__ = [
     "ColumnStats", "FileOperation", "LakeTable", "SnapshotStatus", "SnapshotTrigger", "TableFile", "TableMetadata",
     "TableSnapshot", "TableStats", "TableStatus",
     # the daemon's own
-    "DaemonLease", "FileAwaitingDeletion", "LedgerEntry", "UploadIntent",
+    "DaemonLease", "FileAwaitingDeletion", "LedgerEntry", "SourceIdentity", "UploadIntent",
     # all
     "OWN", "PUBLISHED", "Row",
 ]  # fmt: skip
@@ -242,7 +242,6 @@ class LedgerEntry(Row, frozen=True, gc=False):
 
     component: str
     position: int | None
-    history: str | None  # of which server or file that is a position
     place: Document | None  # what its last refresh contained, while the stream has not passed it
     tables: Document  # what it subscribed to then
     state: str
@@ -260,6 +259,17 @@ class DaemonLease(Row, frozen=True, gc=False):
     epoch: int
     acquired_at: int
     expires_at: int
+
+
+class SourceIdentity(Row, frozen=True, gc=False):
+    """Which history the ledger's positions belong to: a restored or promoted server has another."""
+
+    table = "source_identity"
+    key = ("name",)
+
+    name: str
+    identity: str
+    recorded_at: int
 
 
 class UploadIntent(Row, frozen=True, gc=False):
@@ -295,5 +305,5 @@ PUBLISHED: tuple[type[Row], ...] = (
 )  # fmt: skip
 """Tables whose changes the daemon distributes, parents before children."""
 
-OWN: tuple[type[Row], ...] = (LedgerEntry, DaemonLease, UploadIntent, FileAwaitingDeletion)
+OWN: tuple[type[Row], ...] = (LedgerEntry, DaemonLease, SourceIdentity, UploadIntent, FileAwaitingDeletion)
 """Tables of the daemon and its components: never published, the daemon does not tail itself."""

@@ -363,7 +363,6 @@ ledger = _table(
     "ledger",
     Column("component", Words, primary_key=True),
     _big("position", null=True),
-    _text("history", null=True),
     _document("place", null=True),
     _document("tables"),
     _text("state"),
@@ -380,6 +379,13 @@ daemon_lease = _table(
     _big("acquired_at"),
     _big("expires_at"),
     _at_least("epoch", 1),
+)
+
+source_identity = _table(
+    "source_identity",
+    Column("name", Words, primary_key=True),
+    _text("identity"),
+    _big("recorded_at"),
 )
 
 upload_intents = _table(

@@ -18,6 +18,7 @@ from registry.models import (
     PartitionLease,
     Row,
     Segment,
+    SourceIdentity,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -78,8 +79,9 @@ ONE_OF_EACH: tuple[Row, ...] = (
               Document('{"1":{"value_count":10}}'), "compaction", "swap-1", _NOW, _NOW),
     TableStats(14, 11, "d=1", 10, 1, 1_000, _NOW, _NOW, _NOW),
     TableSnapshot(15, 11, 2**62, _NOW, None, EMPTY, 0, "manual", "created", "v1", None, _NOW, _NOW),
-    LedgerEntry("compactor", 42, "1/1", Document('{"last":41}'), Document('["a"]'), "live", False, None, _NOW),
+    LedgerEntry("compactor", 42, Document('{"last":41}'), Document('["table_files"]'), "live", False, None, _NOW),
     DaemonLease("astha", "host-1", 2, _NOW, _NOW + 1),
+    SourceIdentity("registry", "system-1/1", _NOW),
     UploadIntent("s3://lake/t/g.parquet", "insert", "writer-1", _NOW),
     FileAwaitingDeletion(16, 11, "s3://lake/t/h.parquet", 5, "compaction swap-1", EMPTY, _NOW),
 )  # fmt: skip

@@ -32,7 +32,6 @@ class Ledger:
         self._written: dict[str, LedgerEntry] = {}
         self._calls: dict[str, int] = {}  # of each lane, when its page was written
         self._members: set[str] = set()  # lanes whose position counts
-        self._history: str | None = None  # that positions are about; None until the source has started
         self.acknowledged = Position(0)
 
     async def open(self, lanes: Sequence[Lane]) -> None:
@@ -53,28 +52,11 @@ class Ledger:
                 lane.resume_at(Position(entry.position), contained)
                 self._members.add(lane.name)
 
-    def start_over(self, reason: str, lanes: Sequence[Lane]) -> None:
-        """The stream has a gap: nobody goes on from where it was."""
-        self._history = None
-        self._members.clear()
-        self.acknowledged = Position(0)
-        for lane in lanes:
-            lane.start_over(reason)
-
-    def start_at(self, position: Position, history: str, lanes: Sequence[Lane]) -> None:
-        """The source goes on from here: whoever stopped before it, or in another history, has missed something."""
-        if self._history not in (None, history):
-            self.start_over(f"the history of the source was {self._history} and is {history} now", lanes)
-        first, self._history = self._history is None, history
+    def start_at(self, position: Position, lanes: Sequence[Lane]) -> None:
+        """The source goes on from here: whoever stopped before it has missed something."""
         self.acknowledged = max(self.acknowledged, position)
         for lane in lanes:
-            entry = self._written.get(lane.name)
-            if lane.state is not LaneState.LIVE or not first:
-                continue
-            if entry is None or entry.history != history:
-                self._members.discard(lane.name)
-                lane.start_over(f"its position is of another history than {history}")
-            elif lane.position < position:
+            if lane.state is LaneState.LIVE and lane.position < position:
                 self._members.discard(lane.name)
                 lane.refresh(f"the source starts at {position}, after this component's {lane.position}")
 
@@ -126,7 +108,6 @@ class Ledger:
         return LedgerEntry(
             component=lane.name,
             position=lane.position if member else None,
-            history=self._history if member else None,
             place=lane.contained.document() if member and lane.contained is not None else None,
             tables=Document.of(sorted(lane.tables)),
             state=str(lane.state),

@@ -24,13 +24,9 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """Connected, or connected again: everything after this position will come, some of it maybe again.
-
-    `history` names what the positions belong to: a restored or promoted server has another, so has another file.
-    """
+    """Connected, or connected again: everything after this position will come, some of it maybe again."""
 
     position: Position
-    history: str
 
 
 Batch: TypeAlias = "Sequence[Transaction] | Gap | Progress | Started"

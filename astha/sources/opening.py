@@ -16,7 +16,7 @@ async def open_source(url: str, store: MetadataStore, settings: PostgresSourceSe
     """PostgreSQL remembers in its slot where we are; for SQLite the ledger does."""
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":
-        return PostgresSource(parsed.render_as_string(hide_password=False), settings, clock)
+        return PostgresSource(parsed.render_as_string(hide_password=False), store, settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
     return SqliteSource(url, acknowledged=await _held_position(store), limits=limits)
 

@@ -21,7 +21,7 @@ TABLES = Document('["table_files"]')
 
 
 def _entry(component: str, position: int | None = 1) -> LedgerEntry:
-    return LedgerEntry(component, position, "1/1", Document('{"last":1}'), TABLES, "live", False, None, 1)
+    return LedgerEntry(component, position, Document('{"last":1}'), TABLES, "live", False, None, 1)
 
 
 async def _lead(store: MetadataStore, holder: str = "one") -> DaemonLease:
@@ -79,8 +79,8 @@ async def test_a_renewal_keeps_the_epoch_and_a_paused_leader_is_fenced(
 async def test_the_ledger_is_kept_whole(store: MetadataStore) -> None:
     lease = await _lead(store)
     entries = [
-        LedgerEntry("a", None, None, None, TABLES, "broken", True, "it's down", 5),
-        LedgerEntry("b", 2**62, "1/2", Document('{"running":[1],"xmax":2}'), TABLES, "live", False, None, 6),
+        LedgerEntry("a", None, None, TABLES, "broken", True, "it's down", 5),
+        LedgerEntry("b", 2**62, Document('{"running":[1],"xmax":2}'), TABLES, "live", False, None, 6),
     ]
     await store.write_ledger(entries[::-1], lease)
     assert await store.read_ledger() == entries
@@ -94,12 +94,24 @@ async def test_the_ledger_is_kept_whole(store: MetadataStore) -> None:
         await store.write_ledger([], lease)
 
 
+async def test_source_identity(store: MetadataStore, clock: ManualClock) -> None:
+    assert await store.get_source_identity("registry") is None
+    await store.record_source_identity("registry", "system-1")
+    clock.advance(5)
+    await store.record_source_identity("registry", "system-2")
+    found = await store.get_source_identity("registry")
+    assert found is not None
+    assert (found.identity, found.recorded_at) == ("system-2", clock.now_ms())
+
+
 async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refused: Refused) -> None:
     lease = await _lead(store)
     async with unchanged(store):
         for name in BAD_NAMES:
             await refused(store.take_daemon_lease(name, "one", TTL), "name", name)
             await refused(store.get_daemon_lease(name), "name", name)
+            await refused(store.get_source_identity(name), "name", name)
+            await refused(store.record_source_identity(name, "x"), "name", name)
             await refused(store.forget_component(name), "component", name)
             await refused(store.write_ledger([_entry("a"), _entry(name)], lease), "component", name)
         for number in [*BAD_COUNTS, 0]:
@@ -109,6 +121,7 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
             await refused(store.write_ledger([_entry("a"), _entry("b", number)], lease), "position", number)
         for text in ("", "nul\0", "\ud800"):
             await refused(store.take_daemon_lease("astha", text, TTL), "holder", text)
+            await refused(store.record_source_identity("registry", text), "identity", text)
             if text:
                 bad = msgspec.structs.replace(_entry("a"), reason=text)
                 await refused(store.write_ledger([bad], lease), "reason", text)

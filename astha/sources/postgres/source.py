@@ -24,6 +24,7 @@ from astha.sources.postgres.slot import (
     slot_status,
 )
 from astha.sources.postgres.stream import ReplicationStream
+from registry.contract import MetadataStore
 from registry.models import PUBLISHED, Row
 from registry.position import Position
 from registry.schema import PUBLICATION
@@ -50,14 +51,14 @@ class PostgresSourceSettings(BaseModel):
 class PostgresSource:
     """Reads one registry through one slot. The slot is the memory: it starts where it was last acknowledged."""
 
-    def __init__(self, conninfo: str, settings: PostgresSourceSettings, clock: LoopClock) -> None:
+    def __init__(self, conninfo: str, store: MetadataStore, settings: PostgresSourceSettings, clock: LoopClock) -> None:
         self._conninfo = conninfo
+        self._store = store
         self._settings = settings
         self._clock = clock
         self._stream: ReplicationStream | None = None
         self._acknowledged = Position(0)
         self._received = Position(0)
-        self._history = ""
         self._slot: SlotStatus | None = None
         self._detail: str | None = "not started"
 
@@ -72,7 +73,7 @@ class PostgresSource:
                     log.warning("the stream has a gap: everybody refreshes", reason=gap.reason)
                     yield gap
                 assert self._stream is not None  # noqa: S101  (_connect opened it)
-                yield Started(self._acknowledged, self._history)
+                yield Started(self._acknowledged)
                 watch = asyncio.create_task(self._watch_slot(), name="replication slot")
                 try:
                     async for batch in self._stream.batches(Decoder(kinds, self._settings.schema_name, limits)):
@@ -115,17 +116,19 @@ class PostgresSource:
         settings = self._settings
         stream = await ReplicationStream.open(self._conninfo, self._clock)
         try:
-            history = "{}/{}".format(*await stream.identify())
-            gap: Gap | None = None
+            identity = "{}/{}".format(*await stream.identify())
             async with connected(self._conninfo) as connection:
                 await require_publication(connection, settings.publication, sorted(tables))
+                gap = await self._compare_identity(identity)
                 try:
                     start = await prepare_slot(connection, settings.slot)
                 except SourceReset as reset:
                     start = await create_slot(connection, settings.slot)
-                    gap = Gap(str(reset))
-                if gap is not None or history != self._history:
-                    self._acknowledged = start  # what we knew before is of no use here
+                    gap = gap or Gap(str(reset))
+                if gap is not None:
+                    # Recorded only now: had we died before, the next start would find the gap again.
+                    await self._store.record_source_identity(settings.slot, identity)
+                    self._acknowledged = start
                 version = protocol_version(connection.info.server_version)
             self._acknowledged = max(self._acknowledged, start)
             await stream.start(
@@ -137,9 +140,19 @@ class PostgresSource:
         except BaseException:
             await stream.close()
             raise
-        self._stream, self._history, self._detail = stream, history, None
-        log.info("streaming", slot=settings.slot, position=self._acknowledged, server=history)
+        self._stream = stream
+        self._detail = None
+        log.info("streaming", slot=settings.slot, position=self._acknowledged, server=identity)
         return gap
+
+    async def _compare_identity(self, identity: str) -> Gap | None:
+        """A restored, cloned or promoted server has another history than the one our positions belong to."""
+        recorded = await self._store.get_source_identity(self._settings.slot)
+        if recorded is None:
+            return Gap("first start on this registry")
+        if recorded.identity != identity:
+            return Gap(f"the server's identity and timeline were {recorded.identity} and are {identity} now")
+        return None
 
     async def _disconnect(self) -> None:
         stream, self._stream = self._stream, None

@@ -50,7 +50,9 @@ class LogReader:
     `close`, wait a little and `read` again: whether history was broken meanwhile is found out then.
     """
 
-    def __init__(self, path: Path, tables: frozenset[str], limits: TransactionLimits, start: Position) -> None:
+    def __init__(
+        self, path: Path, tables: frozenset[str], limits: TransactionLimits, start: Position, identity: str | None
+    ) -> None:
         self.identity: FileIdentity | None = None
         self.last = start  # of the log, when it was last looked at
         self.caught_up = False  # whether the last `read` has read it to there
@@ -58,6 +60,7 @@ class LogReader:
         self._path = path
         self._decoder = LogDecoder(tables, limits)
         self._limits = limits
+        self._expected = identity
         self._cursor = start
         self._begun = False
         self._suspicion: str | None = None  # why history may be another
@@ -74,7 +77,9 @@ class LogReader:
             raise OSError(f"{self._path} was replaced while it was opened")
         if self.identity is not None and self.identity != identity:
             self._suspicion = f"{self._path} is another file now"
-        self.identity = identity
+        elif self._expected is not None and self._expected != str(identity):
+            self._suspicion = f"{self._path} is not the file that was read before this start"
+        self.identity, self._expected = identity, None
 
     @property
     def complaint(self) -> str | None:
@@ -108,7 +113,7 @@ class LogReader:
             batches = self._read()
             if not self._begun:
                 self._begun = True
-                batches.insert(0, Started(start, str(self.identity)))
+                batches.insert(0, Started(start))
             return batches
         except FileNotFoundError:
             self._suspicion = f"{self._path} had vanished"
@@ -185,7 +190,7 @@ class LogReader:
         self._decoder.reset()
         self._cursor = self._decoder.reached = self.last
         self.caught_up = True
-        return [Gap(reason), Started(self.last, str(self.identity))]
+        return [Gap(reason), Progress(self.last)]
 
     def _data_version(self) -> int:
         ((version,),) = self._connected().execute("PRAGMA data_version").fetchall()

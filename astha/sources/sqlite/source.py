@@ -32,7 +32,8 @@ class SqliteSource:
     """One tail of one file: two on the same file would take each other's rows away.
 
     A transaction's position is the sequence of its last row; its number is the one that its writer announced, or the
-    negative of its first sequence if none did.
+    negative of its first sequence if none did. `identity` is what `SqliteSource.identity` said when the acknowledged
+    position was recorded: if the file is another one now, the stream begins with a Gap.
 
     After a Gap positions are those of the new history, and only such may be acknowledged.
     """
@@ -42,11 +43,13 @@ class SqliteSource:
         url: str,
         *,
         acknowledged: Position,
+        identity: str | None = None,
         limits: TransactionLimits | None = None,
         settings: TailSettings | None = None,
     ) -> None:
         self._path = sqlite_path(parse_url(url))
         self._acknowledged = self._received = acknowledged
+        self._expected = identity
         self._limits = limits or TransactionLimits()
         self._settings = settings or TailSettings()
         self._trimmer = Trimmer(self._path)
@@ -56,11 +59,16 @@ class SqliteSource:
         self._anew = False  # between a Gap and the position that follows it
         self._file: FileIdentity | None = None  # that positions and acknowledgements are about
 
+    @property
+    def identity(self) -> str | None:
+        """Which file is being read; None before the first batch."""
+        return None if self._file is None else str(self._file)
+
     async def stream(self, tables: frozenset[str]) -> AsyncIterator[Batch]:
         """One at a time. The tables' rows are decoded; of the others only their positions are told (Progress)."""
         if self._tail is not None:
             raise RuntimeError(f"{self._path} is being streamed already")
-        reader = LogReader(self._path, tables, self._limits, self._acknowledged)
+        reader = LogReader(self._path, tables, self._limits, self._acknowledged, self._expected)
         settings = self._settings
         tail = self._tail = Tail(reader, Watch(self._path, settings.pace, inotify=settings.inotify))
         self._trim_due.set()  # what an earlier run left behind
@@ -110,7 +118,7 @@ class SqliteSource:
         """What the trimmer goes by changes together with what the consumer knows."""
         match batch:
             case Gap():
-                self._file = reader.identity
+                self._file, self._expected = reader.identity, None
                 self._received = self._acknowledged = Position(0)
                 self._anew = True
             case Progress(position) | Started(position):

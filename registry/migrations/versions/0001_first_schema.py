@@ -33,6 +33,7 @@ TABLES = (
     "daemon_lease",
     "files_awaiting_deletion",
     "ledger",
+    "source_identity",
     "tables",
     "topics",
     "upload_intents",
@@ -142,7 +143,6 @@ def _create_tables() -> None:
         "ledger",
         sa.Column("component", Words, nullable=False),
         sa.Column("position", Big, nullable=True),
-        sa.Column("history", Words, nullable=True),
         sa.Column("place", DocumentType, nullable=True),
         sa.Column("tables", DocumentType, nullable=False),
         sa.Column("state", Words, nullable=False),
@@ -150,10 +150,18 @@ def _create_tables() -> None:
         sa.Column("reason", Words, nullable=True),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("component", name=op.f("pk_ledger")),
+        sa.CheckConstraint("json_valid(tables)", name=op.f("ck_ledger_tables_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("place IS NULL OR json_valid(place)", name=op.f("ck_ledger_place_json")).ddl_if(
             dialect="sqlite"
         ),
-        sa.CheckConstraint("json_valid(tables)", name=op.f("ck_ledger_tables_json")).ddl_if(dialect="sqlite"),
+        sqlite_strict=True,
+    )
+    op.create_table(
+        "source_identity",
+        sa.Column("name", Words, nullable=False),
+        sa.Column("identity", Words, nullable=False),
+        sa.Column("recorded_at", Big, nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_source_identity")),
         sqlite_strict=True,
     )
     op.create_table(
@@ -171,11 +179,11 @@ def _create_tables() -> None:
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tables")),
         sa.UniqueConstraint("database", "name", name=op.f("uq_tables_database_name")),
-        sa.CheckConstraint("row_count >= 0", name=op.f("ck_tables_row_count")),
+        sa.CheckConstraint("total_size >= 0", name=op.f("ck_tables_total_size")),
         sa.CheckConstraint("file_count >= 0", name=op.f("ck_tables_file_count")),
+        sa.CheckConstraint("row_count >= 0", name=op.f("ck_tables_row_count")),
         sa.CheckConstraint("\"status\" IN ('active', 'dropping')", name=op.f("ck_tables_status")),
         sa.CheckConstraint("database <> '' AND name <> ''", name=op.f("ck_tables_name")),
-        sa.CheckConstraint("total_size >= 0", name=op.f("ck_tables_total_size")),
         sqlite_strict=True,
         sqlite_autoincrement=True,
     )
@@ -188,10 +196,10 @@ def _create_tables() -> None:
         sa.Column("created_at", Big, nullable=False),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_topics")),
-        sa.CheckConstraint("json_valid(config)", name=op.f("ck_topics_config_json")).ddl_if(dialect="sqlite"),
-        sa.CheckConstraint("partition_count >= 1", name=op.f("ck_topics_partition_count")),
         sa.CheckConstraint("name <> ''", name=op.f("ck_topics_name")),
         sa.CheckConstraint("retention_ms >= 0", name=op.f("ck_topics_retention_ms")),
+        sa.CheckConstraint("partition_count >= 1", name=op.f("ck_topics_partition_count")),
+        sa.CheckConstraint("json_valid(config)", name=op.f("ck_topics_config_json")).ddl_if(dialect="sqlite"),
         sqlite_strict=True,
     )
     op.create_table(
@@ -245,10 +253,10 @@ def _create_tables() -> None:
             dialect="sqlite"
         ),
         sa.CheckConstraint("json_valid(schema)", name=op.f("ck_table_metadata_schema_json")).ddl_if(dialect="sqlite"),
-        sa.CheckConstraint("schema_version >= 1", name=op.f("ck_table_metadata_schema_version")),
         sa.CheckConstraint("json_valid(partition_by)", name=op.f("ck_table_metadata_partition_by_json")).ddl_if(
             dialect="sqlite"
         ),
+        sa.CheckConstraint("schema_version >= 1", name=op.f("ck_table_metadata_schema_version")),
         sa.CheckConstraint("json_valid(sort_by)", name=op.f("ck_table_metadata_sort_by_json")).ddl_if(dialect="sqlite"),
         sqlite_strict=True,
         sqlite_autoincrement=True,
@@ -273,6 +281,9 @@ def _create_tables() -> None:
         sa.ForeignKeyConstraint(
             ["table_id"], ["tables.id"], name=op.f("fk_table_snapshots_table_id"), ondelete="CASCADE"
         ),
+        sa.CheckConstraint(
+            "\"trigger\" IN ('manual', 'time', 'size', 'query')", name=op.f("ck_table_snapshots_trigger")
+        ),
         sa.CheckConstraint("json_valid(summary)", name=op.f("ck_table_snapshots_summary_json")).ddl_if(
             dialect="sqlite"
         ),
@@ -280,9 +291,6 @@ def _create_tables() -> None:
             "\"status\" IN ('requested', 'created', 'failed', 'expired')", name=op.f("ck_table_snapshots_status")
         ),
         sa.CheckConstraint("status <> 'created' OR snapshot_id IS NOT NULL", name=op.f("ck_table_snapshots_created")),
-        sa.CheckConstraint(
-            "\"trigger\" IN ('manual', 'time', 'size', 'query')", name=op.f("ck_table_snapshots_trigger")
-        ),
         sqlite_strict=True,
         sqlite_autoincrement=True,
     )
@@ -309,9 +317,9 @@ def _create_tables() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_table_stats")),
         sa.UniqueConstraint("table_id", "partition_path", name=op.f("uq_table_stats_table_id_partition_path")),
         sa.ForeignKeyConstraint(["table_id"], ["tables.id"], name=op.f("fk_table_stats_table_id"), ondelete="CASCADE"),
-        sa.CheckConstraint("file_count >= 0", name=op.f("ck_table_stats_file_count")),
         sa.CheckConstraint("row_count >= 0", name=op.f("ck_table_stats_row_count")),
         sa.CheckConstraint("total_size >= 0", name=op.f("ck_table_stats_total_size")),
+        sa.CheckConstraint("file_count >= 0", name=op.f("ck_table_stats_file_count")),
         sqlite_strict=True,
         sqlite_autoincrement=True,
     )
@@ -347,16 +355,16 @@ def _create_tables() -> None:
         sa.Column("epoch", Big, nullable=False),
         sa.PrimaryKeyConstraint("topic", "partition_id", name=op.f("pk_partition_leases")),
         sa.ForeignKeyConstraint(
-            ["topic", "partition_id"],
-            ["partitions.topic", "partitions.partition_id"],
-            name=op.f("fk_partition_leases_topic_partition_id"),
-            ondelete="CASCADE",
-        ),
-        sa.ForeignKeyConstraint(
             ["leader_agent_id"],
             ["agents.agent_id"],
             name=op.f("fk_partition_leases_leader_agent_id"),
             ondelete="SET NULL",
+        ),
+        sa.ForeignKeyConstraint(
+            ["topic", "partition_id"],
+            ["partitions.topic", "partitions.partition_id"],
+            name=op.f("fk_partition_leases_topic_partition_id"),
+            ondelete="CASCADE",
         ),
         sa.CheckConstraint("epoch >= 1", name=op.f("ck_partition_leases_epoch")),
         sqlite_strict=True,
@@ -385,10 +393,10 @@ def _create_tables() -> None:
             name=op.f("fk_segments_topic_partition_id"),
             ondelete="CASCADE",
         ),
-        sa.CheckConstraint("size_bytes >= 0", name=op.f("ck_segments_size_bytes")),
         sa.CheckConstraint("base_offset >= 0", name=op.f("ck_segments_base_offset")),
         sa.CheckConstraint("end_offset >= base_offset", name=op.f("ck_segments_end_offset")),
         sa.CheckConstraint("record_count >= 0", name=op.f("ck_segments_record_count")),
+        sa.CheckConstraint("size_bytes >= 0", name=op.f("ck_segments_size_bytes")),
         sa.CheckConstraint("byte_offset >= 0", name=op.f("ck_segments_byte_offset")),
         sqlite_strict=True,
         sqlite_autoincrement=True,

@@ -1,4 +1,4 @@
-"""The daemon's own books: who leads, and what each component has done."""
+"""The daemon's own books: who leads, what each component has done, whose history this is."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, delete, or_, select, update
 
 from registry import checks
 from registry.errors import Fenced
-from registry.models import DaemonLease, LedgerEntry
-from registry.schema import daemon_lease, ledger
+from registry.models import DaemonLease, LedgerEntry, SourceIdentity
+from registry.schema import daemon_lease, ledger, source_identity
 from registry.stores.sql.base import SqlBase, select_rows
 
 
@@ -76,13 +76,27 @@ class SqlDaemonBooks(SqlBase):
         checks.name("component", component)
         await self._write(delete(ledger).where(ledger.c.component == component))
 
+    async def get_source_identity(self, name: str) -> SourceIdentity | None:
+        checks.name("name", name)
+        return await self._row(SourceIdentity, select_rows(SourceIdentity).where(source_identity.c.name == name))
+
+    async def record_source_identity(self, name: str, identity: str) -> None:
+        checks.name("name", name)
+        checks.filled("identity", identity)
+        values = {"name": name, "identity": identity, "recorded_at": self._clock.now_ms()}
+        statement = self._insert(source_identity).values(values)
+        await self._write(
+            statement.on_conflict_do_update(
+                index_elements=[source_identity.c.name],
+                set_={key: statement.excluded[key] for key in ("identity", "recorded_at")},
+            )
+        )
+
 
 def _check_entry(entry: LedgerEntry) -> None:
     checks.name("component", entry.component)
     checks.optional("position", entry.position, checks.whole)
-    checks.optional("history", entry.history, checks.text)
     checks.optional("place", entry.place, checks.filled)
-    checks.filled("tables", entry.tables)
     checks.filled("state", entry.state)
     checks.flag("refresh_owed", entry.refresh_owed)
     checks.optional("reason", entry.reason, checks.text)
