@@ -10,10 +10,9 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-import msgspec
-
 from astha.errors import DecodeError
 from astha.events import Commit, Event, Operation, Transaction
+from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.relations import (
     DecodeRow,
     Relation,
@@ -41,13 +40,6 @@ _NEW, _OLD = b"NO"
 _NONE: frozenset[str] = frozenset()
 
 Handler: TypeAlias = Callable[[bytes], None]
-
-
-class TransactionLimits(msgspec.Struct, frozen=True):
-    """Beyond these a transaction is not held in memory, and those it concerns refresh instead."""
-
-    events: int = 100_000
-    size_bytes: int = 64 * 1024 * 1024
 
 
 class Decoder:

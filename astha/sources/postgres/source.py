@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from astha.clock import LoopClock
 from astha.errors import DecodeError, SourceError, SourceLost, SourceReset
 from astha.sources.contract import Batch, Gap, SourceStatus, Started
-from astha.sources.postgres.decode import Decoder, TransactionLimits
+from astha.sources.limits import TransactionLimits
+from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.slot import (
     SlotStatus,
     connected,
