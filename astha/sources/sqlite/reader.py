@@ -215,6 +215,19 @@ class LogReader:
         return self._connection
 
 
+def oldest(path: Path) -> Position:
+    """What comes just before the oldest change that the log still has."""
+    connection = connect(path, _BUSY_S)
+    try:
+        ((position,),) = connection.execute(
+            "SELECT coalesce((SELECT min(sequence) - 1 FROM change_log), max(seq), 0) "
+            "FROM sqlite_sequence WHERE name = 'change_log'"
+        ).fetchall()
+        return Position(position)
+    finally:
+        connection.close()
+
+
 def connect(path: Path, busy_s: float) -> sqlite3.Connection:
     """Never creates the file: a registry that is not there yet is somebody else's to make."""
     return sqlite3.connect(
