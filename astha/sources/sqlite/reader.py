@@ -101,7 +101,7 @@ class LogReader:
     def read(self) -> list[Batch]:
         """What the next stretch of the log completes: nothing, if it lies within one transaction or is empty.
 
-        The first time also the position that reading starts from, to say that it does.
+        The first time also the position that reading starts from, to say that it does (or a Gap, if it can't).
         """
         try:
             if self._connection is None or FileIdentity.of(self._path) != self.identity:
@@ -111,9 +111,9 @@ class LogReader:
             self._version = self._data_version()  # before the reading, so that no commit falls in between
             start = self._cursor
             batches = self._read()
-            if not self._begun:
-                self._begun = True
+            if not self._begun and not any(isinstance(batch, Gap) for batch in batches):
                 batches.insert(0, Progress(start))
+            self._begun = True
             return batches
         except FileNotFoundError:
             self._suspicion = f"{self._path} had vanished"

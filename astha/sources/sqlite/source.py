@@ -52,23 +52,23 @@ class SqliteSource:
         self._expected = identity
         self._limits = limits or TransactionLimits()
         self._settings = settings or TailSettings()
-        self._trimmer = Trimmer(self._path)
+        self._trimmer = Trimmer(self._path, acknowledged)
         self._trim_due = asyncio.Event()
-        self._trimmer.trimmed = acknowledged
         self._tail: Tail | None = None
         self._anew = False  # between a Gap and the position that follows it
         self._file: FileIdentity | None = None  # that positions and acknowledgements are about
 
     @property
     def identity(self) -> str | None:
-        """Which file is being read; None before the first batch."""
+        """Which file the positions are of; None before the first batch."""
         return None if self._file is None else str(self._file)
 
     async def stream(self, tables: frozenset[str]) -> AsyncIterator[Batch]:
         """One at a time. The tables' rows are decoded; of the others only their positions are told (Progress)."""
         if self._tail is not None:
             raise RuntimeError(f"{self._path} is being streamed already")
-        reader = LogReader(self._path, tables, self._limits, self._acknowledged, self._expected)
+        expected = self.identity or self._expected
+        reader = LogReader(self._path, tables, self._limits, self._acknowledged, expected)
         settings = self._settings
         tail = self._tail = Tail(reader, Watch(self._path, settings.pace, inotify=settings.inotify))
         self._trim_due.set()  # what an earlier run left behind

@@ -316,6 +316,16 @@ async def test_another_file_than_at_the_last_run(registry_path: Path, tmp_path: 
         await follower.until(lambda: len(follower.gaps) == 1, "the gap")
 
 
+async def test_another_file_than_at_the_last_stream(registry_path: Path, tmp_path: Path) -> None:
+    one = source(registry_path)
+    async with Follower(one) as follower:
+        await follower.until(lambda: one.identity is not None, "an identity")
+    shutil.copyfile(registry_path, tmp_path / "copy.db")
+    shutil.move(tmp_path / "copy.db", registry_path)
+    async with Follower(one) as follower:
+        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
+
+
 async def test_a_gap_goes_on_exactly_where_a_later_snapshot_ends(
     registry_path: Path, tmp_path: Path, store: MetadataStore
 ) -> None:
