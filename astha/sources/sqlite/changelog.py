@@ -1,147 +1,176 @@
-"""The change log's rows, decoded: one stretch of the log is one statement, one JSON text and one decoding.
+"""The change log, decoded: rows of the log in, whole transactions out. No I/O here.
 
-SQLite puts the text together, so that a thousand rows cost one hop out of the interpreter lock instead of a thousand:
-with a busy event loop beside it, a reader that fetches row by row waits for the lock at each of them. msgspec then
-builds the registry's models from it, without anything in between. Each entry is an array whose first element names
-operation and table, which is how the decoder knows the model and which images there must be:
-
-    ["INSERT topics", sequence, transaction_number, changed_at, size, null, {"name": ...}]
-    ["", sequence, transaction_number, changed_at, "table"]       a table that nobody subscribes to
+JSON becomes the registry's models with nothing in between; a transaction that outgrows its limits keeps no events, only
+the names of the tables it touched; tables nobody subscribes to are not decoded at all.
 """
 
 from __future__ import annotations
 
-from types import GenericAlias
-from typing import Any, ClassVar, Union, cast
+import logging
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import msgspec
 
 from astha.errors import ConfigError, DecodeError
-from astha.events import Operation
+from astha.events import Commit, Event, Operation, Transaction
+from astha.sources.limits import TransactionLimits
 from registry.documents import Document
 from registry.models import PUBLISHED, Row
+from registry.position import Position
+
+log = logging.getLogger(__name__)
+
+LogRow: TypeAlias = tuple[int, int | None, int, str, str, str | None, str | None]
+"""sequence, transaction number, time in ms, table, operation, row before, row after"""
+DecodeImage: TypeAlias = Callable[[str], Row]
 
 _KINDS = {kind.table: kind for kind in PUBLISHED}
+_INSERT, _UPDATE, _DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 
-_LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'change_log'"
-_NUMBERS = "sequence, ifnull(transaction_number, 'null'), changed_at"
-_HEADER = f"printf('[\"\",%d,%s,%d,%s]', {_NUMBERS}, json_quote(table_name))"
-# As blobs, or length() would count characters; printf copies faster than a chain of || does.
-_SIZE = "ifnull(length(CAST(before AS BLOB)), 0) + ifnull(length(CAST(after AS BLOB)), 0)"
-_WHOLE = (
-    f"printf('[\"%s %s\",%d,%s,%d,%d,%s,%s]', operation, table_name, {_NUMBERS}, {_SIZE}, "
-    "ifnull(before, 'null'), ifnull(after, 'null'))"
+LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'change_log'"
+"""How many rows were ever written, whether or not they have been trimmed since."""
+
+_SELECT = (
+    "SELECT sequence, transaction_number, changed_at, table_name, operation, {}, {} "
+    "FROM change_log WHERE sequence > ? ORDER BY sequence LIMIT ?"
 )
-
-
-class Change(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One row of the log. `transaction_number` is None for writers that don't announce theirs."""
-
-    sequence: int
-    transaction_number: int | None
-    changed_at: int
-
-
-class RowChange(Change, array_like=True, frozen=True, gc=False):
-    """With its images. Of each table and operation there is a subclass that says what they are."""
-
-    operation: ClassVar[Operation]
-    table: ClassVar[str]
-
-    size_bytes: int
-    before: Row | None
-    after: Row | None
-
-
-class Header(Change, array_like=True, frozen=True, gc=False, tag=""):
-    """Without: of a table that nobody subscribes to, or because the images can't be had."""
-
-    table: str
-
-
-class Stretch(msgspec.Struct, frozen=True, gc=False):
-    """What one statement saw: the rows after a sequence, up to a number of them, and where the log ended then.
-
-    `entries` is JSON. `last` counts all rows that were ever written, whether or not they have been trimmed.
-    """
-
-    last: int
-    count: int
-    first: int | None
-    end: int | None
-    entries: str | None
-
-    @property
-    def reaches_the_end(self) -> bool:
-        return self.end is None or self.end >= self.last
-
-    @property
-    def has_holes(self) -> bool:
-        return self.first is not None and self.end is not None and self.end - self.first + 1 != self.count
+HEADERS = _SELECT.format("NULL", "NULL")
+"""Rows without their images."""
 
 
 class LogDecoder:
-    """For one set of tables: the statement that reads them, and what turns its answer into rows."""
+    """Feed it the log in order; it answers transactions once their end is known.
 
-    def __init__(self, tables: frozenset[str]) -> None:
+    The end is the next transaction's first row, or the end of the log: a commit shows whole or not at all, so `finish`
+    may be called whenever one snapshot has been read to its end. Consecutive rows without a number are one transaction;
+    its number is the negative of its first sequence, which no announced one can be.
+
+    A row without images, or with images that can't be decoded, stops nobody: its table becomes `unlisted`, so that who
+    subscribes to it refreshes.
+    """
+
+    def __init__(self, tables: frozenset[str], limits: TransactionLimits) -> None:
         unknown = sorted(tables - _KINDS.keys())
         if unknown:
             raise ConfigError(f"not published, so there is nothing to subscribe to: {', '.join(unknown)}")
-        listed = ", ".join(f"'{table}'" for table in sorted(tables))
-        self.statement = _stretch(f"CASE WHEN table_name IN ({listed}) THEN {_WHOLE} ELSE {_HEADER} END")
-        kinds = [_change(_KINDS[table], operation) for table in sorted(tables) for operation in Operation]
-        either: Any = Union  # of types made at run time
-        entries: Any = GenericAlias(list, (either[(*kinds, Header)],))
-        # Not strict, because SQLite's booleans are 0 and 1. Its tables are, so nothing else profits from that.
-        self._decoder: msgspec.json.Decoder[list[RowChange | Header]] = msgspec.json.Decoder(
-            entries, strict=False, dec_hook=_document
-        )
+        self.statement = _statement(tables)
+        self.reached: Position | None = None  # where the last complete transaction ends, whosever tables it touched
+        self.complaint: str | None = None  # about the last row that could not be decoded
+        self._limits = limits
+        self._decoders = {table: image_decoder(_KINDS[table]) for table in tables}
+        self.reset()
 
-    def decode(self, stretch: Stretch) -> list[RowChange | Header]:
-        """All or nothing: DecodeError if a single entry is not what its table's model needs."""
-        if stretch.entries is None:
+    def reset(self) -> None:
+        """Forget the open transaction."""
+        self._commit: Commit | None = None
+        self._number: int | None = None
+        self._last: LogRow | None = None
+        self._events: list[Event[Row]] = []
+        self._tables: set[str] = set()
+        self._unlisted: set[str] = set()
+        self._size = 0
+        self._oversized = False
+
+    @property
+    def oversized(self) -> bool:
+        """The open transaction keeps no events any more: `HEADERS` are enough to follow it."""
+        return self._oversized
+
+    def continues(self, row: LogRow) -> bool:
+        """Whether the open transaction goes on with this row."""
+        return self._commit is not None and row[1] == self._number
+
+    def feed(self, rows: Iterable[LogRow]) -> list[Transaction]:
+        """The transactions that these rows complete, but for those that touched nothing subscribed to."""
+        done: list[Transaction] = []
+        commit, number, last, decoders = self._commit, self._number, self._last, self._decoders
+        for row in rows:
+            if commit is None or row[1] != number:
+                self._last = last
+                done += self.finish()
+                commit, number = self._begin(row), row[1]
+            last = row
+            table = row[3]
+            decode = decoders.get(table)
+            if decode is None:
+                continue
+            self._tables.add(table)
+            if self._oversized:
+                continue
+            try:
+                operation, data, before, size = decode_images(row, decode)
+            except DecodeError as error:
+                self._pass_over(row, error)
+                continue
+            events = self._events
+            events.append(Event(operation, data, before, commit, len(events)))
+            self._size += size
+            if self._size > self._limits.size_bytes or len(events) > self._limits.events:
+                self._oversized = True
+                self._events = []
+        self._last = last
+        return done
+
+    def finish(self) -> list[Transaction]:
+        """The log ended here: the open transaction, if there is one that anybody subscribes to."""
+        commit, last = self._commit, self._last
+        if commit is None or last is None:
             return []
-        where = f"change log, {stretch.count} rows from sequence {stretch.first}"
-        try:
-            changes = self._decoder.decode(f"[{stretch.entries}]")
-        except (msgspec.DecodeError, UnicodeError, TypeError) as error:
-            raise DecodeError(f"{where}: {error}") from error
-        if len(changes) != stretch.count:
-            raise DecodeError(f"{where}: an image that is not one JSON object")
-        return changes
+        commit.position = self.reached = Position(last[0])
+        commit.committed_at = last[2] * 1000
+        commit.count = len(self._events)
+        unlisted = self._tables if self._oversized else self._unlisted
+        tables, events, size = self._tables, self._events, self._size
+        self.reset()
+        return [Transaction(commit, events, frozenset(tables), size, frozenset(unlisted))] if tables else []
+
+    def _begin(self, row: LogRow) -> Commit:
+        sequence, number, changed_at = row[:3]
+        self._number = number
+        self._commit = Commit(-sequence if number is None else number, Position(sequence), changed_at * 1000)
+        return self._commit
+
+    def _pass_over(self, row: LogRow, error: DecodeError) -> None:
+        self._unlisted.add(row[3])
+        self.complaint = str(error)
+        log.warning("who subscribes to %s has to refresh: %s", row[3], error)
 
 
-def _stretch(entry: str) -> str:
-    return (
-        f"SELECT ({_LAST}), count(*), min(sequence), max(sequence), group_concat(entry, ',') FROM "
-        f"(SELECT sequence, {entry} AS entry FROM change_log WHERE sequence > ? ORDER BY sequence LIMIT ?)"
-    )
+def decode_images(row: LogRow, decode: DecodeImage) -> tuple[Operation, Row, Row | None, int]:
+    """Operation, row, row before, size of both. DecodeError, naming row and column, if an image is missing, is one too
+    many or is not what its model needs.
+    """
+    sequence, _, _, table, operation, before, after = row
+    try:
+        if before is None:
+            if after is not None and operation == _INSERT:
+                return _INSERT, decode(after), None, len(after)
+        elif after is None:
+            if operation == _DELETE:
+                gone = decode(before)
+                return _DELETE, gone, gone, len(before)
+        elif operation == _UPDATE:
+            return _UPDATE, decode(after), decode(before), len(before) + len(after)
+    except (msgspec.DecodeError, UnicodeError, TypeError) as error:
+        raise DecodeError(f"change {sequence}, {operation} of {table}: {error}") from error
+    raise DecodeError(f"change {sequence}, {operation} of {table}: rows before and after are not what that needs")
 
 
-HEADERS = _stretch(_HEADER)
-"""Like a decoder's statement, but of every row only the header."""
+def image_decoder(kind: type[Row]) -> DecodeImage:
+    """Columns that the model does not know are ignored.
 
-_headers = msgspec.json.Decoder(list[Header])
-
-
-def decode_headers(stretch: Stretch) -> list[Header]:
-    return [] if stretch.entries is None else _headers.decode(f"[{stretch.entries}]")
+    Not strict, because SQLite's booleans are 0 and 1. Its tables are strict, so nothing else profits from that.
+    """
+    return msgspec.json.Decoder(kind, strict=False, dec_hook=_document).decode
 
 
-def _change(kind: type[Row], operation: Operation) -> type[RowChange]:
-    before = None if operation is Operation.INSERT else kind
-    after = None if operation is Operation.DELETE else kind
-    made = msgspec.defstruct(
-        f"{kind.__name__}{operation.title()}",
-        [("before", before), ("after", after)],
-        bases=(RowChange,),
-        namespace={"operation": operation, "table": kind.table},
-        tag=f"{operation} {kind.table}",
-        array_like=True,
-        frozen=True,
-        gc=False,
-    )
-    return cast("type[RowChange]", made)
+def _statement(tables: frozenset[str]) -> str:
+    if tables == _KINDS.keys():
+        return _SELECT.format("before", "after")
+    # Images that nobody wants are not even loaded.
+    listed = ", ".join(f"'{table}'" for table in sorted(tables))
+    return _SELECT.format(*(f"CASE WHEN table_name IN ({listed}) THEN {image} END" for image in ("before", "after")))
 
 
 def _document(kind: type, value: object) -> object:

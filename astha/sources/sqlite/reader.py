@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
 import msgspec
 
-from astha.errors import DecodeError
 from astha.sources.contract import Batch, Gap, Progress
 from astha.sources.limits import TransactionLimits
-from astha.sources.sqlite.changelog import HEADERS, Header, LogDecoder, RowChange, Stretch, decode_headers
-from astha.sources.sqlite.transactions import Assembler
+from astha.sources.sqlite.changelog import HEADERS, LAST, LogDecoder, LogRow
 from registry.position import Position
 
 log = logging.getLogger(__name__)
 
-_STRETCH_ROWS = 1_000  # decoding them holds the interpreter lock for a millisecond or two
-_STRETCH_BYTES = 1024 * 1024
-_LARGEST_TEXT = 8 * 1024 * 1024  # for several rows together; then fewer are tried
+_AT_ONCE_ROWS = 1_000
+_AT_ONCE_BYTES = 1024 * 1024
 _HEADER_ROWS = 20_000
 _BUSY_S = 1.0
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)  # nothing happened to the file
@@ -61,16 +57,13 @@ class LogReader:
         self.last = start  # of the log, when it was last looked at
         self.caught_up = False  # whether the last `read` has read it to there
         self.row_bytes = 0.0  # a row of the log, about
-        self.complaint: str | None = None  # of the last row that could not be decoded
         self._path = path
-        self._decoder = LogDecoder(tables)
-        self._assembler = Assembler(tables, limits)
+        self._decoder = LogDecoder(tables, limits)
         self._limits = limits
         self._expected = identity
         self._cursor = start
         self._begun = False
         self._suspicion: str | None = None  # why history may be another
-        self._rows = _STRETCH_ROWS
         self._connection: sqlite3.Connection | None = None
         self._version = -1
 
@@ -78,6 +71,7 @@ class LogReader:
         identity = FileIdentity.of(self._path)
         connection = connect(self._path, _BUSY_S)
         connection.execute("PRAGMA query_only = ON")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._limits.size_bytes + _AT_ONCE_BYTES)
         self._connection, self._version = connection, -1
         if FileIdentity.of(self._path) != identity:
             raise OSError(f"{self._path} was replaced while it was opened")
@@ -86,6 +80,11 @@ class LogReader:
         elif self._expected is not None and self._expected != str(identity):
             self._suspicion = f"{self._path} is not the file that was read before this start"
         self.identity, self._expected = identity, None
+
+    @property
+    def complaint(self) -> str | None:
+        """About the last row that could not be decoded."""
+        return self._decoder.complaint
 
     def close(self) -> None:
         if self._connection is not None:
@@ -102,7 +101,7 @@ class LogReader:
     def read(self) -> list[Batch]:
         """What the next stretch of the log completes: nothing, if it lies within one transaction or is empty.
 
-        The first time also the position that reading starts from, to say that it does.
+        The first time also the position that reading starts from, to say that it does (or a Gap, if it can't).
         """
         try:
             if self._connection is None or FileIdentity.of(self._path) != self.identity:
@@ -111,10 +110,10 @@ class LogReader:
             self.caught_up = False
             self._version = self._data_version()  # before the reading, so that no commit falls in between
             start = self._cursor
-            batches = self._read_on() if self._assembler.oversized else self._read()
-            if not self._begun:
-                self._begun = True
+            batches = self._read()
+            if not self._begun and not any(isinstance(batch, Gap) for batch in batches):
                 batches.insert(0, Progress(start))
+            self._begun = True
             return batches
         except FileNotFoundError:
             self._suspicion = f"{self._path} had vanished"
@@ -125,85 +124,73 @@ class LogReader:
             raise
 
     def _read(self) -> list[Batch]:
+        connection = self._connected()
+        connection.execute("BEGIN")  # the first read fixes the snapshot
         try:
-            stretch = self._select(self._decoder.statement, self._rows)
-            reason = self._suspicion or self._break(stretch)
-            if reason:
-                return self._begin_anew(reason)
-            changes = self._decoder.decode(stretch)
-        except (DecodeError, sqlite3.DataError) as error:
-            return self._read_less(error)
-        self._adapt(stretch)
-        return self._advance(changes, stretch.reaches_the_end)
+            ((last,),) = connection.execute(LAST).fetchall()
+            self.last = Position(last)
+            if self._suspicion:
+                return self._begin_anew(self._suspicion)
+            if self.last < self._cursor:
+                found = f"its last change is {self.last}, {self._cursor} had been read"
+                return self._begin_anew(f"{self._path} has gone back: {found}")
+            rows = self._headers(connection) if self._decoder.oversized else self._rows(connection)
+        finally:
+            connection.execute("COMMIT")
+        end = rows[-1][0] if rows else self.last
+        if end - self._cursor != len(rows):
+            found = f"{end - self._cursor - len(rows)} of those from {self._cursor + 1} to {end} are missing"
+            return self._begin_anew(f"{self._path} has lost changes that had not been read: {found}")
+        return self._advance(rows)
 
-    def _read_on(self) -> list[Batch]:
-        """The rest of a transaction that is too large to hold: its headers, and no row of the next."""
-        stretch = self._select(HEADERS, _HEADER_ROWS)
-        reason = self._suspicion or self._break(stretch)
-        if reason:
-            return self._begin_anew(reason)
-        headers = list(takewhile(self._assembler.continues, decode_headers(stretch)))
-        return self._advance(headers, len(headers) < stretch.count or stretch.reaches_the_end)
+    def _rows(self, connection: sqlite3.Connection) -> list[LogRow]:
+        """As many as may be in memory at once."""
+        rows: list[LogRow] = []
+        size = 0
+        cursor = connection.cursor()
+        try:
+            for row in cursor.execute(self._decoder.statement, (self._cursor, _AT_ONCE_ROWS)):
+                rows.append(row)
+                size += len(row[5] or "") + len(row[6] or "")
+                if size > _AT_ONCE_BYTES:
+                    break
+        except sqlite3.DataError as error:  # an image that is larger than a whole transaction may be
+            if not rows:
+                rows = connection.execute(HEADERS, (self._cursor, 1)).fetchall()
+                log.warning("change %d of %s is not loaded: %s", rows[0][0], rows[0][3], error)
+        finally:
+            cursor.close()
+        if rows:
+            self.row_bytes += (size / len(rows) - self.row_bytes) / 4
+        return rows
 
-    def _read_less(self, error: Exception) -> list[Batch]:
-        """Next time fewer rows. A single one that can't be held or understood goes on without its images, which
-        means that who subscribes to its table refreshes.
-        """
-        if self._rows > 1:
-            self._rows = max(self._rows // 8, 1)
-            return []
-        stretch = self._select(HEADERS, 1)
-        headers = decode_headers(stretch)
-        for header in headers:
-            self.complaint = f"change {header.sequence} of {header.table} can't be read, a refresh replaces it: {error}"
-            log.warning("%s", self.complaint)
-        return self._advance(headers, stretch.reaches_the_end)
+    def _headers(self, connection: sqlite3.Connection) -> list[LogRow]:
+        rows: list[LogRow] = connection.execute(HEADERS, (self._cursor, _HEADER_ROWS)).fetchall()
+        return rows
 
-    def _advance(self, changes: Sequence[RowChange | Header], complete: bool) -> list[Batch]:
-        """`complete`: after these rows no more of their transaction can come."""
-        before = self._assembler.reached
-        done = self._assembler.feed(changes)
-        if changes:
-            self._cursor = Position(changes[-1].sequence)
+    def _advance(self, rows: list[LogRow]) -> list[Batch]:
+        """A transaction is complete when another begins or the log ends: in one snapshot a commit shows whole."""
+        decoder, before, ended = self._decoder, self._decoder.reached, False
+        if decoder.oversized:  # headers are enough for the rest of it; what follows is wanted whole
+            count = sum(1 for _ in takewhile(decoder.continues, rows))
+            rows, ended = rows[:count], count < len(rows)
+        done = decoder.feed(rows)
+        if rows:
+            self._cursor = Position(rows[-1][0])
         self.caught_up = self._cursor >= self.last
-        if complete:
-            done += self._assembler.finish()
-        reached = self._assembler.reached
+        if self.caught_up or ended:
+            done += decoder.finish()
         batches: list[Batch] = [done] if done else []
-        if reached is not None and reached != (done[-1].position if done else before):
-            batches.append(Progress(reached))
+        if decoder.reached is not None and decoder.reached != (done[-1].position if done else before):
+            batches.append(Progress(decoder.reached))
         return batches
-
-    def _break(self, stretch: Stretch) -> str | None:
-        if stretch.last < self._cursor:
-            return f"{self._path} has gone back: its last change is {stretch.last}, {self._cursor} had been read"
-        if stretch.last > self._cursor and stretch.first != self._cursor + 1:
-            return f"{self._path} has lost changes after {self._cursor} that had not been read"
-        if stretch.has_holes:
-            return f"{self._path} has lost changes between {stretch.first} and {stretch.end}"
-        return None
 
     def _begin_anew(self, reason: str) -> list[Batch]:
         self._suspicion = None
-        self._assembler.reset()
-        self._cursor = self._assembler.reached = self.last
+        self._decoder.reset()
+        self._cursor = self._decoder.reached = self.last
         self.caught_up = True
         return [Gap(reason), Progress(self.last)]
-
-    def _adapt(self, stretch: Stretch) -> None:
-        if stretch.entries is not None:
-            average = len(stretch.entries) / stretch.count
-            self.row_bytes = average if not self.row_bytes else 0.9 * self.row_bytes + 0.1 * average
-            self._rows = min(self._rows * 8, max(int(_STRETCH_BYTES / average), 1), _STRETCH_ROWS)
-
-    def _select(self, statement: str, rows: int) -> Stretch:
-        connection = self._connected()
-        largest = _LARGEST_TEXT if rows > 1 else self._limits.size_bytes + _STRETCH_BYTES
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, largest)
-        (row,) = connection.execute(statement, (self._cursor, rows)).fetchall()
-        stretch = Stretch(*row)
-        self.last = Position(stretch.last)
-        return stretch
 
     def _data_version(self) -> int:
         ((version,),) = self._connected().execute("PRAGMA data_version").fetchall()

@@ -61,16 +61,15 @@ class SqliteSource:
         self._expected = identity
         self._limits = limits or TransactionLimits()
         self._settings = settings or TailSettings()
-        self._trimmer = Trimmer(self._path)
+        self._trimmer = Trimmer(self._path, acknowledged)
         self._trim_due = asyncio.Event()
-        self._trimmer.trimmed = acknowledged
         self._tail: Tail | None = None
         self._anew = False  # between a Gap and the position that follows it
         self._file: FileIdentity | None = None  # that positions and acknowledgements are about
 
     @property
     def identity(self) -> str | None:
-        """Which file is being read; None before the first batch."""
+        """Which file the positions are of; None before the first batch."""
         return None if self._file is None else str(self._file)
 
     async def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
@@ -79,21 +78,23 @@ class SqliteSource:
             raise RuntimeError(f"{self._path} is being streamed already")
         if self._store is not None:
             await self._remember(self._store)
-        reader = LogReader(self._path, tables, self._limits, self._acknowledged, self._expected)
+        expected = self.identity or self._expected
+        reader = LogReader(self._path, tables, self._limits, self._acknowledged, expected)
         settings = self._settings
         tail = self._tail = Tail(reader, Watch(self._path, settings.pace, inotify=settings.inotify))
         self._trim_due.set()  # what an earlier run left behind
+        started = False
         trimming = asyncio.create_task(self._trim(), name="change log trimming")
         try:
             while True:
                 batch = await tail.next()
                 if batch is None:
                     return
-                beginning = self._anew or self._file is None
                 self._note(batch, tail.reader)
-                if isinstance(batch, Progress) and beginning:
+                if isinstance(batch, Progress) and not started:
                     await self._record_identity()
                     batch = Started(batch.position)
+                started = not isinstance(batch, Gap)
                 yield batch
         finally:
             self._tail = None

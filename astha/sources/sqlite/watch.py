@@ -30,8 +30,8 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between two questions."""
 
     shortest: float = 0.0001
-    longest: float = 0.002  # also without inotify and with nothing going on: about one per cent of a core
-    settling: float = 0.5  # how long to keep asking after a hint, or after a change without inotify
+    longest: float = 0.005  # also without inotify and with nothing going on: about one per cent of a core
+    settling: float = 0.25  # how long to keep asking after a hint, or after a change without inotify
     idle: float = 0.25  # with inotify: for what it can't see, such as the directory being replaced
 
 
@@ -93,12 +93,12 @@ class Watch:
             os.close(self._wake)
 
     def _ask(self, changed: Callable[[], bool]) -> bool:
-        """In growing steps, an eighth of the time so far: a commit that takes long may be noticed that much later."""
+        """In growing steps, a quarter of the time so far: a commit that takes long may be noticed that much later."""
         pace, start = self._pace, time.monotonic()
         while not self.stopped and (elapsed := time.monotonic() - start) < pace.settling:
             if changed():
                 return True
-            step = min(max(elapsed / 8, pace.shortest), pace.longest)
+            step = min(max(elapsed / 4, pace.shortest), pace.longest)
             if step < _POLL_GRAIN_S:
                 time.sleep(step)
             elif self._hint(step):
@@ -108,7 +108,7 @@ class Watch:
     def _hint(self, timeout: float) -> bool:
         """Whether one came in time. Takes those that have come."""
         if self._directory is None:
-            self._stopped.wait(timeout)
+            time.sleep(timeout)
             return False
         ready = [descriptor for descriptor, _ in self._poll.poll(timeout * 1000)]
         return self._directory.descriptor in ready and self._directory.drain()
