@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.sources.contract import Progress
+from astha.sources.contract import Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite import SqliteSource, TailSettings
 from astha.sources.sqlite.watch import Pace
@@ -413,8 +413,8 @@ async def test_it_begins_by_saying_where(registry_path: Path) -> None:
     write(registry_path, *(insert_group(f"g{number}") for number in range(3)))
     one = source(registry_path, Position(3))
     stream = one.stream(EVERYTHING)
-    assert await anext(stream) == Progress(Position(3))
-    await stream.aclose()  # type: ignore[attr-defined]
+    assert await anext(stream) == Started(Position(3))
+    await stream.aclose()
 
 
 async def test_close_ends_the_stream(registry_path: Path) -> None:
@@ -451,4 +451,4 @@ async def test_a_consumer_that_does_not_consume_is_not_read_ahead_of(registry_pa
     await asyncio.sleep(0.05)
     assert tail._arrived.qsize() == 2
     assert tail.reader._cursor <= 8_000
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
