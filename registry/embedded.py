@@ -89,6 +89,7 @@ class EmbeddedPostgres:
     """
 
     def __init__(self, directory: Path | None = None, settings: Mapping[str, str | int] | None = None) -> None:
+        self.bin = find_binaries()
         self._account = _unprivileged_account()
         self.bin = find_binaries()
         self._temporary = directory is None

@@ -243,6 +243,7 @@ class LedgerEntry(Row, frozen=True, gc=False):
     component: str
     position: int | None
     place: Document | None  # what its last refresh contained, while the stream has not passed it
+    tables: Document  # what it subscribed to then
     state: str
     refresh_owed: bool
     reason: str | None

@@ -24,7 +24,7 @@ class Place(Protocol):
         ...
 
 
-class SequencePlace(msgspec.Struct, frozen=True):
+class SequencePlace(msgspec.Struct, frozen=True, tag="sequence"):
     """SQLite: one writer at a time, so the change sequence read inside the snapshot is exact."""
 
     last: Position
@@ -33,7 +33,7 @@ class SequencePlace(msgspec.Struct, frozen=True):
         return position <= self.last
 
 
-class XidPlace(msgspec.Struct, frozen=True):
+class XidPlace(msgspec.Struct, frozen=True, tag="xid"):
     """PostgreSQL: the answer of ``pg_current_snapshot()`` inside the transaction that reads the rows."""
 
     xmax: int

@@ -364,6 +364,7 @@ ledger = _table(
     Column("component", Words, primary_key=True),
     _big("position", null=True),
     _document("place", null=True),
+    _document("tables"),
     _text("state"),
     Column("refresh_owed", Flag, nullable=False),
     _text("reason", null=True),

@@ -79,7 +79,7 @@ ONE_OF_EACH: tuple[Row, ...] = (
               Document('{"1":{"value_count":10}}'), "compaction", "swap-1", _NOW, _NOW),
     TableStats(14, 11, "d=1", 10, 1, 1_000, _NOW, _NOW, _NOW),
     TableSnapshot(15, 11, 2**62, _NOW, None, EMPTY, 0, "manual", "created", "v1", None, _NOW, _NOW),
-    LedgerEntry("compactor", 42, Document('{"last":41}'), "live", False, None, _NOW),
+    LedgerEntry("compactor", 42, Document('{"last":41}'), Document('["table_files"]'), "live", False, None, _NOW),
     DaemonLease("astha", "host-1", 2, _NOW, _NOW + 1),
     SourceIdentity("registry", "system-1/1", _NOW),
     UploadIntent("s3://lake/t/g.parquet", "insert", "writer-1", _NOW),

@@ -17,9 +17,11 @@ from tests.doubles.clock import ManualClock
 
 TTL = 1_000
 
+TABLES = Document('["table_files"]')
+
 
 def _entry(component: str, position: int | None = 1) -> LedgerEntry:
-    return LedgerEntry(component, position, Document('{"last":1}'), "live", False, None, 1)
+    return LedgerEntry(component, position, Document('{"last":1}'), TABLES, "live", False, None, 1)
 
 
 async def _lead(store: MetadataStore, holder: str = "one") -> DaemonLease:
@@ -77,8 +79,8 @@ async def test_a_renewal_keeps_the_epoch_and_a_paused_leader_is_fenced(
 async def test_the_ledger_is_kept_whole(store: MetadataStore) -> None:
     lease = await _lead(store)
     entries = [
-        LedgerEntry("a", None, None, "broken", True, "it's down", 5),
-        LedgerEntry("b", 2**62, Document('{"running":[1],"xmax":2}'), "live", False, None, 6),
+        LedgerEntry("a", None, None, TABLES, "broken", True, "it's down", 5),
+        LedgerEntry("b", 2**62, Document('{"running":[1],"xmax":2}'), TABLES, "live", False, None, 6),
     ]
     await store.write_ledger(entries[::-1], lease)
     assert await store.read_ledger() == entries

@@ -144,11 +144,13 @@ def _create_tables() -> None:
         sa.Column("component", Words, nullable=False),
         sa.Column("position", Big, nullable=True),
         sa.Column("place", DocumentType, nullable=True),
+        sa.Column("tables", DocumentType, nullable=False),
         sa.Column("state", Words, nullable=False),
         sa.Column("refresh_owed", Flag, nullable=False),
         sa.Column("reason", Words, nullable=True),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("component", name=op.f("pk_ledger")),
+        sa.CheckConstraint("json_valid(tables)", name=op.f("ck_ledger_tables_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("place IS NULL OR json_valid(place)", name=op.f("ck_ledger_place_json")).ddl_if(
             dialect="sqlite"
         ),
@@ -177,11 +179,11 @@ def _create_tables() -> None:
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tables")),
         sa.UniqueConstraint("database", "name", name=op.f("uq_tables_database_name")),
-        sa.CheckConstraint("row_count >= 0", name=op.f("ck_tables_row_count")),
+        sa.CheckConstraint("total_size >= 0", name=op.f("ck_tables_total_size")),
         sa.CheckConstraint("file_count >= 0", name=op.f("ck_tables_file_count")),
+        sa.CheckConstraint("row_count >= 0", name=op.f("ck_tables_row_count")),
         sa.CheckConstraint("\"status\" IN ('active', 'dropping')", name=op.f("ck_tables_status")),
         sa.CheckConstraint("database <> '' AND name <> ''", name=op.f("ck_tables_name")),
-        sa.CheckConstraint("total_size >= 0", name=op.f("ck_tables_total_size")),
         sqlite_strict=True,
         sqlite_autoincrement=True,
     )
@@ -194,10 +196,10 @@ def _create_tables() -> None:
         sa.Column("created_at", Big, nullable=False),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_topics")),
-        sa.CheckConstraint("partition_count >= 1", name=op.f("ck_topics_partition_count")),
-        sa.CheckConstraint("retention_ms >= 0", name=op.f("ck_topics_retention_ms")),
-        sa.CheckConstraint("json_valid(config)", name=op.f("ck_topics_config_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("name <> ''", name=op.f("ck_topics_name")),
+        sa.CheckConstraint("retention_ms >= 0", name=op.f("ck_topics_retention_ms")),
+        sa.CheckConstraint("partition_count >= 1", name=op.f("ck_topics_partition_count")),
+        sa.CheckConstraint("json_valid(config)", name=op.f("ck_topics_config_json")).ddl_if(dialect="sqlite"),
         sqlite_strict=True,
     )
     op.create_table(
@@ -219,8 +221,8 @@ def _create_tables() -> None:
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("topic", "partition_id", name=op.f("pk_partitions")),
         sa.ForeignKeyConstraint(["topic"], ["topics.name"], name=op.f("fk_partitions_topic"), ondelete="CASCADE"),
-        sa.CheckConstraint("high_watermark >= 0", name=op.f("ck_partitions_high_watermark")),
         sa.CheckConstraint("partition_id >= 0", name=op.f("ck_partitions_partition_id")),
+        sa.CheckConstraint("high_watermark >= 0", name=op.f("ck_partitions_high_watermark")),
         sqlite_strict=True,
     )
     op.create_table(
@@ -254,8 +256,8 @@ def _create_tables() -> None:
         sa.CheckConstraint("json_valid(partition_by)", name=op.f("ck_table_metadata_partition_by_json")).ddl_if(
             dialect="sqlite"
         ),
-        sa.CheckConstraint("json_valid(sort_by)", name=op.f("ck_table_metadata_sort_by_json")).ddl_if(dialect="sqlite"),
         sa.CheckConstraint("schema_version >= 1", name=op.f("ck_table_metadata_schema_version")),
+        sa.CheckConstraint("json_valid(sort_by)", name=op.f("ck_table_metadata_sort_by_json")).ddl_if(dialect="sqlite"),
         sqlite_strict=True,
         sqlite_autoincrement=True,
     )
@@ -280,15 +282,15 @@ def _create_tables() -> None:
             ["table_id"], ["tables.id"], name=op.f("fk_table_snapshots_table_id"), ondelete="CASCADE"
         ),
         sa.CheckConstraint(
-            "\"status\" IN ('requested', 'created', 'failed', 'expired')", name=op.f("ck_table_snapshots_status")
-        ),
-        sa.CheckConstraint("status <> 'created' OR snapshot_id IS NOT NULL", name=op.f("ck_table_snapshots_created")),
-        sa.CheckConstraint(
             "\"trigger\" IN ('manual', 'time', 'size', 'query')", name=op.f("ck_table_snapshots_trigger")
         ),
         sa.CheckConstraint("json_valid(summary)", name=op.f("ck_table_snapshots_summary_json")).ddl_if(
             dialect="sqlite"
         ),
+        sa.CheckConstraint(
+            "\"status\" IN ('requested', 'created', 'failed', 'expired')", name=op.f("ck_table_snapshots_status")
+        ),
+        sa.CheckConstraint("status <> 'created' OR snapshot_id IS NOT NULL", name=op.f("ck_table_snapshots_created")),
         sqlite_strict=True,
         sqlite_autoincrement=True,
     )
@@ -315,9 +317,9 @@ def _create_tables() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_table_stats")),
         sa.UniqueConstraint("table_id", "partition_path", name=op.f("uq_table_stats_table_id_partition_path")),
         sa.ForeignKeyConstraint(["table_id"], ["tables.id"], name=op.f("fk_table_stats_table_id"), ondelete="CASCADE"),
-        sa.CheckConstraint("file_count >= 0", name=op.f("ck_table_stats_file_count")),
         sa.CheckConstraint("row_count >= 0", name=op.f("ck_table_stats_row_count")),
         sa.CheckConstraint("total_size >= 0", name=op.f("ck_table_stats_total_size")),
+        sa.CheckConstraint("file_count >= 0", name=op.f("ck_table_stats_file_count")),
         sqlite_strict=True,
         sqlite_autoincrement=True,
     )
@@ -353,16 +355,16 @@ def _create_tables() -> None:
         sa.Column("epoch", Big, nullable=False),
         sa.PrimaryKeyConstraint("topic", "partition_id", name=op.f("pk_partition_leases")),
         sa.ForeignKeyConstraint(
-            ["topic", "partition_id"],
-            ["partitions.topic", "partitions.partition_id"],
-            name=op.f("fk_partition_leases_topic_partition_id"),
-            ondelete="CASCADE",
-        ),
-        sa.ForeignKeyConstraint(
             ["leader_agent_id"],
             ["agents.agent_id"],
             name=op.f("fk_partition_leases_leader_agent_id"),
             ondelete="SET NULL",
+        ),
+        sa.ForeignKeyConstraint(
+            ["topic", "partition_id"],
+            ["partitions.topic", "partitions.partition_id"],
+            name=op.f("fk_partition_leases_topic_partition_id"),
+            ondelete="CASCADE",
         ),
         sa.CheckConstraint("epoch >= 1", name=op.f("ck_partition_leases_epoch")),
         sqlite_strict=True,
@@ -391,8 +393,8 @@ def _create_tables() -> None:
             name=op.f("fk_segments_topic_partition_id"),
             ondelete="CASCADE",
         ),
-        sa.CheckConstraint("end_offset >= base_offset", name=op.f("ck_segments_end_offset")),
         sa.CheckConstraint("base_offset >= 0", name=op.f("ck_segments_base_offset")),
+        sa.CheckConstraint("end_offset >= base_offset", name=op.f("ck_segments_end_offset")),
         sa.CheckConstraint("record_count >= 0", name=op.f("ck_segments_record_count")),
         sa.CheckConstraint("size_bytes >= 0", name=op.f("ck_segments_size_bytes")),
         sa.CheckConstraint("byte_offset >= 0", name=op.f("ck_segments_byte_offset")),

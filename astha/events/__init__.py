@@ -1,0 +1,10 @@
+"""Decoded changes as typed events, grouped in the transaction that committed them.
+
+In: rows before and after, from a source. Out: `Transaction` of `Event[Row]`.
+Guaranteed: commit order, whole transactions, rows that are the registry's own models.
+"""
+
+from astha.events.event import Commit, Event, Operation
+from astha.events.transaction import Transaction
+
+__all__ = ["Commit", "Event", "Operation", "Transaction"]

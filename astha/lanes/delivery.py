@@ -1,0 +1,214 @@
+"""Handing transactions to one subscriber, with retries.
+
+The first attempt is a plain await. Only when it fails does tenacity come in, with that failure as its first attempt.
+Nobody reads a clock for each event: the lane's watchdog looks now and then whether it is still the same call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import structlog
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
+
+from astha.clock import LoopClock
+from astha.events import Event, Transaction
+from astha.lanes.breaker import Breaker
+from astha.lanes.policy import Action, treatment
+from astha.subscribers.contract import Subscriber
+from astha.subscribers.policy import LanePolicy
+from registry.models import Row
+
+log = structlog.get_logger(__name__)
+
+_PIECE = 256
+"""Events between two looks at the clock."""
+
+_TURN_S = 0.005
+"""After so long the other lanes get a turn, if the subscriber itself never waits."""
+
+
+def backoff(policy: LanePolicy, failures: int, clock: LoopClock) -> float:
+    """Exponential with jitter, but never less than half: a retry at once helps nobody."""
+    limit: float = min(policy.backoff_max_s, policy.backoff_initial_s * 2 ** min(failures - 1, 30))
+    return limit * (0.5 + 0.5 * clock.chance())
+
+
+class Dropped(Exception):
+    """The event was given up: the component owes a refresh."""
+
+    def __init__(self, event: Event[Row], error: BaseException, attempts: int) -> None:
+        hint = treatment(error).hint
+        super().__init__(
+            f"{event.operation} of {event.table} at {event.position} failed {attempts} times: {error!r} ({hint})"
+        )
+        self.error = error
+
+
+class Overdue(TimeoutError):
+    """A delivery took longer than its timeout."""
+
+
+class Waiting(Protocol):
+    """The lane, as a delivery sees it."""
+
+    def expired(self) -> bool:
+        """Whether the cancellation just caught was the watchdog's own. Asking resets it."""
+        ...
+
+    def wanted(self) -> bool:
+        """Whether anybody still waits for this delivery."""
+        ...
+
+
+class Delivery:
+    """`calls` counts the calls made, `calling` says that one is under way: all that a watchdog needs to see."""
+
+    def __init__(
+        self, name: str, subscriber: Subscriber, policy: LanePolicy, clock: LoopClock, breaker: Breaker, lane: Waiting
+    ) -> None:
+        self._name = name
+        self._policy = policy
+        self._clock = clock
+        self._breaker = breaker
+        self._lane = lane
+        self._on_event = subscriber.on_event
+        self._on_transaction: Callable[[list[Event[Row]]], Awaitable[None]] | None = getattr(
+            subscriber, "on_transaction", None
+        )
+        self.calls = 0
+        self.calling = False
+        self.failures = 0
+        self.out_of_breath = False  # has more to do at once, but lets others go first
+        self._turn_ends = 0.0
+
+    async def deliver(self, transaction: Transaction) -> None:
+        """All events of it, in order. Raises Dropped for an event that can't be delivered."""
+        events = transaction.events
+        if self._clock.monotonic() >= self._turn_ends:
+            await self._breathe()
+        if self._on_transaction is not None:
+            await self._whole(events, self._on_transaction)
+        else:
+            done = 0
+            while done < len(events):
+                done += await self._each(events, done)
+        self._breaker.succeeded()
+
+    async def _whole(self, events: list[Event[Row]], call: Callable[[list[Event[Row]]], Awaitable[None]]) -> None:
+        self.calls += 1
+        self.calling = True
+        try:
+            await call(events)
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            failure = self._failure(error)
+        else:
+            return
+        finally:
+            self.calling = False
+        await self._again(call, events, events[0], failure)
+
+    async def _each(self, events: list[Event[Row]], start: int) -> int:
+        """From `start` on, until one fails and has been retried, or a turn is over; answers how many are done."""
+        on_event = self._on_event
+        place = start
+        stop = min(len(events), start + _PIECE)
+        self.calling = True
+        try:
+            while place < stop:
+                self.calls += 1
+                await on_event(events[place])
+                place += 1
+        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+            failure = self._failure(error)
+        else:
+            self.calling = False
+            if place < len(events) and self._clock.monotonic() >= self._turn_ends:
+                await self._breathe()
+            return place - start
+        finally:
+            self.calling = False
+        await self._again(on_event, events[place], events[place], failure)
+        return place + 1 - start
+
+    def _failure(self, error: BaseException) -> BaseException:
+        """A cancellation that is not the watchdog's is not ours to swallow."""
+        self.calling = False
+        if not isinstance(error, asyncio.CancelledError):
+            return error
+        if not self._lane.expired():
+            raise error
+        return Overdue(f"no answer within {self._policy.delivery_timeout_s:g} s")
+
+    async def _breathe(self) -> None:
+        if self._turn_ends:
+            self.out_of_breath = True
+            await asyncio.sleep(0)
+            self.out_of_breath = False
+        self._turn_ends = self._clock.monotonic() + _TURN_S
+
+    def rested(self) -> None:
+        """The lane has waited for something: a new turn begins with the next delivery."""
+        self._turn_ends = 0.0
+
+    async def _again(
+        self, call: Callable[[Any], Awaitable[None]], argument: object, event: Event[Row], failure: BaseException
+    ) -> None:
+        first: BaseException | None = failure
+        retrying = AsyncRetrying(
+            stop=stop_after_attempt(self._policy.attempts),
+            wait=self._wait,
+            sleep=self._clock.sleep,
+            retry=retry_if_exception(self._worth_another),
+            before_sleep=self._say,
+            reraise=True,
+        )
+        attempts = 0
+        try:
+            async for attempt in retrying:
+                attempts = attempt.retry_state.attempt_number
+                with attempt:
+                    if first is not None:
+                        failure, first = first, None
+                        raise failure
+                    await self._attempt(call, argument)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
+            raise Dropped(event, error, attempts) from error
+
+    async def _attempt(self, call: Callable[[Any], Awaitable[None]], argument: object) -> None:
+        self.calls += 1
+        self.calling = True
+        try:
+            await call(argument)
+        except asyncio.CancelledError as error:
+            raise self._failure(error) from error
+        finally:
+            self.calling = False
+
+    def _worth_another(self, error: BaseException) -> bool:
+        """Called once for each failed attempt."""
+        if isinstance(error, asyncio.CancelledError) or not self._lane.wanted():
+            return False
+        self.failures += 1
+        opened = self._breaker.failed(error)
+        return treatment(error).action is Action.RETRY and not opened
+
+    def _wait(self, state: RetryCallState) -> float:
+        return backoff(self._policy, state.attempt_number, self._clock)
+
+    def _say(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        assert error is not None  # noqa: S101  (tenacity sleeps only after a failure)
+        log.warning(
+            "delivery failed, will retry",
+            component=self._name,
+            attempt=state.attempt_number,
+            of=self._policy.attempts,
+            error=repr(error),
+            hint=treatment(error).hint,
+            wait_s=round(state.upcoming_sleep, 3),
+        )

@@ -1,0 +1,412 @@
+"""A lane: what waits for one component, the state of that component, and the worker that serves it.
+
+    bootstrapping -> live -> broken -> recovering -> live        paused: broken until somebody resumes it
+
+Everything outside the worker is synchronous and never waits: `offer` by the router, `break_out` by whoever finds that
+the component can't go on. The worker is one task that does one thing after another, so a component is never called
+twice at once. If it ignores cancellation, its lane is broken until the call returns; nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+
+import msgspec
+import structlog
+
+from astha.clock import LoopClock
+from astha.events import Commit, Transaction
+from astha.lanes.breaker import Breaker
+from astha.lanes.delivery import Delivery, Dropped, backoff
+from astha.lanes.health import Health
+from astha.lanes.policy import treatment
+from astha.lanes.queue import LaneQueue
+from astha.lanes.refresh import Contained, snapshot_after
+from astha.subscribers.contract import Subscriber
+from astha.subscribers.policy import LanePolicy
+from registry.contract import MetadataStore
+from registry.position import Position
+
+log = structlog.get_logger(__name__)
+
+
+class LaneState(StrEnum):
+    BOOTSTRAPPING = "bootstrapping"
+    LIVE = "live"
+    BROKEN = "broken"
+    RECOVERING = "recovering"
+    PAUSED = "paused"
+
+
+class LaneCounts(msgspec.Struct):
+    """For metrics; only ever grow."""
+
+    delivered: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  # (table, operation)
+    dropped: int = 0
+    refreshes: int = 0
+    failed_refreshes: int = 0
+    broken: int = 0
+    latency_us: Counter[int] = msgspec.field(default_factory=Counter)  # power of two -> transactions
+    latency_sum_us: int = 0
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """What a lane needs of the daemon."""
+
+    store: MetadataStore
+    clock: LoopClock
+    recent: Callable[[], Iterable[Commit]]  # transactions that the stream has brought lately
+    may_deliver: Callable[[], bool]  # False once leadership is in doubt
+    changed: Callable[[], None]  # a state changed: write the ledger
+
+
+class Lane:
+    def __init__(
+        self, name: str, subscriber: Subscriber, tables: frozenset[str], policy: LanePolicy, around: Surroundings
+    ) -> None:
+        self.name = name
+        self.tables = tables
+        self.policy = policy
+        self.state = LaneState.BOOTSTRAPPING
+        self.reason: str | None = "never refreshed"
+        self.position = Position(0)  # everything up to here is done
+        self.contained: Contained | None = None
+        self.counts = LaneCounts()
+        self.breaker = Breaker(name, policy.breaker_failures)
+        self.queue = LaneQueue(policy.max_events, policy.max_bytes)
+        self._subscriber = subscriber
+        self._around = around
+        self._clock = around.clock
+        self._seen = Position(0)  # the stream has come this far
+        self._not_enough: str | None = None  # why the refresh under way has to be repeated
+        self._wake = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+        self._refresh_began: float | None = None
+        self._hurry: float | None = None  # broken out in the middle of a call: when it has to be over
+        self._cancelled_at: float | None = None
+        self._ours = False  # the cancellation under way is the lane's own
+        self._delivery = Delivery(name, subscriber, policy, self._clock, self.breaker, self)
+        self._health = Health(subscriber, policy.health_timeout_s)
+
+    # -- from the router: never waits -------------------------------------------------------------------
+
+    def offer(self, transactions: Sequence[Transaction]) -> None:
+        """Transactions that concern this lane, in order, only its own tables' events in them."""
+        seen, self._seen = self._seen, max(self._seen, transactions[-1].position)
+        if self.state is LaneState.BROKEN or self.state is LaneState.PAUSED:
+            return
+        for transaction in transactions:
+            if transaction.position <= seen:  # comes again after a reconnect
+                continue
+            contained = self.contained
+            if contained is not None:
+                if transaction.position > contained.until:
+                    self.contained = None
+                elif contained.holds(transaction):
+                    continue
+            if transaction.unlisted:
+                self.refresh(f"a transaction at {transaction.position} changed too much to be told event by event")
+                return
+            if not self.queue.put(transaction):
+                self._overflow(transaction)
+                return
+        self._wake.set()
+
+    def passed(self, position: Position) -> None:
+        """The stream has come this far without anything for this lane."""
+        self._seen = max(self._seen, position)
+        if not self.queue and self.state is LaneState.LIVE:
+            self.position = self._seen
+            if self.contained is not None and position > self.contained.until:
+                self.contained = None
+
+    # -- from anybody: never waits ----------------------------------------------------------------------
+
+    def resume_at(self, position: Position, contained: Contained | None) -> None:
+        """From the ledger: no refresh needed, everything up to `position` is done."""
+        self.position = self._seen = position
+        self.contained = contained
+        self._enter(LaneState.LIVE, None)
+
+    def start_over(self, reason: str) -> None:
+        """Another history begins: positions start anew, and nothing known so far holds."""
+        self.position = self._seen = Position(0)
+        if self.state is LaneState.LIVE:
+            self._leave(LaneState.RECOVERING, reason)
+        elif self.state is not LaneState.PAUSED:
+            self.queue.clear()
+            self._not_enough = reason
+
+    def break_out(self, reason: str) -> None:
+        """The component can't keep up or can't work: nothing is kept for it until it has recovered by a refresh."""
+        if self.state in (LaneState.BROKEN, LaneState.PAUSED):
+            return
+        self.breaker.trip()
+        self.counts.broken += 1
+        self._leave(LaneState.BROKEN, reason)
+
+    def refresh(self, reason: str) -> None:
+        """Forget what waits and read the registry instead."""
+        if self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING):
+            self._not_enough = reason
+        elif self.state is not LaneState.PAUSED:
+            self._leave(LaneState.RECOVERING, reason)
+
+    def pause(self) -> None:
+        self._leave(LaneState.PAUSED, "paused by an operator")
+
+    def resume(self) -> None:
+        if self.state is LaneState.PAUSED:
+            self._leave(LaneState.RECOVERING, "resumed by an operator")
+
+    @property
+    def owes_refresh(self) -> bool:
+        return self.state is not LaneState.LIVE
+
+    @property
+    def calls(self) -> int:
+        """Deliveries made, repeated ones included."""
+        return self._delivery.calls
+
+    @property
+    def out_of_breath(self) -> bool:
+        """It has more to do at once and only lets others go first: no use in reading more for it now."""
+        return self._delivery.out_of_breath
+
+    # -- the worker -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled; a call under way is cancelled too, and waited for no longer than `drain_timeout_s`."""
+        monitors = [
+            asyncio.create_task(self._watch(), name=f"{self.name}: watchdog"),
+            asyncio.create_task(self._check_health(), name=f"{self.name}: health"),
+        ]
+        self._worker = asyncio.create_task(self._work(), name=f"{self.name}: worker")
+        try:
+            await asyncio.wait({self._worker})
+        finally:
+            for monitor in monitors:
+                monitor.cancel()
+            await asyncio.gather(*monitors, return_exceptions=True)
+            await self._stop_worker()
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                await self._step()
+            except asyncio.CancelledError:
+                if not self.expired():
+                    raise
+            except Dropped as dropped:
+                if not self.wanted():
+                    continue  # broken out meanwhile, with a reason of its own
+                self.counts.dropped += 1
+                if self.breaker.closed:
+                    self.refresh(str(dropped))
+                else:
+                    self.break_out(str(dropped))
+            except Exception as error:
+                log.exception("the lane's worker failed", component=self.name)
+                self.break_out(f"{error!r} ({treatment(error).hint})")
+
+    async def _step(self) -> None:
+        match self.state:
+            case LaneState.LIVE:
+                await self._deliver()
+            case LaneState.BOOTSTRAPPING | LaneState.RECOVERING:
+                await self._recover()
+            case LaneState.BROKEN:
+                await self._clock.sleep(self.policy.breaker_reset_s)
+                if self.state is LaneState.BROKEN and await self._health.ask():
+                    self._enter(LaneState.RECOVERING, f"was broken: {self.reason}")
+            case LaneState.PAUSED:
+                await self._woken()
+
+    async def _deliver(self) -> None:
+        queue, delivery = self.queue, self._delivery
+        while queue and self.wanted():
+            if not self._around.may_deliver():
+                await self._clock.sleep(0.05)
+                continue
+            transaction = queue.first()
+            await delivery.deliver(transaction)
+            self._came_back()
+            if not self.wanted():
+                return  # broken out meanwhile: what waits now is not what we took from
+            queue.done()
+            self.position = transaction.position
+            self._count(transaction)
+        if self.wanted():
+            self.position = max(self.position, self._seen)
+            await self._woken()
+
+    async def _woken(self) -> None:
+        self._wake.clear()
+        if not self.queue:
+            self._delivery.rested()
+            await self._wake.wait()
+
+    def _count(self, transaction: Transaction) -> None:
+        counts = self.counts
+        counts.delivered.update(transaction.tally())
+        latency = max(0, self._clock.now_ms() * 1000 - transaction.commit.committed_at)
+        counts.latency_us[latency.bit_length()] += 1
+        counts.latency_sum_us += latency
+
+    async def _recover(self) -> None:
+        """Health, snapshot, `on_refresh`, then what came meanwhile and is not in the snapshot."""
+        failures = 0
+        while self._refreshing():
+            if not await self._health.ask():
+                self.break_out(f"not healthy before its refresh: {self._health.reason}")
+                return
+            start = self._start_collecting()
+            try:
+                contained = await self._read_snapshot(list(self._around.recent()))
+            except asyncio.CancelledError:
+                if not self.expired():
+                    raise
+                error: BaseException = TimeoutError(f"no end within {self.policy.refresh_timeout_s:g} s")
+            except (Exception, SystemExit, KeyboardInterrupt) as raised:
+                error = raised
+            else:
+                if self._not_enough is None:
+                    self._go_live(start, contained)
+                    return
+                log.warning("the refresh has to be repeated", component=self.name, reason=self._not_enough)
+                continue
+            if not self._refreshing():
+                return
+            failures += 1
+            self.counts.failed_refreshes += 1
+            log.warning("refresh failed", component=self.name, error=repr(error), hint=treatment(error).hint)
+            if self.breaker.failed(error) or failures >= self.policy.attempts:
+                self.break_out(f"refresh failed: {error!r} ({treatment(error).hint})")
+                return
+            await self._clock.sleep(backoff(self.policy, failures, self._clock))
+
+    def _start_collecting(self) -> Position:
+        """From here on the queue collects what a snapshot taken later may lack."""
+        self.queue.clear()
+        self.contained = self._not_enough = None
+        return self._seen
+
+    async def _read_snapshot(self, seen: list[Commit]) -> Contained:
+        async with snapshot_after(self._around.store, seen, self._clock) as (snapshot, contained):
+            self._refresh_began = self._clock.monotonic()
+            try:
+                await self._subscriber.on_refresh(snapshot)
+                self._came_back()
+            finally:
+                self._refresh_began = None
+            return contained
+
+    def _go_live(self, start: Position, contained: Contained) -> None:
+        self.counts.refreshes += 1
+        self.breaker.close()
+        self.position = start
+        self.contained = contained
+        self.queue.keep(lambda transaction: not contained.holds(transaction))
+        self.queue.max_events, self.queue.max_bytes = self.policy.max_events, self.policy.max_bytes
+        self._enter(LaneState.LIVE, None)
+
+    def _overflow(self, transaction: Transaction) -> None:
+        if self.state is LaneState.LIVE:
+            self.break_out(
+                f"fell behind: {self.queue.events} events ({self.queue.size_bytes} bytes) wait, "
+                f"and a transaction of {len(transaction.events)} more does not fit"
+            )
+        else:  # writers are quicker than the refresh: again, with more room, so that it converges under any load
+            self.queue.max_events *= 2
+            self.queue.max_bytes *= 2
+            self._not_enough = f"writers were quicker: now {self.queue.max_events} events may wait"
+            self.queue.clear()
+
+    # -- state ------------------------------------------------------------------------------------------
+
+    def _leave(self, state: LaneState, reason: str) -> None:
+        """From outside the worker: it has `drain_timeout_s` to finish the call it is in."""
+        self.queue.clear()
+        self._enter(state, reason)
+        if self._delivery.calling or self._refresh_began is not None:
+            self._hurry = self._clock.monotonic() + self.policy.drain_timeout_s
+        elif self._worker is not None and self._worker is not asyncio.current_task():
+            self._interrupt()  # it sleeps or waits: let it look at the new state
+
+    def _enter(self, state: LaneState, reason: str | None) -> None:
+        if state is self.state and reason == self.reason:
+            return
+        level = log.info if state in (LaneState.LIVE, LaneState.BOOTSTRAPPING) else log.warning
+        level("component is " + state, component=self.name, was=str(self.state), reason=reason)
+        self.state, self.reason = state, reason
+        self._wake.set()
+        self._around.changed()
+
+    # -- the watchdog -----------------------------------------------------------------------------------
+
+    def expired(self) -> bool:
+        ours, self._ours = self._ours, False
+        self._cancelled_at = self._hurry = None
+        task = asyncio.current_task()
+        if ours and task is not None:
+            task.uncancel()
+        return ours
+
+    def wanted(self) -> bool:
+        return self.state is LaneState.LIVE
+
+    def _refreshing(self) -> bool:
+        return self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING)
+
+    def _interrupt(self) -> None:
+        if self._worker is not None and not self._worker.done() and not self._ours:
+            self._ours = True
+            self._cancelled_at = self._clock.monotonic()
+            self._worker.cancel()
+
+    async def _watch(self) -> None:
+        """Cancels what is overdue, and says so if that is ignored."""
+        delivery, limits = self._delivery, (self.policy.delivery_timeout_s, self.policy.drain_timeout_s)
+        call, since = 0, self._clock.monotonic()
+        while True:
+            await self._clock.sleep(min(0.25, min(limits) / 4))
+            now = self._clock.monotonic()
+            if delivery.calls != call or not delivery.calling:
+                call, since = delivery.calls, now
+                if self._refresh_began is None:
+                    continue
+            if self._cancelled_at is not None:
+                if now > self._cancelled_at + self.policy.drain_timeout_s:
+                    self.break_out("it ignores cancellation and has not come back from its call")
+            elif self._overdue(now, since):
+                self._interrupt()
+
+    def _overdue(self, now: float, since: float) -> bool:
+        if self._hurry is not None and now > self._hurry:
+            return True
+        if self._refresh_began is not None:
+            return now > self._refresh_began + self.policy.refresh_timeout_s
+        return now > since + self.policy.delivery_timeout_s
+
+    def _came_back(self) -> None:
+        """A call returned as it should, even if it had to be told to hurry, or swallowed our cancellation."""
+        if self._ours or self._hurry is not None:
+            self.expired()
+
+    async def _check_health(self) -> None:
+        while True:
+            await self._clock.sleep(self.policy.health_interval_s)
+            if self.state is LaneState.LIVE and not await self._health.ask() and self.state is LaneState.LIVE:
+                self.break_out(f"health check failed: {self._health.reason}")
+
+    async def _stop_worker(self) -> None:
+        worker = self._worker
+        if worker is None or worker.done():
+            return
+        worker.cancel()
+        _, pending = await asyncio.wait({worker}, timeout=self.policy.drain_timeout_s)
+        if pending:
+            log.error("component has not come back from its call; left behind", component=self.name)

@@ -1,0 +1,103 @@
+"""One daemon leads, others stand by: a lease in the registry, with an epoch that fences the past.
+
+A leader may deliver only while its lease is certainly its own, by its own monotonic clock counted from *before* the
+registry was asked. A process that was paused for longer finds, at its next delivery, that its time is over.
+"""
+
+from __future__ import annotations
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field
+
+from astha.clock import LoopClock
+from astha.errors import Fenced
+from registry.contract import MetadataStore
+from registry.errors import Fenced as RegistryFenced
+from registry.errors import Unavailable
+from registry.models import DaemonLease
+
+log = structlog.get_logger(__name__)
+
+
+class LeaseSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field("astha", description="Daemons with the same name take turns.")
+    ttl_s: float = Field(3.0, gt=0.2, description="How long a dead leader blocks the next one.")
+
+
+class Leadership:
+    def __init__(self, store: MetadataStore, settings: LeaseSettings, holder: str, clock: LoopClock) -> None:
+        self._store = store
+        self._settings = settings
+        self._holder = holder
+        self._clock = clock
+        self._valid_until = 0.0
+        self._lease: DaemonLease | None = None
+
+    @property
+    def lease(self) -> DaemonLease:
+        if self._lease is None:
+            raise Fenced("this daemon does not lead")
+        return self._lease
+
+    @property
+    def leads(self) -> bool:
+        return self._lease is not None
+
+    def certain(self) -> bool:
+        """Whether nobody else can be leading now."""
+        return self._clock.monotonic() < self._valid_until
+
+    async def acquire(self) -> None:
+        """Wait until we lead."""
+        waited = False
+        while True:
+            asked = self._clock.monotonic()
+            try:
+                lease = await self._store.take_daemon_lease(self._settings.name, self._holder, self._ttl_ms)
+            except Unavailable as error:
+                log.warning("can't ask for leadership", error=str(error))
+                lease = None
+            if lease is not None:
+                self._accept(lease, asked)
+                log.info("leading", epoch=lease.epoch, holder=self._holder)
+                return
+            if not waited:
+                waited = True
+                log.info("another daemon leads: standing by", lease=self._settings.name)
+            await self._clock.sleep(self._settings.ttl_s / 5)
+
+    async def hold(self) -> None:
+        """Renew for as long as it goes; raises Fenced when leadership is lost."""
+        while True:
+            await self._clock.sleep(self._settings.ttl_s / 4)
+            asked = self._clock.monotonic()
+            try:
+                lease = await self._store.renew_daemon_lease(self.lease, self._ttl_ms)
+            except RegistryFenced as error:
+                raise Fenced(str(error)) from error
+            except Unavailable as error:
+                log.warning("can't renew the lease", error=str(error))
+                if not self.certain():
+                    raise Fenced("the lease ran out while the registry did not answer") from error
+            else:
+                self._accept(lease, asked)
+
+    async def resign(self) -> None:
+        """Let a standby take over at once."""
+        lease, self._lease = self._lease, None
+        self._valid_until = 0.0
+        if lease is not None:
+            try:
+                await self._store.release_daemon_lease(lease)
+            except Unavailable as error:
+                log.warning("the lease was not released and will run out", error=str(error))
+
+    def _accept(self, lease: DaemonLease, asked: float) -> None:
+        self._lease = lease
+        self._valid_until = asked + self._settings.ttl_s * 0.9  # clocks run at slightly different speeds
+
+    @property
+    def _ttl_ms(self) -> int:
+        return int(self._settings.ttl_s * 1000)

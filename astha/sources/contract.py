@@ -1,0 +1,63 @@
+"""The contract of a source."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, TypeAlias
+
+import msgspec
+
+from astha.events import Transaction
+from registry.position import Position
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Changes may be missing from the stream here: everybody refreshes."""
+
+    reason: str
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """Nothing for us up to this position: whoever has nothing in hand may count it as done."""
+
+    position: Position
+
+
+class Started(msgspec.Struct, frozen=True):
+    """Connected, or connected again: everything after this position will come, some of it maybe again."""
+
+    position: Position
+
+
+Batch: TypeAlias = "Sequence[Transaction] | Gap | Progress | Started"
+
+
+class SourceStatus(msgspec.Struct, frozen=True):
+    """For `/status`, `/readyz` and metrics."""
+
+    connected: bool
+    received: Position
+    acknowledged: Position
+    retained_bytes: int | None  # what the database keeps on our account
+    wal_status: str | None
+    detail: str | None
+
+
+class Source(Protocol):
+    """One reader of one registry. Reconnects by itself; raises only what nobody but a person can mend (ConfigError)."""
+
+    def stream(self, tables: frozenset[str]) -> AsyncIterator[Batch]:
+        """Batches of what has been received together; never waits for more than there is.
+
+        Starts after the position that was last acknowledged durably. Transactions may come again after a
+        reconnect (positions are then not above the last ones seen). Cancelling closes the connection.
+        """
+        ...
+
+    def acknowledge(self, position: Position) -> None:
+        """Everything at or below is durably done by everybody who counts: the database may forget it. Never blocks."""
+        ...
+
+    def status(self) -> SourceStatus: ...
+
+    async def close(self) -> None: ...

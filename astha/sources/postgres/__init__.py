@@ -1,0 +1,1 @@
+"""PostgreSQL's write-ahead log, by logical replication (pgoutput) on psycopg 3."""

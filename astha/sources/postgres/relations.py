@@ -1,0 +1,228 @@
+"""From a Relation message to a function that decodes its rows.
+
+pgoutput describes a table once, then sends rows column by column. For each table one function is generated: every run
+of fixed-width columns, with the header of the next variable one, is a single ``unpack_from`` that speculates on
+"binary, and of the usual length". A run that guesses wrong (NULL, unchanged TOAST, text) is read column by column.
+Measured at 1.8 us for 12 columns, against 5 us for a plain loop.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from astha.errors import DecodeError
+from registry.documents import Document
+from registry.models import Row
+
+Value: TypeAlias = "int | bool | str | Document | Unchanged | None"
+DecodeRow: TypeAlias = Callable[[bytes, int], "tuple[Row, int]"]
+Load: TypeAlias = Callable[[bytes], Any]
+
+_INT16 = struct.Struct(">h").unpack_from
+_INT32 = struct.Struct(">i").unpack_from
+_HEADER = struct.Struct(">ci").unpack_from
+
+_BINARY, _TEXT, _NULL, _UNCHANGED = b"btnu"
+_NEW = ord("N")
+
+# Type oids of pg_type.dat that the registry's columns have, or might have got by hand.
+_BOOL, _INT8, _INT2, _INT4, _JSON, _TEXT_OID, _VARCHAR = 16, 20, 21, 23, 114, 25, 1043
+_FIXED: Final = {_INT8: ("q", 8), _INT4: ("i", 4), _INT2: ("h", 2), _BOOL: ("?", 1)}
+_WORDS: Final = frozenset({_TEXT_OID, _VARCHAR, _JSON})
+
+
+class Unchanged:
+    """Stands for a TOASTed value that an UPDATE left alone: it is in the old row."""
+
+    __slots__ = ()
+
+
+UNCHANGED: Final = Unchanged()
+
+
+class RelationColumn(msgspec.Struct, frozen=True):
+    name: str
+    type_oid: int
+
+
+class Relation(msgspec.Struct, frozen=True):
+    """A table as the stream describes it."""
+
+    oid: int
+    schema: str
+    name: str
+    identity: str  # d, n, f or i: see pg_class.relreplident
+    columns: tuple[RelationColumn, ...]
+
+
+def parse_relation(message: bytes, offset: int) -> Relation:
+    """The body of a Relation message, after its kind byte."""
+    try:
+        (oid,) = struct.unpack_from(">I", message, offset)
+        schema, offset = _string(message, offset + 4)
+        name, offset = _string(message, offset)
+        identity = chr(message[offset])
+        (count,) = _INT16(message, offset + 1)
+        offset += 3
+        columns = []
+        for _ in range(count):
+            column, offset = _string(message, offset + 1)
+            type_oid, _modifier = struct.unpack_from(">Ii", message, offset)
+            columns.append(RelationColumn(column, type_oid))
+            offset += 8
+    except (struct.error, IndexError, ValueError) as error:
+        raise DecodeError(f"a Relation message that can't be read: {error}") from error
+    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
+
+
+def _string(message: bytes, offset: int) -> tuple[str, int]:
+    end = message.index(b"\0", offset)
+    return message[offset:end].decode(), end + 1
+
+
+class RowDecoders(msgspec.Struct, frozen=True):
+    """`insert` reads a whole INSERT message; `row` a tuple that starts at an offset, and answers where it ends."""
+
+    insert: Callable[[bytes], Row]
+    row: DecodeRow
+
+
+def compile_decoders(kind: type[Row], relation: Relation, insert_at: int) -> RowDecoders:
+    """`insert_at` is where the tuple of an INSERT message starts.
+
+    Columns that the model does not know are skipped; a column that the model needs and the table lacks is a
+    DecodeError here, when the table is announced, not at its rows.
+    """
+    names = [column.name for column in relation.columns]
+    missing = [name for name in kind.__struct_fields__ if name not in names]
+    if missing:
+        raise DecodeError(
+            f"table {relation.name} in the stream has no column {', '.join(missing)}: the registry's schema and this "
+            "version of Astha do not belong together, run `astha check`"
+        )
+    body, constants = _body(relation)
+    order = {name: place for place, name in enumerate(names)}
+    row = f"Model({', '.join(f'v{order[name]}' for name in kind.__struct_fields__)})"
+    source = [
+        "def row(m, o):", *body, f" return {row}, o",
+        "def insert(m):", f" if m[{insert_at - 1}] != {_NEW}: raise DecodeError('an INSERT without a new row')",
+        f" o = {insert_at}", *body, " if o != len(m): raise too_long(m, o)", f" return {row}",
+    ]  # fmt: skip
+    scope: dict[str, Any] = {
+        "Model": kind, "Document": Document, "StructError": struct.error, "DecodeError": DecodeError,
+        "slow": _read_columns, "too_long": too_long, "int16": _INT16,
+        "loaders": [_loaders(column.type_oid) for column in relation.columns], **constants,
+    }  # fmt: skip
+    exec(compile("\n".join(source), f"<decoder of {relation.name}>", "exec"), scope)  # noqa: S102  (column numbers only)
+    return RowDecoders(scope["insert"], scope["row"])
+
+
+def too_long(message: bytes, end: int) -> DecodeError:
+    return DecodeError(f"a row that ends at byte {end} of {len(message)}")
+
+
+def _body(relation: Relation) -> tuple[list[str], dict[str, Any]]:
+    """Lines that read all columns of message `m` from offset `o` into v0, v1, ..., and the constants they use."""
+    columns = relation.columns
+    lines = [f" if int16(m, o)[0] != {len(columns)}: raise DecodeError('another number of columns')", " o += 2"]
+    constants: dict[str, Any] = {}
+    start = 0
+    while start < len(columns):
+        stop = start
+        layout, targets, signatures = ">", [], []
+        while stop < len(columns) and columns[stop].type_oid in _FIXED:
+            code, width = _FIXED[columns[stop].type_oid]
+            layout += f"5s{code}"
+            targets += [f"s{stop}", f"v{stop}"]
+            constants[f"W{width}"] = struct.pack(">ci", b"b", width)
+            signatures.append(f"s{stop} == W{width}")
+            stop += 1
+        variable = stop < len(columns)
+        if variable:
+            layout += "ci"
+            targets += [f"s{stop}", "n"]
+            signatures.append(f"s{stop} == b'b' and n >= 0")
+        unpack = struct.Struct(layout)
+        constants[f"unpack{start}"] = unpack.unpack_from
+        last = stop if variable else stop - 1
+        values = ", ".join(f"v{place}" for place in range(start, last + 1))
+        lines += [f" try: {', '.join(targets)}, = unpack{start}(m, o); hit = {' and '.join(signatures)}"]
+        lines += [" except StructError: hit = False", " if hit:"]
+        if variable:
+            lines += [f"  o += {unpack.size}; e = o + n; {_word(columns[stop].type_oid, stop)}; o = e"]
+        else:
+            lines += [f"  o += {unpack.size}"]
+        lines += [f" else: ({values},), o = slow(m, o, {start}, {last + 1}, loaders)"]
+        start = last + 1
+    return lines, constants
+
+
+def _word(type_oid: int, place: int) -> str:
+    if type_oid == _JSON:
+        return f"v{place} = Document(m[o:e].decode())"
+    if type_oid in _WORDS:
+        return f"v{place} = m[o:e].decode()"
+    return f"v{place} = loaders[{place}][0](m[o:e])"
+
+
+def _read_columns(
+    message: bytes, offset: int, start: int, stop: int, loaders: Sequence[tuple[Load, Load]]
+) -> tuple[list[Value], int]:
+    """Column by column, whatever each one is."""
+    values: list[Value] = []
+    for place in range(start, stop):
+        kind = message[offset]
+        if kind == _NULL:
+            values.append(None)
+            offset += 1
+        elif kind == _UNCHANGED:
+            values.append(UNCHANGED)
+            offset += 1
+        elif kind in (_BINARY, _TEXT):
+            _, length = _HEADER(message, offset)
+            end = offset + 5 + length
+            if length < 0 or end > len(message):
+                raise DecodeError(f"column {place} claims {length} bytes, the message has fewer")
+            values.append(loaders[place][kind == _TEXT](message[offset + 5 : end]))
+            offset = end
+        else:
+            raise DecodeError(f"column {place} is of unknown kind {kind:#x}")
+    return values, offset
+
+
+def _loaders(type_oid: int) -> tuple[Load, Load]:
+    """For the binary and for the text form."""
+    if type_oid == _JSON:
+        return _document, _document
+    if type_oid == _BOOL:
+        return _fixed("?", 1), lambda data: data == b"t"
+    if type_oid in _FIXED:
+        return _fixed(*_FIXED[type_oid]), int
+    return bytes.decode, bytes.decode
+
+
+def _document(data: bytes) -> Document:
+    return Document(data.decode())
+
+
+def _fixed(code: str, width: int) -> Load:
+    unpack = struct.Struct(">" + code).unpack
+
+    def load(data: bytes) -> Any:
+        if len(data) != width:
+            raise DecodeError(f"a value of {len(data)} bytes where {width} belong")
+        return unpack(data)[0]
+
+    return load
+
+
+def complete(row: Row, before: Row) -> Row:
+    """A row with its unchanged TOASTed values taken from the old one."""
+    if UNCHANGED not in msgspec.structs.astuple(row):
+        return row
+    unchanged = [name for name in row.__struct_fields__ if getattr(row, name) is UNCHANGED]
+    return msgspec.structs.replace(row, **{name: getattr(before, name) for name in unchanged})

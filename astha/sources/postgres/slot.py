@@ -1,0 +1,129 @@
+"""The server's side of the stream: publication, slot, and what the server keeps on our account.
+
+A slot only ever sees what was published when the change was made, so the publication comes first; migrations make it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from astha.errors import ConfigError, SourceLost, SourceReset
+from registry.position import Position
+
+PLUGIN = "pgoutput"
+
+Connection = psycopg.AsyncConnection[tuple[object, ...]]
+
+
+class SlotStatus(msgspec.Struct, frozen=True):
+    plugin: str
+    database: str
+    active: bool
+    confirmed: Position
+    retained_bytes: int
+    wal_status: str | None
+    safe_wal_size: int | None
+
+    @property
+    def lost(self) -> bool:
+        return self.wal_status == "lost"
+
+
+@asynccontextmanager
+async def connected(conninfo: str) -> AsyncIterator[Connection]:
+    """A plain connection for questions; trouble with it is SourceLost."""
+    try:
+        connection = await psycopg.AsyncConnection.connect(
+            make_conninfo(conninfo, application_name="astha source"), autocommit=True
+        )
+    except psycopg.OperationalError as error:
+        raise SourceLost(f"can't connect: {error}") from error
+    try:
+        async with connection:
+            yield connection
+    except psycopg.OperationalError as error:
+        raise SourceLost(f"the connection broke: {error}") from error
+
+
+async def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
+    row = await (
+        await connection.execute(
+            """
+            SELECT plugin, database, active, (coalesce(confirmed_flush_lsn, '0/0') - '0/0'::pg_lsn)::bigint,
+                   coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint, wal_status, safe_wal_size
+            FROM pg_replication_slots WHERE slot_name = %s
+            """,
+            [slot],
+        )
+    ).fetchone()
+    return None if row is None else SlotStatus(*row)  # type: ignore[arg-type]
+
+
+async def require_publication(connection: Connection, publication: str, tables: Sequence[str]) -> None:
+    """ConfigError if it is missing or lacks a table: waiting would not mend that."""
+    rows = await (
+        await connection.execute("SELECT tablename FROM pg_publication_tables WHERE pubname = %s", [publication])
+    ).fetchall()
+    published = {str(row[0]) for row in rows}
+    missing = sorted(set(tables) - published)
+    if missing:
+        raise ConfigError(
+            f"publication {publication} does not hold {', '.join(missing)}: run `astha registry migrate`, "
+            f"or `ALTER PUBLICATION {publication} ADD TABLE {', '.join(missing)}`"
+        )
+
+
+async def prepare_slot(connection: Connection, slot: str) -> Position:
+    """Where the existing slot stands. SourceReset if there is none, or none that can be used: see `create_slot`."""
+    status = await slot_status(connection, slot)
+    if status is None:
+        raise SourceReset(f"slot {slot} does not exist")
+    database = str((await (await connection.execute("SELECT current_database()")).fetchone() or ("",))[0])
+    if status.plugin != PLUGIN or status.database != database:
+        raise ConfigError(
+            f"slot {slot} belongs to plugin {status.plugin} and database {status.database}, not to {PLUGIN} and "
+            f"{database}: choose another slot name, or drop it with `SELECT pg_drop_replication_slot('{slot}')`"
+        )
+    if status.lost:
+        raise SourceReset(f"slot {slot} was invalidated: the server no longer has the WAL it needs")
+    return status.confirmed
+
+
+async def create_slot(connection: Connection, slot: str) -> Position:
+    """A new slot of this name, in place of one that can no longer be used; answers where it starts."""
+    status = await slot_status(connection, slot)
+    try:
+        if status is not None:
+            await connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+        version = connection.info.server_version
+        failover = sql.SQL(", failover => true") if version >= 170000 else sql.SQL("")
+        row = await (
+            await connection.execute(
+                sql.SQL(
+                    "SELECT (lsn - '0/0'::pg_lsn)::bigint FROM pg_create_logical_replication_slot({}, {}{})"
+                ).format(slot, PLUGIN, failover)
+            )
+        ).fetchone()
+    except psycopg.errors.ObjectInUse as error:
+        raise SourceLost(f"slot {slot} is in use by another connection") from error
+    except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.ObjectNotInPrerequisiteState) as error:
+        raise ConfigError(f"can't create slot {slot}: {error.diag.message_primary}; run `astha check`") from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise ConfigError(f"can't create slot {slot}: the user needs the REPLICATION attribute") from error
+    assert row is not None  # noqa: S101  (the function answers one row)
+    return Position(int(str(row[0])))
+
+
+def protocol_version(server_version: int) -> int:
+    """The newest that both speak; they differ in streaming and two-phase only, which we don't ask for."""
+    if server_version >= 160000:
+        return 4
+    if server_version >= 150000:
+        return 3
+    return 2 if server_version >= 140000 else 1

@@ -1,0 +1,179 @@
+"""The replication connection: bytes as they arrive, status updates as they fall due.
+
+psycopg 3 has no replication API, but libpq's copy functions, which it exposes, are all that is needed (psycopg#71).
+The socket is watched only while we wait for it: a watched socket that nobody reads keeps the loop spinning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Callable
+
+import psycopg
+from psycopg import generators, pq, waiting
+from psycopg.conninfo import make_conninfo
+
+from astha.errors import SourceLost, SourceReset
+from astha.events import Transaction
+from astha.sources.contract import Progress
+from astha.sources.postgres.decode import POSTGRES_EPOCH_US, Decoder
+from registry.clock import Clock
+from registry.position import Position
+
+_KEEPALIVE = struct.Struct(">QqB").unpack_from
+_XLOG_START = struct.Struct(">Q").unpack_from
+_STATUS = struct.Struct(">cQQQqB").pack
+
+_AT_ONCE = 2_000
+"""Messages decoded before the loop gets a turn: some milliseconds."""
+
+_SESSION = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=3"
+
+
+class ReplicationStream:
+    """One START_REPLICATION, from its start to its end. Not reusable."""
+
+    def __init__(self, connection: psycopg.AsyncConnection[tuple[object, ...]], clock: Clock, confirmed: Position):
+        self._connection = connection
+        self._pgconn = connection.pgconn
+        self._clock = clock
+        self.received = confirmed
+        self._confirmed = confirmed
+        self._status_task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, conninfo: str, clock: Clock) -> ReplicationStream:
+        given = psycopg.conninfo.conninfo_to_dict(conninfo).get("options")
+        options = f"{given} {_SESSION}" if given else _SESSION
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                make_conninfo(conninfo, replication="database", options=options), autocommit=True
+            )
+        except psycopg.OperationalError as error:
+            raise SourceLost(f"can't connect for replication: {error}") from error
+        return cls(connection, clock, Position(0))
+
+    async def identify(self) -> tuple[str, int]:
+        """The server's system identifier and timeline."""
+        row = await (await self._connection.execute("IDENTIFY_SYSTEM")).fetchone()
+        assert row is not None  # noqa: S101  (the command always answers)
+        return str(row[0]), int(str(row[1]))
+
+    async def start(self, slot: str, publication: str, start: Position, protocol: int, status_interval: float) -> None:
+        """Begin at the later of `start` and what the slot has confirmed."""
+        place = f"{start >> 32:X}/{start & 0xFFFFFFFF:X}"
+        options = f"proto_version '{protocol}', publication_names '\"{publication}\"', binary 'true'"
+        try:
+            await self._connection.execute(f'START_REPLICATION SLOT "{slot}" LOGICAL {place} ({options})'.encode())
+        except (psycopg.errors.ObjectNotInPrerequisiteState, psycopg.errors.UndefinedObject) as error:
+            raise SourceReset(f"slot {slot} can't go on: {error.diag.message_primary}") from error
+        except psycopg.Error as error:
+            raise SourceLost(f"can't start replication from slot {slot}: {error}") from error
+        self.received = self._confirmed = start
+        self._status_task = asyncio.create_task(self._report(status_interval), name="replication status")
+
+    def confirm(self, position: Position) -> None:
+        """Sent with the next status update."""
+        if position > self._confirmed:
+            self._confirmed = position
+            self.received = max(self.received, position)
+
+    async def batches(self, decoder: Decoder) -> AsyncIterator[list[Transaction] | Progress]:
+        """What is there, decoded; waits only when nothing is."""
+        get = self._pgconn.get_copy_data
+        feed = decoder.feed
+        loop = asyncio.get_running_loop()
+        while True:
+            done: list[Transaction] = []
+            progress: Position | None = None
+            for _ in range(_AT_ONCE):
+                count, data = get(1)
+                if count > 0:
+                    if data[0] == 0x77:  # 'w': data
+                        transaction = feed(bytes(data))
+                        if transaction is not None:
+                            done.append(transaction)
+                    else:  # 'k': keepalive
+                        progress = self._keepalive(data, decoder.in_transaction) or progress
+                elif count == 0:
+                    break
+                else:
+                    raise await self._ended()
+            else:
+                count = 1  # there may be more
+            if done:
+                self.received = max(self.received, done[-1].position)
+                yield done
+            if progress is not None:
+                self.received = max(self.received, progress)
+                yield Progress(progress)
+            if count:
+                await asyncio.sleep(0)
+            else:
+                await _readable(loop, self._pgconn.socket)
+                self._consume()
+
+    def send_status(self, *, reply: bool = False) -> None:
+        now = self._clock.now_ms() * 1000 - POSTGRES_EPOCH_US
+        status = _STATUS(b"r", self.received, self._confirmed, self._confirmed, now, reply)
+        try:
+            self._pgconn.put_copy_data(status)
+            self._pgconn.flush()
+        except psycopg.Error as error:
+            raise SourceLost(f"the replication connection broke: {error}") from error
+
+    async def close(self) -> None:
+        if self._status_task is not None:
+            self._status_task.cancel()
+            await asyncio.gather(self._status_task, return_exceptions=True)
+        await self._connection.close()
+
+    def _keepalive(self, data: memoryview, in_transaction: bool) -> Position | None:
+        end, _clock, reply = _KEEPALIVE(data, 1)
+        if reply:
+            self.send_status()
+        return None if in_transaction else Position(end)
+
+    def _consume(self) -> None:
+        try:
+            self._pgconn.consume_input()
+        except psycopg.Error as error:
+            raise SourceLost(f"the replication connection broke: {error}") from error
+
+    async def _ended(self) -> SourceLost | SourceReset:
+        """The server ended the stream: find out why."""
+        try:
+            results = await waiting.wait_async(generators.fetch_many(self._pgconn), self._pgconn.socket)
+            message = "; ".join(
+                result.error_message() for result in results if result.status == pq.ExecStatus.FATAL_ERROR
+            )
+        except psycopg.Error as error:
+            message = str(error)
+        message = message.strip() or "the server closed the connection"
+        if "publication" in message and "does not exist" in message:
+            return SourceReset(message)
+        return SourceLost(f"replication ended: {message}")
+
+    async def _report(self, interval: float) -> None:
+        """Status updates have a timer of their own: a slow reader must not look like a dead one."""
+        while True:
+            await asyncio.sleep(interval)
+            self.send_status()
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, socket: int) -> None:
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(socket, _settle(ready))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(socket)
+
+
+def _settle(future: asyncio.Future[None]) -> Callable[[], None]:
+    def settle() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    return settle

@@ -1,0 +1,10 @@
+"""What a component is to the daemon.
+
+In: events, health questions, refreshes. Out: the component's own effect, or an error.
+Guaranteed to a component: order, whole transactions if it asks for them, one call at a time.
+"""
+
+from astha.subscribers.contract import Subscriber
+from astha.subscribers.handlers import Component, handles
+
+__all__ = ["Component", "Subscriber", "handles"]

@@ -1,0 +1,59 @@
+"""The `Subscriber` protocol: what one writes to build a component."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+from astha.events import Event
+from registry.contract import ConsistentRead
+from registry.models import Row
+
+
+class Subscriber(Protocol):
+    """Calls come one at a time, from one event loop. Whatever is raised is the component's own trouble:
+    others don't notice. `CancelledError` must propagate: a delivery that takes longer than its timeout is cancelled.
+    """
+
+    @property
+    def subscribed_tables(self) -> frozenset[str]:
+        """Must equal what subscriptions.yaml says."""
+        ...
+
+    async def on_event(self, event: Event[Row]) -> None:
+        """Order: the registry's commit order over all subscribed tables. Duplicates: possible after a crash or a
+        retry, never after a refresh that contains the event. Errors: retried, at most 30 times, then the event is
+        dropped and a refresh follows.
+        """
+        ...
+
+    async def on_health(self) -> bool:
+        """Whether deliveries would work now. False, an error or no answer in time opens the circuit breaker."""
+        ...
+
+    async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        """Make the component's state that of the snapshot. Events that it contains are not delivered afterwards,
+        those after it are. May be called again if it fails.
+        """
+        ...
+
+
+@runtime_checkable
+class TransactionSubscriber(Protocol):
+    """Optional: to see all of a commit's events together. Retried as a whole."""
+
+    async def on_transaction(self, events: Sequence[Event[Row]]) -> None: ...
+
+
+@runtime_checkable
+class Startable(Protocol):
+    """Optional: called before the first delivery. An error is retried like a failed refresh."""
+
+    async def start(self) -> None: ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """Optional: called after the last delivery, also when start failed."""
+
+    async def stop(self) -> None: ...

@@ -1,0 +1,70 @@
+"""A comfortable base for components: one typed method for each kind of row.
+
+    class Indexer(Component):
+        @handles(Segment)
+        async def segment(self, event: Event[Segment]) -> None: ...
+
+mypy refuses a handler whose event is of another row than it is registered for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar, TypeAlias, TypeVar
+
+from astha.events import Event
+from registry.contract import ConsistentRead
+from registry.models import Row
+
+S = TypeVar("S")
+R = TypeVar("R", bound=Row)
+Method: TypeAlias = Callable[[S, Event[R]], Awaitable[None]]
+
+_MARK = "_astha_handles"
+
+
+def handles(kind: type[R]) -> Callable[[Method[S, R]], Method[S, R]]:
+    """Register a method of a `Component` for all events of one kind of row."""
+
+    def register(method: Method[S, R]) -> Method[S, R]:
+        setattr(method, _MARK, kind)
+        return method
+
+    return register
+
+
+class Component:
+    """Dispatches `on_event` to the `handles` methods; healthy and nothing to refresh unless overridden."""
+
+    _handlers: ClassVar[dict[str, str]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        handlers = dict(cls._handlers)
+        for name, member in vars(cls).items():
+            kind: type[Row] | None = getattr(member, _MARK, None)
+            if kind is None:
+                continue
+            if handlers.get(kind.table, name) != name:
+                raise TypeError(f"{cls.__name__} has two handlers for {kind.table}: {handlers[kind.table]} and {name}")
+            handlers[kind.table] = name
+        cls._handlers = handlers
+
+    def __init__(self) -> None:
+        self._methods: dict[type[Row], Callable[[Event[Row]], Awaitable[None]]] = {}
+        for name in self._handlers.values():
+            method = getattr(self, name)
+            self._methods[getattr(method, _MARK)] = method
+
+    @property
+    def subscribed_tables(self) -> frozenset[str]:
+        return frozenset(self._handlers)
+
+    async def on_event(self, event: Event[Row]) -> None:
+        await self._methods[type(event.data)](event)
+
+    async def on_health(self) -> bool:
+        return True
+
+    async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        """Components with state of their own override this."""
