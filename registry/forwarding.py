@@ -26,6 +26,7 @@ from registry.models import (
     Segment,
     SnapshotStatus,
     SnapshotTrigger,
+    SourceIdentity,
     TableFile,
     TableMetadata,
     TableSnapshot,
@@ -300,6 +301,12 @@ class ForwardingStore(MetadataStore):
 
     async def forget_component(self, component: str) -> None:
         await self.inner.forget_component(component)
+
+    async def get_source_identity(self, name: str) -> SourceIdentity | None:
+        return await self.inner.get_source_identity(name)
+
+    async def record_source_identity(self, name: str, identity: str) -> None:
+        await self.inner.record_source_identity(name, identity)
 
     async def position(self) -> Position:
         return await self.inner.position()

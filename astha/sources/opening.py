@@ -9,20 +9,12 @@ from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource
 from registry.contract import MetadataStore
 from registry.engines import parse_url
-from registry.position import Position
 
 
-async def open_source(url: str, store: MetadataStore, settings: PostgresSourceSettings, clock: LoopClock) -> Source:
-    """PostgreSQL remembers in its slot where we are; for SQLite the ledger does."""
+def open_source(url: str, store: MetadataStore, settings: PostgresSourceSettings, clock: LoopClock) -> Source:
+    """Both remember where they are in the database itself: in a slot, or by what is left of the change log."""
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":
         return PostgresSource(parsed.render_as_string(hide_password=False), store, settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
-    return SqliteSource(url, acknowledged=await _held_position(store), limits=limits)
-
-
-async def _held_position(store: MetadataStore) -> Position:
-    """The lowest position that a component goes on from; if none does, whoever comes refreshes, so: now."""
-    positions = [entry.position for entry in await store.read_ledger() if not entry.refresh_owed]
-    held = [Position(position) for position in positions if position is not None]
-    return min(held) if held else await store.position()
+    return SqliteSource(url, store, limits=limits)

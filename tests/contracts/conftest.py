@@ -5,9 +5,6 @@ from collections.abc import Awaitable, Iterator
 import pytest
 
 from tests.contracts.bad_input import Refused, complaint
-from tests.fixtures.sources import raw, registry_path, registry_template, registry_url, source_of, writer
-
-__all__ = ["raw", "registry_path", "registry_template", "registry_url", "source_of", "writer"]
 
 
 @pytest.fixture

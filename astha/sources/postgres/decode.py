@@ -10,6 +10,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+import structlog
+
 from astha.errors import DecodeError
 from astha.events import Commit, Event, Operation, Transaction
 from astha.sources.limits import TransactionLimits
@@ -35,9 +37,11 @@ _COMMIT = struct.Struct(">BQQq").unpack_from
 _TRUNCATE = struct.Struct(">IB").unpack_from
 
 _INSERT, _UPDATE, _DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
-_NEW, _OLD = b"NO"
+_NEW, _OLD, _KEY = b"NOK"
 
 _NONE: frozenset[str] = frozenset()
+
+log = structlog.get_logger(__name__)
 
 Handler: TypeAlias = Callable[[bytes], None]
 
@@ -144,13 +148,19 @@ class Decoder:
     def _relate(self, relation: Relation) -> None:
         oid = struct.pack(">I", relation.oid)
         self._table_sets.clear()
-        self._names[relation.oid] = relation.name
         kind = self._kinds.get(relation.name) if relation.schema == self._schema else None
+        self._names[relation.oid] = relation.name if kind is not None else ""
         for letter in (b"I", b"U", b"D"):
             self._inserts.pop(letter + oid, None)
             self._rows[letter + oid] = _ignore
             self._tables_of[letter + oid] = relation.name
         if kind is not None:
+            if relation.identity != "f":
+                log.warning(
+                    "a table does not send whole old rows: each UPDATE and DELETE costs a refresh",
+                    table=relation.name,
+                    remedy=f"ALTER TABLE {relation.name} REPLICA IDENTITY FULL",
+                )
             decoders = compile_decoders(kind, relation, _ROW + 1)
             self._inserts[b"I" + oid] = decoders.insert
             self._rows[b"U" + oid] = self._updater(b"U" + oid, kind.table, decoders.row)
@@ -166,6 +176,12 @@ class Decoder:
             if self._size > self._max_bytes or len(self._events) > self._max_events:
                 self._give_up()
 
+    def _leave_untold(self, head: bytes, table: str) -> None:
+        """A change without the old row. It can't be told as an event, so who subscribes to its table refreshes."""
+        if self._commit is None:
+            raise _stray(head)
+        self._unlisted.add(table)
+
     def _give_up(self) -> None:
         """Too large to hold: from here on only the names of its tables are of interest."""
         self._oversized = True
@@ -173,8 +189,11 @@ class Decoder:
 
     def _updater(self, head: bytes, table: str, decode: DecodeRow) -> Handler:
         def update(message: bytes) -> None:
+            if message[_ROW] in (_NEW, _KEY):
+                self._leave_untold(head, table)
+                return
             if message[_ROW] != _OLD:
-                raise _not_full(table)
+                raise DecodeError("an UPDATE with neither an old row nor a new one")
             before, offset = decode(message, _ROW + 1)
             if message[offset] != _NEW:
                 raise DecodeError("an UPDATE without a new row")
@@ -187,8 +206,11 @@ class Decoder:
 
     def _deleter(self, head: bytes, table: str, decode: DecodeRow) -> Handler:
         def delete(message: bytes) -> None:
+            if message[_ROW] == _KEY:
+                self._leave_untold(head, table)
+                return
             if message[_ROW] != _OLD:
-                raise _not_full(table)
+                raise DecodeError("a DELETE without an old row")
             row, end = decode(message, _ROW + 1)
             if end != len(message):
                 raise too_long(message, end)
@@ -214,10 +236,3 @@ def _ignore(message: bytes) -> None:
 
 def _stray(head: bytes) -> DecodeError:
     return DecodeError(f"a row of kind {head[:1]!r} outside a transaction")
-
-
-def _not_full(table: str) -> DecodeError:
-    return DecodeError(
-        f"table {table} sends keys instead of whole old rows: its replica identity is no longer FULL, "
-        f"run `ALTER TABLE {table} REPLICA IDENTITY FULL`"
-    )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from astha.sources.contract import Batch, Gap, Progress, Started
+from astha.sources.contract import Batch, Gap, Progress
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite.changelog import HEADERS, LAST, LogDecoder, LogRow
 from registry.position import Position
@@ -101,7 +101,7 @@ class LogReader:
     def read(self) -> list[Batch]:
         """What the next stretch of the log completes: nothing, if it lies within one transaction or is empty.
 
-        The first time also the position that reading starts from, to say that it does.
+        The first time also the position that reading starts from, to say that it does (or a Gap, if it can't).
         """
         try:
             if self._connection is None or FileIdentity.of(self._path) != self.identity:
@@ -111,9 +111,9 @@ class LogReader:
             self._version = self._data_version()  # before the reading, so that no commit falls in between
             start = self._cursor
             batches = self._read()
-            if not self._begun:
-                self._begun = True
-                batches.insert(0, Started(start))
+            if not self._begun and not any(isinstance(batch, Gap) for batch in batches):
+                batches.insert(0, Progress(start))
+            self._begun = True
             return batches
         except FileNotFoundError:
             self._suspicion = f"{self._path} had vanished"
@@ -200,6 +200,19 @@ class LogReader:
         if self._connection is None:
             raise OSError(f"{self._path} is not open")
         return self._connection
+
+
+def oldest(path: Path) -> Position:
+    """What comes just before the oldest change that the log still has."""
+    connection = connect(path, _BUSY_S)
+    try:
+        ((position,),) = connection.execute(
+            "SELECT coalesce((SELECT min(sequence) - 1 FROM change_log), max(seq), 0) "
+            "FROM sqlite_sequence WHERE name = 'change_log'"
+        ).fetchall()
+        return Position(position)
+    finally:
+        connection.close()
 
 
 def connect(path: Path, busy_s: float) -> sqlite3.Connection:

@@ -30,8 +30,8 @@ _OLDEST = """
 class Trimmer:
     """Blocking, from any thread."""
 
-    def __init__(self, path: Path) -> None:
-        self.trimmed = Position(0)  # nothing at or below is left in the log
+    def __init__(self, path: Path, trimmed: Position) -> None:
+        self.trimmed = trimmed  # next to nothing at or below is left in the log
         self._path = path
         self._one = threading.Lock()
         self._rows = _FIRST_ROWS

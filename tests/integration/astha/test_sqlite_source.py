@@ -316,6 +316,16 @@ async def test_another_file_than_at_the_last_run(registry_path: Path, tmp_path: 
         await follower.until(lambda: len(follower.gaps) == 1, "the gap")
 
 
+async def test_another_file_than_at_the_last_stream(registry_path: Path, tmp_path: Path) -> None:
+    one = source(registry_path)
+    async with Follower(one) as follower:
+        await follower.until(lambda: one.identity is not None, "an identity")
+    shutil.copyfile(registry_path, tmp_path / "copy.db")
+    shutil.move(tmp_path / "copy.db", registry_path)
+    async with Follower(one) as follower:
+        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
+
+
 async def test_a_gap_goes_on_exactly_where_a_later_snapshot_ends(
     registry_path: Path, tmp_path: Path, store: MetadataStore
 ) -> None:
@@ -404,7 +414,7 @@ async def test_it_begins_by_saying_where(registry_path: Path) -> None:
     one = source(registry_path, Position(3))
     stream = one.stream(EVERYTHING)
     assert await anext(stream) == Started(Position(3))
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
 
 
 async def test_close_ends_the_stream(registry_path: Path) -> None:
@@ -441,4 +451,4 @@ async def test_a_consumer_that_does_not_consume_is_not_read_ahead_of(registry_pa
     await asyncio.sleep(0.05)
     assert tail._arrived.qsize() == 2
     assert tail.reader._cursor <= 8_000
-    await stream.aclose()  # type: ignore[attr-defined]
+    await stream.aclose()
