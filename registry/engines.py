@@ -142,12 +142,17 @@ def _giving_up_cleanly(engine: Engine) -> None:
 def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: float) -> dict[str, str | int]:
     wanted = f"-c statement_timeout={int(statement_timeout_s * 1000)}"
     given = url.query.get("options")
-    options: dict[str, str | int] = {"options": f"{given} {wanted}" if given else wanted}
-    if "application_name" not in url.query:
-        options["application_name"] = "astha"
-    if "connect_timeout" not in url.query:
-        options["connect_timeout"] = settings.connect_timeout_s
-    return options
+    defaults: dict[str, str | int] = {
+        "application_name": "astha",
+        "connect_timeout": settings.connect_timeout_s,
+        # A host that has gone silent is noticed: statement_timeout is the server's, and the server is gone.
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
+    options = {name: value for name, value in defaults.items() if name not in url.query}
+    return {**options, "options": f"{given} {wanted}" if given else wanted}
 
 
 def _as_text(value: str | bytes) -> str:
