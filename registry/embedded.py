@@ -89,12 +89,12 @@ class EmbeddedPostgres:
     """
 
     def __init__(self, directory: Path | None = None, settings: Mapping[str, str | int] | None = None) -> None:
+        self.bin = find_binaries()
         self._account = _unprivileged_account()
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="astha-postgres-"))
         self._settings = {**_SERVER_SETTINGS, **(settings or {})}
         self._process: subprocess.Popen[bytes] | None = None
-        self.bin = find_binaries()
         self.port = 0
 
     @property

@@ -6,6 +6,7 @@ several statements say BEGIN and COMMIT themselves. What a cancelled or failed v
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,8 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from registry.errors import Invalid
 
 SQLITE_MINIMUM = (3, 37)  # strict tables
+
+_SECRETS = ("password", "sslpassword")  # parameters of libpq
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,12 +36,12 @@ def parse_url(text: str) -> URL:
     """``sqlite:///file.db``, ``sqlite:////abs/file.db`` or ``postgresql://...`` with any libpq parameters."""
     try:
         url = make_url(text)
-    except ArgumentError as error:
-        raise Invalid("registry URL", text, "is not a URL, such as sqlite:///registry.db") from error
+    except (ArgumentError, ValueError) as error:
+        raise Invalid("registry URL", _masked(text), "is not a URL, such as sqlite:///registry.db") from error
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         if not url.database or url.database == ":memory:":
-            raise Invalid("registry URL", text, "SQLite needs a file that other processes can see")
+            raise Invalid("registry URL", shown(url), "SQLite needs a file that other processes can see")
         return url.set(drivername="sqlite")
     if kind in ("postgresql", "postgres"):
         return url.set(drivername="postgresql")
@@ -46,8 +49,14 @@ def parse_url(text: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """For messages and logs: without the password."""
-    return url.render_as_string(hide_password=True)
+    """For messages and logs: without the password, wherever libpq would take one from."""
+    return url.difference_update_query(_SECRETS).render_as_string(hide_password=True)
+
+
+def _masked(text: str) -> str:
+    """`shown` for what is not even a URL: whatever stands before an @ may be a password."""
+    before, at, after = text.rpartition("@")
+    return re.sub(r"(?<=password=)[^&\s]*", "***", f"***@{after}" if at else before + after)
 
 
 def sync_engine(url: URL, settings: StoreSettings) -> Engine:

@@ -1,0 +1,74 @@
+# Everything goes through .venv, which `make setup` builds from requirements.lock. `make help` lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup test quick lint format demo bench lock clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+STAMP := $(VENV)/.complete
+PYTHON ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+help: ## what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
+
+setup: $(STAMP) ## build .venv from requirements.lock; quick when nothing changed (PYTHON=... to choose one)
+
+# The stamp is written last: whatever was interrupted is finished by the next run.
+$(STAMP): requirements.lock pyproject.toml
+	@good() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }; \
+	if ! good $(RUN); then \
+		python=; \
+		for candidate in $(or $(PYTHON),python3.11 python3.12 python3.13 python3.14 python3); do \
+			if good "$$candidate"; then python="$$candidate"; break; fi; \
+		done; \
+		if [ -z "$$python" ]; then \
+			echo "setup: no Python 3.11 or newer with venv and pip found; install one, or name it: make setup PYTHON=/path/to/python3.11" >&2; \
+			exit 1; \
+		fi; \
+		echo "setup: creating $(VENV) with $$("$$python" --version)"; \
+		"$$python" -m venv --clear $(VENV); \
+	fi
+	@echo "setup: installing what requirements.lock pins"
+	@$(RUN) -m pip install --quiet --require-hashes --requirement requirements.lock
+	@echo "setup: installing astha itself"
+	@$(RUN) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+	@echo "setup: done"
+
+test: setup ## all tests on SQLite and PostgreSQL, the quick ones first
+	$(RUN) -m pytest -m "not slow"
+	@# pytest exits with 5 if, and only if, nothing carries the mark.
+	$(RUN) -m pytest -m slow || [ $$? -eq 5 ]
+
+quick: setup ## the quick tests
+	$(RUN) -m pytest -q -m "not slow"
+
+lint: setup ## style, types, direction of imports
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+	$(BIN)/lint-imports
+
+format: setup ## put the code into the house's format
+	$(RUN) -m ruff check --fix --quiet
+	$(RUN) -m ruff format
+
+demo: setup ## see it at work on SQLite and on a PostgreSQL of its own (ARGS="--segments 100000" for less)
+	@$(RUN) -m demo $(ARGS)
+
+bench: setup ## all benchmarks, one after the other (ARGS="--quick" for a short run)
+	@$(RUN) -m benchmarks $(ARGS)
+
+lock: setup ## renew requirements.lock from pyproject.toml (ARGS="--upgrade" for the newest versions)
+	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links --no-header --quiet --output-file requirements.lock $(ARGS)
+	@echo "lock: requirements.lock holds $$(grep -c == requirements.lock) packages"
+
+clean: ## remove .venv and everything that tools left behind
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

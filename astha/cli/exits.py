@@ -1,0 +1,65 @@
+"""What the exit code of `astha` says, and how an error becomes one line and a code."""
+
+from __future__ import annotations
+
+import os
+from enum import IntEnum
+from typing import IO, Any
+
+import click
+
+from registry.errors import Invalid, RegistryError, Unavailable
+
+TRACEBACK_SETTING = "ASTHA_TRACEBACK"
+
+
+class Exit(IntEnum):
+    OK = 0
+    PROBLEM = 1
+    USAGE = 2
+    UNAVAILABLE = 3
+    INTERNAL = 70  # EX_SOFTWARE of sysexits.h
+    INTERRUPTED = 130  # as shells report SIGINT
+
+
+LEGEND = f"""\b
+Exit codes:
+  {Exit.OK:<3} done, and all is well
+  {Exit.PROBLEM:<3} a problem was found: a schema that is not current, a target that is not empty
+  {Exit.USAGE:<3} wrong usage or bad input: correct the command
+  {Exit.UNAVAILABLE:<3} the registry does not answer: try again later
+  {Exit.INTERNAL:<3} a fault of Astha itself: set {TRACEBACK_SETTING}=1 to see where, and report it
+  {Exit.INTERRUPTED:<3} interrupted"""
+
+
+class Failure(click.ClickException):
+    """An error on its way to stderr: one line, whatever its cause spread over several."""
+
+    def __init__(self, message: str, code: Exit) -> None:
+        super().__init__(" ".join(message.split()))
+        self.exit_code = code  # type: ignore[misc]  # one class for all codes; click reads it off the instance
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        click.echo(f"astha: {self.message}", file=file, err=file is None)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """The line and the code for anything that a command let through."""
+    if isinstance(error, KeyboardInterrupt):
+        return Failure("interrupted", Exit.INTERRUPTED)
+    if isinstance(error, RegistryError):
+        return Failure(str(error), _code_of(error))
+    if os.environ.get(TRACEBACK_SETTING):
+        raise error
+    where = f"set {TRACEBACK_SETTING}=1 to see where"
+    return Failure(f"internal error: {type(error).__name__}: {error} ({where})", Exit.INTERNAL)
+
+
+def _code_of(error: RegistryError) -> Exit:
+    match error:
+        case Invalid():
+            return Exit.USAGE
+        case Unavailable():
+            return Exit.UNAVAILABLE
+        case _:
+            return Exit.PROBLEM

@@ -1,0 +1,75 @@
+"""What commands print: results on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from time import monotonic
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from registry.copy import Progress as Report
+
+_LINE_EVERY_S = 5.0
+
+
+def print_json(value: object) -> None:
+    click.echo(msgspec.json.encode(value))
+
+
+def print_pairs(pairs: Mapping[str, str]) -> None:
+    """A narrow table of names and values, without frames, that can be cut and grepped."""
+    width = max(map(len, pairs))
+    for name, value in pairs.items():
+        click.echo(f"{name:<{width}}  {value}")
+
+
+@contextmanager
+def table_progress(*, quiet: bool = False) -> Iterator[Report]:
+    """How far each table is: bars on a terminal, else a line now and then (none at all if ``quiet``)."""
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        ) as bars:
+            yield _Bars(bars)
+    else:
+        yield _silent if quiet else _Lines()
+
+
+class _Bars:
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, TaskID] = {}
+
+    def __call__(self, table: str, done: int, total: int) -> None:
+        task = self._tasks.get(table)
+        if task is None:
+            task = self._tasks[table] = self._bars.add_task(table, total=total)
+        self._bars.update(task, completed=done)
+
+
+class _Lines:
+    """One line for a table that is done, and one every few seconds for a long one."""
+
+    def __init__(self) -> None:
+        self._spoken = monotonic()
+
+    def __call__(self, table: str, done: int, total: int) -> None:
+        now = monotonic()
+        if done < total and now - self._spoken < _LINE_EVERY_S:
+            return
+        if total:
+            self._spoken = now
+            click.echo(f"{table}: {done:,} of {total:,} rows", err=True)
+
+
+def _silent(_table: str, _done: int, _total: int) -> None:
+    pass

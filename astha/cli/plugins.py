@@ -1,0 +1,64 @@
+"""Subcommands that others bring along.
+
+A distribution adds one by an entry point of the group ``astha.commands``: its name is the command's, its object a
+`click.Command`. So components extend `astha`, and `astha` imports none of them. One that can't be loaded costs its own
+command, never the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from astha.cli.exits import Exit, Failure
+
+GROUP = "astha.commands"
+
+
+def found() -> dict[str, EntryPoint]:
+    """By command name; of several with one name, the first installed."""
+    commands: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        commands.setdefault(point.name, point)
+    return commands
+
+
+class PluggableGroup(click.Group):
+    """A group whose own commands come first; a plug-in can't take the name of one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*self.commands, *self._plugged()})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        if own is not None:
+            return own
+        point = self._plugged().get(cmd_name)
+        return None if point is None else _loaded(point)
+
+    def _plugged(self) -> Mapping[str, EntryPoint]:
+        return found()
+
+
+def _loaded(point: EntryPoint) -> click.Command:
+    try:
+        command = point.load()
+    except Exception as error:
+        return _broken(point, f"{type(error).__name__}: {error}")
+    if not isinstance(command, click.Command):
+        return _broken(point, "it is not a click command")
+    return command
+
+
+def _broken(point: EntryPoint, why: str) -> click.Command:
+    """Stands in for a plug-in, so that the help of all commands still works."""
+
+    def refuse() -> None:
+        raise Failure(f"the command {point.name!r} ({point.value}) can't be loaded: {why}", Exit.PROBLEM)
+
+    anything = {"ignore_unknown_options": True, "allow_extra_args": True}
+    return click.Command(
+        point.name, callback=refuse, context_settings=anything, add_help_option=False, short_help=f"(broken: {why})"
+    )

@@ -1,0 +1,117 @@
+"""`astha registry`: the schema of a registry, and moving one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from time import monotonic
+
+import click
+
+from astha.cli.exits import Exit, Failure
+from astha.cli.options import json_option, registry_option
+from astha.cli.output import print_json, print_pairs, table_progress
+from registry.copy import Progress, copy_registry
+from registry.engines import StoreSettings, parse_url, shown
+from registry.migration import SchemaStatus, migrate, status
+from registry.opening import open_store
+
+_UNHURRIED = StoreSettings(statement_timeout_s=0)  # counting a large table may take its time
+
+
+@click.group("registry", short_help="The metadata store: its schema, and moving it.")
+def registry_commands() -> None:
+    """The metadata store that everything else follows: its schema, and moving it to another database."""
+
+
+@registry_commands.command("migrate")
+@registry_option
+@click.option("--revision", default="head", show_default=True, help="Stop there; an older one goes back, base removes.")
+@click.option("--yes", is_flag=True, help="Don't ask before going to an older revision, which may drop data.")
+@json_option
+def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
+    """Create the registry's schema, or bring it to the version that this Astha speaks.
+
+    All steps are one transaction, and only one process migrates at a time. Doing it again changes nothing.
+    """
+    before = status(url)
+    if revision not in ("head", before.found) and before.state != "missing" and not yes:
+        _ask(before, revision)
+    after = migrate(url, revision=revision)
+    if as_json:
+        print_json({"url": after.url, "before": before.found, "found": after.found, "expected": after.expected})
+    elif before.found == after.found:
+        click.echo(f"{after.url} has schema {after.found or 'base'} already")
+    else:
+        click.echo(f"{after.url} migrated from {before.found or 'nothing'} to {after.found or 'nothing'}")
+
+
+def _ask(before: SchemaStatus, revision: str) -> None:
+    question = f"{before.url} goes from schema {before.found} to {revision}. What only the newer one holds is lost"
+    if not sys.stdin.isatty():
+        raise Failure(f"{question}: repeat with --yes if that is meant", Exit.USAGE)
+    if not click.confirm(f"{question}. Go on?", err=True):
+        raise Failure("nothing was changed", Exit.PROBLEM)
+
+
+@registry_commands.command("status")
+@registry_option
+@json_option
+def status_command(url: str, as_json: bool) -> None:
+    """Say whether the registry's schema is the one that this Astha speaks.
+
+    Exits with 0 if it is, with 1 if it is missing, older or newer.
+    """
+    found = status(url)
+    if as_json:
+        print_json(found)
+    else:
+        print_pairs(
+            {"registry": found.url, "schema": found.found or "none", "expected": found.expected, "state": found.state}
+        )
+    if found.state != "current":
+        if not as_json:
+            found.require_current()
+        raise click.exceptions.Exit(Exit.PROBLEM)
+
+
+@registry_commands.command("copy")
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option(
+    "--migrate/--no-migrate", "may_migrate", default=True, show_default=True, help="Create TO's schema if it has none."
+)
+@json_option
+def copy_command(source: str, target: str, may_migrate: bool, as_json: bool) -> None:
+    """Copy a whole registry from one URL to another, on any backends.
+
+    FROM is read as one consistent snapshot, while others go on writing to it: stop them first if nothing may be
+    missing. TO must be empty. It receives all or nothing, and counts are compared before anything becomes visible.
+    The ledger stays behind, so that a daemon on TO starts with a refresh of every component.
+    """
+    if parse_url(source) == parse_url(target):
+        raise Failure(f"FROM and TO are the same registry, {shown(parse_url(source))}", Exit.USAGE)
+    started = monotonic()
+    with table_progress(quiet=as_json) as progress:
+        copied = asyncio.run(_copy(source, target, may_migrate, progress))
+    seconds = round(monotonic() - started, 3)
+    names = {"from": shown(parse_url(source)), "to": shown(parse_url(target))}
+    if as_json:
+        print_json({**names, "rows": copied, "seconds": seconds})
+    else:
+        total = sum(copied.values())
+        click.echo(f"{names['to']} now holds all {total:,} rows of {names['from']} ({seconds:.1f} s)")
+
+
+async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: Progress) -> dict[str, int]:
+    source = await open_store(source_url, settings=_UNHURRIED)
+    try:
+        if may_migrate and (await asyncio.to_thread(status, target_url)).state == "missing":
+            await asyncio.to_thread(migrate, target_url)
+        target = await open_store(target_url, settings=_UNHURRIED)
+        try:
+            return await copy_registry(source, target, progress)
+        finally:
+            await target.close()
+    finally:
+        await source.close()

@@ -1,0 +1,109 @@
+"""What a benchmark found, as a table or as JSON, and how it takes its samples."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from statistics import median
+from time import perf_counter
+
+from rich.console import Console
+from rich.table import Table
+
+Measure = Callable[["Report"], Coroutine[None, None, None]]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """``detail`` says what was compared with what, and the absolute numbers behind the ratio."""
+
+    name: str
+    value: float
+    detail: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    @property
+    def goal(self) -> str:
+        if self.at_most is not None:
+            return f"<= {self.at_most:g}"
+        return "" if self.at_least is None else f">= {self.at_least:g}"
+
+    @property
+    def reached(self) -> bool:
+        above = self.at_least is None or self.value >= self.at_least
+        return above and (self.at_most is None or self.value <= self.at_most)
+
+
+@dataclass
+class Report:
+    quick: bool
+    figures: list[Figure] = field(default_factory=list)
+
+    def add(
+        self, name: str, value: float, detail: str, *, at_most: float | None = None, at_least: float | None = None
+    ) -> None:
+        self.figures.append(Figure(name, value, detail, at_most, at_least))
+        self.say(f"{name} = {value:.3g}")
+
+    def say(self, text: str) -> None:
+        """Progress, for whoever waits: stderr, so that stdout stays the result's."""
+        print(text, file=sys.stderr, flush=True)
+
+    def pick(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+
+def run(title: str, measure: Measure) -> int:
+    """The command line of a benchmark."""
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--json", action="store_true", help="print one JSON object, figure -> value")
+    parser.add_argument("--quick", action="store_true", help="fewer samples, under 50 seconds")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a figure misses its goal")
+    wanted = parser.parse_args()
+    report = Report(wanted.quick)
+    started = perf_counter()
+    asyncio.run(measure(report))
+    if wanted.json:
+        print(json.dumps({figure.name: round(figure.value, 4) for figure in report.figures}))
+    else:
+        _print_table(f"{title} ({perf_counter() - started:.0f} s)", report.figures)
+    return int(wanted.check and not all(figure.reached for figure in report.figures))
+
+
+def _print_table(title: str, figures: list[Figure]) -> None:
+    table = Table(title=title, title_justify="left", show_lines=True)
+    for column, justify in (("figure", "left"), ("value", "right"), ("goal", "right"), ("what was compared", "left")):
+        table.add_column(column, justify=justify, no_wrap=column != "what was compared")  # type: ignore[arg-type]
+    for figure in figures:
+        value = f"{figure.value:.3g}" if figure.value < 1_000 else f"{figure.value:,.0f}"
+        table.add_row(figure.name, value if figure.reached else f"[red]{value}[/]", figure.goal, figure.detail)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def percentile(samples: list[float], share: float) -> float:
+    return sorted(samples)[min(len(samples) - 1, int(len(samples) * share))]
+
+
+def rates(amount: int, seconds: list[float]) -> float:
+    """Things per second, by the median of the times that ``amount`` of them took."""
+    return amount / median(seconds)
+
+
+async def interleaved(rounds: int, **contestants: Callable[[int], Awaitable[object]]) -> dict[str, list[float]]:
+    """Seconds of each, round by round, so that whatever disturbs the machine disturbs all.
+
+    Who begins alternates. The first round warms up and is not counted.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for number in range(rounds):
+        order = list(contestants.items())
+        for name, contestant in order if number % 2 else reversed(order):
+            started = perf_counter()
+            await contestant(number)
+            seconds[name].append(perf_counter() - started)
+    return {name: samples[1:] for name, samples in seconds.items()}

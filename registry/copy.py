@@ -1,0 +1,67 @@
+"""Moving a registry: from any backend to any backend, as one consistent snapshot, all or nothing.
+
+Everything is read inside one snapshot of the source, so writers there go on and nothing is torn, and written in
+one transaction of the target, so whatever goes wrong, a killed process included, leaves the target as empty as it
+was. What stays behind is the ledger and the daemon's lease: they speak of positions in the source's own stream
+of changes. The daemon of the new registry finds no ledger and starts with a refresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from registry.contract import ConsistentRead, Load, MetadataStore
+from registry.errors import Conflict
+from registry.models import PUBLISHED, FileAwaitingDeletion, Row, UploadIntent
+
+__all__ = ["COPIED", "Progress", "copy_registry"]
+
+COPIED: tuple[type[Row], ...] = (*PUBLISHED, UploadIntent, FileAwaitingDeletion)
+"""What a copy carries, parents before children."""
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Called with a table, the rows copied and the rows there are: first with 0, then after every page."""
+
+_PAGE = 5_000
+
+
+def _silent(_table: str, _done: int, _total: int) -> None:
+    pass
+
+
+async def copy_registry(
+    source: MetadataStore, target: MetadataStore, progress: Progress = _silent, *, page: int = _PAGE
+) -> dict[str, int]:
+    """Fill the empty ``target`` with what ``source`` holds at one moment; answers the rows of each table.
+
+    Ids, times and documents arrive as they are, and the target's next ids are above them. Counts are compared
+    inside the target's transaction before it commits. Conflict: the target is not empty, or counts differ.
+    Memory is bounded by ``page``. Whatever is raised, ``progress`` and cancellation included, nothing stays.
+    """
+    async with source.consistent_read() as snapshot, target.load() as load:
+        copied = {kind.table: await _copy_table(kind, snapshot, load, progress, page) for kind in COPIED}
+        await _require_equal(copied, snapshot, load)
+    return copied
+
+
+async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: Load, progress: Progress, page: int) -> int:
+    total, done = await snapshot.count(kind), 0
+    progress(kind.table, done, total)
+    async for rows in snapshot.rows(kind, page=page):
+        await load.add(rows)
+        done += len(rows)
+        progress(kind.table, done, total)
+    return done
+
+
+async def _require_equal(copied: dict[str, int], snapshot: ConsistentRead, load: Load) -> None:
+    """What was there, what was carried over and what has arrived must be the same number."""
+    for kind in COPIED:
+        there, arrived = await snapshot.count(kind), await load.count(kind)
+        if not there == copied[kind.table] == arrived:
+            raise Conflict(
+                f"{kind.table} has {there} rows in the source, {copied[kind.table]} were read and {arrived} arrived: "
+                "nothing was kept",
+                [kind.table],
+            )

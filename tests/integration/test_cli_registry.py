@@ -1,0 +1,50 @@
+"""The installed command, as a process, against a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from registry.copy import COPIED
+from registry.migration import migrate
+from registry.opening import open_store
+from tests.integration.registries import NewUrl, contents, copy_server, fill, new_url
+
+__all__ = ["copy_server", "new_url"]  # fixtures
+
+ASTHA = Path(sys.executable).with_name("astha")
+
+
+def astha(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([ASTHA, *arguments], capture_output=True, text=True, check=False, timeout=60)
+
+
+async def test_start_on_sqlite_and_move_to_postgres(new_url: NewUrl) -> None:
+    sqlite, postgres = new_url("sqlite"), new_url("postgres")
+    migrate(sqlite)
+    store = await open_store(sqlite)
+    await fill(store)
+    original = await contents(store, COPIED)
+    await store.close()
+
+    assert astha("registry", "status", "--registry", postgres).returncode == 1
+    copied = astha("registry", "copy", sqlite, postgres)
+
+    assert copied.returncode == 0, copied.stderr
+    assert f"segments: {len(original['segments'])} of {len(original['segments'])} rows" in copied.stderr
+    status = astha("registry", "status", "--registry", postgres, "--json")
+    assert (status.returncode, json.loads(status.stdout)["state"]) == (0, "current")
+    store = await open_store(postgres)
+    assert await contents(store, COPIED) == original
+    await store.close()
+
+
+def test_a_server_that_does_not_answer_is_one_line_and_code_3() -> None:
+    result = astha("registry", "status", "--registry", "postgresql://me:secret@127.0.0.1:1/registry")
+    assert result.returncode == 3
+    assert result.stdout == ""
+    assert result.stderr.startswith("astha: postgresql://me:***@127.0.0.1:1/registry: ")
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.stderr

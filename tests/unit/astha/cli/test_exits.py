@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from astha.cli.exits import Exit, failure_of
+from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, SchemaMismatch, Unavailable
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (Invalid("topic", "", "must not be empty"), Exit.USAGE),
+        (Unavailable("no answer"), Exit.UNAVAILABLE),
+        (SchemaMismatch("too old"), Exit.PROBLEM),
+        (Conflict("not empty"), Exit.PROBLEM),
+        (NotFound("no such topic"), Exit.PROBLEM),
+        (AlreadyExists("topic x"), Exit.PROBLEM),
+        (KeyboardInterrupt(), Exit.INTERRUPTED),
+        (ZeroDivisionError("division by zero"), Exit.INTERNAL),
+    ],
+)
+def test_every_error_has_its_code(error: BaseException, code: Exit) -> None:
+    assert failure_of(error).exit_code == code
+
+
+def test_a_message_of_several_lines_becomes_one(capsys: pytest.CaptureFixture[str]) -> None:
+    failure_of(Unavailable("connection refused\n\tIs the server running?\n")).show()
+    assert capsys.readouterr().err == "astha: connection refused Is the server running?\n"
+
+
+def test_a_fault_of_our_own_says_how_to_see_more() -> None:
+    assert failure_of(KeyError("x")).message == "internal error: KeyError: 'x' (set ASTHA_TRACEBACK=1 to see where)"
+
+
+def test_a_fault_of_our_own_is_raised_whole_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTHA_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        failure_of(KeyError("x"))
