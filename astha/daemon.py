@@ -6,7 +6,7 @@ source -> router -> lanes -> components,   ledger -> source
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.errors import Fenced
+from astha.events import Transaction
 from astha.lanes.lane import Lane, LaneState, Surroundings
 from astha.lanes.ledger import Ledger
 from astha.leadership import Leadership
@@ -69,6 +70,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._received = Position(0)
         self._streaming = asyncio.Event()
+        self.taps: list[Callable[[Sequence[Transaction]], None]] = []  # who watches what passes; must not wait or fail
         self._make_lanes()
 
     def _make_lanes(self) -> None:
@@ -89,6 +91,15 @@ class Daemon:
     @property
     def by_name(self) -> Mapping[str, Lane]:
         return {lane.name: lane for lane in self.lanes}
+
+    @property
+    def received(self) -> Position:
+        """How far the stream has come."""
+        return self._received
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Ask for a graceful end: what waits is delivered, within the limit."""
@@ -164,6 +175,8 @@ class Daemon:
             case _:
                 self._received = batch[-1].position
                 self.router.route(batch)
+                for tap in self.taps:
+                    tap(batch)
 
     async def _serve(self, component: Component, lane: Lane) -> None:
         """The component's own start and stop around the lane's life."""

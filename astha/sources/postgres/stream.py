@@ -41,6 +41,7 @@ class ReplicationStream:
         self.received = confirmed
         self._confirmed = confirmed
         self._status_task: asyncio.Task[None] | None = None
+        self.heard_at = clock.monotonic()
 
     @classmethod
     async def open(cls, conninfo: str, clock: Clock) -> ReplicationStream:
@@ -113,6 +114,7 @@ class ReplicationStream:
             else:
                 await _readable(loop, self._pgconn.socket)
                 self._consume()
+                self.heard_at = self._clock.monotonic()
 
     def send_status(self, *, reply: bool = False) -> None:
         now = self._clock.now_ms() * 1000 - POSTGRES_EPOCH_US
@@ -156,10 +158,13 @@ class ReplicationStream:
         return SourceLost(f"replication ended: {message}")
 
     async def _report(self, interval: float) -> None:
-        """Status updates have a timer of their own: a slow reader must not look like a dead one."""
+        """Status updates have a timer of their own: a slow reader must not look like a dead one.
+
+        Each asks for an answer: of an idle server nothing else would be heard, and silence could mean anything.
+        """
         while True:
             await asyncio.sleep(interval)
-            self.send_status()
+            self.send_status(reply=True)
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, socket: int) -> None:
