@@ -6,9 +6,15 @@ from typing import Any
 
 import click
 
+from astha.cli.check import check_command
+from astha.cli.control import pause_command, refresh_command, resume_command, status_command
 from astha.cli.exits import LEGEND, failure_of
 from astha.cli.plugins import PluggableGroup
 from astha.cli.registry import registry_commands
+from astha.cli.run import run_command
+from astha.cli.settings import settings_command
+from astha.cli.subscriptions import subscriptions_command
+from astha.cli.tail import tail_command
 
 
 class Root(PluggableGroup):
@@ -31,4 +37,16 @@ def main() -> None:
     """
 
 
-main.add_command(registry_commands)
+for command in (
+    run_command,
+    check_command,
+    status_command,
+    refresh_command,
+    pause_command,
+    resume_command,
+    tail_command,
+    subscriptions_command,
+    settings_command,
+    registry_commands,
+):
+    main.add_command(command)

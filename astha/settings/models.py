@@ -24,6 +24,7 @@ DEFAULT_REGISTRY = "sqlite:///registry.db"
 PREFIX = "ASTHA_"
 
 _SHORTEST_TOKEN = 16
+_ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (where to ask, not where to listen)
 _STORE = StoreSettings()
 _SECRET_PARAMETERS = ("password", "sslpassword")  # of libpq
 
@@ -114,6 +115,12 @@ class ServerSettings(_Group):
             return ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @property
+    def url(self) -> str:
+        """Where to ask, from this machine."""
+        host = _ANYWHERE.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     def secret(self) -> str | None:
         """The token, from wherever it is kept."""
