@@ -21,7 +21,11 @@ class NoDaemon(AsthaError):
 
 
 class Refused(AsthaError):
-    """The daemon answered no; the message is its reason."""
+    """The daemon answered no; the message is its reason, `status` HTTP's number for it."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Client:
@@ -56,7 +60,7 @@ class Client:
             connection.request(method, self._prefix + path, headers=self._headers)
             response = connection.getresponse()
             if response.status >= 400:
-                raise Refused(_reason(response))
+                raise Refused(_reason(response), response.status)
             yield response
         except TimeoutError as error:
             raise NoDaemon(f"the daemon at {self._url} does not answer") from error
@@ -75,6 +79,7 @@ def _decoded(response: http.client.HTTPResponse) -> Any:
 
 def _reason(response: http.client.HTTPResponse) -> str:
     try:
-        return str(_decoded(response)["error"])
+        answer = _decoded(response)
+        return str(answer["error"]) if "error" in answer else "; ".join(answer["reasons"])
     except (ValueError, KeyError, TypeError):
         return f"the daemon answered {response.status} {response.reason}"

@@ -15,7 +15,6 @@ class Notifier:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) if address else None
         self._status = ""
 
-    @property
     def watchdog_interval_s(self) -> float | None:
         """How often systemd wants to hear of us, halved as it recommends; None if it does not."""
         usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID")

@@ -78,7 +78,7 @@ async def _run(daemon: Daemon, notifier: Notifier, clock: LoopClock) -> None:
 
 async def _report(daemon: Daemon, notifier: Notifier, clock: LoopClock) -> None:
     """From the event loop itself: if that hangs, systemd hears nothing and restarts us."""
-    interval = min(notifier.watchdog_interval_s or _STATUS_INTERVAL_S, _STATUS_INTERVAL_S)
+    interval = min(notifier.watchdog_interval_s() or _STATUS_INTERVAL_S, _STATUS_INTERVAL_S)
     while True:
         notifier.alive()
         notifier.status(status_line(daemon))

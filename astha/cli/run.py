@@ -13,8 +13,7 @@ from astha.cli.exits import Exit, Failure, failure_of
 from astha.cli.options import settings_options
 from astha.settings import Settings
 
-_LAST_RESORT_S = 5.0
-"""A component's thread or task that never ends must not keep the process."""
+_PATIENCE_S = 5.0
 
 
 @click.command("run", short_help="The daemon: follow the registry and deliver its changes.")
@@ -30,26 +29,36 @@ def run_command(reload: Callable[[], Settings]) -> None:
     """
     from astha.service import serve  # the web server need not be loaded for all other commands
 
-    asyncio.run(_serve_and_end(serve(reload(), reload)))
-
-
-async def _serve_and_end(serving: Coroutine[None, None, None]) -> None:
+    last_resort = _LastResort()
     try:
-        await serving
-    except Exception as error:
-        _end_soon(failure_of(error))
-        raise
-    _end_soon(None)
+        asyncio.run(last_resort.after(serve(reload(), reload)))
+    finally:
+        last_resort.stand_down()
 
 
-def _end_soon(failure: Failure | None) -> None:
-    """In vain, if all goes well: by then the process has ended in the ordinary way."""
+class _LastResort:
+    """Ends the process some seconds after its work is done, if tasks or threads of a component still hold it."""
 
-    def end() -> None:
-        if failure is not None:
-            failure.show()
-        os._exit(Exit.OK if failure is None else failure.exit_code)
+    def __init__(self) -> None:
+        self._timer = threading.Timer(_PATIENCE_S, self._end)
+        self._timer.daemon = True
+        self._failure: Failure | None = None
 
-    last_resort = threading.Timer(_LAST_RESORT_S, end)
-    last_resort.daemon = True
-    last_resort.start()
+    async def after(self, serving: Coroutine[None, None, None]) -> None:
+        try:
+            await serving
+        except Exception as error:
+            self._failure = failure_of(error)
+            raise
+        finally:
+            self._timer.start()
+
+    def stand_down(self) -> None:
+        """All tasks have ended. Threads that have not are waited for by the interpreter, for ever."""
+        if not any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+            self._timer.cancel()
+
+    def _end(self) -> None:
+        if self._failure is not None:
+            self._failure.show()
+        os._exit(Exit.OK if self._failure is None else self._failure.exit_code)

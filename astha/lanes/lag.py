@@ -13,7 +13,7 @@ def lag_seconds(lane: Lane, clock: LoopClock) -> float:
     """
     waiting = 0.0
     if lane.queue:
-        waiting = max(0.0, clock.now_ms() / 1000 - lane.queue.first().commit.committed_at / 1e6)
+        waiting = max(0.0, (clock.now_ms() * 1000 - lane.queue.first().commit.committed_at) / 1e6)
     if lane.not_live_since is None:
         return waiting
     return max(waiting, clock.monotonic() - lane.not_live_since)

@@ -68,11 +68,13 @@ async def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
 
 
 async def require_publication(connection: Connection, publication: str, tables: Sequence[str]) -> None:
-    """ConfigError if it is missing or lacks a table: waiting would not mend that."""
+    """ConfigError if it is missing, empty or lacks a table: waiting would not mend that."""
     rows = await (
         await connection.execute("SELECT tablename FROM pg_publication_tables WHERE pubname = %s", [publication])
     ).fetchall()
     published = {str(row[0]) for row in rows}
+    if not published:
+        raise ConfigError(f"there is no publication {publication} with a table in it: run `astha registry migrate`")
     missing = sorted(set(tables) - published)
     if missing:
         raise ConfigError(
