@@ -59,7 +59,7 @@ format: setup ## put the code into the house's format
 	$(RUN) -m ruff format
 
 demo: setup ## see it at work on SQLite and on a PostgreSQL of its own (ARGS="--segments 100000" for less)
-	@$(RUN) -m demo $(ARGS)
+	@$(RUN) -m deploy.demo $(ARGS)
 
 bench: setup ## all benchmarks, one after the other (ARGS="--quick" for a short run)
 	@$(RUN) -m benchmarks $(ARGS)

@@ -16,8 +16,7 @@ from astha.errors import ConfigError
 from astha.leadership import Leadership
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
 from astha.settings import Settings
-from astha.sources.contract import Source
-from astha.sources.postgres.source import PostgresSource
+from astha.sources.opening import open_source
 from astha.subscribers.load import load_component
 from registry.contract import MetadataStore
 from registry.opening import open_store
@@ -32,12 +31,13 @@ class Assembly(msgspec.Struct, frozen=True):
 async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
     """ConfigError, SchemaMismatch or Unavailable if it can't be; then nothing is left open."""
     subscriptions = read_subscriptions(settings.subscriptions)
-    store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store, clock=clock)
+    url = settings.registry.url.get_secret_value()
+    store = await open_store(url, settings=settings.registry.store, clock=clock)
     try:
         components = load_components(subscriptions, store, settings.subscriptions)
         holder = _holder()
         leadership = Leadership(store, settings.lease, holder, clock)
-        source = make_source(settings, store, clock)
+        source = open_source(url, store, settings.source, clock)
         daemon = Daemon(store, source, components, leadership, settings.daemon, clock)
     except BaseException:
         await store.close()
@@ -56,13 +56,6 @@ def load_components(subscriptions: Mapping[str, Subscription], store: MetadataSt
             raise ConfigError(f"{path}: line {subscription.line}: {error}") from error
         components.append(Component(name, subscriber, subscription.lane))
     return components
-
-
-def make_source(settings: Settings, store: MetadataStore, clock: LoopClock) -> Source:
-    registry = settings.registry
-    if registry.is_postgres:
-        return PostgresSource(registry.conninfo(), store, settings.source, clock)
-    raise ConfigError(f"{registry.shown}: the daemon can't follow a registry on SQLite yet: use postgresql://")
 
 
 def _holder() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Protocol
 
 from registry.clock import Clock, SystemClock
@@ -17,7 +18,14 @@ class LoopClock(Clock, Protocol):
         ...
 
 
+_COUNTS_SUSPENSION = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""A lease goes on running out while the machine sleeps; Linux's CLOCK_MONOTONIC does not count that time."""
+
+
 class SystemLoopClock(SystemClock):
+    def monotonic(self) -> float:
+        return time.clock_gettime(_COUNTS_SUSPENSION)
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

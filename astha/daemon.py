@@ -7,30 +7,39 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing
 
 import msgspec
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
-from astha.errors import Fenced
+from astha.errors import Fenced, SourceError
 from astha.events import Transaction
 from astha.lanes.lane import Lane, LaneState, Surroundings
 from astha.lanes.ledger import Ledger
+from astha.lanes.service import Service
 from astha.leadership import Leadership
 from astha.loopwatch import LoopWatch
 from astha.routing.router import Router
 from astha.sources.contract import Batch, Gap, Progress, Source, Started
-from astha.subscribers.contract import Startable, Stoppable, Subscriber
+from astha.subscribers.contract import Subscriber
 from astha.subscribers.policy import LanePolicy
 from registry.contract import MetadataStore
 from registry.errors import Fenced as RegistryFenced
-from registry.errors import RegistryError
+from registry.errors import RegistryError, Unavailable
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
 
 _HEAD_START_S = 0.05
+_START_OVER_S = 1.0
+
+_LEDGER_WITHIN_S = 60.0
+"""A registry that has not written the ledger by then has stopped answering; its own statement timeout is shorter."""
+
+_NEAR = 0.9
+"""Of the budget of retained WAL: the laggard is broken out before it is exceeded."""
 
 
 class DaemonSettings(BaseModel):
@@ -70,6 +79,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._received = Position(0)
         self._streaming = asyncio.Event()
+        self._services = [Service(each.name, each.subscriber, each.policy, clock) for each in components]
         self.taps: list[Callable[[Sequence[Transaction]], None]] = []  # who watches what passes; must not wait or fail
         self._make_lanes()
 
@@ -106,24 +116,32 @@ class Daemon:
         self._stopping.set()
 
     async def run(self) -> None:
-        """Stand by, lead, stand by again if leadership is lost; until `stop` or cancelled."""
+        """Stand by, lead, stand by again if leadership is lost; until `stop` or cancelled.
+
+        Raises only what a person has to mend, ConfigError above all.
+        """
         while not self._stopping.is_set():
             if not await self._unless_stopped(self.leadership.acquire()):
                 return
             try:
                 await self._lead()
-            except Fenced as fenced:
+            except (Fenced, RegistryFenced) as fenced:
                 log.error("leadership lost: standing by", reason=str(fenced))
-                self._make_lanes()
+            except (Unavailable, TimeoutError) as error:
+                log.error("the registry does not answer: starting over", error=repr(error))
+                await self._unless_stopped(self._clock.sleep(_START_OVER_S))
             finally:
                 await self.leadership.resign()
+            self._make_lanes()
 
     async def _lead(self) -> None:
         self._streaming.clear()
-        await self.ledger.open(self.lanes)
+        self._received = Position(0)
+        async with asyncio.timeout(_LEDGER_WITHIN_S):
+            await self.ledger.open(self.lanes)
         watch = LoopWatch(self.lanes, self.settings.loop_block_limit_s)
-        lanes = [asyncio.create_task(self._serve(component, lane), name=f"{lane.name}: lane")
-                 for component, lane in zip(self._components, self.lanes, strict=True)]  # fmt: skip
+        lanes = [asyncio.create_task(service.serve(lane, self._streaming), name=f"{lane.name}: lane")
+                 for service, lane in zip(self._services, self.lanes, strict=True)]  # fmt: skip
         pump = asyncio.create_task(self._pump(), name="source")
         keepers = [
             asyncio.create_task(self.leadership.hold(), name="lease"),
@@ -132,23 +150,32 @@ class Daemon:
         ]
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            done, _ = await asyncio.wait({pump, stopping, *keepers}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait({pump, stopping, *keepers, *lanes}, return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopping}:
                 task.result()  # raises what ended it
-            await _end(pump)
+                raise RuntimeError(f"the task {task.get_name()!r} ended by itself")
             await self._drain()
-        finally:
-            stopping.cancel()
-            await _end(pump)
             await _end(*lanes)
-            await _end(*keepers)
+            await self._write_last()
+        finally:
+            await _end(*lanes)
+            await _end(stopping, pump, *keepers)
             await self.source.close()
-        await self._write_ledger()
 
     async def _pump(self) -> None:
-        async for batch in self.source.stream(self.router.tables):
-            self._take(batch)
-            await self._let_lanes_work()
+        async with aclosing(self.source.stream(self.router.tables)) as stream:
+            async for batch in stream:
+                if self._stopping.is_set():
+                    break
+                self._take(batch)
+                if isinstance(batch, Gap):
+                    await self._note_debts()
+                else:
+                    await self._let_lanes_work()
+            else:
+                raise SourceError("the stream of changes ended by itself")
+            # What is not taken comes again. The connection stays open: the last acknowledgement goes through it.
+            await asyncio.Event().wait()
 
     async def _let_lanes_work(self) -> None:
         """Lanes that are busy, not waiting, get a head start: reading on would only fill their queues.
@@ -163,58 +190,29 @@ class Daemon:
     def _take(self, batch: Batch) -> None:
         match batch:
             case Gap(reason):
+                self._received = Position(0)
+                self.ledger.start_over()
                 self.router.start_over()
                 for lane in self.lanes:
                     lane.start_over(reason)
             case Progress(position):
-                self._received = position
+                self._received = max(self._received, position)
                 self.router.passed(position)
             case Started(position):
+                self._received = max(self._received, position)
                 self.ledger.start_at(position, self.lanes)
                 self._streaming.set()
             case _:
-                self._received = batch[-1].position
+                self._received = max(self._received, batch[-1].position)
                 self.router.route(batch)
                 for tap in self.taps:
                     tap(batch)
 
-    async def _serve(self, component: Component, lane: Lane) -> None:
-        """The component's own start and stop around the lane's life."""
-        subscriber = component.subscriber
-        try:
-            await self._streaming.wait()  # a refresh before the stream has a beginning would have to be repeated
-            if isinstance(subscriber, Startable):
-                await self._start(component, lane, subscriber)
-            await lane.run()
-        finally:
-            if isinstance(subscriber, Stoppable):
-                try:
-                    async with asyncio.timeout(component.policy.drain_timeout_s):
-                        await subscriber.stop()
-                except (Exception, SystemExit) as error:
-                    log.warning("component did not stop cleanly", component=component.name, error=repr(error))
-
-    async def _start(self, component: Component, lane: Lane, subscriber: Startable) -> None:
-        wait = component.policy.backoff_initial_s
-        while True:
-            try:
-                async with asyncio.timeout(component.policy.delivery_timeout_s):
-                    return await subscriber.start()
-            except (Exception, SystemExit) as error:
-                lane.break_out(f"start failed: {error!r}")
-            await self._clock.sleep(wait)
-            wait = min(wait * 2, component.policy.backoff_max_s)
-
     async def _keep_ledger(self) -> None:
         while True:
-            try:
-                await self._write_ledger()
-            except RegistryFenced as error:
-                raise Fenced(str(error)) from error
-            except RegistryError as error:
-                log.warning("the ledger could not be written; trying again", error=str(error))
-            self._mind_the_budget()
             self._changed.clear()
+            await self._try_ledger()
+            self._mind_the_budget()
             sleeping = asyncio.create_task(self._clock.sleep(self.settings.ledger_interval_s))
             changed = asyncio.create_task(self._changed.wait())
             try:
@@ -223,17 +221,41 @@ class Daemon:
                 sleeping.cancel()
                 changed.cancel()
 
-    async def _write_ledger(self) -> None:
-        position = await self.ledger.write(self.lanes, self._received, self.leadership.lease)
+    async def _write_ledger(self, *, last: bool = False) -> None:
+        async with asyncio.timeout(_LEDGER_WITHIN_S):
+            position = await self.ledger.write(self.lanes, self._received, self.leadership.lease, last=last)
         self.source.acknowledge(position)
 
+    async def _try_ledger(self, *, last: bool = False) -> bool:
+        """False if it could not be written now. Fenced if it never can."""
+        try:
+            await self._write_ledger(last=last)
+        except RegistryFenced:
+            raise
+        except (RegistryError, TimeoutError) as error:
+            log.warning("the ledger could not be written; trying again", error=repr(error))
+            return False
+        return True
+
+    async def _note_debts(self) -> None:
+        """After a gap everybody's debt is on paper before the source takes its new history for known."""
+        while not await self._try_ledger():
+            await self._clock.sleep(self.settings.ledger_interval_s)
+
+    async def _write_last(self) -> None:
+        try:
+            await self._try_ledger(last=True)
+        except (Fenced, RegistryFenced) as error:
+            log.warning("the ledger was not written at the end; what it lacks comes again", error=str(error))
+
     def _mind_the_budget(self) -> None:
-        retained = self.source.status().retained_bytes
-        budget = self.settings.retained_wal_budget_bytes
-        if retained is not None and retained > budget:
-            laggard = self.ledger.laggard(self.lanes)
-            if laggard is not None and laggard.position < self._received:
-                laggard.break_out(f"the server keeps {retained} bytes of WAL for it, more than the budget of {budget}")
+        """Before what the database keeps for one component exceeds the budget, that component is broken out."""
+        laggard = self.ledger.laggard(self.lanes)
+        if laggard is not None:
+            retained = self.source.retained_for(laggard.position)
+            budget = self.settings.retained_wal_budget_bytes
+            if retained > budget * _NEAR:
+                laggard.break_out(f"the database keeps {retained} bytes of changes for it; the budget is {budget}")
 
     async def _drain(self) -> None:
         """Let lanes finish what waits."""

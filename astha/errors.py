@@ -5,6 +5,7 @@ AsthaError
 |-- AddressTaken       somebody else listens there                -> stop them, or choose another port
 |-- SourceError        the stream of changes can't go on
 |   |-- SourceLost     connection gone, server restarting         -> reconnect with backoff, nothing is lost
+|   |   `-- SlotInUse  somebody else reads our slot               -> wait; if it is a daemon of the past, end it
 |   |-- SourceReset    slot lost or history replaced              -> new slot, refresh every component
 |   `-- DecodeError    bytes that are not what they should be     -> reconnect; if it repeats, report it
 |-- DeliveryError      what a component may raise to say more
@@ -24,6 +25,7 @@ __all__ = [
     "Fenced",
     "Reject",
     "Retry",
+    "SlotInUse",
     "SourceError",
     "SourceLost",
     "SourceReset",
@@ -47,6 +49,10 @@ class SourceError(AsthaError):
 
 
 class SourceLost(SourceError):
+    pass
+
+
+class SlotInUse(SourceLost):
     pass
 
 

@@ -6,6 +6,8 @@ registry was asked. A process that was paused for longer finds, at its next deli
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,12 +20,14 @@ from registry.models import DaemonLease
 
 log = structlog.get_logger(__name__)
 
+_ANSWER_WITHIN_S = 30.0
+
 
 class LeaseSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field("astha", description="Daemons with the same name take turns.")
-    ttl_s: float = Field(10.0, gt=0.2, description="How long a dead leader blocks the next one.")
+    ttl_s: float = Field(3.0, gt=0.2, description="How long a dead leader blocks the next one.")
 
 
 class Leadership:
@@ -55,9 +59,10 @@ class Leadership:
         while True:
             asked = self._clock.monotonic()
             try:
-                lease = await self._store.take_daemon_lease(self._settings.name, self._holder, self._ttl_ms)
-            except Unavailable as error:
-                log.warning("can't ask for leadership", error=str(error))
+                async with asyncio.timeout(_ANSWER_WITHIN_S):
+                    lease = await self._store.take_daemon_lease(self._settings.name, self._holder, self._ttl_ms)
+            except (Unavailable, TimeoutError) as error:
+                log.warning("can't ask for leadership", error=repr(error))
                 lease = None
             if lease is not None:
                 self._accept(lease, asked)
@@ -74,11 +79,13 @@ class Leadership:
             await self._clock.sleep(self._settings.ttl_s / 4)
             asked = self._clock.monotonic()
             try:
-                lease = await self._store.renew_daemon_lease(self.lease, self._ttl_ms)
+                async with asyncio.timeout(self._settings.ttl_s / 2):
+                    lease = await self._store.renew_daemon_lease(self.lease, self._ttl_ms)
             except RegistryFenced as error:
+                self._valid_until = 0.0
                 raise Fenced(str(error)) from error
-            except Unavailable as error:
-                log.warning("can't renew the lease", error=str(error))
+            except (Unavailable, TimeoutError) as error:
+                log.warning("can't renew the lease", error=repr(error))
                 if not self.certain():
                     raise Fenced("the lease ran out while the registry did not answer") from error
             else:
@@ -90,9 +97,10 @@ class Leadership:
         self._valid_until = 0.0
         if lease is not None:
             try:
-                await self._store.release_daemon_lease(lease)
-            except Unavailable as error:
-                log.warning("the lease was not released and will run out", error=str(error))
+                async with asyncio.timeout(self._settings.ttl_s):
+                    await self._store.release_daemon_lease(lease)
+            except (Unavailable, TimeoutError) as error:
+                log.warning("the lease was not released and will run out", error=repr(error))
 
     def _accept(self, lease: DaemonLease, asked: float) -> None:
         self._lease = lease

@@ -20,11 +20,12 @@ from astha.lanes.lane import Lane
 log = structlog.get_logger(__name__)
 
 _BEAT_S = 0.1
+_TASKS = ("worker", "health question", "start or stop")  # in which a component's own code runs
 
 
 class LoopWatch:
     def __init__(self, lanes: Sequence[Lane], limit_s: float) -> None:
-        self._lanes = {f"{lane.name}: worker": lane for lane in lanes}
+        self._lanes = {f"{lane.name}: {task}": lane for lane in lanes for task in _TASKS}
         self._limit_s = limit_s
         self._beat = time.monotonic()
         self._culprit: str | None = None
@@ -50,8 +51,13 @@ class LoopWatch:
             self._over.set()
 
     def _watch(self, loop: asyncio.AbstractEventLoop, thread: int) -> None:
-        while not self._over.wait(min(_BEAT_S, self._limit_s / 4)):
-            if time.monotonic() - self._beat < self._limit_s + _BEAT_S or self._culprit is not None:
+        pause = min(_BEAT_S, self._limit_s / 4)
+        looked = time.monotonic()
+        while not self._over.wait(pause):
+            looked, before = time.monotonic(), looked
+            if looked - before > pause + self._limit_s / 2:
+                continue  # we were held up ourselves: the whole process was, and nobody in it is to blame
+            if looked - self._beat < self._limit_s + _BEAT_S or self._culprit is not None:
                 continue
             task = asyncio.current_task(loop)
             name = task.get_name() if task is not None else ""

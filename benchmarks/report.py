@@ -43,6 +43,7 @@ class Figure:
 class Report:
     quick: bool
     figures: list[Figure] = field(default_factory=list)
+    started: float = field(default_factory=perf_counter)
 
     def add(
         self, name: str, value: float, detail: str, *, at_most: float | None = None, at_least: float | None = None
@@ -52,7 +53,7 @@ class Report:
 
     def say(self, text: str) -> None:
         """Progress, for whoever waits: stderr, so that stdout stays the result's."""
-        print(text, file=sys.stderr, flush=True)
+        print(f"{perf_counter() - self.started:5.1f} s  {text}", file=sys.stderr, flush=True)
 
     def pick(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -66,12 +67,11 @@ def run(title: str, measure: Measure) -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a figure misses its goal")
     wanted = parser.parse_args()
     report = Report(wanted.quick)
-    started = perf_counter()
     asyncio.run(measure(report))
     if wanted.json:
         print(json.dumps({figure.name: round(figure.value, 4) for figure in report.figures}))
     else:
-        _print_table(f"{title} ({perf_counter() - started:.0f} s)", report.figures)
+        _print_table(f"{title} ({perf_counter() - report.started:.0f} s)", report.figures)
     return int(wanted.check and not all(figure.reached for figure in report.figures))
 
 

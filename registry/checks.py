@@ -14,7 +14,9 @@ from registry.errors import Invalid
 MAX_INT = 2**63 - 1
 MAX_INT32 = 2**31 - 1
 MAX_NAME = 255
+MAX_TTL_MS = 100 * 365 * 86_400_000
 MAX_PATH_BYTES = 2048  # indexed: a B-tree entry of PostgreSQL must stay under a third of a page
+MAX_BUCKET_BYTES = 255
 
 Check: TypeAlias = Callable[[str, object], None]
 
@@ -65,6 +67,23 @@ def filled_path(field: str, value: object) -> None:
     path(field, value)
 
 
+def flag(field: str, value: object) -> None:
+    if type(value) is not bool:
+        raise Invalid(field, value, "must be true or false")
+
+
+def ttl(field: str, value: object) -> None:
+    """How long something holds, in milliseconds; it is added to the time of day and must still fit."""
+    whole(field, value, 1, MAX_TTL_MS)
+
+
+def bucket(field: str, value: object) -> None:
+    """A name that shares an index entry with a path."""
+    name(field, value)
+    if len(str(value).encode()) > MAX_BUCKET_BYTES:
+        raise Invalid(field, value, f"is longer than {MAX_BUCKET_BYTES} bytes")
+
+
 def name(field: str, value: object) -> None:
     """What names a thing: topics, groups, tables. It may become part of a path, so no slash."""
     filled(field, value)
@@ -88,6 +107,10 @@ def every(field: str, column: Sequence[object], check: Check) -> None:
             if not numbers or (min(numbers) >= 0 and max(numbers) <= limit):
                 return
         _search(field, column, check)
+        return
+    if check is flag:  # 1 == True, so a set would hide it
+        if not set(map(type, column)) <= {bool}:
+            _search(field, column, check)
         return
     try:
         for value in set(column):

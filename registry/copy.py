@@ -2,7 +2,7 @@
 
 Everything is read inside one snapshot of the source, so writers there go on and nothing is torn, and written in
 one transaction of the target, so whatever goes wrong, a killed process included, leaves the target as empty as it
-was. What stays behind is the ledger and the daemon's lease: they speak of positions in the source's own stream
+was. What stays behind are the daemon's own books (ledger, lease, identity): they speak of the source's own stream
 of changes. The daemon of the new registry finds no ledger and starts with a refresh.
 """
 

@@ -33,12 +33,12 @@ class Document(str):
             raise Invalid(field, value, f"is not JSON: {error}") from error
 
     def load(self) -> JsonValue:
-        value: JsonValue = msgspec.json.decode(self.encode())
+        value: JsonValue = msgspec.json.decode(str(self))
         return value
 
     def load_as(self, kind: type[T]) -> T:
         """Parse and check against a type: ``file.column_stats.load_as(dict[str, ColumnStats])``."""
-        return msgspec.json.decode(self.encode(), type=kind, dec_hook=_nested)
+        return msgspec.json.decode(str(self), type=kind, dec_hook=_nested)
 
 
 def encode(value: object) -> str:
@@ -51,6 +51,8 @@ def _plain(value: object) -> object:
         return msgspec.Raw(value.encode())
     if isinstance(value, str):
         return str.__str__(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

@@ -36,7 +36,7 @@ class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
         "end_offset": checks.whole,
         "record_count": checks.whole,
         "size_bytes": checks.whole,
-        "s3_bucket": checks.name,
+        "s3_bucket": checks.bucket,
         "s3_key": checks.filled_path,
         "byte_offset": checks.whole,
     }
@@ -115,6 +115,7 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
         "partition_path": checks.path,
         "file_type": checks.filled,
         "checksum": lambda field, value: checks.optional(field, value, checks.text),
+        "is_compressed": checks.flag,
         "column_stats": lambda field, value: checks.optional(field, value, checks.filled),
     }
 

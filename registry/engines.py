@@ -6,12 +6,15 @@ several statements say BEGIN and COMMIT themselves. What a cancelled or failed v
 
 from __future__ import annotations
 
-import re
+import asyncio
+import contextlib
+import sqlite3
+import time
 from pathlib import Path
 
 import msgspec
 from sqlalchemy import URL, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
@@ -19,8 +22,6 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from registry.errors import Invalid
 
 SQLITE_MINIMUM = (3, 37)  # strict tables
-
-_SECRETS = ("password", "sslpassword")  # parameters of libpq
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,11 +37,12 @@ def parse_url(text: str) -> URL:
     """``sqlite:///file.db``, ``sqlite:////abs/file.db`` or ``postgresql://...`` with any libpq parameters."""
     try:
         url = make_url(text)
-    except (ArgumentError, ValueError) as error:
-        raise Invalid("registry URL", _masked(text), "is not a URL, such as sqlite:///registry.db") from error
+    except (ArgumentError, ValueError):
+        # Neither the text nor the cause is shown: somewhere in it may be a password.
+        raise Invalid("registry URL", "...", "is not a URL, such as sqlite:///registry.db") from None
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
-        if not url.database or url.database == ":memory:":
+        if not url.database or url.database == ":memory:" or "uri" in url.query:
             raise Invalid("registry URL", shown(url), "SQLite needs a file that other processes can see")
         return url.set(drivername="sqlite")
     if kind in ("postgresql", "postgres"):
@@ -49,14 +51,9 @@ def parse_url(text: str) -> URL:
 
 
 def shown(url: URL) -> str:
-    """For messages and logs: without the password, wherever libpq would take one from."""
-    return url.difference_update_query(_SECRETS).render_as_string(hide_password=True)
-
-
-def _masked(text: str) -> str:
-    """`shown` for what is not even a URL: whatever stands before an @ may be a password."""
-    before, at, after = text.rpartition("@")
-    return re.sub(r"(?<=password=)[^&\s]*", "***", f"***@{after}" if at else before + after)
+    """For messages and logs: without the password, in whichever of libpq's ways it is given."""
+    secrets = [name for name in url.query if "password" in name]
+    return url.difference_update_query(secrets).render_as_string(hide_password=True)
 
 
 def sync_engine(url: URL, settings: StoreSettings) -> Engine:
@@ -82,6 +79,7 @@ def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
             pool_timeout=settings.pool_timeout_s,
         )
         _with_pragmas(engine.sync_engine, settings)
+        _giving_up_cleanly(engine.sync_engine)
         return engine
     return create_async_engine(
         url.set(drivername="postgresql+psycopg"),
@@ -104,14 +102,41 @@ def _with_pragmas(engine: Engine, settings: StoreSettings) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
-        # The wait comes first: switching to WAL may have to wait for another process.
         cursor.execute(f"PRAGMA busy_timeout = {int(settings.busy_timeout_s * 1000)}")
-        cursor.execute("PRAGMA journal_mode = WAL")
+        _switch_to_wal(cursor, settings.busy_timeout_s)
         cursor.execute("PRAGMA synchronous = FULL")  # what is acknowledged survives a power cut
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()
 
     return engine
+
+
+def _switch_to_wal(cursor: DBAPICursor, limit_s: float) -> None:
+    """The one thing that SQLite's busy timeout does not wait for, when two processes open a new file together."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
+
+
+def _giving_up_cleanly(engine: Engine) -> None:
+    """Roll back before a connection is thrown away, as it is when its user was cancelled.
+
+    Closing is not enough: a statement that nobody finished keeps SQLite from ending the connection, and with it the
+    transaction and its lock, until Python happens to collect the statement.
+    """
+
+    @event.listens_for(engine, "invalidate")
+    def roll_back(connection: DBAPIConnection, _: ConnectionPoolEntry, __: BaseException | None) -> None:
+        # What is raised here is of no use to anybody: an error that matters is already on its way.
+        with contextlib.suppress(Exception, asyncio.CancelledError):
+            connection.rollback()
 
 
 def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: float) -> dict[str, str | int]:

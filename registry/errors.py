@@ -15,7 +15,8 @@ have happened: every verb is safe to repeat or answers the repetition with Alrea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import reprlib
+from collections.abc import Collection, Sequence
 
 __all__ = [
     "AlreadyExists",
@@ -57,10 +58,7 @@ class Invalid(RegistryError):
     """``field`` and ``value`` say what was refused."""
 
     def __init__(self, field: str, value: object, why: str) -> None:
-        shown = repr(value)
-        if len(shown) > 80:
-            shown = shown[:77] + "..."
-        super().__init__(f"{field} = {shown}: {why}")
+        super().__init__(f"{field} = {_shown(value)}: {why}")
         self.field = field
         self.value = value
 
@@ -71,3 +69,9 @@ class Unavailable(RegistryError):
 
 class SchemaMismatch(RegistryError):
     pass
+
+
+def _shown(value: object) -> str:
+    """Short, and safe for what is nested too deep or too long for `repr`."""
+    shown = reprlib.repr(value) if isinstance(value, Collection) and not isinstance(value, str | bytes) else repr(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -26,6 +26,9 @@ log = structlog.get_logger(__name__)
 _PIECE = 256
 """Events between two looks at the clock."""
 
+_DOUBT_S = 0.05
+"""Between two looks whether leadership is certain again."""
+
 _TURN_S = 0.005
 """After so long the other lanes get a turn, if the subscriber itself never waits."""
 
@@ -41,9 +44,8 @@ class Dropped(Exception):
 
     def __init__(self, event: Event[Row], error: BaseException, attempts: int) -> None:
         hint = treatment(error).hint
-        super().__init__(
-            f"{event.operation} of {event.table} at {event.position} failed {attempts} times: {error!r} ({hint})"
-        )
+        times = "once" if attempts == 1 else f"{attempts} times"
+        super().__init__(f"{event.operation} of {event.table} at {event.position} failed {times}: {error!r} ({hint})")
         self.error = error
 
 
@@ -51,20 +53,33 @@ class Overdue(TimeoutError):
     """A delivery took longer than its timeout."""
 
 
+class Abandoned(Exception):
+    """Nobody waits for this delivery any more: the lane has been broken out, paused or ended."""
+
+
 class Waiting(Protocol):
     """The lane, as a delivery sees it."""
 
-    def expired(self) -> bool:
-        """Whether the cancellation just caught was the watchdog's own. Asking resets it."""
+    def returned(self, error: BaseException | None) -> BaseException | None:
+        """A call has come back, however it ended. Answers what to make of its error; raises it if the lane itself is
+        being cancelled.
+        """
         ...
 
     def wanted(self) -> bool:
         """Whether anybody still waits for this delivery."""
         ...
 
+    def may_deliver(self) -> bool:
+        """False once leadership is in doubt."""
+        ...
+
 
 class Delivery:
-    """`calls` counts the calls made, `calling` says that one is under way: all that a watchdog needs to see."""
+    """`calls` counts the calls made, `calling` says that one is under way: all that a watchdog needs to see.
+
+    `halted` makes it stop after the call under way and ask the lane before the next one.
+    """
 
     def __init__(
         self, name: str, subscriber: Subscriber, policy: LanePolicy, clock: LoopClock, breaker: Breaker, lane: Waiting
@@ -74,26 +89,34 @@ class Delivery:
         self._clock = clock
         self._breaker = breaker
         self._lane = lane
+        self._may_deliver = lane.may_deliver
         self._on_event = subscriber.on_event
         self._on_transaction: Callable[[list[Event[Row]]], Awaitable[None]] | None = getattr(
             subscriber, "on_transaction", None
         )
         self.calls = 0
         self.calling = False
+        self.halted = False
         self.failures = 0
         self.out_of_breath = False  # has more to do at once, but lets others go first
         self._turn_ends = 0.0
 
     async def deliver(self, transaction: Transaction) -> None:
-        """All events of it, in order. Raises Dropped for an event that can't be delivered."""
+        """All events of it, in order. Raises Dropped for an event that can't be delivered, Abandoned if the lane was
+        left meanwhile.
+        """
         events = transaction.events
         if self._clock.monotonic() >= self._turn_ends:
             await self._breathe()
         if self._on_transaction is not None:
+            if self.halted or not self._may_deliver():
+                await self._ask()
             await self._whole(events, self._on_transaction)
         else:
             done = 0
             while done < len(events):
+                if self.halted or not self._may_deliver():
+                    await self._ask()
                 done += await self._each(events, done)
         self._breaker.succeeded()
 
@@ -102,7 +125,7 @@ class Delivery:
         self.calling = True
         try:
             await call(events)
-        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:
             failure = self._failure(error)
         else:
             return
@@ -117,11 +140,11 @@ class Delivery:
         stop = min(len(events), start + _PIECE)
         self.calling = True
         try:
-            while place < stop:
+            while place < stop and not self.halted:
                 self.calls += 1
                 await on_event(events[place])
                 place += 1
-        except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+        except BaseException as error:
             failure = self._failure(error)
         else:
             self.calling = False
@@ -133,20 +156,27 @@ class Delivery:
         await self._again(on_event, events[place], events[place], failure)
         return place + 1 - start
 
+    async def _ask(self) -> None:
+        """Whether the next call is still wanted, and still ours to make."""
+        self.halted = False
+        self._lane.returned(None)
+        while self._lane.wanted():
+            if self._may_deliver():
+                return
+            await self._clock.sleep(_DOUBT_S)
+        raise Abandoned
+
     def _failure(self, error: BaseException) -> BaseException:
-        """A cancellation that is not the watchdog's is not ours to swallow."""
         self.calling = False
-        if not isinstance(error, asyncio.CancelledError):
-            return error
-        if not self._lane.expired():
-            raise error
-        return Overdue(f"no answer within {self._policy.delivery_timeout_s:g} s")
+        return self._lane.returned(error) or error
 
     async def _breathe(self) -> None:
         if self._turn_ends:
             self.out_of_breath = True
-            await asyncio.sleep(0)
-            self.out_of_breath = False
+            try:
+                await asyncio.sleep(0)
+            finally:
+                self.out_of_breath = False
         self._turn_ends = self._clock.monotonic() + _TURN_S
 
     def rested(self) -> None:
@@ -174,24 +204,29 @@ class Delivery:
                         failure, first = first, None
                         raise failure
                     await self._attempt(call, argument)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Abandoned):
             raise
         except BaseException as error:
             raise Dropped(event, error, attempts) from error
 
     async def _attempt(self, call: Callable[[Any], Awaitable[None]], argument: object) -> None:
+        if self.halted or not self._may_deliver():
+            await self._ask()
         self.calls += 1
         self.calling = True
         try:
             await call(argument)
-        except asyncio.CancelledError as error:
-            raise self._failure(error) from error
+        except BaseException as error:
+            failure = self._failure(error)
+            if failure is error:
+                raise
+            raise failure from error
         finally:
             self.calling = False
 
     def _worth_another(self, error: BaseException) -> bool:
         """Called once for each failed attempt."""
-        if isinstance(error, asyncio.CancelledError) or not self._lane.wanted():
+        if isinstance(error, (asyncio.CancelledError, Abandoned)) or not self._lane.wanted():
             return False
         self.failures += 1
         opened = self._breaker.failed(error)

@@ -10,7 +10,8 @@ from astha.subscribers.contract import Subscriber
 class Health:
     """One question at a time. A component that never answers is not asked again until it does."""
 
-    def __init__(self, subscriber: Subscriber, timeout_s: float) -> None:
+    def __init__(self, name: str, subscriber: Subscriber, timeout_s: float) -> None:
+        self._name = f"{name}: health question"
         self._subscriber = subscriber
         self._timeout_s = timeout_s
         self._asking: asyncio.Task[bool] | None = None
@@ -19,7 +20,7 @@ class Health:
     async def ask(self) -> bool:
         """True only for a plain True in time; otherwise `reason` says why not."""
         if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._answer())
+            self._asking = asyncio.create_task(self._answer(), name=self._name)
         done, _ = await asyncio.wait({self._asking}, timeout=self._timeout_s)
         if not done:
             self._asking.cancel()
@@ -33,7 +34,9 @@ class Health:
     async def _answer(self) -> bool:
         try:
             answer = await self._subscriber.on_health()
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:
             self.reason = repr(error)
             return False
         self.reason = None if answer is True else f"on_health answered {answer!r}"

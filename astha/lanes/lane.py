@@ -20,9 +20,9 @@ import structlog
 from astha.clock import LoopClock
 from astha.events import Commit, Transaction
 from astha.lanes.breaker import Breaker
-from astha.lanes.delivery import Delivery, Dropped, backoff
+from astha.lanes.delivery import Abandoned, Delivery, Dropped, Overdue, backoff
 from astha.lanes.health import Health
-from astha.lanes.policy import treatment
+from astha.lanes.policy import Action, treatment
 from astha.lanes.queue import LaneQueue
 from astha.lanes.refresh import Contained, snapshot_after
 from astha.subscribers.contract import Subscriber
@@ -31,6 +31,12 @@ from registry.contract import MetadataStore
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
+
+_DOUBT_S = 0.05
+"""Between two looks whether leadership is certain again."""
+
+_SNAPSHOT_WITHIN_S = 90.0
+"""A registry that has not begun a snapshot by then has stopped answering; its own statement timeout is shorter."""
 
 
 class LaneState(StrEnum):
@@ -81,8 +87,11 @@ class Lane:
         self._subscriber = subscriber
         self._around = around
         self._clock = around.clock
+        self.may_deliver = around.may_deliver
         self._seen = Position(0)  # the stream has come this far
-        self._not_enough: str | None = None  # why the refresh under way has to be repeated
+        self._not_enough: str | None = self.reason  # why what waits here is of no use: a refresh has to begin (again)
+        self._cramped = False  # the refresh under way lost what came meanwhile, for want of room
+        self._over = False  # only the end of the lane cancels its worker for good
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._refresh_began: float | None = None
@@ -90,15 +99,15 @@ class Lane:
         self._cancelled_at: float | None = None
         self._ours = False  # the cancellation under way is the lane's own
         self._delivery = Delivery(name, subscriber, policy, self._clock, self.breaker, self)
-        self._health = Health(subscriber, policy.health_timeout_s)
+        self._health = Health(name, subscriber, policy.health_timeout_s)
 
     # -- from the router: never waits -------------------------------------------------------------------
 
     def offer(self, transactions: Sequence[Transaction]) -> None:
         """Transactions that concern this lane, in order, only its own tables' events in them."""
         seen, self._seen = self._seen, max(self._seen, transactions[-1].position)
-        if self.state is LaneState.BROKEN or self.state is LaneState.PAUSED:
-            return
+        if self._not_enough is not None:
+            return  # the snapshot of a later refresh will contain it
         for transaction in transactions:
             if transaction.position <= seen:  # comes again after a reconnect
                 continue
@@ -130,16 +139,24 @@ class Lane:
         """From the ledger: no refresh needed, everything up to `position` is done."""
         self.position = self._seen = position
         self.contained = contained
+        self._not_enough = None
         self._enter(LaneState.LIVE, None)
 
     def start_over(self, reason: str) -> None:
         """Another history begins: positions start anew, and nothing known so far holds."""
         self.position = self._seen = Position(0)
+        self.contained = None
         if self.state is LaneState.LIVE:
             self._leave(LaneState.RECOVERING, reason)
-        elif self.state is not LaneState.PAUSED:
+        else:
             self.queue.clear()
             self._not_enough = reason
+
+    def started(self, position: Position) -> None:
+        """The stream brings everything after `position`, some of it maybe again: has it left out anything?"""
+        seen, self._seen = self._seen, max(self._seen, position)
+        if seen < position and self._not_enough is None:
+            self.refresh(f"the source goes on at {position}, this component had come to {seen}")
 
     def break_out(self, reason: str) -> None:
         """The component can't keep up or can't work: nothing is kept for it until it has recovered by a refresh."""
@@ -151,7 +168,8 @@ class Lane:
 
     def refresh(self, reason: str) -> None:
         """Forget what waits and read the registry instead."""
-        if self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING):
+        if self._refreshing():
+            self.queue.clear()
             self._not_enough = reason
         elif self.state is not LaneState.PAUSED:
             self._leave(LaneState.RECOVERING, reason)
@@ -168,8 +186,8 @@ class Lane:
         return self.state is not LaneState.LIVE
 
     @property
-    def attempts(self) -> int:
-        """Calls of the component with events, failed ones included."""
+    def calls(self) -> int:
+        """Deliveries made, repeated ones included."""
         return self._delivery.calls
 
     @property
@@ -194,27 +212,34 @@ class Lane:
         try:
             await asyncio.wait({self._worker})
         finally:
+            self._over = self._delivery.halted = True
             for monitor in monitors:
                 monitor.cancel()
             await asyncio.gather(*monitors, return_exceptions=True)
             await self._stop_worker()
 
+    @property
+    def straggler(self) -> asyncio.Task[None] | None:
+        """The worker, if the lane has ended and a call that ignores its cancellation has not."""
+        return self._worker if self._worker is not None and not self._worker.done() else None
+
     async def _work(self) -> None:
-        while True:
+        while not self._over:
             try:
                 await self._step()
-            except asyncio.CancelledError:
-                if not self.expired():
-                    raise
+            except (asyncio.CancelledError, GeneratorExit) as error:
+                self.returned(error)
+            except Abandoned:
+                continue
             except Dropped as dropped:
                 if not self.wanted():
                     continue  # broken out meanwhile, with a reason of its own
                 self.counts.dropped += 1
-                if self.breaker.closed:
+                if self.breaker.closed and treatment(dropped.error).action is not Action.BREAK:
                     self.refresh(str(dropped))
                 else:
                     self.break_out(str(dropped))
-            except Exception as error:
+            except BaseException as error:
                 log.exception("the lane's worker failed", component=self.name)
                 self.break_out(f"{error!r} ({treatment(error).hint})")
 
@@ -234,12 +259,10 @@ class Lane:
     async def _deliver(self) -> None:
         queue, delivery = self.queue, self._delivery
         while queue and self.wanted():
-            if not self._around.may_deliver():
-                await self._clock.sleep(0.05)
-                continue
             transaction = queue.first()
             await delivery.deliver(transaction)
-            self._came_back()
+            if self._ours or self._hurry is not None:
+                self.returned(None)
             if not self.wanted():
                 return  # broken out meanwhile: what waits now is not what we took from
             queue.done()
@@ -272,17 +295,19 @@ class Lane:
             start = self._start_collecting()
             try:
                 contained = await self._read_snapshot(list(self._around.recent()))
-            except asyncio.CancelledError:
-                if not self.expired():
-                    raise
-                error: BaseException = TimeoutError(f"no end within {self.policy.refresh_timeout_s:g} s")
-            except (Exception, SystemExit, KeyboardInterrupt) as raised:
+            except (asyncio.CancelledError, GeneratorExit) as cancelled:
+                error = self.returned(cancelled) or cancelled
+            except BaseException as raised:
                 error = raised
             else:
+                if self._over:
+                    return
                 if self._not_enough is None:
                     self._go_live(start, contained)
                     return
                 log.warning("the refresh has to be repeated", component=self.name, reason=self._not_enough)
+                if self._cramped:
+                    self._make_room()
                 continue
             if not self._refreshing():
                 return
@@ -298,14 +323,25 @@ class Lane:
         """From here on the queue collects what a snapshot taken later may lack."""
         self.queue.clear()
         self.contained = self._not_enough = None
+        self._cramped = False
         return self._seen
 
     async def _read_snapshot(self, seen: list[Commit]) -> Contained:
-        async with snapshot_after(self._around.store, seen, self._clock) as (snapshot, contained):
+        limit = asyncio.timeout(_SNAPSHOT_WITHIN_S)
+        async with limit, snapshot_after(self._around.store, seen, self._clock) as (snapshot, contained):
+            limit.reschedule(None)
+            while not self.may_deliver():
+                await self._clock.sleep(_DOUBT_S)
             self._refresh_began = self._clock.monotonic()
             try:
                 await self._subscriber.on_refresh(snapshot)
-                self._came_back()
+            except BaseException as error:
+                failure = self.returned(error)
+                if failure is None or failure is error:
+                    raise
+                raise failure from error
+            else:
+                self.returned(None)
             finally:
                 self._refresh_began = None
             return contained
@@ -320,22 +356,33 @@ class Lane:
         self._enter(LaneState.LIVE, None)
 
     def _overflow(self, transaction: Transaction) -> None:
-        if self.state is LaneState.LIVE:
+        events, size = len(transaction.events), transaction.size_bytes
+        if self.state is not LaneState.LIVE:
+            self._cramped = True
+            self.refresh("writers were quicker than the refresh")
+        elif events > self.policy.max_events or size > self.policy.max_bytes:
+            self.refresh(f"a transaction of {events} events ({size} bytes) is larger than the lane")
+        else:
             self.break_out(
                 f"fell behind: {self.queue.events} events ({self.queue.size_bytes} bytes) wait, "
-                f"and a transaction of {len(transaction.events)} more does not fit"
+                f"and a transaction of {events} more does not fit"
             )
-        else:  # writers are quicker than the refresh: again, with more room, so that it converges under any load
-            self.queue.max_events *= 2
-            self.queue.max_bytes *= 2
-            self._not_enough = f"writers were quicker: now {self.queue.max_events} events may wait"
-            self.queue.clear()
+
+    def _make_room(self) -> None:
+        """A refresh that works but is slower than the writers gets more room each time, so that it converges under any
+        load. One that never ends gets none: it holds no more than the lane's own measure.
+        """
+        self.queue.max_events *= 2
+        self.queue.max_bytes *= 2
+        log.info("more may wait during the next refresh", component=self.name, events=self.queue.max_events)
 
     # -- state ------------------------------------------------------------------------------------------
 
     def _leave(self, state: LaneState, reason: str) -> None:
         """From outside the worker: it has `drain_timeout_s` to finish the call it is in."""
         self.queue.clear()
+        self._not_enough = reason
+        self._delivery.halted = True
         self._enter(state, reason)
         if self._delivery.calling or self._refresh_began is not None:
             self._hurry = self._clock.monotonic() + self.policy.drain_timeout_s
@@ -357,23 +404,34 @@ class Lane:
 
     # -- the watchdog -----------------------------------------------------------------------------------
 
-    def expired(self) -> bool:
+    def returned(self, error: BaseException | None) -> BaseException | None:
+        """By the worker: whatever it waited for is over. Settles an interruption of ours, even one that was ignored,
+        and tells it from a cancellation from outside, which is raised.
+        """
         ours, self._ours = self._ours, False
         self._cancelled_at = self._hurry = None
         task = asyncio.current_task()
         if ours and task is not None:
             task.uncancel()
-        return ours
+        if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and self._over):
+            raise error
+        if not isinstance(error, asyncio.CancelledError):
+            return error
+        if not ours:
+            return RuntimeError("the component raised CancelledError although nobody had cancelled it")
+        refreshing = self._refresh_began is not None
+        limit = self.policy.refresh_timeout_s if refreshing else self.policy.delivery_timeout_s
+        return Overdue(f"no answer within {limit:g} s")
 
     def wanted(self) -> bool:
-        return self.state is LaneState.LIVE
+        return self.state is LaneState.LIVE and not self._over
 
     def _refreshing(self) -> bool:
         return self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING)
 
     def _interrupt(self) -> None:
         if self._worker is not None and not self._worker.done() and not self._ours:
-            self._ours = True
+            self._ours = self._delivery.halted = True
             self._cancelled_at = self._clock.monotonic()
             self._worker.cancel()
 
@@ -384,6 +442,8 @@ class Lane:
         while True:
             await self._clock.sleep(min(0.25, min(limits) / 4))
             now = self._clock.monotonic()
+            if not self.may_deliver():
+                delivery.halted = True
             if delivery.calls != call or not delivery.calling:
                 call, since = delivery.calls, now
                 if self._refresh_began is None:
@@ -400,11 +460,6 @@ class Lane:
         if self._refresh_began is not None:
             return now > self._refresh_began + self.policy.refresh_timeout_s
         return now > since + self.policy.delivery_timeout_s
-
-    def _came_back(self) -> None:
-        """A call returned as it should, even if it had to be told to hurry, or swallowed our cancellation."""
-        if self._ours or self._hurry is not None:
-            self.expired()
 
     async def _check_health(self) -> None:
         while True:

@@ -7,6 +7,7 @@ refresh on paper, because a crash now would cost it events; the source is held w
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from astha.lanes.lane import Lane, LaneState
@@ -30,7 +31,10 @@ class Ledger:
         self._store = store
         self._clock = clock
         self._written: dict[str, LedgerEntry] = {}
+        self._calls: dict[str, int] = {}  # of each lane, when its page was written
         self._members: set[str] = set()  # lanes whose position counts
+        self._histories = 1
+        self._one_writer = asyncio.Lock()  # or an older page could be written over a newer one
         self.acknowledged = Position(0)
 
     async def open(self, lanes: Sequence[Lane]) -> None:
@@ -51,27 +55,43 @@ class Ledger:
                 lane.resume_at(Position(entry.position), contained)
                 self._members.add(lane.name)
 
+    def start_over(self) -> None:
+        """Another history begins: the positions of this one mean nothing in it, least of all to the source."""
+        self._histories += 1
+        self._members.clear()
+        self.acknowledged = Position(0)
+
     def start_at(self, position: Position, lanes: Sequence[Lane]) -> None:
         """The source goes on from here: whoever stopped before it has missed something."""
         self.acknowledged = max(self.acknowledged, position)
         for lane in lanes:
-            if lane.state is LaneState.LIVE and lane.position < position:
-                self._members.discard(lane.name)
-                lane.refresh(f"the source starts at {position}, after this component's {lane.position}")
+            lane.started(position)
 
-    async def write(self, lanes: Sequence[Lane], received: Position, lease: DaemonLease) -> Position:
-        """Write what changed; answers the position up to which the source may forget."""
-        self._admit(lanes)
-        pages = [self._page(lane) for lane in lanes]
-        changed = [page for page in pages if _worth_writing(page, self._written.get(page.component))]
-        if changed:
-            await self._store.write_ledger(changed, lease)
-            self._written.update((page.component, page) for page in changed)
-        positions = [self._written[page.component].position for page in pages if not page.refresh_owed]
-        if len(positions) == len([lane for lane in lanes if lane.state is LaneState.LIVE]):
-            floor = min((p for p in positions if p is not None), default=received)
-            self.acknowledged = max(self.acknowledged, Position(floor))
-        return self.acknowledged
+    async def write(
+        self, lanes: Sequence[Lane], received: Position, lease: DaemonLease, *, last: bool = False
+    ) -> Position:
+        """Write what changed; answers the position up to which the source may forget. ``last``: before we stop.
+
+        What is on paper comes first: only positions that would be found after a crash count.
+        """
+        async with self._one_writer:
+            history = self._histories
+            self._admit(lanes)
+            pages = [self._page(lane) for lane in lanes]
+            calls = {lane.name: lane.calls for lane in lanes}
+            changed = [page for page in pages if last or self._worth_writing(page, calls[page.component])]
+            if changed:
+                await self._store.write_ledger(changed, lease)
+                self._written.update((page.component, page) for page in changed)
+                self._calls.update((page.component, calls[page.component]) for page in changed)
+            members = {
+                page.component: self._written[page.component].position for page in pages if not page.refresh_owed
+            }
+            everybody = all(lane.name in members for lane in lanes if lane.state is LaneState.LIVE)
+            if history == self._histories and everybody:
+                floor = min((position for position in members.values() if position is not None), default=received)
+                self.acknowledged = max(self.acknowledged, Position(floor))
+            return self.acknowledged
 
     def laggard(self, lanes: Sequence[Lane]) -> Lane | None:
         """Who holds the source."""
@@ -85,6 +105,19 @@ class Ledger:
             elif lane.position >= self.acknowledged:
                 self._members.add(lane.name)
 
+    def _worth_writing(self, page: LedgerEntry, calls: int) -> bool:
+        """What was delivered, and every change of state; that the stream passed without anything, only now and then.
+
+        Writing the ledger makes the source advance, which is progress again: without a pause an idle daemon would
+        keep itself busy.
+        """
+        written = self._written.get(page.component)
+        if written is None or _state(page) != _state(written) or calls != self._calls.get(page.component, 0):
+            return True
+        advanced = (page.position or 0) - (written.position or 0)
+        waited_ms = page.updated_at - written.updated_at
+        return advanced >= _WORTH_WRITING or (advanced > 0 and waited_ms >= _PROGRESS_INTERVAL_MS)
+
     def _page(self, lane: Lane) -> LedgerEntry:
         member = lane.name in self._members
         return LedgerEntry(
@@ -97,21 +130,6 @@ class Ledger:
             reason=lane.reason,
             updated_at=self._clock.now_ms(),
         )
-
-
-def _worth_writing(page: LedgerEntry, written: LedgerEntry | None) -> bool:
-    """Every change of state, and progress now and then.
-
-    Writing the ledger makes the source advance, which is progress again: without a pause an idle daemon would keep
-    itself busy. What is not written yet comes again after a crash and is known to be a repetition by its position.
-    """
-    if written is None or page.position is None or written.position is None:
-        return written is None or _state(page) != _state(written)
-    if _state(page) != _state(written):
-        return True
-    advanced = page.position - written.position
-    waited_ms = page.updated_at - written.updated_at
-    return advanced >= _WORTH_WRITING or (advanced > 0 and waited_ms >= _PROGRESS_INTERVAL_MS)
 
 
 def _state(page: LedgerEntry) -> tuple[object, ...]:

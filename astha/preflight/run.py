@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import Mapping
 
@@ -18,6 +19,7 @@ from astha.routing.subscriptions import Subscription, read_subscriptions
 from astha.server.access import Access
 from astha.settings import Settings
 from astha.sources.postgres.slot import connected
+from registry.engines import parse_url, sqlite_path
 from registry.errors import RegistryError, SchemaMismatch, Unavailable
 from registry.migration import status
 from registry.opening import open_store
@@ -35,7 +37,7 @@ async def preflight(settings: Settings) -> list[Finding]:
         _access(settings),
         schema,
         await _components(settings, subscriptions),
-        *(await _server(settings, subscriptions or {}) if settings.registry.is_postgres else [_sqlite(settings)]),
+        *(await _server(settings, subscriptions or {}) if settings.registry.is_postgres else [_file(settings)]),
     ]
     return [Finding(f.check, f.verdict, conceal(" ".join(f.detail.split())), f.remedy) for f in findings]
 
@@ -112,12 +114,18 @@ async def _components(settings: Settings, subscriptions: Subscriptions | None) -
     return ok(check, f"{len(loaded)} accept their settings and tables" if loaded else "none are subscribed")
 
 
-def _sqlite(settings: Settings) -> Finding:
-    return problem(
-        "source",
-        f"{settings.registry.shown}: the daemon can't follow a registry on SQLite yet",
-        "use a registry on PostgreSQL: `astha registry copy` moves one",
-    )
+def _file(settings: Settings) -> Finding:
+    """What tailing a file needs beside its schema: to write to it, and beside it."""
+    path = sqlite_path(parse_url(settings.registry.url.get_secret_value()))
+    if not path.exists():
+        return unknown("registry file", f"{path} does not exist")
+    if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.absolute().parent, os.W_OK):
+        return problem(
+            "registry file",
+            f"{path} or its directory can't be written by this user",
+            "give the user write access to both: SQLite keeps its write-ahead log beside the file",
+        )
+    return ok("registry file", f"{path} can be tailed")
 
 
 async def _server(settings: Settings, subscriptions: Subscriptions) -> list[Finding]:

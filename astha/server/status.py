@@ -125,7 +125,7 @@ def component_report(daemon: Daemon, lane: Lane, clock: LoopClock) -> ComponentR
         queue=QueueReport(lane.queue.events, lane.queue.size_bytes, lane.queue.max_events, lane.queue.max_bytes),
         counts=CountsReport(
             delivered=delivered,
-            attempts=lane.attempts,
+            attempts=lane.calls,
             failures=lane.failures,
             dropped=counts.dropped,
             refreshes=counts.refreshes,

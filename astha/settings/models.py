@@ -16,6 +16,7 @@ from astha.concealment import Concealment
 from astha.daemon import DaemonSettings
 from astha.errors import ConfigError
 from astha.leadership import LeaseSettings
+from astha.sources.opening import conninfo_of
 from astha.sources.postgres.source import PostgresSourceSettings
 from registry.engines import StoreSettings, parse_url, shown
 from registry.errors import Invalid
@@ -72,11 +73,10 @@ class RegistrySettings(_Group):
         return StoreSettings(**self.model_dump(exclude={"url"}))
 
     def conninfo(self) -> str:
-        """For libpq, as SQLAlchemy would read the same URL. Holds the password."""
-        url = parse_url(self.url.get_secret_value()).set(drivername="postgresql+psycopg")
-        _, options = url.get_dialect()().create_connect_args(url)
-        options.setdefault("connect_timeout", self.connect_timeout_s)
-        return make_conninfo(**options)
+        """For libpq. Holds the password."""
+        url = parse_url(self.url.get_secret_value())
+        timeout = {} if "connect_timeout" in url.query else {"connect_timeout": self.connect_timeout_s}
+        return make_conninfo(conninfo_of(url), **timeout)
 
     def secrets(self) -> Iterator[str]:
         url = parse_url(self.url.get_secret_value())

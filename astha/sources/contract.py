@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -12,7 +12,11 @@ from registry.position import Position
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Changes may be missing from the stream here: everybody refreshes."""
+    """Changes may be missing from the stream here, and positions may start anew: everybody refreshes.
+
+    A `Started` follows. The source goes on only when it is asked for the next batch; by then everybody's debt is on
+    paper, so it may record what it has found as known.
+    """
 
     reason: str
 
@@ -49,7 +53,7 @@ class SourceStatus(msgspec.Struct, frozen=True):
 class Source(Protocol):
     """One reader of one registry. Reconnects by itself; raises only what nobody but a person can mend (ConfigError)."""
 
-    def stream(self, tables: frozenset[str]) -> AsyncIterator[Batch]:
+    def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
         """Batches of what has been received together; never waits for more than there is.
 
         Starts after the position that was last acknowledged durably. Transactions may come again after a
@@ -59,6 +63,10 @@ class Source(Protocol):
 
     def acknowledge(self, position: Position) -> None:
         """Everything at or below is durably done by everybody who counts: the database may forget it. Never blocks."""
+        ...
+
+    def retained_for(self, position: Position) -> int:
+        """About how many bytes the database keeps for somebody who has done everything up to `position`."""
         ...
 
     def status(self) -> SourceStatus: ...

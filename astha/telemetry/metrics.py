@@ -137,7 +137,7 @@ def _deliveries(lanes: list[Lane]) -> Iterator[Metric]:
             events.add_metric([lane.name, table, operation], number)
         latency.add_metric([lane.name], _buckets(lane), counts.latency_sum_us / 1e6)
         numbers = (
-            lane.attempts, lane.failures, counts.dropped, counts.refreshes, counts.failed_refreshes, counts.broken
+            lane.calls, lane.failures, counts.dropped, counts.refreshes, counts.failed_refreshes, counts.broken
         )  # fmt: skip
         for counter, number in zip(counters.values(), numbers, strict=True):
             counter.add_metric([lane.name], number)

@@ -7,6 +7,7 @@ to the busy timeout. Readers never wait. Every write transaction announces its n
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -78,7 +79,10 @@ class SqliteStore(
         async with self._reading() as connection:
             await connection.exec_driver_sql("BEGIN")  # the first read fixes the snapshot
             last = (await connection.exec_driver_sql(_LAST_CHANGE)).scalar_one()
-            yield SqlConsistentRead(connection, SequencePlace(Position(last)))
+            yield SqlConsistentRead(self, connection, SequencePlace(Position(last)))
+
+    async def _before_load(self, connection: AsyncConnection) -> None:
+        """There is one writer at a time."""
 
     async def _after_load(self, connection: AsyncConnection) -> None:
         """AUTOINCREMENT has kept count of the ids itself."""
@@ -91,7 +95,8 @@ class SqliteStore(
                 return AlreadyExists(message.removeprefix("UNIQUE constraint failed: "))
             case "SQLITE_CONSTRAINT_FOREIGNKEY":
                 return NotFound("something that this refers to does not exist")
-            case "SQLITE_CONSTRAINT_CHECK" | "SQLITE_CONSTRAINT_NOTNULL" | "SQLITE_CONSTRAINT_DATATYPE":
+            # By number: Python 3.11 has no name for a strict table's SQLITE_CONSTRAINT_DATATYPE.
+            case _ if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CONSTRAINT:
                 field = message.rpartition(" ")[2]
                 return Invalid(field, None, message)
             case "SQLITE_BUSY_SNAPSHOT":

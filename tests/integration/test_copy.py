@@ -20,7 +20,7 @@ from registry.drafts import FileDraft, SegmentDraft, TableDraft
 from registry.engines import StoreSettings, parse_url, sync_engine
 from registry.errors import Conflict
 from registry.migration import migrate
-from registry.models import OWN, PUBLISHED, DaemonLease, LedgerEntry, Segment
+from registry.models import OWN, PUBLISHED, DaemonLease, LedgerEntry, Segment, SourceIdentity
 from registry.opening import open_store
 from tests.integration.registries import NewUrl, contents, copy_server, fill, new_url
 
@@ -47,7 +47,7 @@ async def opened() -> AsyncIterator[Open]:
 
 
 def test_copies_everything_but_what_belongs_to_a_daemon() -> None:
-    assert set(COPIED) == {*PUBLISHED, *OWN} - {LedgerEntry, DaemonLease}
+    assert set(COPIED) == {*PUBLISHED, *OWN} - {LedgerEntry, DaemonLease, SourceIdentity}
 
 
 async def test_there_and_back_is_equal_row_by_row(new_url: NewUrl, opened: Open) -> None:
@@ -178,8 +178,9 @@ async def test_ledger_and_daemon_lease_stay_behind(new_url: NewUrl, opened: Open
     url = new_url("sqlite")
     source, target = await opened(url), await opened(new_url(to_kind))
     with sync_engine(parse_url(url), StoreSettings()).connect() as connection:
-        connection.execute(text("INSERT INTO ledger VALUES ('iceberg', 7, 'live', 0, NULL, 1)"))
+        connection.execute(text("INSERT INTO ledger VALUES ('iceberg', 7, NULL, '[]', 'live', 0, NULL, 1)"))
         connection.execute(text("INSERT INTO daemon_lease VALUES ('daemon', 'me', 3, 1, 2)"))
+        connection.execute(text("INSERT INTO source_identity VALUES ('astha', '1/1', 1)"))
 
     await copy_registry(source, target)
 

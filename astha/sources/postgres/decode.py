@@ -10,11 +10,19 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-import msgspec
+import structlog
 
 from astha.errors import DecodeError
 from astha.events import Commit, Event, Operation, Transaction
-from astha.sources.postgres.relations import DecodeRow, Relation, compile_decoder, complete, parse_relation
+from astha.sources.limits import TransactionLimits
+from astha.sources.postgres.relations import (
+    DecodeRow,
+    Relation,
+    compile_decoders,
+    complete,
+    parse_relation,
+    too_long,
+)
 from registry.models import Row
 from registry.position import Position
 
@@ -31,14 +39,11 @@ _TRUNCATE = struct.Struct(">IB").unpack_from
 _INSERT, _UPDATE, _DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 _NEW, _OLD, _KEY = b"NOK"
 
+_NONE: frozenset[str] = frozenset()
+
+log = structlog.get_logger(__name__)
+
 Handler: TypeAlias = Callable[[bytes], None]
-
-
-class TransactionLimits(msgspec.Struct, frozen=True):
-    """Beyond these a transaction is not held in memory, and those it concerns refresh instead."""
-
-    events: int = 100_000
-    size_bytes: int = 64 * 1024 * 1024
 
 
 class Decoder:
@@ -47,8 +52,12 @@ class Decoder:
     def __init__(self, kinds: Mapping[str, type[Row]], schema: str = "public", limits: TransactionLimits | None = None):
         self._kinds = kinds
         self._schema = schema
-        self._limits = limits or TransactionLimits()
-        self._rows: dict[bytes, Handler] = {}  # kind byte and relation oid -> what to do
+        limits = limits or TransactionLimits()
+        self._max_events, self._max_bytes = limits.events, limits.size_bytes
+        self._inserts: dict[bytes, Callable[[bytes], Row]] = {}  # kind byte and relation oid -> the row
+        self._rows: dict[bytes, Handler] = {}  # the same for everything rarer
+        self._tables_of: dict[bytes, str] = {}
+        self._table_sets: dict[frozenset[bytes], frozenset[str]] = {}
         self._names: dict[int, str] = {}
         self._commit: Commit | None = None
         self._reset_transaction()
@@ -59,8 +68,23 @@ class Decoder:
 
     def feed(self, message: bytes) -> Transaction | None:
         """A whole CopyData payload of kind 'w'. DecodeError for anything that is not pgoutput."""
-        handler = self._rows.get(message[HEADER:_ROW])
+        head = message[HEADER:_ROW]
         try:
+            insert = self._inserts.get(head)
+            if insert is not None:  # most of what there is: no further call
+                row = insert(message)
+                events = self._events
+                commit = self._commit
+                if commit is None:
+                    raise _stray(head)
+                self._heads.add(head)
+                if not self._oversized:
+                    events.append(Event(_INSERT, row, None, commit, len(events)))
+                    self._size += len(message)
+                    if self._size > self._max_bytes or len(events) > self._max_events:
+                        self._give_up()
+                return None
+            handler = self._rows.get(head)
             if handler is not None:
                 handler(message)
                 return None
@@ -88,7 +112,7 @@ class Decoder:
 
     def _reset_transaction(self) -> None:
         self._events: list[Event[Row]] = []
-        self._tables: set[str] = set()
+        self._heads: set[bytes] = set()
         self._size = 0
         self._unlisted: set[str] = set()
         self._oversized = False
@@ -108,79 +132,89 @@ class Decoder:
             raise DecodeError(f"commit at {position:#x}, but its beginning announced {commit.position:#x}")
         commit.position = Position(end)  # where the stream goes on: what is acknowledged
         commit.count = len(self._events)
-        unlisted = frozenset(self._unlisted | self._tables if self._oversized else self._unlisted)
-        done = Transaction(commit, self._events, frozenset(self._tables), self._size, unlisted)
+        heads = frozenset(self._heads)
+        tables = self._table_sets.get(heads)
+        if tables is None:
+            tables = self._table_sets[heads] = frozenset(self._tables_of[head] for head in heads)
+        unlisted = _NONE
+        if self._unlisted or self._oversized:
+            tables |= self._unlisted
+            unlisted = tables if self._oversized else frozenset(self._unlisted)
+        done = Transaction(commit, self._events, tables, self._size, unlisted)
         self._commit = None
         self._reset_transaction()
         return done
 
     def _relate(self, relation: Relation) -> None:
         oid = struct.pack(">I", relation.oid)
-        self._names[relation.oid] = relation.name
+        self._table_sets.clear()
         kind = self._kinds.get(relation.name) if relation.schema == self._schema else None
-        if kind is None:
-            for letter in (b"I", b"U", b"D"):
-                self._rows[letter + oid] = _ignore
-            return
-        decode = compile_decoder(kind, relation)
-        self._rows[b"I" + oid] = self._inserter(kind.table, decode)
-        self._rows[b"U" + oid] = self._updater(kind.table, decode)
-        self._rows[b"D" + oid] = self._deleter(kind.table, decode)
+        self._names[relation.oid] = relation.name if kind is not None else ""
+        for letter in (b"I", b"U", b"D"):
+            self._inserts.pop(letter + oid, None)
+            self._rows[letter + oid] = _ignore
+            self._tables_of[letter + oid] = relation.name
+        if kind is not None:
+            if relation.identity != "f":
+                log.warning(
+                    "a table does not send whole old rows: each UPDATE and DELETE costs a refresh",
+                    table=relation.name,
+                    remedy=f"ALTER TABLE {relation.name} REPLICA IDENTITY FULL",
+                )
+            decoders = compile_decoders(kind, relation, _ROW + 1)
+            self._inserts[b"I" + oid] = decoders.insert
+            self._rows[b"U" + oid] = self._updater(b"U" + oid, kind.table, decoders.row)
+            self._rows[b"D" + oid] = self._deleter(b"D" + oid, kind.table, decoders.row)
 
-    def _add(self, table: str, operation: Operation, data: Row, before: Row | None, size: int) -> None:
-        commit = self._commit
-        if commit is None:
-            raise DecodeError(f"a row of {table} outside a transaction")
-        self._tables.add(table)
-        if self._oversized:
-            return
-        self._events.append(Event(operation, data, before, commit, len(self._events)))
-        self._size += size
-        if len(self._events) > self._limits.events or self._size > self._limits.size_bytes:
-            self._oversized = True
-            self._events = []
+    def _add(self, head: bytes, operation: Operation, data: Row, before: Row, size: int) -> None:
+        if self._commit is None:
+            raise _stray(head)
+        self._heads.add(head)
+        if not self._oversized:
+            self._events.append(Event(operation, data, before, self._commit, len(self._events)))
+            self._size += size
+            if self._size > self._max_bytes or len(self._events) > self._max_events:
+                self._give_up()
 
-    def _inserter(self, table: str, decode: DecodeRow) -> Handler:
-        add = self._add
+    def _leave_untold(self, head: bytes, table: str) -> None:
+        """A change without the old row. It can't be told as an event, so who subscribes to its table refreshes."""
+        if self._commit is None:
+            raise _stray(head)
+        self._unlisted.add(table)
 
-        def insert(message: bytes) -> None:
-            if message[_ROW] != _NEW:
-                raise DecodeError("an INSERT without a new row")
-            row, end = decode(message, _ROW + 1)
-            _require_end(message, end)
-            add(table, _INSERT, row, None, end)
+    def _give_up(self) -> None:
+        """Too large to hold: from here on only the names of its tables are of interest."""
+        self._oversized = True
+        self._events = []
 
-        return insert
-
-    def _updater(self, table: str, decode: DecodeRow) -> Handler:
-        add = self._add
-
+    def _updater(self, head: bytes, table: str, decode: DecodeRow) -> Handler:
         def update(message: bytes) -> None:
-            before: Row | None = None
-            offset = _ROW
-            if message[offset] == _OLD:
-                before, offset = decode(message, offset + 1)
-            elif message[offset] == _KEY:
-                raise _not_full(table)
+            if message[_ROW] in (_NEW, _KEY):
+                self._leave_untold(head, table)
+                return
+            if message[_ROW] != _OLD:
+                raise DecodeError("an UPDATE with neither an old row nor a new one")
+            before, offset = decode(message, _ROW + 1)
             if message[offset] != _NEW:
                 raise DecodeError("an UPDATE without a new row")
             row, end = decode(message, offset + 1)
-            _require_end(message, end)
-            if before is None:
-                raise _not_full(table)
-            add(table, _UPDATE, complete(row, before), before, end)
+            if end != len(message):
+                raise too_long(message, end)
+            self._add(head, _UPDATE, complete(row, before), before, end)
 
         return update
 
-    def _deleter(self, table: str, decode: DecodeRow) -> Handler:
-        add = self._add
-
+    def _deleter(self, head: bytes, table: str, decode: DecodeRow) -> Handler:
         def delete(message: bytes) -> None:
+            if message[_ROW] == _KEY:
+                self._leave_untold(head, table)
+                return
             if message[_ROW] != _OLD:
-                raise _not_full(table)
+                raise DecodeError("a DELETE without an old row")
             row, end = decode(message, _ROW + 1)
-            _require_end(message, end)
-            add(table, _DELETE, row, row, end)
+            if end != len(message):
+                raise too_long(message, end)
+            self._add(head, _DELETE, row, row, end)
 
         return delete
 
@@ -193,7 +227,6 @@ class Decoder:
             if name is None:
                 raise DecodeError(f"TRUNCATE of relation {oid}, which was never described")
             if name in self._kinds:
-                self._tables.add(name)
                 self._unlisted.add(name)
 
 
@@ -201,13 +234,5 @@ def _ignore(message: bytes) -> None:
     """A table that nobody subscribes to."""
 
 
-def _require_end(message: bytes, end: int) -> None:
-    if end != len(message):
-        raise DecodeError(f"a row that ends at byte {end} of {len(message)}")
-
-
-def _not_full(table: str) -> DecodeError:
-    return DecodeError(
-        f"table {table} sends keys instead of whole old rows: its replica identity is no longer FULL, "
-        f"run `ALTER TABLE {table} REPLICA IDENTITY FULL`"
-    )
+def _stray(head: bytes) -> DecodeError:
+    return DecodeError(f"a row of kind {head[:1]!r} outside a transaction")

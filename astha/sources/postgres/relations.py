@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from astha.errors import DecodeError
+from astha.errors import ConfigError, DecodeError
 from registry.documents import Document
 from registry.models import Row
 
@@ -27,11 +27,12 @@ _INT32 = struct.Struct(">i").unpack_from
 _HEADER = struct.Struct(">ci").unpack_from
 
 _BINARY, _TEXT, _NULL, _UNCHANGED = b"btnu"
+_NEW = ord("N")
 
 # Type oids of pg_type.dat that the registry's columns have, or might have got by hand.
 _BOOL, _INT8, _INT2, _INT4, _JSON, _TEXT_OID, _VARCHAR = 16, 20, 21, 23, 114, 25, 1043
 _FIXED: Final = {_INT8: ("q", 8), _INT4: ("i", 4), _INT2: ("h", 2), _BOOL: ("?", 1)}
-_WORDS: Final = frozenset({_TEXT_OID, _VARCHAR, _JSON})
+_KNOWN: Final = frozenset({*_FIXED, _TEXT_OID, _VARCHAR, _JSON})
 
 
 class Unchanged:
@@ -83,33 +84,56 @@ def _string(message: bytes, offset: int) -> tuple[str, int]:
     return message[offset:end].decode(), end + 1
 
 
-def compile_decoder(kind: type[Row], relation: Relation) -> DecodeRow:
-    """A function ``decode(message, offset)`` for a tuple that starts at ``offset``: the row, and where it ends.
+class RowDecoders(msgspec.Struct, frozen=True):
+    """`insert` reads a whole INSERT message; `row` a tuple that starts at an offset, and answers where it ends."""
 
-    Columns that the model does not know are skipped; a column that the model needs and the table lacks is a
-    DecodeError here, when the table is announced, not at its rows.
+    insert: Callable[[bytes], Row]
+    row: DecodeRow
+
+
+def compile_decoders(kind: type[Row], relation: Relation, insert_at: int) -> RowDecoders:
+    """`insert_at` is where the tuple of an INSERT message starts.
+
+    Columns that the model does not know are skipped, whatever their type; a column that the model needs and the table
+    lacks, or has of a type that the registry never uses, is a ConfigError here, when the table is announced.
     """
     names = [column.name for column in relation.columns]
-    missing = [name for name in kind.__struct_fields__ if name not in names]
-    if missing:
-        raise DecodeError(
-            f"table {relation.name} in the stream has no column {', '.join(missing)}: the registry's schema and this "
-            "version of Astha do not belong together, run `astha check`"
+    types = {column.name: column.type_oid for column in relation.columns}
+    strange = [name for name in kind.__struct_fields__ if types.get(name) not in _KNOWN]
+    if strange:
+        raise ConfigError(
+            f"table {relation.name} in the stream lacks the column {', '.join(strange)}, or has it of another type: "
+            "the registry's schema and this version of Astha do not belong together, run `astha check`"
         )
-    loaders = [_loaders(column.type_oid) for column in relation.columns]
-    source, constants = _source(kind, relation)
+    body, constants = _body(relation, frozenset(kind.__struct_fields__))
+    order = {name: place for place, name in enumerate(names)}
+    row = f"Model({', '.join(f'v{order[name]}' for name in kind.__struct_fields__)})"
+    source = [
+        "def row(m, o):", *body, f" return {row}, o",
+        "def insert(m):", f" if m[{insert_at - 1}] != {_NEW}: raise DecodeError('an INSERT without a new row')",
+        f" o = {insert_at}", *body, " if o != len(m): raise too_long(m, o)", f" return {row}",
+    ]  # fmt: skip
     scope: dict[str, Any] = {
         "Model": kind, "Document": Document, "StructError": struct.error, "DecodeError": DecodeError,
-        "slow": _read_columns, "loaders": loaders, "int16": _INT16, **constants,
+        "slow": _read_columns, "too_long": too_long, "int16": _INT16,
+        "loaders": [
+            _loaders(column.type_oid) if column.name in kind.__struct_fields__ else (_skip, _skip)
+            for column in relation.columns
+        ],
+        **constants,
     }  # fmt: skip
-    exec(compile(source, f"<decoder of {relation.name}>", "exec"), scope)  # noqa: S102  (source is made of column numbers)
-    decode: DecodeRow = scope["decode"]
-    return decode
+    exec(compile("\n".join(source), f"<decoder of {relation.name}>", "exec"), scope)  # noqa: S102  (column numbers only)
+    return RowDecoders(scope["insert"], scope["row"])
 
 
-def _source(kind: type[Row], relation: Relation) -> tuple[str, dict[str, Any]]:
+def too_long(message: bytes, end: int) -> DecodeError:
+    return DecodeError(f"a row that ends at byte {end} of {len(message)}")
+
+
+def _body(relation: Relation, wanted: frozenset[str]) -> tuple[list[str], dict[str, Any]]:
+    """Lines that read all columns of message `m` from offset `o` into v0, v1, ..., and the constants they use."""
     columns = relation.columns
-    lines = ["def decode(m, o):", f" if int16(m, o)[0] != {len(columns)}: raise DecodeError('column count')", " o += 2"]
+    lines = [f" if int16(m, o)[0] != {len(columns)}: raise DecodeError('another number of columns')", " o += 2"]
     constants: dict[str, Any] = {}
     start = 0
     while start < len(columns):
@@ -134,23 +158,20 @@ def _source(kind: type[Row], relation: Relation) -> tuple[str, dict[str, Any]]:
         lines += [f" try: {', '.join(targets)}, = unpack{start}(m, o); hit = {' and '.join(signatures)}"]
         lines += [" except StructError: hit = False", " if hit:"]
         if variable:
-            lines += [f"  o += {unpack.size}; e = o + n; {_word(columns[stop].type_oid, stop)}; o = e"]
+            lines += [f"  o += {unpack.size}; e = o + n; {_word(columns[stop], stop, wanted)}; o = e"]
         else:
             lines += [f"  o += {unpack.size}"]
         lines += [f" else: ({values},), o = slow(m, o, {start}, {last + 1}, loaders)"]
         start = last + 1
-    order = {column.name: place for place, column in enumerate(columns)}
-    arguments = ", ".join(f"v{order[name]}" for name in kind.__struct_fields__)
-    lines.append(f" return Model({arguments}), o")
-    return "\n".join(lines), constants
+    return lines, constants
 
 
-def _word(type_oid: int, place: int) -> str:
-    if type_oid == _JSON:
+def _word(column: RelationColumn, place: int, wanted: frozenset[str]) -> str:
+    if column.name not in wanted:
+        return f"v{place} = None"
+    if column.type_oid == _JSON:
         return f"v{place} = Document(m[o:e].decode())"
-    if type_oid in _WORDS:
-        return f"v{place} = m[o:e].decode()"
-    return f"v{place} = loaders[{place}][0](m[o:e])"
+    return f"v{place} = m[o:e].decode()"
 
 
 def _read_columns(
@@ -187,6 +208,10 @@ def _loaders(type_oid: int) -> tuple[Load, Load]:
     if type_oid in _FIXED:
         return _fixed(*_FIXED[type_oid]), int
     return bytes.decode, bytes.decode
+
+
+def _skip(data: bytes) -> None:
+    """A column that the model does not have."""
 
 
 def _document(data: bytes) -> Document:

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from astha.errors import ConfigError, SourceLost, SourceReset
+from astha.errors import ConfigError, SlotInUse, SourceLost, SourceReset
 from registry.position import Position
 
 PLUGIN = "pgoutput"
@@ -115,13 +115,29 @@ async def create_slot(connection: Connection, slot: str) -> Position:
             )
         ).fetchone()
     except psycopg.errors.ObjectInUse as error:
-        raise SourceLost(f"slot {slot} is in use by another connection") from error
+        raise SlotInUse(f"slot {slot} is in use by another connection") from error
     except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.ObjectNotInPrerequisiteState) as error:
         raise ConfigError(f"can't create slot {slot}: {error.diag.message_primary}; run `astha check`") from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(f"can't create slot {slot}: the user needs the REPLICATION attribute") from error
     assert row is not None  # noqa: S101  (the function answers one row)
     return Position(int(str(row[0])))
+
+
+async def free_slot(connection: Connection, slot: str) -> bool:
+    """End the connection that reads our slot, if it is one of our own user's; True if there was one.
+
+    For a leader only: whoever reads the slot beside it is a daemon that has lost its lease and does not know it yet,
+    because it is frozen or cut off. The server itself would wait for it for `wal_sender_timeout`, a minute.
+    """
+    ended = await connection.execute(
+        """
+        SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots JOIN pg_stat_activity ON pid = active_pid
+        WHERE slot_name = %s AND usename = current_user
+        """,
+        [slot],
+    )
+    return bool(await ended.fetchall())
 
 
 def protocol_version(server_version: int) -> int:

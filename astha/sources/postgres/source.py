@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 import psycopg
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
-from astha.errors import DecodeError, SourceError, SourceLost, SourceReset
+from astha.errors import ConfigError, DecodeError, SlotInUse, SourceError, SourceLost, SourceReset
 from astha.sources.contract import Batch, Gap, SourceStatus, Started
-from astha.sources.postgres.decode import Decoder, TransactionLimits
+from astha.sources.limits import TransactionLimits
+from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.slot import (
     SlotStatus,
     connected,
     create_slot,
+    free_slot,
     prepare_slot,
     protocol_version,
     require_publication,
@@ -24,11 +26,15 @@ from astha.sources.postgres.slot import (
 )
 from astha.sources.postgres.stream import ReplicationStream
 from registry.contract import MetadataStore
+from registry.errors import RegistryError, SchemaMismatch
 from registry.models import PUBLISHED, Row
 from registry.position import Position
 from registry.schema import PUBLICATION
 
 log = structlog.get_logger(__name__)
+
+_PATIENCE = 4
+"""Times that we find the slot in use before we end the connection that uses it: a second or two."""
 
 _KINDS: Mapping[str, type[Row]] = {kind.table: kind for kind in PUBLISHED}
 
@@ -41,6 +47,8 @@ class PostgresSourceSettings(BaseModel):
     schema_name: str = Field("public", description="Schema of the registry's tables.")
     status_interval_s: float = Field(5.0, gt=0, description="Time between status updates to the server.")
     slot_check_interval_s: float = Field(5.0, gt=0, description="Time between looks at the slot's wal_status.")
+    silence_limit_s: float = Field(60.0, gt=0, description="A server that says nothing for so long is given up.")
+    connect_timeout_s: float = Field(30.0, gt=0, description="Time to connect, check and start the stream.")
     reconnect_initial_s: float = Field(0.2, gt=0, description="First wait before reconnecting; doubles.")
     reconnect_max_s: float = Field(15.0, gt=0, description="Longest wait before reconnecting.")
     transaction_limit_events: int = Field(100_000, gt=0, description="Larger transactions become refreshes.")
@@ -59,30 +67,36 @@ class PostgresSource:
         self._acknowledged = Position(0)
         self._received = Position(0)
         self._slot: SlotStatus | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._identity = ""
         self._detail: str | None = "not started"
 
-    async def stream(self, tables: frozenset[str]) -> AsyncIterator[Batch]:
-        failures = 0
+    async def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
         kinds = {table: _KINDS[table] for table in tables}
         limits = TransactionLimits(self._settings.transaction_limit_events, self._settings.transaction_limit_bytes)
+        failures, blocked, furthest = 0, 0, Position(0)
         while True:
             try:
-                gap = await self._connect(tables)
+                gap, stream = await self._connect(tables, evict=blocked >= _PATIENCE)
                 if gap is not None:
                     log.warning("the stream has a gap: everybody refreshes", reason=gap.reason)
+                    furthest = Position(0)
                     yield gap
-                assert self._stream is not None  # noqa: S101  (_connect opened it)
+                    await self._record_identity()  # not before: had we died, the next start would find the gap again
                 yield Started(self._acknowledged)
-                watch = asyncio.create_task(self._watch_slot(), name="replication slot")
+                self._watch = asyncio.create_task(self._watch_slot(), name="replication slot")
                 try:
-                    async for batch in self._stream.batches(Decoder(kinds, self._settings.schema_name, limits)):
-                        failures = 0
-                        self._received = self._stream.received
+                    async for batch in stream.batches(Decoder(kinds, self._settings.schema_name, limits)):
+                        self._received = stream.received
+                        if self._received > furthest:  # a repetition of what came before the last failure is no success
+                            failures = 0
                         yield batch
                 finally:
-                    watch.cancel()
+                    self._watch.cancel()
             except (SourceLost, SourceReset, DecodeError) as error:
                 failures += 1
+                blocked = blocked + 1 if isinstance(error, SlotInUse) else 0
+                furthest = max(furthest, self._received)
                 self._detail = str(error)
                 log.warning("source interrupted", error=str(error), failures=failures)
             finally:
@@ -91,10 +105,13 @@ class PostgresSource:
             await self._clock.sleep(wait * (0.5 + 0.5 * self._clock.chance()))
 
     def acknowledge(self, position: Position) -> None:
-        if position > self._acknowledged:
+        """Without a connection it is not noted: which history the next one brings is not known yet."""
+        if self._stream is not None and position > self._acknowledged:
             self._acknowledged = position
-            if self._stream is not None:
-                self._stream.confirm(position)
+            self._stream.confirm(position)
+
+    def retained_for(self, position: Position) -> int:
+        return max(self._received - position, 0)
 
     def status(self) -> SourceStatus:
         slot = self._slot
@@ -106,54 +123,79 @@ class PostgresSource:
             wal_status=slot.wal_status if slot else None,
             detail=self._detail,
             server=slot.server if slot else None,
-            silent_s=self._clock.monotonic() - self._stream.heard_at if self._stream is not None else None,
+            silent_s=self._stream.silent_s if self._stream is not None else None,
         )
 
     async def close(self) -> None:
         await self._disconnect()
+        if self._watch is not None:
+            self._watch.cancel()
+            await asyncio.wait({self._watch})
 
-    async def _connect(self, tables: frozenset[str]) -> Gap | None:
-        """Open the stream; a Gap if it can't go on from where we were."""
-        settings = self._settings
-        stream = await ReplicationStream.open(self._conninfo, self._clock)
+    async def _connect(self, tables: frozenset[str], *, evict: bool) -> tuple[Gap | None, ReplicationStream]:
+        """Open the stream; with a Gap if it can't go on from where we were."""
+        stream = None
         try:
-            identity = "{}/{}".format(*await stream.identify())
-            async with connected(self._conninfo) as connection:
-                await require_publication(connection, settings.publication, sorted(tables))
-                gap = await self._compare_identity(identity)
-                try:
-                    start = await prepare_slot(connection, settings.slot)
-                except SourceReset as reset:
-                    start = await create_slot(connection, settings.slot)
-                    gap = gap or Gap(str(reset))
-                if gap is not None:
-                    # Recorded only now: had we died before, the next start would find the gap again.
-                    await self._store.record_source_identity(settings.slot, identity)
-                    self._acknowledged = start
-                version = protocol_version(connection.info.server_version)
-            self._acknowledged = max(self._acknowledged, start)
-            await stream.start(
-                settings.slot, settings.publication, self._acknowledged, version, settings.status_interval_s
-            )
-        except psycopg.Error as error:
-            await stream.close()
-            raise SourceLost(str(error)) from error
-        except BaseException:
-            await stream.close()
+            async with asyncio.timeout(self._settings.connect_timeout_s):
+                stream = await ReplicationStream.open(self._conninfo, self._clock)
+                self._identity = "{}/{}".format(*await stream.identify())
+                gap, start = await self._prepare(stream, tables, evict=evict)
+        except BaseException as error:
+            if stream is not None:
+                await stream.close()
+            if isinstance(error, TimeoutError):
+                raise SourceLost(f"no connection within {self._settings.connect_timeout_s:g} s") from error
+            if isinstance(error, SchemaMismatch):
+                raise ConfigError(str(error)) from error
+            if isinstance(error, (psycopg.Error, RegistryError)):
+                raise SourceLost(str(error)) from error
             raise
+        # From here to the batch that says so nobody else runs: an acknowledgement is never of another history.
         self._stream = stream
+        self._acknowledged = start
+        if gap is not None:
+            self._received = start
         self._detail = None
-        log.info("streaming", slot=settings.slot, position=self._acknowledged, server=identity)
-        return gap
+        log.info("streaming", slot=self._settings.slot, position=start, server=self._identity)
+        return gap, stream
 
-    async def _compare_identity(self, identity: str) -> Gap | None:
+    async def _prepare(
+        self, stream: ReplicationStream, tables: frozenset[str], *, evict: bool
+    ) -> tuple[Gap | None, Position]:
+        settings = self._settings
+        async with connected(self._conninfo) as connection:
+            await require_publication(connection, settings.publication, sorted(tables))
+            gap = await self._compare_identity()
+            if evict and await free_slot(connection, settings.slot):
+                log.warning("ended a connection that was reading our slot", slot=settings.slot)
+            try:
+                start = await prepare_slot(connection, settings.slot)
+            except SourceReset as reset:
+                start = await create_slot(connection, settings.slot)
+                gap = gap or Gap(str(reset))
+            if gap is None:
+                start = max(start, self._acknowledged)
+            version = protocol_version(connection.info.server_version)
+        await stream.start(
+            settings.slot, settings.publication, start, version,
+            status_interval_s=settings.status_interval_s, silence_s=settings.silence_limit_s,
+        )  # fmt: skip
+        return gap, start
+
+    async def _compare_identity(self) -> Gap | None:
         """A restored, cloned or promoted server has another history than the one our positions belong to."""
         recorded = await self._store.get_source_identity(self._settings.slot)
         if recorded is None:
             return Gap("first start on this registry")
-        if recorded.identity != identity:
-            return Gap(f"the server's identity and timeline were {recorded.identity} and are {identity} now")
+        if recorded.identity != self._identity:
+            return Gap(f"the server's identity and timeline were {recorded.identity} and are {self._identity} now")
         return None
+
+    async def _record_identity(self) -> None:
+        try:
+            await self._store.record_source_identity(self._settings.slot, self._identity)
+        except RegistryError as error:
+            raise SourceLost(f"the server's identity could not be recorded: {error}") from error
 
     async def _disconnect(self) -> None:
         stream, self._stream = self._stream, None

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import psycopg
 from psycopg import generators, pq, waiting
 from psycopg.conninfo import make_conninfo
 
-from astha.errors import SourceLost, SourceReset
+from astha.errors import SlotInUse, SourceLost, SourceReset
 from astha.events import Transaction
 from astha.sources.contract import Progress
 from astha.sources.postgres.decode import POSTGRES_EPOCH_US, Decoder
@@ -27,6 +27,11 @@ _STATUS = struct.Struct(">cQQQqB").pack
 
 _AT_ONCE = 2_000
 """Messages decoded before the loop gets a turn: some milliseconds."""
+
+_LAST_WORDS_S = 5.0
+"""For the reason why the server ended the stream."""
+
+APPLICATION = "astha"
 
 _SESSION = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=3"
 
@@ -41,7 +46,9 @@ class ReplicationStream:
         self.received = confirmed
         self._confirmed = confirmed
         self._status_task: asyncio.Task[None] | None = None
-        self.heard_at = clock.monotonic()
+        self._heard = clock.monotonic()
+        self._ready: asyncio.Future[None] | None = None  # what the reader waits for
+        self._broken: SourceLost | None = None
 
     @classmethod
     async def open(cls, conninfo: str, clock: Clock) -> ReplicationStream:
@@ -49,7 +56,10 @@ class ReplicationStream:
         options = f"{given} {_SESSION}" if given else _SESSION
         try:
             connection = await psycopg.AsyncConnection.connect(
-                make_conninfo(conninfo, replication="database", options=options), autocommit=True
+                make_conninfo(
+                    conninfo, replication="database", options=options, application_name=f"{APPLICATION} stream"
+                ),
+                autocommit=True,
             )
         except psycopg.OperationalError as error:
             raise SourceLost(f"can't connect for replication: {error}") from error
@@ -61,18 +71,25 @@ class ReplicationStream:
         assert row is not None  # noqa: S101  (the command always answers)
         return str(row[0]), int(str(row[1]))
 
-    async def start(self, slot: str, publication: str, start: Position, protocol: int, status_interval: float) -> None:
-        """Begin at the later of `start` and what the slot has confirmed."""
+    async def start(
+        self, slot: str, publication: str, start: Position, protocol: int, *, status_interval_s: float, silence_s: float
+    ) -> None:
+        """Begin at the later of `start` and what the slot has confirmed. A server that answers nothing at all for
+        `silence_s` is given up: a connection can be dead without being closed.
+        """
         place = f"{start >> 32:X}/{start & 0xFFFFFFFF:X}"
         options = f"proto_version '{protocol}', publication_names '\"{publication}\"', binary 'true'"
         try:
             await self._connection.execute(f'START_REPLICATION SLOT "{slot}" LOGICAL {place} ({options})'.encode())
         except (psycopg.errors.ObjectNotInPrerequisiteState, psycopg.errors.UndefinedObject) as error:
             raise SourceReset(f"slot {slot} can't go on: {error.diag.message_primary}") from error
+        except psycopg.errors.ObjectInUse as error:
+            raise SlotInUse(f"slot {slot} is in use: {error.diag.message_primary}") from error
         except psycopg.Error as error:
             raise SourceLost(f"can't start replication from slot {slot}: {error}") from error
         self.received = self._confirmed = start
-        self._status_task = asyncio.create_task(self._report(status_interval), name="replication status")
+        self._heard = self._clock.monotonic()
+        self._status_task = asyncio.create_task(self._report(status_interval_s, silence_s), name="replication status")
 
     def confirm(self, position: Position) -> None:
         """Sent with the next status update."""
@@ -84,12 +101,14 @@ class ReplicationStream:
         """What is there, decoded; waits only when nothing is."""
         get = self._pgconn.get_copy_data
         feed = decoder.feed
-        loop = asyncio.get_running_loop()
         while True:
             done: list[Transaction] = []
             progress: Position | None = None
             for _ in range(_AT_ONCE):
-                count, data = get(1)
+                try:
+                    count, data = get(1)
+                except psycopg.Error as error:
+                    raise SourceLost(f"the replication connection broke: {error}") from error
                 if count > 0:
                     if data[0] == 0x77:  # 'w': data
                         transaction = feed(bytes(data))
@@ -112,11 +131,16 @@ class ReplicationStream:
             if count:
                 await asyncio.sleep(0)
             else:
-                await _readable(loop, self._pgconn.socket)
+                await self._readable()
                 self._consume()
-                self.heard_at = self._clock.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Since anything was heard of the server. It is asked to answer every status update."""
+        return self._clock.monotonic() - self._heard
 
     def send_status(self, *, reply: bool = False) -> None:
+        """With `reply` the server answers at once, which shows that it hears us."""
         now = self._clock.now_ms() * 1000 - POSTGRES_EPOCH_US
         status = _STATUS(b"r", self.received, self._confirmed, self._confirmed, now, reply)
         try:
@@ -138,6 +162,7 @@ class ReplicationStream:
         return None if in_transaction else Position(end)
 
     def _consume(self) -> None:
+        self._heard = self._clock.monotonic()
         try:
             self._pgconn.consume_input()
         except psycopg.Error as error:
@@ -146,7 +171,9 @@ class ReplicationStream:
     async def _ended(self) -> SourceLost | SourceReset:
         """The server ended the stream: find out why."""
         try:
-            results = await waiting.wait_async(generators.fetch_many(self._pgconn), self._pgconn.socket)
+            results = await waiting.wait_async(
+                generators.fetch_many(self._pgconn), self._pgconn.socket, timeout=_LAST_WORDS_S
+            )
             message = "; ".join(
                 result.error_message() for result in results if result.status == pq.ExecStatus.FATAL_ERROR
             )
@@ -157,28 +184,36 @@ class ReplicationStream:
             return SourceReset(message)
         return SourceLost(f"replication ended: {message}")
 
-    async def _report(self, interval: float) -> None:
-        """Status updates have a timer of their own: a slow reader must not look like a dead one.
-
-        Each asks for an answer: of an idle server nothing else would be heard, and silence could mean anything.
-        """
+    async def _report(self, interval_s: float, silence_s: float) -> None:
+        """Status updates have a timer of their own: a slow reader must not look like a dead one."""
         while True:
-            await asyncio.sleep(interval)
-            self.send_status(reply=True)
+            await asyncio.sleep(min(interval_s, silence_s / 4))
+            silent_s = self.silent_s
+            # While nobody waits for the socket it is we who don't listen: what came meanwhile is still to be read.
+            if silent_s > silence_s and self._ready is not None and not self._ready.done():
+                return self._break(SourceLost(f"the server has been silent for {silent_s:.0f} s"))
+            try:
+                self.send_status(reply=True)
+            except SourceLost as error:
+                return self._break(error)
 
+    def _break(self, error: SourceLost) -> None:
+        self._broken = error
+        self._wake()
 
-async def _readable(loop: asyncio.AbstractEventLoop, socket: int) -> None:
-    ready: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(socket, _settle(ready))
-    try:
-        await ready
-    finally:
-        loop.remove_reader(socket)
+    def _wake(self) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(None)
 
-
-def _settle(future: asyncio.Future[None]) -> Callable[[], None]:
-    def settle() -> None:
-        if not future.done():
-            future.set_result(None)
-
-    return settle
+    async def _readable(self) -> None:
+        loop, socket = asyncio.get_running_loop(), self._pgconn.socket
+        self._ready = loop.create_future()
+        loop.add_reader(socket, self._wake)
+        try:
+            if self._broken is None:
+                await self._ready
+        finally:
+            self._ready = None
+            loop.remove_reader(socket)
+        if self._broken is not None:
+            raise self._broken

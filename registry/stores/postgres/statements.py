@@ -7,7 +7,7 @@ waited, although the statement's own snapshot is older. Whatever only that snaps
 
 from __future__ import annotations
 
-from sqlalchemy import ARRAY, BigInteger, Integer, Text, bindparam, column, text
+from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, Text, bindparam, column, text
 
 from registry.schema import table_files
 
@@ -72,6 +72,9 @@ SELECT topic, partition_id, why FROM refused
 # Statistics: partitions that have a row are moved by the difference. A partition that seems to have none gets one,
 # unless another has made it while we waited for the table's lock: then the difference, which can only be an
 # addition, goes on top of it.
+# A new file whose path this statement's snapshot sees among the live ones is either there (AlreadyExists) or was
+# removed while we waited for the lock, and then its entry on the list of files awaiting deletion can't be seen: the
+# statement says `raced`, writes nothing, and the caller asks again in a transaction of several statements.
 CHANGE_FILES = (
     text(
         """
@@ -79,22 +82,26 @@ WITH held AS MATERIALIZED (
     SELECT id FROM tables WHERE id = :table_id FOR NO KEY UPDATE
 ), old AS MATERIALIZED (
     SELECT * FROM unnest(
-        CAST(:old_id AS bigint[]), CAST(:old_path AS text[]), CAST(:old_size AS bigint[]), CAST(:old_rows AS bigint[]),
-        CAST(:old_checksum AS text[]), CAST(:old_version AS int[]), CAST(:old_partition AS text[]),
-        CAST(:old_operation AS text[]), CAST(:old_modified AS bigint[]), CAST(:old_json AS json[])
-    ) AS o (id, file_path, file_size, row_count, checksum, schema_version, partition_path, operation, modified_at, file)
+        CAST(:old_id AS bigint[]), CAST(:old_name AS text[]), CAST(:old_path AS text[]), CAST(:old_size AS bigint[]),
+        CAST(:old_type AS text[]), CAST(:old_partition AS text[]), CAST(:old_rows AS bigint[]),
+        CAST(:old_checksum AS text[]), CAST(:old_compressed AS bool[]), CAST(:old_version AS int[]),
+        CAST(:old_stats AS text[]), CAST(:old_operation AS text[]), CAST(:old_operation_id AS text[]),
+        CAST(:old_created AS bigint[]), CAST(:old_modified AS bigint[]), CAST(:old_json AS json[])
+    ) AS o (id, file_name, file_path, file_size, file_type, partition_path, row_count, checksum, is_compressed,
+            schema_version, column_stats, operation, operation_id, created_at, modified_at, file)
 ), current AS MATERIALIZED (
-    SELECT f.id, f.file_path, f.file_size, f.row_count, f.checksum, f.schema_version, f.partition_path, f.operation,
-           f.modified_at
+    SELECT f.*
     FROM held JOIN table_files f ON f.table_id = held.id JOIN old o ON o.id = f.id
     FOR UPDATE OF f
 ), refused AS MATERIALIZED (
     SELECT o.file_path FROM old o LEFT JOIN current c ON c.id = o.id
-    WHERE (c.file_path, c.file_size, c.row_count, c.checksum, c.schema_version, c.partition_path, c.operation,
-           c.modified_at)
+    WHERE (c.file_name, c.file_path, c.file_size, c.file_type, c.partition_path, c.row_count, c.checksum,
+           c.is_compressed, c.schema_version, CAST(c.column_stats AS text), c.operation, c.operation_id,
+           c.created_at, c.modified_at)
           IS DISTINCT FROM
-          (o.file_path, o.file_size, o.row_count, o.checksum, o.schema_version, o.partition_path, o.operation,
-           o.modified_at)
+          (o.file_name, o.file_path, o.file_size, o.file_type, o.partition_path, o.row_count, o.checksum,
+           o.is_compressed, o.schema_version, o.column_stats, o.operation, o.operation_id,
+           o.created_at, o.modified_at)
 ), given AS MATERIALIZED (
     SELECT * FROM unnest(
         CAST(:file_name AS text[]), CAST(:file_path AS text[]), CAST(:file_size AS bigint[]),
@@ -103,21 +110,24 @@ WITH held AS MATERIALIZED (
         CAST(:column_stats AS json[])
     ) AS g (file_name, file_path, file_size, file_type, partition_path, row_count, checksum, is_compressed,
             schema_version, column_stats)
+), raced AS MATERIALIZED (
+    SELECT f.id FROM given g JOIN table_files f ON f.table_id = :table_id AND f.file_path = g.file_path LIMIT 1
+), agreed AS MATERIALIZED (
+    SELECT id FROM held WHERE NOT EXISTS (SELECT FROM refused) AND NOT EXISTS (SELECT FROM raced)
 ), removed AS (
-    DELETE FROM table_files f USING current c WHERE f.id = c.id AND NOT EXISTS (SELECT FROM refused)
+    DELETE FROM table_files f USING current c WHERE f.id = c.id AND EXISTS (SELECT FROM agreed)
 ), added AS (
     INSERT INTO table_files (table_id, file_name, file_path, file_size, file_type, partition_path, row_count, checksum,
                              is_compressed, schema_version, column_stats, operation, operation_id,
                              created_at, modified_at)
-    SELECT held.id, g.*, :operation, :operation_id, :now, :now
-    FROM held, given g WHERE NOT EXISTS (SELECT FROM refused)
+    SELECT agreed.id, g.*, :operation, :operation_id, :now, :now
+    FROM agreed, given g
     RETURNING *
 ), difference AS MATERIALIZED (
-    SELECT partition_path, row_count, file_count, total_size FROM held, unnest(
+    SELECT partition_path, row_count, file_count, total_size FROM agreed, unnest(
         CAST(:stat_partition AS text[]), CAST(:stat_rows AS bigint[]),
         CAST(:stat_files AS bigint[]), CAST(:stat_size AS bigint[])
     ) AS d (partition_path, row_count, file_count, total_size)
-    WHERE NOT EXISTS (SELECT FROM refused)
 ), counted AS (
     UPDATE table_stats s
     SET row_count = s.row_count + d.row_count, file_count = s.file_count + d.file_count,
@@ -145,14 +155,15 @@ WITH held AS MATERIALIZED (
 ), listed AS (
     INSERT INTO files_awaiting_deletion (table_id, file_path, file_size, reason, file, removed_at)
     SELECT :table_id, o.file_path, o.file_size, :reason, o.file, :now
-    FROM old o WHERE NOT EXISTS (SELECT FROM refused)
+    FROM old o WHERE EXISTS (SELECT FROM agreed)
 ), restored AS (
     DELETE FROM files_awaiting_deletion a USING given g
-    WHERE a.table_id = :table_id AND a.file_path = g.file_path AND NOT EXISTS (SELECT FROM refused)
+    WHERE a.table_id = :table_id AND a.file_path = g.file_path AND EXISTS (SELECT FROM agreed)
 ), completed AS (
-    DELETE FROM upload_intents i USING given g WHERE i.path = g.file_path AND NOT EXISTS (SELECT FROM refused)
+    DELETE FROM upload_intents i USING given g WHERE i.path = g.file_path AND EXISTS (SELECT FROM agreed)
 )
-SELECT (SELECT count(*) FROM held) AS held, (SELECT array_agg(file_path) FROM refused) AS refused, added.*
+SELECT (SELECT count(*) FROM held) AS held, (SELECT array_agg(file_path) FROM refused) AS refused,
+       EXISTS (SELECT FROM raced) AS raced, added.*
 FROM (SELECT) AS always LEFT JOIN added ON true
 """
     )
@@ -160,5 +171,5 @@ FROM (SELECT) AS always LEFT JOIN added ON true
         *(bindparam(name, type_=BigInteger) for name in ("table_id", "now")),
         *(bindparam(name, type_=Text) for name in ("operation", "operation_id", "reason")),
     )
-    .columns(column("held", Integer), column("refused", ARRAY(Text)), *table_files.c)
+    .columns(column("held", Integer), column("refused", ARRAY(Text)), column("raced", Boolean), *table_files.c)
 )

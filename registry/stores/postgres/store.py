@@ -44,13 +44,19 @@ from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
 
 _OLD_FIELDS = {
     "old_id": "id",
+    "old_name": "file_name",
     "old_path": "file_path",
     "old_size": "file_size",
+    "old_type": "file_type",
+    "old_partition": "partition_path",
     "old_rows": "row_count",
     "old_checksum": "checksum",
+    "old_compressed": "is_compressed",
     "old_version": "schema_version",
-    "old_partition": "partition_path",
+    "old_stats": "column_stats",
     "old_operation": "operation",
+    "old_operation_id": "operation_id",
+    "old_created": "created_at",
     "old_modified": "modified_at",
 }
 _NEW_FIELDS = ("file_name", *(name for name in FileDraft.__struct_fields__))
@@ -137,12 +143,14 @@ class PostgresStore(
         }
         async with self._writing_once() as connection:
             answer = (await connection.execute(CHANGE_FILES, values)).all()
-        held, refused = answer[0][:2]
+        held, refused, raced = answer[0][:3]
         if not held:
             raise NotFound(f"table {change.table_id} does not exist")
         if refused:
             raise touched_files(change.table_id, refused)
-        return [TableFile(*row[2:]) for row in answer if row[2] is not None]
+        if raced:
+            return await super()._change_files(change)
+        return [TableFile(*row[3:]) for row in answer if row[3] is not None]
 
     async def position(self) -> Position:
         async with self._reading() as connection:
@@ -154,7 +162,11 @@ class PostgresStore(
         async with self._reading() as connection:
             await connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             place = await connection.exec_driver_sql("SELECT pg_current_snapshot()::text")
-            yield SqlConsistentRead(connection, XidPlace.parse(place.scalar_one()))
+            yield SqlConsistentRead(self, connection, XidPlace.parse(place.scalar_one()))
+
+    async def _before_load(self, connection: AsyncConnection) -> None:
+        tables = ", ".join(kind.table for kind in (*PUBLISHED, *OWN))
+        await connection.exec_driver_sql(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
 
     async def _after_load(self, connection: AsyncConnection) -> None:
         for kind in (*PUBLISHED, *OWN):

@@ -59,12 +59,14 @@ class SqlAgents(SqlTopics):
 
     async def list_agents(self, *, alive_within_ms: int | None = None, group: str | None = None) -> list[Agent]:
         checks.optional("alive_within_ms", alive_within_ms, checks.whole)
-        query = select_rows(Agent).order_by(agents.c.agent_id)
+        checks.optional("group", group, checks.text)
+        query = select_rows(Agent)
         if alive_within_ms is not None:
             query = query.where(agents.c.last_heartbeat >= self._clock.now_ms() - alive_within_ms)
         if group is not None:
             query = query.where(agents.c.group == group)
-        return await self._rows(Agent, query)
+        # Sorted here: asked for this order, SQLite would walk all agents by id rather than the live ones by heartbeat.
+        return sorted(await self._rows(Agent, query), key=lambda agent: agent.agent_id)
 
     async def deregister_agent(self, agent_id: str) -> None:
         checks.name("agent_id", agent_id)
@@ -90,7 +92,7 @@ class SqlAgents(SqlTopics):
         self, partitions_wanted: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
         checks.name("agent_id", agent_id)
-        checks.whole("ttl_ms", ttl_ms, 1)
+        checks.ttl("ttl_ms", ttl_ms)
         for topic, number in partitions_wanted:
             checks.name("topic", topic)
             checks.whole32("partition_id", number)
@@ -129,14 +131,14 @@ class SqlAgents(SqlTopics):
         return renewed[0]
 
     async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        checks.whole("ttl_ms", ttl_ms, 1)
-        if not leases:
+        checks.ttl("ttl_ms", ttl_ms)
+        for lease in leases:
+            _check_lease(lease)
+        held = {(x.topic, x.partition_id, x.leader_agent_id, x.epoch) for x in leases if x.leader_agent_id is not None}
+        if not held:
             return []
         columns = partition_leases.c
-        given = self._given(
-            [columns.topic, columns.partition_id, columns.leader_agent_id, columns.epoch],
-            sorted((x.topic, x.partition_id, x.leader_agent_id, x.epoch) for x in leases),
-        )
+        given = self._given([columns.topic, columns.partition_id, columns.leader_agent_id, columns.epoch], sorted(held))
         statement = (
             update(partition_leases)
             .where(*(columns[column.name] == column for column in given.c))
@@ -146,6 +148,9 @@ class SqlAgents(SqlTopics):
         return await self._write_leases(statement)
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
+        _check_lease(lease)
+        if lease.leader_agent_id is None:
+            return False
         columns = partition_leases.c
         statement = (
             update(partition_leases)
@@ -170,6 +175,8 @@ class SqlAgents(SqlTopics):
     async def list_partition_leases(
         self, *, topic: str | None = None, agent_id: str | None = None
     ) -> list[PartitionLease]:
+        checks.optional("topic", topic, checks.name)
+        checks.optional("agent_id", agent_id, checks.name)
         query = select_rows(PartitionLease).order_by(partition_leases.c.topic, partition_leases.c.partition_id)
         if topic is not None:
             query = query.where(partition_leases.c.topic == topic)
@@ -186,3 +193,10 @@ class SqlAgents(SqlTopics):
         if await self.get_agent(agent_id) is None:
             raise NotFound(f"agent {agent_id!r} is not registered")
         await self._require_partitions(keys)
+
+
+def _check_lease(lease: PartitionLease) -> None:
+    checks.name("topic", lease.topic)
+    checks.whole32("partition_id", lease.partition_id)
+    checks.optional("leader_agent_id", lease.leader_agent_id, checks.name)
+    checks.whole("epoch", lease.epoch)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from sqlalchemy import Column, FromClause, Select, Table, select
@@ -65,24 +65,34 @@ class SqlBase(abc.ABC):
 
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection in autocommit. Whatever goes wrong leaves as an error of the registry."""
+        """A connection in autocommit. Whatever goes wrong with it leaves as an error of the registry."""
+        connecting = True
         try:
-            async with self._engine.connect() as connection:
-                yield connection
+            with self._translating():
+                async with self._engine.connect() as connection:
+                    connecting = False
+                    yield connection
+        except (PoolTimeout, OSError) as error:
+            if not connecting:  # the caller's own
+                raise
+            why = f"all connections are in use: {error}" if isinstance(error, PoolTimeout) else str(error)
+            raise Unavailable(f"{self.url}: {why}") from error
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
         except DBAPIError as error:
             raise self._translated(error) from error
-        except PoolTimeout as error:
-            raise Unavailable(f"{self.url}: all connections are in use: {error}") from error
-        except OSError as error:
-            raise Unavailable(f"{self.url}: {error}") from error
 
-    async def _rows(self, kind: type[R], query: Select[Any]) -> list[R]:
+    async def _rows(self, kind: type[R], query: Select[Any], **values: object) -> list[R]:
+        """The queries that are asked all day are built once, with bind parameters: building costs more than asking."""
         async with self._reading() as connection:
-            return [kind(*row) for row in await connection.execute(query)]
+            return [kind(*row) for row in await connection.execute(query, values)]
 
-    async def _row(self, kind: type[R], query: Select[Any]) -> R | None:
+    async def _row(self, kind: type[R], query: Select[Any], **values: object) -> R | None:
         async with self._reading() as connection:
-            row = (await connection.execute(query)).first()
+            row = (await connection.execute(query, values)).first()
             return None if row is None else kind(*row)
 
     async def _write_one(self, kind: type[R], statement: Executable) -> R | None:

@@ -18,7 +18,7 @@ class SqlDaemonBooks(SqlBase):
     async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
         checks.name("name", name)
         checks.filled("holder", holder)
-        checks.whole("ttl_ms", ttl_ms, 1)
+        checks.ttl("ttl_ms", ttl_ms)
         now = self._clock.now_ms()
         statement = self._insert(daemon_lease).values(
             name=name, holder=holder, epoch=1, acquired_at=now, expires_at=now + ttl_ms
@@ -36,7 +36,7 @@ class SqlDaemonBooks(SqlBase):
         return await self._write_one(DaemonLease, statement.returning(daemon_lease))
 
     async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
-        checks.whole("ttl_ms", ttl_ms, 1)
+        checks.ttl("ttl_ms", ttl_ms)
         statement = update(daemon_lease).where(*_held(lease)).values(expires_at=self._clock.now_ms() + ttl_ms)
         renewed = await self._write_one(DaemonLease, statement.returning(daemon_lease))
         if renewed is None:
@@ -48,13 +48,15 @@ class SqlDaemonBooks(SqlBase):
         return bool(await self._write(statement))
 
     async def get_daemon_lease(self, name: str) -> DaemonLease | None:
+        checks.name("name", name)
         return await self._row(DaemonLease, select_rows(DaemonLease).where(daemon_lease.c.name == name))
 
     async def read_ledger(self) -> list[LedgerEntry]:
         return await self._rows(LedgerEntry, select_rows(LedgerEntry).order_by(ledger.c.component))
 
     async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
-        checks.every("component", [entry.component for entry in entries], checks.name)
+        for entry in entries:
+            _check_entry(entry)
         if not entries:
             return
         async with self._writing() as connection:
@@ -71,9 +73,11 @@ class SqlDaemonBooks(SqlBase):
             )
 
     async def forget_component(self, component: str) -> None:
+        checks.name("component", component)
         await self._write(delete(ledger).where(ledger.c.component == component))
 
     async def get_source_identity(self, name: str) -> SourceIdentity | None:
+        checks.name("name", name)
         return await self._row(SourceIdentity, select_rows(SourceIdentity).where(source_identity.c.name == name))
 
     async def record_source_identity(self, name: str, identity: str) -> None:
@@ -87,6 +91,16 @@ class SqlDaemonBooks(SqlBase):
                 set_={key: statement.excluded[key] for key in ("identity", "recorded_at")},
             )
         )
+
+
+def _check_entry(entry: LedgerEntry) -> None:
+    checks.name("component", entry.component)
+    checks.optional("position", entry.position, checks.whole)
+    checks.optional("place", entry.place, checks.filled)
+    checks.filled("state", entry.state)
+    checks.flag("refresh_owed", entry.refresh_owed)
+    checks.optional("reason", entry.reason, checks.text)
+    checks.whole("updated_at", entry.updated_at)
 
 
 def _held(lease: DaemonLease) -> list[ColumnElement[bool]]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import get_args
 
 import msgspec
-from sqlalchemy import delete, func, insert, literal, select, update
+from sqlalchemy import cast, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
@@ -17,10 +17,11 @@ from registry.contract import PAGE
 from registry.drafts import FileDraft, checked
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.models import FileOperation, LakeTable, TableFile, TableStats
-from registry.schema import files_awaiting_deletion, table_files, table_stats, tables, upload_intents
+from registry.schema import Big, files_awaiting_deletion, table_files, table_stats, tables, upload_intents
 from registry.stores.sql.base import select_rows
 from registry.stores.sql.tables import AWAITING_COLUMNS, SqlTables, awaiting
 
+COUNTED = ("row_count", "file_count", "total_size")
 NEW_COLUMNS = tuple(name for name in TableFile.__struct_fields__ if name != "id")
 
 
@@ -42,6 +43,10 @@ class FileChange(msgspec.Struct, frozen=True):
         if self.operation == "compaction" and self.operation_id is None:
             raise Invalid("operation_id", None, "a compaction names its swap")
         checked(self.new)
+        for field in ("file_size", "row_count"):
+            total = sum(getattr(draft, field) for draft in self.new)
+            if total > checks.MAX_INT:
+                raise Invalid(field, total, "is beyond 64 bits in the sum of this call, so statistics can't hold it")
         paths = [draft.file_path for draft in self.new]
         twice = _repeated([*paths, *(file.file_path for file in self.old)])
         if twice is not None:
@@ -239,47 +244,54 @@ class SqlFiles(SqlTables):
         return await self._rows(TableStats, query.order_by(table_stats.c.partition_path))
 
     async def recount_statistics(self, table_id: int) -> LakeTable:
+        """Writes only what is wrong, so that a recount of right statistics is no change to anybody."""
         checks.whole("table_id", table_id)
         now = self._clock.now_ms()
-        files = table_files.c
+        async with self._writing() as connection:
+            await self._lock_table(connection, table_id)
+            await self._recount_partitions(connection, table_id, now)
+            sums = [func.coalesce(cast(func.sum(table_stats.c[name]), Big), 0) for name in COUNTED]
+            of_table = select(*sums).where(table_stats.c.table_id == table_id)
+            right = dict(zip(COUNTED, (await connection.execute(of_table)).one(), strict=True))
+            wrong = or_(*(tables.c[name] != value for name, value in right.items()))
+            await connection.execute(
+                update(tables).where(tables.c.id == table_id, wrong).values({**right, "updated_at": now})
+            )
+            row = (await connection.execute(select_rows(LakeTable).where(tables.c.id == table_id))).one()
+            return LakeTable(*row)
+
+    async def _recount_partitions(self, connection: AsyncConnection, table_id: int, now: int) -> None:
+        files, stats = table_files.c, table_stats.c
         counted = (
             select(
                 files.partition_path,
-                func.sum(files.row_count).label("row_count"),
+                cast(func.sum(files.row_count), Big).label("row_count"),
                 func.count().label("file_count"),
-                func.sum(files.file_size).label("total_size"),
+                cast(func.sum(files.file_size), Big).label("total_size"),
             )
             .where(files.table_id == table_id)
             .group_by(files.partition_path)
-            .subquery()
+            .subquery("counted")
         )
-        async with self._writing() as connection:
-            await self._lock_table(connection, table_id)
-            await connection.execute(delete(table_stats).where(table_stats.c.table_id == table_id))
-            rows = select(
-                literal(table_id), counted.c.partition_path, counted.c.row_count, counted.c.file_count,
-                counted.c.total_size, literal(now), literal(now), literal(now),
-            )  # fmt: skip
-            names = [column.name for column in table_stats.c if column.name != "id"]
-            await connection.execute(insert(table_stats).from_select(names, rows))
-            total = select(
-                func.coalesce(func.sum(counted.c.row_count), 0),
-                func.coalesce(func.sum(counted.c.file_count), 0),
-                func.coalesce(func.sum(counted.c.total_size), 0),
-            )
-            row_count, file_count, total_size = (await connection.execute(total)).one()
-            statement = (
-                update(tables)
-                .where(tables.c.id == table_id)
-                .values(
-                    row_count=int(row_count),
-                    file_count=int(file_count),
-                    total_size=int(total_size),
-                    updated_at=now,
-                )
-                .returning(tables)
-            )
-            return LakeTable(*(await connection.execute(statement)).one())
+        known = table_stats.alias("known")
+        right = (
+            select(known.c.id, *(func.coalesce(counted.c[name], 0).label(name) for name in COUNTED))
+            .select_from(known.outerjoin(counted, known.c.partition_path == counted.c.partition_path))
+            .where(known.c.table_id == table_id)
+            .subquery("right_now")
+        )
+        await connection.execute(
+            update(table_stats)
+            .where(stats.id == right.c.id, or_(*(stats[name] != right.c[name] for name in COUNTED)))
+            .values({**{name: right.c[name] for name in COUNTED}, "last_modified": now, "updated_at": now})
+        )
+        unknown = ~exists().where(stats.table_id == table_id, stats.partition_path == counted.c.partition_path)
+        rows = select(
+            literal(table_id), counted.c.partition_path, *(counted.c[name] for name in COUNTED),
+            literal(now), literal(now), literal(now),
+        ).where(unknown)  # fmt: skip
+        names = ["table_id", "partition_path", *COUNTED, "last_modified", "created_at", "updated_at"]
+        await connection.execute(insert(table_stats).from_select(names, rows))
 
 
 def touched_files(table_id: int, paths: Sequence[str]) -> Conflict:

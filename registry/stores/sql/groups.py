@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, exists, literal, select
+from sqlalchemy import bindparam, delete, exists, literal, select
 
 from registry import checks
 from registry.drafts import OffsetDraft, checked
@@ -13,6 +13,12 @@ from registry.models import ConsumerGroup, ConsumerOffset
 from registry.schema import consumer_groups, consumer_offsets
 from registry.stores.sql.base import found, select_rows
 from registry.stores.sql.topics import SqlTopics
+
+GET_OFFSET = select_rows(ConsumerOffset).where(
+    consumer_offsets.c.group_id == bindparam("group_id"),
+    consumer_offsets.c.topic == bindparam("topic"),
+    consumer_offsets.c.partition_id == bindparam("partition_id"),
+)
 
 
 class SqlConsumerGroups(SqlTopics):
@@ -68,12 +74,7 @@ class SqlConsumerGroups(SqlTopics):
         checks.name("group_id", group_id)
         checks.name("topic", topic)
         checks.whole32("partition_id", partition_id)
-        query = select_rows(ConsumerOffset).where(
-            consumer_offsets.c.group_id == group_id,
-            consumer_offsets.c.topic == topic,
-            consumer_offsets.c.partition_id == partition_id,
-        )
-        return await self._row(ConsumerOffset, query)
+        return await self._row(ConsumerOffset, GET_OFFSET, group_id=group_id, topic=topic, partition_id=partition_id)
 
     async def get_consumer_offsets(self, group_id: str) -> list[ConsumerOffset]:
         checks.name("group_id", group_id)

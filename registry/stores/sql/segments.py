@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
-from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, FromClause, ScalarSelect, Select, and_, delete, func, literal, select, update
+from sqlalchemy import ColumnElement, FromClause, Integer, ScalarSelect, bindparam, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
@@ -15,11 +14,48 @@ from registry.contract import PAGE
 from registry.drafts import Fence, SegmentDraft, checked
 from registry.errors import AlreadyExists, Conflict, Fenced, Invalid, NotFound
 from registry.models import Segment
-from registry.schema import partition_leases, partitions, segments, upload_intents
-from registry.stores.sql.base import select_rows
+from registry.schema import Big, Words, partition_leases, partitions, segments, upload_intents
 from registry.stores.sql.topics import SqlTopics, partition_name
 
 COLUMNS = (*SegmentDraft.__struct_fields__, "created_at")
+
+
+def _nearest(
+    topic: ColumnElement[str], partition_id: ColumnElement[int], offset: ColumnElement[int]
+) -> ScalarSelect[int]:
+    """The highest base offset at or below an offset."""
+    nearby = segments.alias("nearby")
+    same = (nearby.c.topic == topic) & (nearby.c.partition_id == partition_id)
+    return select(func.max(nearby.c.base_offset)).where(same, nearby.c.base_offset <= offset).scalar_subquery()
+
+
+def _same_partition(one: FromClause, other: FromClause) -> ColumnElement[bool]:
+    return (one.c.topic == other.c.topic) & (one.c.partition_id == other.c.partition_id)
+
+
+_TOPIC, _PARTITION = bindparam("topic", type_=Words), bindparam("partition_id", type_=Integer)
+_OFFSET = bindparam("offset", type_=Big)
+
+FIND_SEGMENT = (
+    select(segments)
+    .select_from(
+        partitions.outerjoin(
+            segments,
+            _same_partition(segments, partitions) & (segments.c.base_offset == _nearest(_TOPIC, _PARTITION, _OFFSET)),
+        )
+    )
+    .where(partitions.c.topic == _TOPIC, partitions.c.partition_id == _PARTITION)
+)
+"""The nearest segment at or below the offset, with NULLs if none: no row at all means no such partition."""
+
+GET_SEGMENTS = (
+    select(segments)
+    .where(segments.c.topic == _TOPIC, segments.c.partition_id == _PARTITION)
+    .where(segments.c.base_offset >= func.coalesce(_nearest(_TOPIC, _PARTITION, _OFFSET), _OFFSET))
+    .where(segments.c.end_offset >= _OFFSET)
+    .order_by(segments.c.base_offset)
+    .limit(bindparam("page", type_=Integer))
+)
 
 
 class Span(msgspec.Struct):
@@ -55,7 +91,7 @@ class SqlSegments(SqlTopics):
                 raise NotFound(f"{partition_name(*missing[0])} does not exist")
             await self._require_fences(connection, fences)
             # Every segment ends below its partition's watermark, so only a late one can overlap another.
-            late = [key for key, span in spans.items() if span.first < watermarks[key]]
+            late = {key for key, span in spans.items() if span.first < watermarks[key]}
             if late:
                 await self._require_no_overlap(connection, [d for d in drafts if (d.topic, d.partition_id) in late])
             now = self._clock.now_ms()
@@ -83,6 +119,7 @@ class SqlSegments(SqlTopics):
         query = (
             select(leases.topic, leases.partition_id, leases.leader_agent_id, leases.epoch)
             .join_from(partition_leases, given, _same_partition(given, partition_leases))
+            .order_by(leases.topic, leases.partition_id)  # as acquiring does, so that neither locks the other out
             .with_for_update(of=partition_leases, read=True)
         )
         current = {(t, p): (agent, epoch) for t, p, agent, epoch in await connection.execute(query)}
@@ -130,16 +167,9 @@ class SqlSegments(SqlTopics):
         checks.whole32("partition_id", partition_id)
         checks.whole("from_offset", from_offset)
         checks.whole("limit", limit, 1)
-        start = _nearest(literal(topic), literal(partition_id), literal(from_offset))
-        query = (
-            select_rows(Segment)
-            .where(segments.c.topic == topic, segments.c.partition_id == partition_id)
-            .where(segments.c.base_offset >= func.coalesce(start, from_offset))
-            .where(segments.c.end_offset >= from_offset)
-            .order_by(segments.c.base_offset)
-            .limit(limit)
+        rows = await self._rows(
+            Segment, GET_SEGMENTS, topic=topic, partition_id=partition_id, offset=from_offset, page=limit
         )
-        rows = await self._rows(Segment, query)
         if not rows:
             await self._require_partitions([(topic, partition_id)])
         return rows
@@ -157,8 +187,8 @@ class SqlSegments(SqlTopics):
         checks.whole32("partition_id", partition_id)
         checks.whole("offset", offset)
         async with self._reading() as connection:
-            query = find_query(topic, partition_id, offset)
-            row = (await connection.execute(query)).first()
+            values = {"topic": topic, "partition_id": partition_id, "offset": offset}
+            row = (await connection.execute(FIND_SEGMENT, values)).first()
         if row is None:
             raise NotFound(f"{partition_name(topic, partition_id)} does not exist")
         segment = None if row[0] is None else Segment(*row)
@@ -181,28 +211,6 @@ class SqlSegments(SqlTopics):
         return count
 
 
-def find_query(topic: str, partition_id: int, offset: int) -> Select[Any]:
-    """The nearest segment at or below the offset, with NULLs if none: no row at all means no such partition."""
-    of_partition = and_(
-        _same_partition(segments, partitions),
-        segments.c.base_offset == _nearest(literal(topic), literal(partition_id), literal(offset)),
-    )
-    return (
-        select(segments)
-        .select_from(partitions.outerjoin(segments, of_partition))
-        .where(partitions.c.topic == topic, partitions.c.partition_id == partition_id)
-    )
-
-
-def _nearest(
-    topic: ColumnElement[str], partition_id: ColumnElement[int], offset: ColumnElement[int]
-) -> ScalarSelect[int]:
-    """The highest base offset at or below an offset."""
-    nearby = segments.alias("nearby")
-    same = (nearby.c.topic == topic) & (nearby.c.partition_id == partition_id)
-    return select(func.max(nearby.c.base_offset)).where(same, nearby.c.base_offset <= offset).scalar_subquery()
-
-
 def fenced(topic: str, partition_id: int) -> Fenced:
     return Fenced(
         f"the lease of {partition_name(topic, partition_id)} is no longer held in that epoch",
@@ -210,12 +218,8 @@ def fenced(topic: str, partition_id: int) -> Fenced:
     )
 
 
-def _same_partition(one: FromClause, other: FromClause) -> ColumnElement[bool]:
-    return (one.c.topic == other.c.topic) & (one.c.partition_id == other.c.partition_id)
-
-
 def _spans(drafts: Sequence[SegmentDraft]) -> dict[tuple[str, int], Span]:
-    """First and last offset for each partition; Conflict if the drafts overlap each other."""
+    """First and last offset for each partition; Invalid if the drafts overlap each other."""
     spans: dict[tuple[str, int], Span] = {}
     unordered: set[tuple[str, int]] = set()
     for draft in drafts:

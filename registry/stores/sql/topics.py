@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import ColumnElement, delete, exists, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, exists, insert, select, update
 
 from registry import checks
 from registry.documents import Document, JsonValue
-from registry.errors import AlreadyExists, NotFound
+from registry.errors import AlreadyExists, Invalid, NotFound
 from registry.models import Partition, Topic
 from registry.schema import partitions, topics
 from registry.stores.sql.base import SqlBase, found, select_rows
 
 MAX_PARTITIONS = 1_000_000
+
+GET_TOPIC = select_rows(Topic).where(topics.c.name == bindparam("name"))
+GET_PARTITION = select_rows(Partition).where(
+    partitions.c.topic == bindparam("topic"), partitions.c.partition_id == bindparam("partition_id")
+)
 
 
 class SqlTopics(SqlBase):
@@ -59,7 +64,7 @@ class SqlTopics(SqlBase):
 
     async def get_topic(self, name: str) -> Topic | None:
         checks.name("topic", name)
-        return await self._row(Topic, select_rows(Topic).where(topics.c.name == name))
+        return await self._row(Topic, GET_TOPIC, name=name)
 
     async def list_topics(self) -> list[Topic]:
         return await self._rows(Topic, select_rows(Topic).order_by(topics.c.name))
@@ -80,8 +85,7 @@ class SqlTopics(SqlBase):
     async def get_partition(self, topic: str, partition_id: int) -> Partition | None:
         checks.name("topic", topic)
         checks.whole32("partition_id", partition_id)
-        query = select_rows(Partition)
-        return await self._row(Partition, query.where(_is(topic, partition_id)))
+        return await self._row(Partition, GET_PARTITION, topic=topic, partition_id=partition_id)
 
     async def list_partitions(self, topic: str) -> list[Partition]:
         checks.name("topic", topic)
@@ -124,4 +128,6 @@ def _is(topic: str, partition_id: int) -> ColumnElement[bool]:
 
 
 def _config(config: Mapping[str, JsonValue] | None) -> Document:
+    if config is not None and not isinstance(config, Mapping):
+        raise Invalid("config", config, "must be a mapping")
     return Document.of(config or {}, "config")

@@ -11,6 +11,7 @@ import msgspec
 from sqlalchemy import Select, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from registry import checks
 from registry.contract import PAGE
 from registry.errors import Conflict
 from registry.models import OWN, PUBLISHED, Row
@@ -22,20 +23,24 @@ R = TypeVar("R", bound=Row)
 
 
 class SqlConsistentRead:
-    def __init__(self, connection: AsyncConnection, place: Place) -> None:
+    def __init__(self, store: SqlBase, connection: AsyncConnection, place: Place) -> None:
+        self._store = store
         self._connection = connection
         self.place = place
 
     async def count(self, kind: type[Row]) -> int:
-        return await _count(self._connection, kind)
+        with self._store._translating():
+            return await _count(self._connection, kind)
 
     async def rows(self, kind: type[R], *, page: int = PAGE) -> AsyncIterator[list[R]]:
+        checks.whole("page", page, 1)
         key = [table_of(kind).c[name] for name in kind.key]
         query: Select[Any] = select_rows(kind).order_by(*key).limit(page)
         after: tuple[object, ...] | None = None
         while True:
             following = query if after is None else query.where(tuple_(*key) > after)
-            rows = [kind(*row) for row in await self._connection.execute(following)]
+            with self._store._translating():
+                rows = [kind(*row) for row in await self._connection.execute(following)]
             if rows:
                 yield rows
             if len(rows) < page:
@@ -52,10 +57,12 @@ class SqlLoad:
         if rows:
             kind = type(rows[0])
             values = [msgspec.structs.astuple(row) for row in rows]
-            await self._store._insert_many(self._connection, table_of(kind), kind.__struct_fields__, values)
+            with self._store._translating():
+                await self._store._insert_many(self._connection, table_of(kind), kind.__struct_fields__, values)
 
     async def count(self, kind: type[Row]) -> int:
-        return await _count(self._connection, kind)
+        with self._store._translating():
+            return await _count(self._connection, kind)
 
 
 class SqlWhole(SqlBase):
@@ -68,11 +75,16 @@ class SqlWhole(SqlBase):
     @asynccontextmanager
     async def load(self) -> AsyncIterator[SqlLoad]:
         async with self._writing() as connection:
+            await self._before_load(connection)
             for kind in (*PUBLISHED, *OWN):
                 if await _count(connection, kind):
                     raise Conflict(f"the registry at {self.url} is not empty: it has {kind.table}", [kind.table])
             yield SqlLoad(self, connection)
             await self._after_load(connection)
+
+    @abc.abstractmethod
+    async def _before_load(self, connection: AsyncConnection) -> None:
+        """Keep other writers out until the end, so that empty stays empty."""
 
     @abc.abstractmethod
     async def _after_load(self, connection: AsyncConnection) -> None:

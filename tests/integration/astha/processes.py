@@ -8,18 +8,18 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
-from itertools import count
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import psycopg
 import pytest
+from sqlalchemy import text
 
 from astha.client import Client, Refused
-from registry.embedded import EmbeddedPostgres
-from registry.migration import migrate
+from registry.engines import StoreSettings, parse_url, sync_engine
+from tests.waiting import eventually_now
 
 ROOT = Path(__file__).parents[3]
 TOKEN = "a-token-of-some-length"
@@ -110,11 +110,11 @@ class Daemon:
 
     def _read(self) -> None:
         assert self.process.stderr is not None
-        for text in self.process.stderr:
+        for said in self.process.stderr:
             try:
-                line = json.loads(text)
+                line = json.loads(said)
             except ValueError:
-                line = {"event": text.rstrip()}
+                line = {"event": said.rstrip()}
             with self._news:
                 self.lines.append(line)
                 self._news.notify_all()
@@ -148,7 +148,7 @@ class Daemon:
                 return True
             return False
 
-        until(ready, "ready")
+        eventually_now(ready, "ready", DEADLINE_S)
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
@@ -166,40 +166,12 @@ class Daemon:
         self.process.stderr.close()
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    pause = threading.Event()
-    for _ in range(int(DEADLINE_S / 0.02)):
-        if condition():
-            return
-        pause.wait(0.02)
-    raise AssertionError(f"not within {DEADLINE_S:.0f} s: {what}")
-
-
-@pytest.fixture(scope="session")
-def daemon_server() -> Iterator[EmbeddedPostgres]:
-    """With a migrated registry to copy. Nothing here has to survive a power cut."""
-    with EmbeddedPostgres(settings={"fsync": "off"}) as server:
-        create_database(server, "migrated")
-        migrate(server.url("migrated"))
-        yield server
-
-
-_numbers = count()
-
-
 @pytest.fixture
-def registry(daemon_server: EmbeddedPostgres) -> Iterator[str]:
-    """The URL of a migrated one. The slot of the daemon goes with it."""
-    name = f"daemon_{next(_numbers)}"
-    create_database(daemon_server, name, "migrated")
-    yield daemon_server.url(name)
-    with psycopg.connect(daemon_server.url(name), autocommit=True) as connection:
-        until(lambda: _drop_slots(connection), "the slot to be free")
-
-
-def create_database(server: EmbeddedPostgres, name: str, template: str = "template1") -> None:
-    with psycopg.connect(server.url("postgres"), autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy".encode())
+def postgres_registry(postgres_url: str) -> Iterator[str]:
+    """A migrated one; the daemon's slot goes with it."""
+    yield postgres_url
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        eventually_now(lambda: _drop_slots(connection), "the slot is free")
 
 
 def _drop_slots(connection: psycopg.Connection[Any]) -> bool:
@@ -212,7 +184,13 @@ def _drop_slots(connection: psycopg.Connection[Any]) -> bool:
 
 
 @pytest.fixture
-def astha(registry: str, tmp_path: Path) -> Iterator[Astha]:
+def astha(postgres_registry: str, tmp_path: Path) -> Iterator[Astha]:
+    with prepared(postgres_registry, tmp_path) as command:
+        yield command
+
+
+@contextmanager
+def prepared(registry: str, tmp_path: Path) -> Iterator[Astha]:
     """With one component, `audit`, which writes down what it gets, a token, and a lease that runs out soon."""
     (tmp_path / "acme_audit.py").write_text(AUDIT)
     (tmp_path / "subscriptions.yaml").write_text(
@@ -222,12 +200,22 @@ def astha(registry: str, tmp_path: Path) -> Iterator[Astha]:
         "    tables: [topics]\n"
         f"    settings: {{path: {tmp_path}/audit.log}}\n"
     )
-    command = Astha(tmp_path, registry, {"ASTHA_SERVER__TOKEN": TOKEN, "ASTHA_LEASE__TTL_S": "2"})
-    yield command
-    for daemon in command.started:
-        daemon.close()
+    environment = {
+        "ASTHA_SERVER__TOKEN": TOKEN,
+        "ASTHA_LEASE__TTL_S": "2",
+        "ASTHA_SOURCE__STATUS_INTERVAL_S": "0.2",
+    }
+    command = Astha(tmp_path, registry, environment)
+    try:
+        yield command
+    finally:
+        for daemon in command.started:
+            daemon.close()
 
 
 def add_topic(url: str, name: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("INSERT INTO topics VALUES (%s, 1, NULL, '{}', 1, 1)", [name])
+    """By somebody who is not the daemon."""
+    engine = sync_engine(parse_url(url), StoreSettings())
+    with engine.connect() as connection:
+        connection.execute(text("INSERT INTO topics VALUES (:name, 1, NULL, '{}', 1, 1)"), {"name": name})
+    engine.dispose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -14,11 +15,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from astha.client import NoDaemon, Refused
-from tests.integration.astha.processes import TOKEN, Astha, Daemon, add_topic, astha, daemon_server, registry, until
+from tests.integration.astha.processes import TOKEN, Astha, Daemon, add_topic, astha, postgres_registry, prepared
+from tests.waiting import eventually_now
 
-__all__ = ["astha", "daemon_server", "registry"]  # fixtures
+__all__ = ["astha", "postgres_registry"]  # fixtures
 
 pytestmark = pytest.mark.slow
+
+OUR_SLOT = "FROM pg_replication_slots WHERE database = current_database()"
 
 
 @pytest.fixture
@@ -29,7 +33,7 @@ def daemon(astha: Astha) -> Daemon:
 
 
 def audited(astha: Astha, ending: str) -> None:
-    until(lambda: any(line.endswith(ending) for line in astha.audited()), f"{ending!r} in {astha.audited()}")
+    eventually_now(lambda: any(line.endswith(ending) for line in astha.audited()), f"{ending!r} in {astha.audited()}")
 
 
 def ledger(url: str) -> dict[str, tuple[int | None, str, bool]]:
@@ -47,7 +51,9 @@ def test_delivers_and_ends_with_its_positions_written(astha: Astha, daemon: Daem
     position, state, owed = ledger(astha.url)["audit"]
     assert (state, owed) == ("live", False)
     with psycopg.connect(astha.url) as connection:
-        row = connection.execute("SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots").fetchone()
+        row = connection.execute(
+            "SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots WHERE database = current_database()"
+        ).fetchone()
     assert position is not None
     assert row is not None
     assert 0 < row[0] <= position
@@ -95,14 +101,14 @@ def test_refresh_pause_and_resume_want_the_token(astha: Astha, daemon: Daemon, t
     done = astha("refresh", "audit", "--server", daemon.url, "--token-file", str(tmp_path / "token"))
     assert done.returncode == 0, done.stderr
     assert "audit is recovering: asked for by an operator" in done.stdout
-    until(lambda: len([line for line in astha.audited() if "REFRESH" in line]) == 2, "the second refresh")
+    eventually_now(lambda: len([line for line in astha.audited() if "REFRESH" in line]) == 2, "the second refresh")
 
     paused = astha("pause", "audit", "--server", daemon.url, "--json")
     assert json.loads(paused.stdout)["state"] == "paused"
     status = astha("status", "--server", daemon.url)
     assert status.returncode == 1
     assert "component audit is paused: paused by an operator" in status.stdout
-    until(lambda: ledger(astha.url)["audit"][1] == "paused", "the pause to be written")
+    eventually_now(lambda: ledger(astha.url)["audit"][1] == "paused", "the pause to be written")
     add_topic(astha.url, "unseen")
     assert astha("resume", "audit", "--server", daemon.url).returncode == 0
     daemon.until_ready()
@@ -228,7 +234,9 @@ def test_nobody_subscribes(astha: Astha) -> None:
         row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
         assert row is not None
         query = "SELECT confirmed_flush_lsn >= %s::pg_lsn FROM pg_replication_slots WHERE database = current_database()"
-        until(lambda: connection.execute(query, [row[0]]).fetchone() == (True,), "the server to be let off its WAL")
+        eventually_now(
+            lambda: connection.execute(query, [row[0]]).fetchone() == (True,), "the server to be let off its WAL"
+        )
     assert "nobody subscribes" in astha("status", "--server", daemon.url).stdout
     daemon.send(signal.SIGTERM)
     assert daemon.ended() == 0
@@ -274,3 +282,47 @@ def test_a_thread_that_never_ends_does_not_keep_the_process(astha: Astha) -> Non
     daemon.until_ready()
     daemon.send(signal.SIGTERM)
     assert daemon.ended() == 0
+
+
+def test_a_source_that_falls_silent_is_not_ready_until_it_speaks_again(astha: Astha) -> None:
+    """The connection stays open, the process goes on: only that nothing moves."""
+    daemon = astha.run("--set", "server.stall_after_s=1")
+    daemon.until_ready()
+    with psycopg.connect(astha.url, autocommit=True) as connection:
+        row = connection.execute(f"SELECT active_pid {OUR_SLOT}".encode()).fetchone()
+    assert row is not None
+    os.kill(row[0], signal.SIGSTOP)
+    try:
+        eventually_now(lambda: "source is stalled: connected" in why_not_ready(daemon), "not ready any more", 60)
+        assert daemon.client().get("/livez")["alive"] is True
+    finally:
+        os.kill(row[0], signal.SIGCONT)
+    daemon.until_ready()
+
+
+def why_not_ready(daemon: Daemon) -> str:
+    try:
+        daemon.client().get("/readyz")
+    except Refused as refused:
+        return str(refused)
+    return ""
+
+
+def test_on_sqlite_it_is_the_same(sqlite_url: str, tmp_path: Path) -> None:
+    with prepared(sqlite_url, tmp_path) as astha:
+        assert astha("check").returncode == 0
+        daemon = astha.run()
+        daemon.until_ready()
+        add_topic(astha.url, "events")
+        audited(astha, "INSERT events")
+        source = daemon.client().get("/status")["source"]
+        assert (source["connected"], source["unit"], source["lag"]) == (True, "changes", 0)
+        assert any(b"astha_component_lag_changes" in line for line in daemon.client().lines("/metrics"))
+        standby = astha.run()
+        standby.logged("another daemon leads: standing by")
+        daemon.send(signal.SIGTERM)
+        assert daemon.ended() == 0
+        standby.until_ready()
+        add_topic(astha.url, "later")
+        audited(astha, "INSERT later")
+        assert [line.split(" ", 1)[1] for line in astha.audited()] == ["REFRESH ", "INSERT events", "INSERT later"]

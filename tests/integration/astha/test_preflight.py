@@ -13,9 +13,9 @@ from astha.preflight import Finding, Verdict, preflight
 from astha.settings import Settings, load_settings
 from registry.embedded import EmbeddedPostgres
 from registry.migration import migrate
-from tests.integration.astha.processes import create_database, daemon_server, registry
+from tests.integration.astha.processes import postgres_registry
 
-__all__ = ["daemon_server", "registry"]  # fixtures
+__all__ = ["postgres_registry"]  # fixtures
 
 
 @pytest.fixture
@@ -39,8 +39,8 @@ def execute(url: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-async def test_a_server_as_it_should_be(registry: str, subscriptions: Path) -> None:
-    findings = await checked(settings_of(registry, subscriptions))
+async def test_a_server_as_it_should_be(postgres_registry: str, subscriptions: Path) -> None:
+    findings = await checked(settings_of(postgres_registry, subscriptions))
     assert [finding for finding in findings.values() if finding.verdict is not Verdict.OK] == []
     assert "wal_level" in findings
     assert "does not exist yet" in findings["slot"].detail
@@ -64,41 +64,46 @@ async def test_a_server_that_does_not_write_what_is_needed(physical: EmbeddedPos
     assert findings["schema version"].verdict is Verdict.OK
 
 
-async def test_tables_that_are_not_published_or_send_only_keys(registry: str, subscriptions: Path) -> None:
-    execute(registry, "ALTER PUBLICATION astha DROP TABLE topics", "ALTER TABLE tables REPLICA IDENTITY DEFAULT")
-    findings = await checked(settings_of(registry, subscriptions))
+async def test_tables_that_are_not_published_or_send_only_keys(postgres_registry: str, subscriptions: Path) -> None:
+    execute(
+        postgres_registry, "ALTER PUBLICATION astha DROP TABLE topics", "ALTER TABLE tables REPLICA IDENTITY DEFAULT"
+    )
+    findings = await checked(settings_of(postgres_registry, subscriptions))
     assert "lacks topics" in findings["publication"].detail
     assert findings["replica identity"].remedy == "ALTER TABLE tables REPLICA IDENTITY FULL"
-    execute(registry, "DROP PUBLICATION astha")
-    assert (await checked(settings_of(registry, subscriptions)))["publication"].verdict is Verdict.PROBLEM
+    execute(postgres_registry, "DROP PUBLICATION astha")
+    assert (await checked(settings_of(postgres_registry, subscriptions)))["publication"].verdict is Verdict.PROBLEM
 
 
-async def test_a_user_who_may_do_little(registry: str, subscriptions: Path) -> None:
-    execute(registry, "DROP ROLE IF EXISTS weak", "CREATE ROLE weak LOGIN", "GRANT SELECT ON topics TO weak")
-    execute(registry, "GRANT SELECT ON registry_version TO weak")
-    findings = await checked(settings_of(registry.replace("postgres@", "weak@"), subscriptions))
+async def test_a_user_who_may_do_little(postgres_registry: str, subscriptions: Path) -> None:
+    execute(postgres_registry, "DROP ROLE IF EXISTS weak", "CREATE ROLE weak LOGIN", "GRANT SELECT ON topics TO weak")
+    execute(postgres_registry, "GRANT SELECT ON registry_version TO weak")
+    findings = await checked(settings_of(postgres_registry.replace("postgres@", "weak@"), subscriptions))
     assert findings["replication privilege"].verdict is Verdict.PROBLEM
     assert "ALTER ROLE weak REPLICATION" in str(findings["replication privilege"].remedy)
     tables = findings["table privileges"]
     assert "SELECT on tables" in tables.detail
     assert "SELECT on topics" not in tables.detail
     assert "GRANT INSERT ON public.daemon_lease TO weak" in str(tables.remedy)
-    execute(registry, "DROP OWNED BY weak", "DROP ROLE weak")
+    execute(postgres_registry, "DROP OWNED BY weak", "DROP ROLE weak")
 
 
-async def test_a_slot_that_belongs_to_somebody_else(registry: str, subscriptions: Path) -> None:
-    execute(registry, "SELECT pg_create_logical_replication_slot('astha', 'test_decoding')")
-    assert "belongs to plugin test_decoding" in (await checked(settings_of(registry, subscriptions)))["slot"].detail
+async def test_a_slot_that_belongs_to_somebody_else(postgres_registry: str, subscriptions: Path) -> None:
+    execute(postgres_registry, "SELECT pg_create_logical_replication_slot('astha', 'test_decoding')")
+    assert (
+        "belongs to plugin test_decoding"
+        in (await checked(settings_of(postgres_registry, subscriptions)))["slot"].detail
+    )
 
 
-async def test_a_database_without_a_registry(daemon_server: EmbeddedPostgres, subscriptions: Path) -> None:
-    create_database(daemon_server, "nothing_in_it")
-    findings = await checked(settings_of(daemon_server.url("nothing_in_it"), subscriptions))
+async def test_a_database_without_a_registry(postgres_registry: str, subscriptions: Path) -> None:
+    migrate(postgres_registry, revision="base")
+    findings = await checked(settings_of(postgres_registry, subscriptions))
     assert findings["schema version"].verdict is Verdict.PROBLEM
     assert findings["publication"].remedy == "run `astha registry migrate`"
     assert findings["table privileges"].verdict is Verdict.PROBLEM
 
 
-def test_conninfo_reaches_the_same_database(registry: str, subscriptions: Path) -> None:
-    settings = settings_of(registry, subscriptions)
-    assert conninfo_to_dict(settings.registry.conninfo())["dbname"] == registry.rpartition("/")[2]
+def test_conninfo_reaches_the_same_database(postgres_registry: str, subscriptions: Path) -> None:
+    settings = settings_of(postgres_registry, subscriptions)
+    assert conninfo_to_dict(settings.registry.conninfo())["dbname"] == postgres_registry.rpartition("/")[2]

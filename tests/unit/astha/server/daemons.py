@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import cast
 
 from astha.daemon import Component, Daemon, DaemonSettings
@@ -45,12 +45,15 @@ class Silent:
         self.detail: str | None = None
         self.silent_s = 0.1
 
-    async def stream(self, tables: frozenset[str]) -> AsyncIterator[Batch]:
+    async def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
         return
         yield
 
     def acknowledge(self, position: Position) -> None:
         raise AssertionError("nobody acknowledges here")
+
+    def retained_for(self, position: Position) -> int:
+        return 0
 
     def status(self) -> SourceStatus:
         return SourceStatus(

@@ -10,8 +10,8 @@ from pathlib import Path
 from time import monotonic
 from types import FrameType
 
-from demo import registry
-from demo.stage import Stage
+from deploy.demo import registry
+from deploy.demo.stage import Stage
 from registry.embedded import EmbeddedPostgres
 from registry.errors import RegistryError, Unavailable
 

@@ -1,0 +1,222 @@
+"""Reading the change log of one file: blocking, for one thread, in short statements that hold up no checkpoint.
+
+History is checked at each step. SQLite numbers the log's rows without gaps and remembers the last number after rows
+are deleted, so rows that are missing, and numbers that have gone back, show that this is no longer the log that was
+read before. So does another file under the same name. The answer is always a `Gap`, after which reading goes on from
+the log's end at that moment: a snapshot taken later contains it.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from itertools import takewhile
+from pathlib import Path
+
+import msgspec
+
+from astha.sources.contract import Batch, Gap, Progress
+from astha.sources.limits import TransactionLimits
+from astha.sources.sqlite.changelog import HEADERS, LAST, LogDecoder, LogRow
+from registry.position import Position
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE_ROWS = 1_000
+_AT_ONCE_BYTES = 1024 * 1024
+_HEADER_ROWS = 20_000
+_BUSY_S = 1.0
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)  # nothing happened to the file
+
+
+class FileIdentity(msgspec.Struct, frozen=True):
+    """Which file it is, whatever its name. A copy or a restored backup is another file."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: Path) -> FileIdentity:
+        """OSError if there is none."""
+        found = path.stat()
+        return cls(found.st_dev, found.st_ino)
+
+    def __str__(self) -> str:
+        return f"{self.device:x}:{self.inode:x}"
+
+
+class LogReader:
+    """`read` again and again; when it has `caught_up`, wait until it has `changed`. After sqlite3.Error or OSError,
+    `close`, wait a little and `read` again: whether history was broken meanwhile is found out then.
+    """
+
+    def __init__(
+        self, path: Path, tables: frozenset[str], limits: TransactionLimits, start: Position, identity: str | None
+    ) -> None:
+        self.identity: FileIdentity | None = None
+        self.last = start  # of the log, when it was last looked at
+        self.caught_up = False  # whether the last `read` has read it to there
+        self.row_bytes = 0.0  # a row of the log, about
+        self._path = path
+        self._decoder = LogDecoder(tables, limits)
+        self._limits = limits
+        self._expected = identity
+        self._cursor = start
+        self._begun = False
+        self._suspicion: str | None = None  # why history may be another
+        self._connection: sqlite3.Connection | None = None
+        self._version = -1
+
+    def _open(self) -> None:
+        identity = FileIdentity.of(self._path)
+        connection = connect(self._path, _BUSY_S)
+        connection.execute("PRAGMA query_only = ON")
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._limits.size_bytes + _AT_ONCE_BYTES)
+        self._connection, self._version = connection, -1
+        if FileIdentity.of(self._path) != identity:
+            raise OSError(f"{self._path} was replaced while it was opened")
+        if self.identity is not None and self.identity != identity:
+            self._suspicion = f"{self._path} is another file now"
+        elif self._expected is not None and self._expected != str(identity):
+            self._suspicion = f"{self._path} is not the file that was read before this start"
+        self.identity, self._expected = identity, None
+
+    @property
+    def complaint(self) -> str | None:
+        """About the last row that could not be decoded."""
+        return self._decoder.complaint
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def changed(self) -> bool:
+        """Whether another connection has committed since the last `read`, or the file is no longer this one."""
+        try:
+            return self._data_version() != self._version or FileIdentity.of(self._path) != self.identity
+        except (sqlite3.Error, OSError):
+            return True  # `read` will say what it is
+
+    def read(self) -> list[Batch]:
+        """What the next stretch of the log completes: nothing, if it lies within one transaction or is empty.
+
+        The first time also the position that reading starts from, to say that it does (or a Gap, if it can't).
+        """
+        try:
+            if self._connection is None or FileIdentity.of(self._path) != self.identity:
+                self.close()
+                self._open()
+            self.caught_up = False
+            self._version = self._data_version()  # before the reading, so that no commit falls in between
+            start = self._cursor
+            batches = self._read()
+            if not self._begun and not any(isinstance(batch, Gap) for batch in batches):
+                batches.insert(0, Progress(start))
+            self._begun = True
+            return batches
+        except FileNotFoundError:
+            self._suspicion = f"{self._path} had vanished"
+            raise
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _PASSING:
+                self._suspicion = f"{self._path} could not be read for a while: {error}"
+            raise
+
+    def _read(self) -> list[Batch]:
+        connection = self._connected()
+        connection.execute("BEGIN")  # the first read fixes the snapshot
+        try:
+            ((last,),) = connection.execute(LAST).fetchall()
+            self.last = Position(last)
+            if self._suspicion:
+                return self._begin_anew(self._suspicion)
+            if self.last < self._cursor:
+                found = f"its last change is {self.last}, {self._cursor} had been read"
+                return self._begin_anew(f"{self._path} has gone back: {found}")
+            rows = self._headers(connection) if self._decoder.oversized else self._rows(connection)
+        finally:
+            connection.execute("COMMIT")
+        end = rows[-1][0] if rows else self.last
+        if end - self._cursor != len(rows):
+            found = f"{end - self._cursor - len(rows)} of those from {self._cursor + 1} to {end} are missing"
+            return self._begin_anew(f"{self._path} has lost changes that had not been read: {found}")
+        return self._advance(rows)
+
+    def _rows(self, connection: sqlite3.Connection) -> list[LogRow]:
+        """As many as may be in memory at once."""
+        rows: list[LogRow] = []
+        size = 0
+        cursor = connection.cursor()
+        try:
+            for row in cursor.execute(self._decoder.statement, (self._cursor, _AT_ONCE_ROWS)):
+                rows.append(row)
+                size += len(row[5] or "") + len(row[6] or "")
+                if size > _AT_ONCE_BYTES:
+                    break
+        except sqlite3.DataError as error:  # an image that is larger than a whole transaction may be
+            if not rows:
+                rows = connection.execute(HEADERS, (self._cursor, 1)).fetchall()
+                log.warning("change %d of %s is not loaded: %s", rows[0][0], rows[0][3], error)
+        finally:
+            cursor.close()
+        if rows:
+            self.row_bytes += (size / len(rows) - self.row_bytes) / 4
+        return rows
+
+    def _headers(self, connection: sqlite3.Connection) -> list[LogRow]:
+        rows: list[LogRow] = connection.execute(HEADERS, (self._cursor, _HEADER_ROWS)).fetchall()
+        return rows
+
+    def _advance(self, rows: list[LogRow]) -> list[Batch]:
+        """A transaction is complete when another begins or the log ends: in one snapshot a commit shows whole."""
+        decoder, before, ended = self._decoder, self._decoder.reached, False
+        if decoder.oversized:  # headers are enough for the rest of it; what follows is wanted whole
+            count = sum(1 for _ in takewhile(decoder.continues, rows))
+            rows, ended = rows[:count], count < len(rows)
+        done = decoder.feed(rows)
+        if rows:
+            self._cursor = Position(rows[-1][0])
+        self.caught_up = self._cursor >= self.last
+        if self.caught_up or ended:
+            done += decoder.finish()
+        batches: list[Batch] = [done] if done else []
+        if decoder.reached is not None and decoder.reached != (done[-1].position if done else before):
+            batches.append(Progress(decoder.reached))
+        return batches
+
+    def _begin_anew(self, reason: str) -> list[Batch]:
+        self._suspicion = None
+        self._decoder.reset()
+        self._cursor = self._decoder.reached = self.last
+        self.caught_up = True
+        return [Gap(reason), Progress(self.last)]
+
+    def _data_version(self) -> int:
+        ((version,),) = self._connected().execute("PRAGMA data_version").fetchall()
+        return int(version)
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            raise OSError(f"{self._path} is not open")
+        return self._connection
+
+
+def oldest(path: Path) -> Position:
+    """What comes just before the oldest change that the log still has."""
+    connection = connect(path, _BUSY_S)
+    try:
+        ((position,),) = connection.execute(
+            "SELECT coalesce((SELECT min(sequence) - 1 FROM change_log), max(seq), 0) "
+            "FROM sqlite_sequence WHERE name = 'change_log'"
+        ).fetchall()
+        return Position(position)
+    finally:
+        connection.close()
+
+
+def connect(path: Path, busy_s: float) -> sqlite3.Connection:
+    """Never creates the file: a registry that is not there yet is somebody else's to make."""
+    return sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False
+    )

@@ -1,0 +1,166 @@
+"""Noticing another process's commit, within a millisecond where the system helps and a few where it doesn't.
+
+What says that there was a commit is `PRAGMA data_version` (the caller's `changed`), which costs microseconds but has to
+be asked. inotify says when asking is worth while. It watches the directory, because the write-ahead log comes and
+goes, and it speaks when frames are written, which is before they are synced and visible: so asking goes on for a
+while after a hint, at first every tenth of a millisecond, then ever less often. Without inotify one asks all the time,
+often while there is something to see.
+
+Everything here blocks, in a thread of the caller's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+_POLL_GRAIN_S = 0.001  # poll(2) counts in milliseconds
+
+
+class Pace(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds between two questions."""
+
+    shortest: float = 0.0001
+    longest: float = 0.005  # also without inotify and with nothing going on: about one per cent of a core
+    settling: float = 0.25  # how long to keep asking after a hint, or after a change without inotify
+    idle: float = 0.25  # with inotify: for what it can't see, such as the directory being replaced
+
+
+class Watch:
+    def __init__(self, path: Path, pace: Pace | None = None, *, inotify: bool = True) -> None:
+        self._path = path
+        self._pace = pace or Pace()
+        self._wanted = inotify
+        self._stopped = threading.Event()
+        self._closed = False
+        self._woken, self._wake = os.pipe()
+        self._poll = select.poll()
+        self._poll.register(self._woken, select.POLLIN)
+        self._directory: DirectoryWatch | None = None
+        self.arm()
+
+    @property
+    def hinted(self) -> bool:
+        """Whether the system helps."""
+        return self._directory is not None
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped.is_set()
+
+    def arm(self) -> None:
+        """Watch the directory that the file is in now, behind any link."""
+        self._disarm()
+        if self._wanted:
+            self._directory = DirectoryWatch.of(self._path)
+        if self._directory is not None:
+            self._poll.register(self._directory.descriptor, select.POLLIN)
+
+    def wait(self, changed: Callable[[], bool]) -> None:
+        """Until it has changed, or `stop` was called."""
+        if self._directory is None:
+            self._ask(changed)
+        between = self._pace.longest if self._directory is None else self._pace.idle
+        while not self.stopped and not changed():
+            if self._hint(between):
+                self._ask(changed)
+
+    def pause(self, seconds: float) -> None:
+        """After a failure: until the time is over or `stop` was called."""
+        self._stopped.wait(seconds)
+
+    def stop(self) -> None:
+        """From any thread; for good."""
+        if not self.stopped:
+            self._stopped.set()
+            os.write(self._wake, b"!")
+
+    def close(self) -> None:
+        """Once it is stopped and nobody waits any more."""
+        self._disarm()
+        if not self._closed:
+            self._closed = True
+            os.close(self._woken)
+            os.close(self._wake)
+
+    def _ask(self, changed: Callable[[], bool]) -> bool:
+        """In growing steps, a quarter of the time so far: a commit that takes long may be noticed that much later."""
+        pace, start = self._pace, time.monotonic()
+        while not self.stopped and (elapsed := time.monotonic() - start) < pace.settling:
+            if changed():
+                return True
+            step = min(max(elapsed / 4, pace.shortest), pace.longest)
+            if step < _POLL_GRAIN_S:
+                time.sleep(step)
+            elif self._hint(step):
+                start = time.monotonic()
+        return False
+
+    def _hint(self, timeout: float) -> bool:
+        """Whether one came in time. Takes those that have come."""
+        if self._directory is None:
+            time.sleep(timeout)
+            return False
+        ready = [descriptor for descriptor, _ in self._poll.poll(timeout * 1000)]
+        return self._directory.descriptor in ready and self._directory.drain()
+
+    def _disarm(self) -> None:
+        if self._directory is not None:
+            self._poll.unregister(self._directory.descriptor)
+            self._directory.close()
+            self._directory = None
+
+
+class DirectoryWatch:
+    """inotify(7) on the directory of a database, for writes to its files and for their coming and going."""
+
+    _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
+    _OVERFLOW = 0x4000
+    _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name that follows
+
+    def __init__(self, descriptor: int, names: frozenset[bytes]) -> None:
+        self.descriptor = descriptor
+        self._names = names
+
+    @classmethod
+    def of(cls, path: Path) -> DirectoryWatch | None:
+        """None where there is no inotify, no directory, or no more watches to be had."""
+        if sys.platform != "linux":
+            return None
+        real = path.resolve()
+        libc = ctypes.CDLL(None)
+        descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if descriptor < 0:
+            return None
+        mask = cls._MODIFY | cls._MOVED_FROM | cls._MOVED_TO | cls._CREATE | cls._DELETE
+        if libc.inotify_add_watch(descriptor, os.fsencode(real.parent), ctypes.c_uint32(mask)) < 0:
+            os.close(descriptor)
+            return None
+        name = os.fsencode(real.name)
+        return cls(descriptor, frozenset({name, name + b"-wal", name + b"-journal"}))
+
+    def drain(self) -> bool:
+        """Take what there is; whether any of it concerns the database."""
+        try:
+            data = os.read(self.descriptor, 65536)
+        except BlockingIOError:
+            return False
+        offset, concerned = 0, False
+        while offset < len(data):
+            _, mask, _, length = self._EVENT.unpack_from(data, offset)
+            offset += self._EVENT.size + length
+            name = data[offset - length : offset].rstrip(b"\0")
+            concerned = concerned or name in self._names or bool(mask & self._OVERFLOW)
+        return concerned
+
+    def close(self) -> None:
+        os.close(self.descriptor)

@@ -1,0 +1,20 @@
+"""Fixtures come as plugins, one noun each; this file only orders the run."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest_plugins = ["tests.fixtures.databases", "tests.fixtures.stores", "tests.fixtures.sources"]
+
+_ORDER = ("unit", "properties", "contracts", "integration", "faults", "e2e")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first, so that a broken build says so early; slow ones last."""
+
+    def rank(item: pytest.Item) -> tuple[bool, int]:
+        folders = item.nodeid.split("/")
+        place = next((number for number, name in enumerate(_ORDER) if name in folders), len(_ORDER))
+        return item.get_closest_marker("slow") is not None, place
+
+    items.sort(key=rank)

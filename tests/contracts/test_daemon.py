@@ -1,0 +1,131 @@
+"""The daemon's own books: leadership, ledger, source identity."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from registry.contract import MetadataStore
+from registry.documents import Document
+from registry.errors import Fenced, Invalid
+from registry.models import DaemonLease, LedgerEntry
+from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, Refused
+from tests.contracts.contents import unchanged
+from tests.doubles.clock import ManualClock
+
+TTL = 1_000
+
+TABLES = Document('["table_files"]')
+
+
+def _entry(component: str, position: int | None = 1) -> LedgerEntry:
+    return LedgerEntry(component, position, Document('{"last":1}'), TABLES, "live", False, None, 1)
+
+
+async def _lead(store: MetadataStore, holder: str = "one") -> DaemonLease:
+    lease = await store.take_daemon_lease("astha", holder, TTL)
+    assert lease is not None
+    return lease
+
+
+async def test_one_daemon_leads(store: MetadataStore, clock: ManualClock) -> None:
+    lease = await _lead(store)
+    assert lease == DaemonLease("astha", "one", 1, clock.now_ms(), clock.now_ms() + TTL)
+    assert await store.get_daemon_lease("astha") == lease
+    assert await store.get_daemon_lease("other") is None
+    clock.advance(TTL - 1)
+    async with unchanged(store):
+        assert await store.take_daemon_lease("astha", "two", TTL) is None
+    clock.advance(1)
+    assert (await _lead(store, "two")).epoch == 2
+
+
+async def test_of_many_takers_one_leads(store: MetadataStore, other: MetadataStore) -> None:
+    taken = await asyncio.gather(*((store, other)[n % 2].take_daemon_lease("astha", f"d{n}", TTL) for n in range(8)))
+    (lease,) = (one for one in taken if one is not None)
+    assert await store.get_daemon_lease("astha") == lease
+
+
+async def test_epochs_only_grow(store: MetadataStore, clock: ManualClock) -> None:
+    first = await _lead(store)
+    second = await _lead(store)  # the holder's own: it has restarted
+    assert await store.release_daemon_lease(second)
+    third = await _lead(store, "two")
+    clock.advance(TTL)
+    fourth = await _lead(store, "one")
+    assert [lease.epoch for lease in (first, second, third, fourth)] == [1, 2, 3, 4]
+
+
+async def test_a_renewal_keeps_the_epoch_and_a_paused_leader_is_fenced(
+    store: MetadataStore, clock: ManualClock
+) -> None:
+    old = await _lead(store)
+    clock.advance(TTL // 2)
+    renewed = await store.renew_daemon_lease(old, TTL)
+    assert renewed == msgspec.structs.replace(old, expires_at=clock.now_ms() + TTL)
+    await store.write_ledger([_entry("compactor")], renewed)
+    clock.advance(TTL)
+    await _lead(store, "two")
+    async with unchanged(store):
+        with pytest.raises(Fenced, match="astha"):
+            await store.renew_daemon_lease(renewed, TTL)
+        with pytest.raises(Fenced, match="astha"):
+            await store.write_ledger([_entry("compactor", 2), _entry("new")], renewed)
+        assert await store.release_daemon_lease(renewed) is False
+
+
+async def test_the_ledger_is_kept_whole(store: MetadataStore) -> None:
+    lease = await _lead(store)
+    entries = [
+        LedgerEntry("a", None, None, TABLES, "broken", True, "it's down", 5),
+        LedgerEntry("b", 2**62, Document('{"running":[1],"xmax":2}'), TABLES, "live", False, None, 6),
+    ]
+    await store.write_ledger(entries[::-1], lease)
+    assert await store.read_ledger() == entries
+    changed = msgspec.structs.replace(entries[0], position=7, refresh_owed=False, reason=None, place=Document("{}"))
+    await store.write_ledger([changed], lease)
+    assert await store.read_ledger() == [changed, entries[1]]
+    await store.forget_component("a")
+    await store.forget_component("a")
+    assert await store.read_ledger() == [entries[1]]
+    async with unchanged(store):
+        await store.write_ledger([], lease)
+
+
+async def test_source_identity(store: MetadataStore, clock: ManualClock) -> None:
+    assert await store.get_source_identity("registry") is None
+    await store.record_source_identity("registry", "system-1")
+    clock.advance(5)
+    await store.record_source_identity("registry", "system-2")
+    found = await store.get_source_identity("registry")
+    assert found is not None
+    assert (found.identity, found.recorded_at) == ("system-2", clock.now_ms())
+
+
+async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refused: Refused) -> None:
+    lease = await _lead(store)
+    async with unchanged(store):
+        for name in BAD_NAMES:
+            await refused(store.take_daemon_lease(name, "one", TTL), "name", name)
+            await refused(store.get_daemon_lease(name), "name", name)
+            await refused(store.get_source_identity(name), "name", name)
+            await refused(store.record_source_identity(name, "x"), "name", name)
+            await refused(store.forget_component(name), "component", name)
+            await refused(store.write_ledger([_entry("a"), _entry(name)], lease), "component", name)
+        for number in [*BAD_COUNTS, 0]:
+            await refused(store.take_daemon_lease("astha", "one", number), "ttl_ms", number)
+            await refused(store.renew_daemon_lease(lease, number), "ttl_ms", number)
+        for number in BAD_COUNTS:
+            await refused(store.write_ledger([_entry("a"), _entry("b", number)], lease), "position", number)
+        for text in ("", "nul\0", "\ud800"):
+            await refused(store.take_daemon_lease("astha", text, TTL), "holder", text)
+            await refused(store.record_source_identity("registry", text), "identity", text)
+            if text:
+                bad = msgspec.structs.replace(_entry("a"), reason=text)
+                await refused(store.write_ledger([bad], lease), "reason", text)
+        with pytest.raises(Invalid, match="ttl_ms"):
+            await store.take_daemon_lease("astha", "one", 2**63 - 1)
+        with pytest.raises(Invalid):
+            await store.write_ledger([msgspec.structs.replace(_entry("a"), place=Document("{"))], lease)

@@ -1,0 +1,203 @@
+"""The registry as a whole: one consistent read of it, filling an empty one, its position."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from registry.contract import ConsistentRead, MetadataStore
+from registry.drafts import OffsetDraft
+from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError
+from registry.models import OWN, PUBLISHED, ConsumerOffset, Partition, Row, Segment, Topic, UploadIntent
+from tests.contracts.contents import contents
+from tests.samples import ONE_OF_EACH, TABLE, file, segment, snapshot
+
+
+async def _rows(read: ConsistentRead, kind: type[Row], page: int = 1_000) -> list[Row]:
+    return [row async for rows in read.rows(kind, page=page) for row in rows]
+
+
+class TestConsistentRead:
+    async def test_later_commits_are_not_seen(self, store: MetadataStore, other: MetadataStore) -> None:
+        await store.create_topic("orders", 1)
+        async with store.consistent_read() as read:
+            await other.create_topic("later", 1)
+            await store.add_segment(segment(0))
+            await store.delete_topic("orders")
+            assert [row.name for row in await _rows(read, Topic) if isinstance(row, Topic)] == ["orders"]
+            assert await read.count(Topic) == 1
+            assert await read.count(Segment) == 0
+        async with store.consistent_read() as read:
+            assert await read.count(Topic) == 1
+            assert [row.name for row in await _rows(read, Topic) if isinstance(row, Topic)] == ["later"]
+
+    async def test_tables_never_read_yet_belong_to_the_same_moment(
+        self, store: MetadataStore, other: MetadataStore
+    ) -> None:
+        """The snapshot is fixed when the block begins, not when a table is first looked at."""
+        async with store.consistent_read() as read:
+            await other.create_topic("orders", 3)
+            assert await read.count(Partition) == 0
+
+    @pytest.mark.parametrize("page", [1, 2, 3, 7, 100])
+    async def test_pages_are_complete_and_in_key_order(self, store: MetadataStore, page: int) -> None:
+        await store.ensure_consumer_group("g/1".replace("/", "-"))
+        for name in ("b", "a", "ä", "B"):
+            await store.create_topic(name, 3)
+            await store.commit_offsets("g-1", [OffsetDraft(name, number, 1) for number in range(3)])
+        async with store.consistent_read() as read:
+            pages = [rows async for rows in read.rows(Partition, page=page)]
+            assert all(len(rows) == page for rows in pages[:-1])
+            keys = [(row.topic, row.partition_id) for rows in pages for row in rows]
+            names = sorted(("b", "a", "ä", "B"), key=str.encode)
+            assert keys == [(name, number) for name in names for number in range(3)]
+            offsets = await _rows(read, ConsumerOffset, page)
+            assert len(offsets) == 12
+            assert [row async for rows in read.rows(Segment, page=page) for row in rows] == []
+
+    async def test_writers_are_not_blocked(self, store: MetadataStore, other: MetadataStore) -> None:
+        await store.create_topic("orders", 1)
+        async with store.consistent_read() as read, store.consistent_read() as second:
+            for base in range(0, 50, 10):
+                await asyncio.wait_for(other.add_segment(segment(base)), 30)
+                await asyncio.wait_for(store.commit_offsets("none", []), 30)
+            assert await read.count(Segment) == await second.count(Segment) == 0
+
+    async def test_a_page_of_nothing_is_refused(self, store: MetadataStore) -> None:
+        async with store.consistent_read() as read:
+            for page in (0, -1):
+                with pytest.raises(Invalid, match="page"):
+                    await anext(aiter(read.rows(Topic, page=page)))
+
+    async def test_the_callers_own_errors_pass(self, store: MetadataStore) -> None:
+        for mine in (OSError("disk full"), ValueError("x"), asyncio.CancelledError()):
+            with pytest.raises(type(mine)) as caught:
+                async with store.consistent_read():
+                    raise mine
+            assert caught.value is mine
+        await store.create_topic("orders", 1)
+
+
+class TestPosition:
+    async def test_it_grows_with_every_commit(self, store: MetadataStore, other: MetadataStore) -> None:
+        positions = [await store.position()]
+        await store.create_topic("orders", 1)
+        positions.append(await other.position())
+        await other.add_segment(segment(0))
+        positions.append(await store.position())
+        assert positions == sorted(set(positions))
+
+
+async def _fill(
+    store: MetadataStore, rows: tuple[Row, ...] = ONE_OF_EACH, failure: BaseException | None = None
+) -> None:
+    async with store.load() as load:
+        for row in rows:
+            await load.add([row])
+        if failure is not None:
+            raise failure
+
+
+class TestLoad:
+    async def test_rows_are_kept_as_they_are(self, store: MetadataStore) -> None:
+        async with store.load() as load:
+            for kind in (*PUBLISHED, *OWN):
+                rows = [row for row in ONE_OF_EACH if type(row) is kind]
+                await load.add(rows)
+                assert await load.count(kind) == len(rows)
+            await load.add([])
+        found = await contents(store)
+        assert {row for rows in found.values() for row in rows} == set(ONE_OF_EACH)
+
+    async def test_a_copy_of_a_copy_is_the_same(self, store: MetadataStore, new_store: MetadataStore) -> None:
+        await _fill(store)
+        async with store.consistent_read() as read, new_store.load() as load:
+            for kind in (*PUBLISHED, *OWN):
+                async for rows in read.rows(kind):
+                    await load.add(rows)
+        assert await contents(new_store) == await contents(store)
+
+    async def test_ids_continue_after_it(self, store: MetadataStore) -> None:
+        await _fill(store)
+        await store.add_segment(segment(10))
+        assert max(row.id for row in await store.get_segments("orders", 0)) > 7
+        table = await store.create_table("db", "u", "s3://lake/u", TABLE)
+        assert table.id > 11
+        version = await store.get_table_metadata(table.id)
+        assert version is not None
+        assert version.id > 12
+        (added,) = await store.add_files(11, [file("new", partition="new")])
+        assert added.id > 13
+        assert max(row.id for row in await store.get_statistics(11)) > 14
+        assert (await store.record_snapshot(11, snapshot(1))).id > 15
+        await store.remove_files(11, [added], reason="x")
+        assert max(row.id for row in await store.list_files_awaiting_deletion()) > 16
+
+    @pytest.mark.parametrize("number", range(len(ONE_OF_EACH)))
+    async def test_a_registry_that_holds_anything_is_refused(self, store: MetadataStore, number: int) -> None:
+        """Whichever table it is in: what is there with all its parents."""
+        await _fill(store, ONE_OF_EACH[: number + 1])
+        before = await contents(store)
+        with pytest.raises(Conflict, match="not empty"):
+            async with store.load():
+                raise AssertionError("the block must not be entered")
+        assert await contents(store) == before
+
+    async def test_all_or_nothing(self, store: MetadataStore) -> None:
+        before = await contents(store)
+        for failure in (ValueError("mine"), OSError("disk full"), asyncio.CancelledError()):
+            with pytest.raises(type(failure)) as caught:
+                await _fill(store, failure=failure)
+            assert caught.value is failure
+            assert await contents(store) == before
+        await _fill(store)
+
+    async def test_bad_rows_are_errors_of_the_registry_and_nothing_is_written(self, store: MetadataStore) -> None:
+        topic, partition = ONE_OF_EACH[:2]
+        bad: list[tuple[list[Row], type[RegistryError]]] = [
+            ([topic, topic], AlreadyExists),
+            ([partition], NotFound),
+            ([msgspec.structs.replace(topic, partition_count=0)], Invalid),
+            ([msgspec.structs.replace(topic, config="{")], Invalid),
+        ]
+        before = await contents(store)
+        for rows, error in bad:
+            inside: list[RegistryError] = []
+
+            async def fill(rows: list[Row] = rows, inside: list[RegistryError] = inside) -> None:
+                async with store.load() as load:
+                    try:
+                        await load.add(rows)
+                    except RegistryError as failure:
+                        inside.append(failure)
+                        raise
+
+            with pytest.raises(error) as caught:
+                await fill()
+            assert inside == [caught.value]  # the registry's own where it happens, too
+            assert await contents(store) == before
+
+    async def test_a_second_load_at_once_does_not_mix(self, store: MetadataStore, other: MetadataStore) -> None:
+        async def fill(owner: MetadataStore, name: str) -> None:
+            async with owner.load() as load:
+                for number in range(20):
+                    await load.add([UploadIntent(f"{name}-{number}", "p", name, 1)])
+
+        results = await asyncio.gather(fill(store, "a"), fill(other, "b"), return_exceptions=True)
+        assert sum(result is None for result in results) == 1
+        assert sum(isinstance(result, Conflict) for result in results) == 1, results
+        found = [row for row in (await contents(store))["upload_intents"] if isinstance(row, UploadIntent)]
+        assert len(found) == 20
+        assert len({row.owner for row in found}) == 1
+
+    async def test_other_writers_wait_for_it(self, store: MetadataStore, other: MetadataStore) -> None:
+        async with store.load() as load:
+            writer = asyncio.create_task(other.create_topic("orders", 1))
+            await load.add([UploadIntent("a", "p", "o", 1)])
+            await asyncio.sleep(0.05)
+            assert not writer.done()
+            assert await other.list_topics() == []  # readers do not
+        await asyncio.wait_for(writer, 30)
+        assert [topic.name for topic in await store.list_topics()] == ["orders"]

@@ -1,0 +1,90 @@
+"""Drafts with everything filled in but what a test is about."""
+
+from __future__ import annotations
+
+from registry.documents import Document
+from registry.drafts import FileDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.models import (
+    OWN,
+    PUBLISHED,
+    Agent,
+    ConsumerGroup,
+    ConsumerOffset,
+    DaemonLease,
+    FileAwaitingDeletion,
+    LakeTable,
+    LedgerEntry,
+    Partition,
+    PartitionLease,
+    Row,
+    Segment,
+    SourceIdentity,
+    TableFile,
+    TableMetadata,
+    TableSnapshot,
+    TableStats,
+    Topic,
+    UploadIntent,
+)
+
+TABLE = TableDraft(schema=Document('{"fields":[{"id":1,"name":"n","type":"long"}]}'))
+
+
+def segment(base: int = 0, end: int | None = None, *, topic: str = "orders", partition: int = 0) -> SegmentDraft:
+    """Ten records from ``base`` unless ``end`` says otherwise."""
+    end = base + 9 if end is None else end
+    return SegmentDraft(
+        topic=topic,
+        partition_id=partition,
+        base_offset=base,
+        end_offset=end,
+        record_count=max(end - base + 1, 0),
+        size_bytes=1_000,
+        s3_bucket="lake",
+        s3_key=f"{topic}/{partition}/{base}",
+        byte_offset=64,
+    )
+
+
+def file(path: str, *, rows: int = 10, size: int = 1_000, partition: str = "", version: int = 1) -> FileDraft:
+    return FileDraft(
+        file_path=path, file_size=size, row_count=rows, schema_version=version, partition_path=partition,
+        checksum="crc32:1", column_stats=Document('{"1":{"value_count":10}}'),
+    )  # fmt: skip
+
+
+def snapshot(number: int, *, tag: str | None = None) -> SnapshotDraft:
+    return SnapshotDraft(
+        snapshot_id=number, timestamp=1_700_000_000_000, manifest_list=f"s3://lake/m{number}.avro",
+        summary=Document('{"operation":"append"}'), schema_id=0, tag=tag,
+    )  # fmt: skip
+
+
+_NOW = 1_700_000_000_000
+EMPTY = Document("{}")
+
+ONE_OF_EACH: tuple[Row, ...] = (
+    Topic("orders", 2, 86_400_000, Document('{"a":[1,null]}'), _NOW, _NOW),
+    Partition("orders", 0, 10, _NOW, _NOW),
+    Partition("orders", 1, 0, _NOW, _NOW),
+    Segment(7, "orders", 0, 0, 9, 10, 1_000, "lake", "k", 0, _NOW),
+    ConsumerGroup("readers", _NOW, _NOW),
+    ConsumerOffset("readers", "orders", 0, 5, "note", _NOW),
+    Agent("agent-1", "10.0.0.1:1", "a", "g", _NOW, _NOW, EMPTY),
+    PartitionLease("orders", 0, "agent-1", _NOW + 1, _NOW, 3),
+    LakeTable(11, "db", "t", "s3://lake/t", 10, 1_000, 1, _NOW, "active", _NOW, _NOW),
+    TableMetadata(12, 11, 1, TABLE.schema, "parquet", EMPTY, "parquet", "zstd",
+                  Document("[]"), Document("[]"), EMPTY, _NOW, _NOW, _NOW),
+    TableFile(13, 11, "f.parquet", "s3://lake/t/f.parquet", 1_000, "parquet", "d=1", 10, None, True, 1,
+              Document('{"1":{"value_count":10}}'), "compaction", "swap-1", _NOW, _NOW),
+    TableStats(14, 11, "d=1", 10, 1, 1_000, _NOW, _NOW, _NOW),
+    TableSnapshot(15, 11, 2**62, _NOW, None, EMPTY, 0, "manual", "created", "v1", None, _NOW, _NOW),
+    LedgerEntry("compactor", 42, Document('{"last":41}'), Document('["table_files"]'), "live", False, None, _NOW),
+    DaemonLease("astha", "host-1", 2, _NOW, _NOW + 1),
+    SourceIdentity("registry", "system-1/1", _NOW),
+    UploadIntent("s3://lake/t/g.parquet", "insert", "writer-1", _NOW),
+    FileAwaitingDeletion(16, 11, "s3://lake/t/h.parquet", 5, "compaction swap-1", EMPTY, _NOW),
+)  # fmt: skip
+"""A whole small registry, parents before children: each table has a row."""
+
+assert {type(row) for row in ONE_OF_EACH} == {*PUBLISHED, *OWN}
