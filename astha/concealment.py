@@ -28,3 +28,7 @@ class Concealment:
 
     def __call__(self, text: str) -> str:
         return text if self._pattern is None else self._pattern.sub(MASK, text)
+
+
+NOTHING = Concealment()
+"""For where no secret is known."""

@@ -9,6 +9,7 @@ from typing import IO, Any
 import click
 
 from astha.client import NoDaemon
+from astha.concealment import NOTHING, Concealment
 from astha.errors import AddressTaken, AsthaError, ConfigError, SourceLost
 from registry.errors import Invalid, RegistryError, Unavailable
 
@@ -45,16 +46,16 @@ class Failure(click.ClickException):
         click.echo(f"astha: {self.message}", file=file, err=file is None)
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException, conceal: Concealment = NOTHING) -> Failure:
     """The line and the code for anything that a command let through."""
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", Exit.INTERRUPTED)
     if isinstance(error, (RegistryError, AsthaError)):
-        return Failure(str(error), _code_of(error))
+        return Failure(conceal(str(error)), _code_of(error))
     if os.environ.get(TRACEBACK_SETTING):
         raise error
     where = f"set {TRACEBACK_SETTING}=1 to see where"
-    return Failure(f"internal error: {type(error).__name__}: {error} ({where})", Exit.INTERNAL)
+    return Failure(conceal(f"internal error: {type(error).__name__}: {error} ({where})"), Exit.INTERNAL)
 
 
 def _code_of(error: RegistryError | AsthaError) -> Exit:

@@ -9,6 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from astha.cli.exits import failure_of
+from astha.concealment import NOTHING
 from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
 
 P = ParamSpec("P")
@@ -74,10 +76,20 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
         if subscriptions is not None:
             flags["subscriptions"] = str(subscriptions)
 
-        def reload() -> Settings:
-            return load_settings(config, flags)
+        conceal = NOTHING
 
-        return command(*args, reload=reload, **options)
+        def reload() -> Settings:
+            nonlocal conceal
+            settings = load_settings(config, flags)
+            conceal = settings.concealment()
+            return settings
+
+        try:
+            return command(*args, reload=reload, **options)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:  # with what is known to be secret, before others show it
+            raise failure_of(error, conceal) from error
 
     for option in reversed(_SETTINGS_OPTIONS):
         with_settings = option(with_settings)

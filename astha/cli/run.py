@@ -11,6 +11,7 @@ import click
 
 from astha.cli.exits import Exit, Failure, failure_of
 from astha.cli.options import settings_options
+from astha.concealment import Concealment
 from astha.settings import Settings
 
 _PATIENCE_S = 5.0
@@ -29,9 +30,10 @@ def run_command(reload: Callable[[], Settings]) -> None:
     """
     from astha.service import serve  # the web server need not be loaded for all other commands
 
-    last_resort = _LastResort()
+    settings = reload()
+    last_resort = _LastResort(settings.concealment())
     try:
-        asyncio.run(last_resort.after(serve(reload(), reload)))
+        asyncio.run(last_resort.after(serve(settings, reload)))
     finally:
         last_resort.stand_down()
 
@@ -39,7 +41,8 @@ def run_command(reload: Callable[[], Settings]) -> None:
 class _LastResort:
     """Ends the process some seconds after its work is done, if tasks or threads of a component still hold it."""
 
-    def __init__(self) -> None:
+    def __init__(self, conceal: Concealment) -> None:
+        self._conceal = conceal
         self._timer = threading.Timer(_PATIENCE_S, self._end)
         self._timer.daemon = True
         self._failure: Failure | None = None
@@ -48,7 +51,7 @@ class _LastResort:
         try:
             await serving
         except Exception as error:
-            self._failure = failure_of(error)
+            self._failure = failure_of(error, self._conceal)
             raise
         finally:
             self._timer.start()

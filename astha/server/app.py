@@ -141,6 +141,7 @@ class Server:
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         self._access.require_if_set(request)
+        await self._require_leading()
         watcher = Watcher(self._watched_tables(request), self._settings.tail_buffer_events)
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
         task = asyncio.current_task()
@@ -189,9 +190,7 @@ class Server:
         self._access.require(request)
         lane = self._lane(request.match_info["name"])
         action = request.match_info["action"]
-        if not self._daemon.leadership.leads:
-            leader = await self._leader()
-            raise web.HTTPConflict(text=f"this daemon stands by; {leader or 'another one'} leads: ask that one")
+        await self._require_leading()
         if action == "refresh" and lane.state is LaneState.PAUSED:
             raise web.HTTPConflict(text=f"component {lane.name} is paused: resume it, which refreshes it too")
         log.info("asked by an operator", action=action, component=lane.name, peer=request.remote)
@@ -203,6 +202,11 @@ class Server:
             case _:
                 lane.resume()
         return self._json(component_report(self._daemon, lane, self._clock), status=202)
+
+    async def _require_leading(self) -> None:
+        if not self._daemon.leadership.leads:
+            leader = await self._leader()
+            raise web.HTTPConflict(text=f"this daemon stands by; {leader or 'another one'} leads: ask that one")
 
     def _lane(self, name: str) -> Lane:
         lane = self._daemon.by_name.get(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
 from astha.daemon import Component, Daemon, DaemonSettings
@@ -12,7 +12,7 @@ from astha.sources.contract import Batch, SourceStatus
 from astha.testing import ManualClock, RecordingSubscriber
 from registry.contract import MetadataStore
 from registry.documents import Document
-from registry.models import DaemonLease, Row, Topic
+from registry.models import DaemonLease, LakeTable, Row, Topic
 from registry.position import Position
 
 HOLDER = "here:1"
@@ -87,9 +87,14 @@ class Stage:
 
 
 def topics(position: int, *names: str, committed_at: int = 0) -> Transaction:
-    commit = Commit(position, Position(position), committed_at, len(names))
-    events: list[Event[Row]] = [
-        Event(Operation.INSERT, Topic(name, 1, None, Document('{"a":[1]}'), 1, 2), None, commit, index)
-        for index, name in enumerate(names)
-    ]
-    return Transaction(commit, events, frozenset({"topics"}), 10 * len(names))
+    return _inserted(position, [Topic(name, 1, None, Document('{"a":[1]}'), 1, 2) for name in names], committed_at)
+
+
+def tables(position: int, *names: str) -> Transaction:
+    return _inserted(position, [LakeTable(1, "db", name, "s3://t", 0, 0, 0, 1, "active", 1, 2) for name in names])
+
+
+def _inserted(position: int, rows: Sequence[Row], committed_at: int = 0) -> Transaction:
+    commit = Commit(position, Position(position), committed_at, len(rows))
+    events = [Event(Operation.INSERT, row, None, commit, index) for index, row in enumerate(rows)]
+    return Transaction(commit, events, frozenset({row.table for row in rows}), 10 * len(rows))
