@@ -45,7 +45,7 @@ NO_BLOCK = Block([], 0)
 class SegmentBlocks:
     """Everything here is synchronous. `SegmentIndex.lookup` reads the public attributes directly, for speed.
 
-    A block's key is at most its first base and above every base of the block before it.
+    A block's key is its first base: a lower one could hide the end of a segment in the block before.
     """
 
     __slots__ = (
@@ -154,7 +154,10 @@ class SegmentBlocks:
         self._forget_cursor()
         if not block.bases:
             self._drop(at)
-        elif at + 1 < len(self.blocks):
+            return True
+        if index == 0:
+            self._rekey(at)
+        if at + 1 < len(self.blocks):
             self._join(at)
         return True
 
@@ -168,8 +171,7 @@ class SegmentBlocks:
         at = bisect_right(self.firsts, base) - 1
         if at < 0:
             at = 0
-            self._by_key[base] = self._by_key.pop(self.firsts[0])
-            self._reflow()
+            self._rekey(0, base)
         block = self.blocks[at]
         index = bisect_right(block.bases, base)
         if len(block.bases) >= self._block_size:
@@ -204,6 +206,12 @@ class SegmentBlocks:
         self._by_key[key] = block
         self._reflow()
         return block
+
+    def _rekey(self, at: int, key: int | None = None) -> None:
+        """To its first base, or to what is about to be; the order of blocks stays."""
+        block = self._by_key.pop(self.firsts[at])
+        self.firsts[at] = block.bases[0] if key is None else key
+        self._by_key[self.firsts[at]] = block
 
     def _drop(self, at: int) -> None:
         del self._by_key[self.firsts[at]]

@@ -204,7 +204,7 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(steps=steps, policy=policies)
 def test_no_read_gets_anything_older_than_what_it_may_rely_on(steps: list[Step], policy: CachePolicy) -> None:
     async def history() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -107,4 +109,28 @@ async def test_a_lock_held_too_long_is_unavailable(sqlite_url: str) -> None:
             await store.create_topic("orders", 1)
         stranger.execute("COMMIT")
     await store.create_topic("orders", 1)
+    await store.close()
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What only garbage collection would give back is not given back."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_cancelled_writer_gives_the_lock_back(sqlite_url: str) -> None:
+    """At once, not when Python happens to collect the statement that nobody finished."""
+    store = await open_store(sqlite_url)
+    await store.create_topic("orders", 1)
+    with closing(sqlite3.connect(sqlite_path(parse_url(sqlite_url)), timeout=5, isolation_level=None)) as stranger:
+        for number in range(120):
+            task = asyncio.create_task(store.add_segments([segment(number * 100), segment(number * 100 + 10)]))
+            await asyncio.wait({task}, timeout=number % 40 / 4_000)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            stranger.execute("BEGIN IMMEDIATE")
+            stranger.execute("ROLLBACK")
     await store.close()

@@ -232,6 +232,17 @@ async def test_the_cursor_does_not_outlive_what_it_points_at() -> None:
     assert index.lookup("t", 0, 22) == rows(store)[2]
 
 
+async def test_a_segment_that_reaches_past_the_old_start_of_the_next_block_is_found() -> None:
+    store = await a_store(0)
+    index = SegmentIndex(store, IndexPolicy(max_segments_per_partition=12))  # blocks of three
+    for base in (0, 1, 2, 42, 47):
+        index.add(store.segment("t", 0, base, base))
+    index.add(store.segment("t", 0, 33, 44))  # in place of 42, which began a block
+    found = index.lookup("t", 0, 44)
+    assert found is not None
+    assert found.base_offset == 33
+
+
 async def test_eviction_keeps_the_bound_and_every_offset_findable() -> None:
     store = await a_store(200)
     index = SegmentIndex(store, SMALL)
