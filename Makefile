@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick lint format demo bench lock clean
+.PHONY: help setup test quick lint format docs demo bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -57,6 +57,9 @@ lint: setup ## style, types, direction of imports
 format: setup ## put the code into the house's format
 	$(RUN) -m ruff check --fix --quiet
 	$(RUN) -m ruff format
+
+docs: setup ## write docs/settings.md anew from the models
+	@$(RUN) -m astha.cli settings --markdown > docs/settings.md
 
 demo: setup ## see it at work on SQLite and on a PostgreSQL of its own (ARGS="--segments 100000" for less)
 	@$(RUN) -m deploy.demo $(ARGS)

@@ -84,6 +84,7 @@ class Lane:
         self.policy = policy
         self.state = LaneState.BOOTSTRAPPING
         self.reason: str | None = "never refreshed"
+        self.not_live_since: float | None = around.clock.monotonic()
         self.position = Position(0)  # everything up to here is done
         self.contained: Contained | None = None
         self.counts = LaneCounts()
@@ -195,6 +196,11 @@ class Lane:
     def calls(self) -> int:
         """Deliveries made, repeated ones included."""
         return self._delivery.calls
+
+    @property
+    def failures(self) -> int:
+        """Of those, the ones that failed."""
+        return self._delivery.failures
 
     @property
     def out_of_breath(self) -> bool:
@@ -405,6 +411,10 @@ class Lane:
             return
         level = log.info if state in (LaneState.LIVE, LaneState.BOOTSTRAPPING) else log.warning
         level("component is " + state, component=self.name, was=str(self.state), reason=reason)
+        if state is LaneState.LIVE:
+            self.not_live_since = None
+        elif self.state is LaneState.LIVE:
+            self.not_live_since = self._clock.monotonic()
         self.state, self.reason = state, reason
         self._wake.set()
         self._around.changed()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import URL
+
 from astha.clock import LoopClock
 from astha.sources.contract import Source
 from astha.sources.limits import TransactionLimits
@@ -15,6 +18,13 @@ def open_source(url: str, store: MetadataStore, settings: PostgresSourceSettings
     """Both remember where they are in the database itself: in a slot, or by what is left of the change log."""
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":
-        return PostgresSource(parsed.render_as_string(hide_password=False), store, settings, clock)
+        return PostgresSource(conninfo_of(parsed), store, settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
     return SqliteSource(url, store, limits=limits)
+
+
+def conninfo_of(url: URL) -> str:
+    """For libpq, as SQLAlchemy reads the same URL: a URL that it renders is not always one that libpq accepts."""
+    url = url.set(drivername="postgresql+psycopg")
+    _, parameters = url.get_dialect()().create_connect_args(url)
+    return make_conninfo(**parameters)

@@ -123,6 +123,8 @@ class SqliteSource:
             retained_bytes=retained,
             wal_status=None,
             detail=trouble or complaint,
+            server=None if tail is None else tail.reader.last,
+            unit="changes",
         )
 
     async def close(self) -> None:

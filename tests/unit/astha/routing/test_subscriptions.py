@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astha.errors import ConfigError
+from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
+
+SHIPPED = Path(__file__).parents[4] / "subscriptions.yaml"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "subscriptions.yaml"
+
+
+def test_the_one_that_is_shipped_is_valid() -> None:
+    assert read_subscriptions(SHIPPED) == {}
+
+
+def test_its_example_is_valid_too(path: Path) -> None:
+    lines = [line.removeprefix("# ") for line in SHIPPED.read_text().splitlines() if line.startswith("# ")]
+    start = lines.index("components:")
+    example = [lines[start], *(line for line in lines[start + 1 :] if line.startswith("  "))]
+    path.write_text("\n".join(example))
+    found = read_subscriptions(path)
+    assert found["iceberg_updater"].tables == {"table_metadata", "table_files"}
+    assert found["iceberg_updater"].lane.delivery_timeout_s == 120
+    assert found["audit"].use == "acme.audit:create"
+    assert found["audit"].line == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "line 1: expected one key `components`"),
+        ("components:\n", "line 1: expected one key `components`"),
+        ("components: {}\nmore: 1\n", "line 1: expected one key `components`"),
+        ("components:\n  a:\n    tables: [topics, topicz]\n", "line 2: component a subscribes to 'topicz'"),
+        ("components:\n  a:\n    tables: [topics, topics]\n", "line 2: component a names 'topics' twice"),
+        ("components:\n  a:\n    tables: []\n", "line 3: component a: tables:"),
+        ("components:\n  a: {tables: [topics]}\n  a: {tables: [topics]}\n", "line 3: 'a' stands twice"),
+        ("components:\n  a:\n    tables: [topics]\n    lanes: {}\n", "line 4: component a: lanes: Extra inputs"),
+        (
+            "components:\n  a:\n    tables: [topics]\n    lane:\n      attempts: 31\n",
+            "line 5: component a: lane.attempts",
+        ),
+        ("components:\n  a:\n    tables: [topics]\n    use: nonsense\n", "line 4: component a: use:"),
+        ("components:\n  a-b: {tables: [topics]}\n", "line 2: 'a-b' can't be a component's name"),
+        ("components:\n  5: {tables: [topics]}\n", "line 2: 5 can't be a component's name"),
+        ("components: [\n", "not YAML"),
+    ],
+)
+def test_what_is_wrong_is_named_with_file_and_line(path: Path, text: str, complaint: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_subscriptions(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert complaint in str(caught.value)
+
+
+def test_a_file_that_is_not_there(path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_subscriptions(path)
+
+
+def test_file_and_component_must_agree() -> None:
+    subscription = Subscription(tables=frozenset({"topics", "segments"}))
+    require_match("a", subscription, frozenset({"topics", "segments"}))
+    with pytest.raises(ConfigError, match="add tables and remove segments"):
+        require_match("a", subscription, frozenset({"topics", "tables"}))
