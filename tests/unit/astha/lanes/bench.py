@@ -74,6 +74,7 @@ class Bench:
         self.registry = SmallRegistry()
         self.leading = True
         self.changes = 0
+        self.paper: asyncio.Event | None = None  # refreshes wait until their debt is on it
         self.lane = self.make_lane("subject", self.subject, **policy)
         self.lanes = [self.lane]
         self.router = Router(self.lanes)
@@ -88,6 +89,7 @@ class Bench:
             recent=lambda: self.router.recent(),
             may_deliver=lambda: self.leading,
             changed=self._changed,
+            indebted=self._indebted,
         )
         return Lane(name, subject, subject.subscribed_tables, LanePolicy(**values), around)
 
@@ -151,3 +153,7 @@ class Bench:
 
     def _changed(self) -> None:
         self.changes += 1
+
+    async def _indebted(self, name: str) -> None:
+        if self.paper is not None:
+            await self.paper.wait()

@@ -338,6 +338,18 @@ async def test_another_history_during_a_refresh_makes_it_repeat() -> None:
         assert bench.subject.refreshes == 3
 
 
+async def test_no_refresh_before_its_debt_is_on_paper() -> None:
+    """Killed after it, the component must not find a position of before it."""
+    async with Bench() as bench:
+        bench.paper = asyncio.Event()
+        bench.lane.refresh("test")
+        await bench.pass_time(5)
+        assert bench.subject.refreshes == 1
+        bench.paper.set()
+        await bench.converge()
+        assert bench.subject.refreshes == 2
+
+
 async def test_no_refresh_without_certain_leadership() -> None:
     async with Bench() as bench:
         bench.leading = False

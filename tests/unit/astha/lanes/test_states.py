@@ -302,6 +302,18 @@ async def test_a_broken_component_comes_back_every_time() -> None:
         assert bench.subject.rows[GROUPS]
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_broken_out_while_its_worker_is_about_to_begin_it_begins(turns: int) -> None:
+    bench = Bench(breaker_reset_s=1.0)
+    bench.lane.resume_at(bench.registry.last, None)
+    bench._tasks = [asyncio.create_task(bench.lane.run())]
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    bench.lane.break_out("full before it could begin")
+    await bench.converge()
+    await bench.__aexit__(None, None, None)
+
+
 @pytest.mark.parametrize("turns", range(12))
 async def test_interrupted_at_any_moment_of_a_recovery_it_recovers(turns: int) -> None:
     """Broken out after each number of turns of the event loop: some fall into waits, some between them."""

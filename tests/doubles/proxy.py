@@ -1,0 +1,163 @@
+"""A TCP proxy before a PostgreSQL server: it can be cut, refuse, go deaf, and counts what clients ask.
+
+It knows just enough of the wire protocol to count round trips: a client waits for the server's answer after each
+simple query and after each Sync (https://www.postgresql.org/docs/current/protocol-flow.html).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections import Counter
+from types import TracebackType
+from urllib.parse import urlsplit, urlunsplit
+
+_STARTUP_LENGTH = struct.Struct("!I")
+_HEADER = struct.Struct("!cI")
+
+
+class PostgresProxy:
+    """``async with PostgresProxy(host, port) as proxy: proxy.url(url)``."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._server: asyncio.Server | None = None
+        self._pipes: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._hearing = asyncio.Event()
+        self._hearing.set()
+        self._refusing = False
+        self.messages: Counter[str] = Counter()
+        self.connections = 0
+
+    async def __aenter__(self) -> PostgresProxy:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        self._hearing.set()
+        self.cut()
+        await asyncio.gather(*self._pipes, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        port: int = self._server.sockets[0].getsockname()[1]
+        return port
+
+    def url(self, url: str) -> str:
+        """The same database by way of the proxy."""
+        parts = urlsplit(url)
+        user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
+        return urlunsplit(parts._replace(netloc=f"{user}127.0.0.1:{self.port}"))
+
+    # -- faults ------------------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Reset every connection there is."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def refuse(self) -> None:
+        """Cut, and drop new connections as they come."""
+        self._refusing = True
+        self.cut()
+
+    def accept(self) -> None:
+        self._refusing = False
+
+    def go_deaf(self) -> None:
+        """Keep connections open and pass nothing on, in either direction."""
+        self._hearing.clear()
+
+    def listen(self) -> None:
+        self._hearing.set()
+
+    # -- counting ----------------------------------------------------------------------------------------
+
+    @property
+    def round_trips(self) -> int:
+        """How often clients have waited for an answer since `reset`."""
+        return self.messages["Query"] + self.messages["Sync"]
+
+    @property
+    def statements(self) -> int:
+        """How many statements clients have had executed since `reset`."""
+        return self.messages["Query"] + self.messages["Execute"]
+
+    def reset(self) -> None:
+        self.messages.clear()
+
+    # -- the pipes ---------------------------------------------------------------------------------------
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refusing:
+            writer.transport.abort()
+            return
+        self.connections += 1
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:
+            writer.transport.abort()
+            return
+        both = {writer, far_writer}
+        self._writers |= both
+        pipes = {
+            asyncio.create_task(self._pipe(reader, far_writer, _Reading(self.messages))),
+            asyncio.create_task(self._pipe(far_reader, writer, None)),
+        }
+        self._pipes |= pipes
+        await asyncio.wait(pipes)
+        self._pipes -= pipes
+        self._writers -= both
+
+    async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: _Reading | None) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                await self._hearing.wait()
+                if seen is not None:
+                    seen.feed(data)
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+
+
+class _Reading:
+    """Counts the messages in a client's stream."""
+
+    _NAMES = {b"Q": "Query", b"P": "Parse", b"B": "Bind", b"E": "Execute", b"S": "Sync", b"C": "Close"}  # noqa: RUF012
+
+    def __init__(self, messages: Counter[str]) -> None:
+        self._messages = messages
+        self._buffer = b""
+        self._started = False
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+        while True:
+            if not self._started:
+                if len(self._buffer) < 8:
+                    return
+                (length,) = _STARTUP_LENGTH.unpack_from(self._buffer)
+                (code,) = struct.unpack_from("!I", self._buffer, 4)
+                if len(self._buffer) < length:
+                    return
+                self._buffer = self._buffer[length:]
+                # Requests for encryption (refused by our servers) and for cancellation come before, or instead.
+                self._started = code >> 16 == 3
+                continue
+            if len(self._buffer) < _HEADER.size:
+                return
+            kind, length = _HEADER.unpack_from(self._buffer)
+            if len(self._buffer) < length + 1:
+                return
+            self._messages[self._NAMES.get(kind, repr(kind))] += 1
+            self._buffer = self._buffer[length + 1 :]
