@@ -90,6 +90,7 @@ class Daemon:
             recent=lambda: self.router.recent(),
             may_deliver=self.leadership.certain,
             changed=self._changed.set,
+            indebted=lambda name: self.ledger.indebted(name),
         )
         self.lanes = [
             Lane(component.name, component.subscriber, component.subscriber.subscribed_tables, component.policy, around)

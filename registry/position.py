@@ -32,6 +32,12 @@ class SequencePlace(msgspec.Struct, frozen=True, tag="sequence"):
     def contains(self, transaction: int, position: Position) -> bool:
         return position <= self.last
 
+    def splits(self, transaction: int, position: Position) -> bool:
+        """Whether it holds only some of it. The change log joins commits of writers who don't announce themselves, if
+        it finds them together; such a transaction's number is the negative of its first change's.
+        """
+        return transaction < 0 and -transaction <= self.last < position
+
 
 class XidPlace(msgspec.Struct, frozen=True, tag="xid"):
     """PostgreSQL: the answer of ``pg_current_snapshot()`` inside the transaction that reads the rows."""

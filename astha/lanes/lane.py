@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -73,6 +73,7 @@ class Surroundings(msgspec.Struct, frozen=True):
     recent: Callable[[], Iterable[Commit]]  # transactions that the stream has brought lately
     may_deliver: Callable[[], bool]  # False once leadership is in doubt
     changed: Callable[[], None]  # a state changed: write the ledger
+    indebted: Callable[[str], Awaitable[None]]  # waits until the ledger says that this lane owes a refresh
 
 
 class Lane:
@@ -96,11 +97,13 @@ class Lane:
         self.may_deliver = around.may_deliver
         self._seen = Position(0)  # the stream has come this far
         self._not_enough: str | None = self.reason  # why what waits here is of no use: a refresh has to begin (again)
+        self._anew = False  # another history has begun, where it starts is not known yet
         self._cramped = False  # the refresh under way lost what came meanwhile, for want of room
         self._over = False  # only the end of the lane cancels its worker for good
         self._run_events = 1  # handed over together; grows while the component is quick
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
+        self._begun = False  # a task cancelled before its first step never takes it
         self._refresh_began: float | None = None
         self._hurry: float | None = None  # broken out in the middle of a call: when it has to be over
         self._cancelled_at: float | None = None
@@ -120,6 +123,9 @@ class Lane:
                 continue
             contained = self.contained
             if contained is not None:
+                if contained.splits(transaction):
+                    self.refresh(f"the last refresh contained only some of what was joined at {transaction.position}")
+                    return
                 if transaction.position > contained.until:
                     self.contained = None
                 elif contained.holds(transaction):
@@ -153,6 +159,7 @@ class Lane:
         """Another history begins: positions start anew, and nothing known so far holds."""
         self.position = self._seen = Position(0)
         self.contained = None
+        self._anew = True
         if self.state is LaneState.LIVE:
             self._leave(LaneState.RECOVERING, reason)
         else:
@@ -162,7 +169,8 @@ class Lane:
     def started(self, position: Position) -> None:
         """The stream brings everything after `position`, some of it maybe again: has it left out anything?"""
         seen, self._seen = self._seen, max(self._seen, position)
-        if seen < position and self._not_enough is None:
+        anew, self._anew = self._anew, False
+        if seen < position and self._not_enough is None and not anew:
             self.refresh(f"the source goes on at {position}, this component had come to {seen}")
 
     def break_out(self, reason: str) -> None:
@@ -218,6 +226,7 @@ class Lane:
         self._worker = asyncio.create_task(self._work(), name=f"{self.name}: worker")
         try:
             await asyncio.wait({self._worker})
+            self._worker.result()  # raises what ended it: a fault of ours, the component's own stay inside
         finally:
             self._over = self._delivery.halted = True
             for monitor in monitors:
@@ -231,6 +240,7 @@ class Lane:
         return self._worker if self._worker is not None and not self._worker.done() else None
 
     async def _work(self) -> None:
+        self._begun = True
         while not self._over:
             try:
                 await self._step()
@@ -309,6 +319,8 @@ class Lane:
             if not await self._health.ask():
                 self.break_out(f"not healthy before its refresh: {self._health.reason}")
                 return
+            # Were the refresh done and a crash found the position of before it, events that it contained would follow it.
+            await self._around.indebted(self.name)
             start = self._start_collecting()
             try:
                 contained = await self._read_snapshot(list(self._around.recent()))
@@ -319,6 +331,8 @@ class Lane:
             else:
                 if self._over:
                     return
+                if any(contained.splits(transaction) for transaction in self.queue):
+                    self.refresh("it contained only some of what was joined in the change log")
                 if self._not_enough is None:
                     self._go_live(start, contained)
                     return
@@ -447,7 +461,7 @@ class Lane:
         return self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING)
 
     def _interrupt(self) -> None:
-        if self._worker is not None and not self._worker.done() and not self._ours:
+        if self._worker is not None and self._begun and not self._worker.done() and not self._ours:
             self._ours = self._delivery.halted = True
             self._cancelled_at = self._clock.monotonic()
             self._worker.cancel()

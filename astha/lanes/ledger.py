@@ -3,6 +3,8 @@
 A component that is live holds the source at its own position. One that owes a refresh holds nothing: when it comes
 back it reads the registry. In between, just live again but behind what has been forgotten already, it still owes the
 refresh on paper, because a crash now would cost it events; the source is held where it is until it has caught up.
+
+A debt is on paper before the refresh begins: a position of before it must not be found after it.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ class Ledger:
         self._members: set[str] = set()  # lanes whose position counts
         self._histories = 1
         self._one_writer = asyncio.Lock()  # or an older page could be written over a newer one
+        self._wrote = asyncio.Event()  # the next write is done
         self.acknowledged = Position(0)
 
     async def open(self, lanes: Sequence[Lane]) -> None:
@@ -81,9 +84,13 @@ class Ledger:
             calls = {lane.name: lane.calls for lane in lanes}
             changed = [page for page in pages if last or self._worth_writing(page, calls[page.component])]
             if changed:
+                for page in changed:
+                    self._written.pop(page.component, None)  # a write that fails may have been done all the same
                 await self._store.write_ledger(changed, lease)
                 self._written.update((page.component, page) for page in changed)
                 self._calls.update((page.component, calls[page.component]) for page in changed)
+                self._wrote.set()
+                self._wrote = asyncio.Event()
             members = {
                 page.component: self._written[page.component].position for page in pages if not page.refresh_owed
             }
@@ -92,6 +99,15 @@ class Ledger:
                 floor = min((position for position in members.values() if position is not None), default=received)
                 self.acknowledged = max(self.acknowledged, Position(floor))
             return self.acknowledged
+
+    async def indebted(self, name: str) -> None:
+        """Returns when it is on paper that this component owes a refresh."""
+        while True:
+            async with self._one_writer:  # what is being written now may say that it does not
+                page, wrote = self._written.get(name), self._wrote
+            if page is not None and page.refresh_owed:
+                return
+            await wrote.wait()
 
     def laggard(self, lanes: Sequence[Lane]) -> Lane | None:
         """Who holds the source."""

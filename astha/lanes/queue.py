@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from astha.events import Transaction
 
@@ -20,6 +20,9 @@ class LaneQueue:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return iter(self._waiting)
 
     def put(self, transaction: Transaction) -> bool:
         """False, and nothing added, if it does not fit."""

@@ -31,6 +31,11 @@ class Contained(msgspec.Struct, frozen=True):
         commit = transaction.commit
         return commit.position <= self.until and self.place.contains(commit.transaction, commit.position)
 
+    def splits(self, transaction: Transaction) -> bool:
+        """Whether the refresh contained only some of it: see `SequencePlace.splits`."""
+        commit = transaction.commit
+        return isinstance(self.place, SequencePlace) and self.place.splits(commit.transaction, commit.position)
+
     def document(self) -> Document:
         return Document.of(self)
 

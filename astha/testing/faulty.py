@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from enum import StrEnum
+from typing import Any
 
 from astha.errors import Reject
 from astha.events import Event
@@ -25,7 +27,10 @@ class Fault(StrEnum):
 
 
 class FaultySubscriber(RecordingSubscriber):
-    """Works like a `RecordingSubscriber` until `fault` is set; with `times`, only so many deliveries are hit."""
+    """Works like a `RecordingSubscriber` until told to `misbehave`; with `times`, only so many deliveries are hit.
+
+    `refresh_fault` is the same for refreshes, `refresh_error` is raised by them, `health` replaces the answer.
+    """
 
     def __init__(self, *tables: str, whole_transactions: bool = False) -> None:
         super().__init__(*tables, whole_transactions=whole_transactions)
@@ -34,28 +39,43 @@ class FaultySubscriber(RecordingSubscriber):
         self.seconds = 0.01
         self.hits = 0
         self.released = asyncio.Event()
-        self.refresh_error: Exception | None = None
+        self.refresh_error: BaseException | None = None
+        self.refresh_fault: Fault | None = None
+        self.health: Callable[[], Awaitable[Any]] | None = None
 
     def misbehave(self, fault: Fault, times: int | None = None, seconds: float = 0.01) -> None:
         self.fault, self.times, self.seconds = fault, times, seconds
 
     def behave(self) -> None:
-        self.fault = None
+        self.fault = self.refresh_fault = self.refresh_error = self.health = None
         self.released.set()
 
     async def on_event(self, event: Event[Row]) -> None:
-        fault = self._next_fault()
-        if fault is Fault.FAIL_AFTER_EFFECT:
-            await super().on_event(event)
-            raise RuntimeError("failed after the effect")
-        if fault is not None:
-            await self._commit(fault)
-        await super().on_event(event)
+        await self._around(self._next_fault(), super().on_event(event))
+
+    async def _on_transaction(self, events: Sequence[Event[Row]]) -> None:
+        await self._around(self._next_fault(), super()._on_transaction(events))
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         if self.refresh_error is not None:
             raise self.refresh_error
-        await super().on_refresh(snapshot)
+        await self._around(self.refresh_fault, super().on_refresh(snapshot))
+
+    async def on_health(self) -> bool:
+        if self.health is not None:
+            answer: bool = await self.health()
+            return answer
+        return await super().on_health()
+
+    async def _around(self, fault: Fault | None, effect: Coroutine[None, None, None]) -> None:
+        try:
+            if fault is not None and fault is not Fault.FAIL_AFTER_EFFECT:
+                await self._commit(fault)
+            await effect
+        finally:
+            effect.close()
+        if fault is Fault.FAIL_AFTER_EFFECT:
+            raise RuntimeError("failed after the effect")
 
     def _next_fault(self) -> Fault | None:
         if self.fault is None or self.times == 0:

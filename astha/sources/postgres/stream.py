@@ -175,7 +175,7 @@ class ReplicationStream:
                 generators.fetch_many(self._pgconn), self._pgconn.socket, timeout=_LAST_WORDS_S
             )
             message = "; ".join(
-                result.error_message() for result in results if result.status == pq.ExecStatus.FATAL_ERROR
+                result.get_error_message() for result in results if result.status == pq.ExecStatus.FATAL_ERROR
             )
         except psycopg.Error as error:
             message = str(error)

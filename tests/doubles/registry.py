@@ -1,0 +1,115 @@
+"""A registry small enough to hold in one's head: consumer groups and topics, committed one after another."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar, cast
+
+from astha.events import Commit, Event, Operation, Transaction
+from registry.contract import ConsistentRead, MetadataStore
+from registry.documents import Document
+from registry.errors import Fenced, Unavailable
+from registry.models import ConsumerGroup, DaemonLease, LedgerEntry, Row, Topic
+from registry.position import Position, SequencePlace
+
+R = TypeVar("R", bound=Row)
+
+GROUPS, TOPICS = "consumer_groups", "topics"
+LEASE = DaemonLease("astha", "test", 1, 0, 0)
+
+
+def group(name: str, version: int = 0) -> ConsumerGroup:
+    return ConsumerGroup(name, 0, version)
+
+
+def topic(name: str) -> Topic:
+    return Topic(name, 1, None, Document("{}"), 0, 0)
+
+
+class SmallRegistry:
+    """Every `commit` is one transaction and comes back as a source would bring it. `down` makes every verb fail."""
+
+    def __init__(self) -> None:
+        self.rows: dict[type[Row], dict[tuple[object, ...], Row]] = {ConsumerGroup: {}, Topic: {}}
+        self.last = Position(0)
+        self.step = 10  # between positions
+        self.paper: dict[str, LedgerEntry] = {}
+        self.epoch = 1
+        self.down = False
+        self.invisible = 0  # snapshots to come that do not see the last commit yet
+        self.before_ledger: asyncio.Event | None = None  # writes of the ledger wait for it
+
+    @property
+    def store(self) -> MetadataStore:
+        return cast("MetadataStore", self)
+
+    def commit(self, *rows: Row, removed: Sequence[Row] = (), size: int = 0) -> Transaction:
+        self.last = Position(self.last + self.step)
+        commit = Commit(self.last, self.last, 0)
+        events: list[Event[Row]] = []
+        for row in rows:
+            table, key = self.rows[type(row)], keyed(row)
+            before = table.get(key)
+            table[key] = row
+            operation = Operation.INSERT if before is None else Operation.UPDATE
+            events.append(Event(operation, row, before, commit, len(events)))
+        for row in removed:
+            del self.rows[type(row)][keyed(row)]
+            events.append(Event(Operation.DELETE, row, row, commit, len(events)))
+        commit.count = len(events)
+        return Transaction(commit, events, frozenset(event.table for event in events), size)
+
+    def truncate(self) -> Transaction:
+        self.last = Position(self.last + self.step)
+        self.rows[ConsumerGroup].clear()
+        return Transaction(Commit(self.last, self.last, 0), [], frozenset({GROUPS}), 0, frozenset({GROUPS}))
+
+    # -- what lanes ask of a store ------------------------------------------------------------------------
+
+    async def position(self) -> Position:
+        return self.last
+
+    @asynccontextmanager
+    async def consistent_read(self) -> AsyncIterator[ConsistentRead]:
+        self._answer()
+        seen = self.last
+        if self.invisible:
+            self.invisible -= 1
+            seen = Position(self.last - self.step)
+        yield _Snapshot({kind: list(rows.values()) for kind, rows in self.rows.items()}, seen)
+
+    async def read_ledger(self) -> list[LedgerEntry]:
+        self._answer()
+        return list(self.paper.values())
+
+    async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
+        self._answer()
+        if self.before_ledger is not None:
+            await self.before_ledger.wait()
+        if lease.epoch != self.epoch:
+            raise Fenced("another epoch")
+        self.paper.update((entry.component, entry) for entry in entries)
+
+    def _answer(self) -> None:
+        if self.down:
+            raise Unavailable("the registry is down")
+
+
+class _Snapshot:
+    def __init__(self, rows: dict[type[Row], list[Row]], last: Position) -> None:
+        self._rows = rows
+        self.place = SequencePlace(last)
+
+    async def count(self, kind: type[Row]) -> int:
+        return len(self._rows[kind])
+
+    async def rows(self, kind: type[R], *, page: int = 1_000) -> AsyncIterator[list[R]]:
+        rows = cast("list[R]", self._rows[kind])
+        for start in range(0, len(rows), page):
+            yield rows[start : start + page]
+
+
+def keyed(row: Row) -> tuple[object, ...]:
+    return tuple(getattr(row, name) for name in row.key)

@@ -1,0 +1,93 @@
+"""A daemon in a process of its own, so that it can be killed. ``python -m tests.faults.daemon_process`` and JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from astha.clock import SystemLoopClock
+from astha.daemon import Component, Daemon, DaemonSettings
+from astha.leadership import Leadership, LeaseSettings
+from astha.sources.contract import Source
+from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
+from astha.sources.sqlite import SqliteSource, TailSettings
+from astha.subscribers.policy import LanePolicy
+from registry.contract import MetadataStore
+from registry.errors import Unavailable
+from registry.models import PUBLISHED
+from registry.opening import open_store
+from tests.faults.diary import Diary, Mood
+
+EVERYTHING = frozenset(kind.table for kind in PUBLISHED)
+STREAMS = frozenset({"topics", "partitions", "consumer_groups", "consumer_offsets"})
+
+QUICK = LanePolicy(
+    backoff_initial_s=0.005, backoff_max_s=0.1, delivery_timeout_s=0.5, breaker_failures=10, breaker_reset_s=0.2,
+    health_interval_s=0.5, health_timeout_s=1.0, drain_timeout_s=0.3, refresh_timeout_s=20.0,
+)  # fmt: skip
+COMPONENTS: dict[str, tuple[frozenset[str], bool, LanePolicy]] = {
+    "whole": (EVERYTHING, True, QUICK),
+    "single": (STREAMS, False, QUICK),
+    "small": (EVERYTHING, True, QUICK.model_copy(update={"max_events": 60})),
+    "groups": (frozenset({"consumer_groups"}), True, QUICK),
+}
+
+
+class Order(msgspec.Struct):
+    """What the test wants of the process."""
+
+    url: str
+    stream_url: str  # by way of a proxy, perhaps
+    directory: str
+    seed: str
+    trouble: float = 0.05
+    holder: str = "oracle"
+    lease_s: float = 2.0
+
+
+def make_source(order: Order, store: MetadataStore, clock: SystemLoopClock) -> Source:
+    if order.url.startswith("sqlite"):
+        return SqliteSource(order.url, store, settings=TailSettings(trim_every_s=0.05))
+    settings = PostgresSourceSettings(
+        slot="oracle", status_interval_s=0.2, slot_check_interval_s=0.5, silence_limit_s=1.5, connect_timeout_s=3.0,
+        reconnect_initial_s=0.02, reconnect_max_s=0.5, transaction_limit_events=400,
+    )  # fmt: skip
+    return PostgresSource(order.stream_url, store, settings, clock)
+
+
+async def patiently(url: str) -> MetadataStore:
+    while True:
+        try:
+            return await open_store(url)
+        except Unavailable:
+            await asyncio.sleep(0.05)
+
+
+async def main(order: Order) -> None:
+    clock = SystemLoopClock()
+    directory = Path(order.directory)
+    store = await patiently(order.url)
+    components = [
+        Component(name, Diary(directory / f"{name}.db", tables, Mood(order.seed + name, directory, order.trouble),
+                              whole=whole), policy)
+        for name, (tables, whole, policy) in COMPONENTS.items()
+    ]  # fmt: skip
+    leadership = Leadership(store, LeaseSettings(ttl_s=order.lease_s), order.holder, clock)
+    settings = DaemonSettings(ledger_interval_s=0.05, shutdown_timeout_s=3.0)
+    daemon = Daemon(store, make_source(order, store, clock), components, leadership, settings, clock)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)
+    (directory / "ready").touch()
+    try:
+        await daemon.run()
+    finally:
+        await store.close()
+
+
+if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Order)))

@@ -1,0 +1,229 @@
+"""The oracle: writers at random, components and machinery failing at random, and in the end the database is right.
+
+After quiet every component's rows equal the database's own, and none of them has ever seen an order violated, a
+transaction split, an event that a refresh contained, or one missing after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import psycopg
+
+from registry.contract import MetadataStore
+from registry.embedded import EmbeddedPostgres
+from registry.opening import open_store
+from tests.doubles.proxy import PostgresProxy
+from tests.faults.daemon_process import COMPONENTS, Order
+from tests.faults.diary import KINDS, Reading, spelled
+from tests.faults.writers import Writer
+from tests.waiting import eventually
+
+SETTLE_S = 120.0
+
+
+class Trouble(Protocol):
+    async def strike(self) -> str: ...
+
+
+class Process:
+    """The daemon, one incarnation after another."""
+
+    def __init__(self, order: Order, seed: str) -> None:
+        self._order = order
+        self._seed = seed
+        self.incarnation = 0
+        self.log = Path(order.directory) / "daemon.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.incarnation += 1
+        order = msgspec.structs.replace(self._order, seed=f"{self._seed} {self.incarnation} ")
+        self._ready().unlink(missing_ok=True)
+        spelt = msgspec.json.encode(order).decode()
+        command = [sys.executable, "-W", "error", "-m", "tests.faults.daemon_process", spelt]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(command, stderr=log, stdout=log)
+
+    def _ready(self) -> Path:
+        return Path(self._order.directory) / "ready"
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def freeze(self, on: bool) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP if on else signal.SIGCONT)
+
+    async def stop(self) -> None:
+        """Gracefully; it must be able to."""
+        assert self._process is not None
+        await eventually(self._ready().exists, "a process that listens to signals", SETTLE_S)
+        self._process.terminate()
+        code = await asyncio.to_thread(self._process.wait, 60)
+        assert code == 0, f"the daemon ended with {code}: {self.tail()}"
+
+    def require_alive(self) -> None:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the daemon ended by itself: {self.tail()}"
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-6_000:]
+
+
+class Oracle:
+    def __init__(self, url: str, stream_url: str, directory: Path, seed: str, troubles: dict[str, int]) -> None:
+        self.url = url
+        self.directory = directory
+        self.random = random.Random(seed)
+        self.seed = seed
+        self.process = Process(Order(url, stream_url, str(directory), seed), seed)
+        self.troubles = troubles  # name -> weight
+        self.server: EmbeddedPostgres | None = None
+        self.proxy: PostgresProxy | None = None
+        self.struck: Counter[str] = Counter()
+
+    async def run(self, seconds: float, *, writers: int = 3, pause_s: float = 0.01, rest_s: float = 2.0) -> None:
+        over = asyncio.Event()
+        people = [Writer(self.url, f"{self.seed} writer {number}") for number in range(writers)]
+        writing = [asyncio.create_task(person.run(over, pause_s)) for person in people]
+        self.process.start()
+        end = time.monotonic() + seconds
+        try:
+            while time.monotonic() < end:
+                await asyncio.sleep(self.random.uniform(0.2, rest_s))
+                (name,) = self.random.choices(list(self.troubles), list(self.troubles.values()))
+                await self._strike(name)
+                self.struck[name] += 1
+                self.require_no_violation()
+            over.set()
+            await asyncio.gather(*writing)
+            (self.directory / "calm").touch()
+            await self.require_agreement()
+            self.process.require_alive()
+            await self.process.stop()
+            self.process.start()
+            await self.require_agreement()
+            await self.process.stop()
+        except BaseException:
+            print(self.process.tail())  # noqa: T201
+            raise
+        finally:
+            over.set()
+            await asyncio.gather(*writing, return_exceptions=True)
+            self.process.kill()
+        counts = {name: self._reading(name).counts() for name in COMPONENTS}
+        print(f"writes {sum(p.done for p in people)}, troubles {dict(self.struck)}, seen {counts}")  # noqa: T201
+
+    def require_no_violation(self) -> None:
+        for name in COMPONENTS:
+            if (self.directory / f"{name}.db").exists():
+                violations = self._reading(name).violations()
+                assert not violations, f"seed {self.seed!r}: {name} saw {len(violations)}: " + "\n".join(violations[:5])
+
+    async def require_agreement(self) -> None:
+        """Every component's rows are the database's. Then also nobody has complained."""
+        store = await open_store(self.url)
+        try:
+            for name, (tables, _, _) in COMPONENTS.items():
+                wanted = await contents(store, sorted(tables))
+                await eventually(
+                    lambda name=name, wanted=wanted: self._agrees(name, wanted),  # type: ignore[misc]
+                    f"seed {self.seed!r}: the rows of {name} as in the database",
+                    SETTLE_S,
+                )
+        finally:
+            await store.close()
+        self.require_no_violation()
+
+    async def _agrees(self, name: str, wanted: set[tuple[str, str, str]]) -> bool:
+        await asyncio.sleep(0.1)
+        self.process.require_alive()
+        return (self.directory / f"{name}.db").exists() and self._reading(name).rows() == wanted
+
+    def _reading(self, name: str) -> Reading:
+        return Reading(self.directory / f"{name}.db")
+
+    async def _strike(self, name: str) -> None:
+        strikes: dict[str, Callable[[], Awaitable[None]]] = {
+            "kill": self._kill, "stop": self._stop, "freeze": self._freeze, "server": self._restart_server,
+            "cut": self._cut, "deaf": self._deafen, "slot": self._drop_slot, "rest": self._rest,
+        }  # fmt: skip
+        self.process.require_alive()
+        await strikes[name]()
+
+    async def _rest(self) -> None:
+        await asyncio.sleep(1.0)
+
+    async def _kill(self) -> None:
+        self.process.kill()
+        self.process.start()
+
+    async def _stop(self) -> None:
+        await self.process.stop()
+        self.process.start()
+
+    async def _freeze(self) -> None:
+        """Shorter or longer than the lease."""
+        self.process.freeze(True)
+        await asyncio.sleep(self.random.choice([0.3, 3.0]))
+        self.process.freeze(False)
+
+    async def _restart_server(self) -> None:
+        assert self.server is not None
+        await asyncio.to_thread(self.server.kill)
+        await asyncio.sleep(self.random.choice([0.0, 0.5]))
+        await asyncio.to_thread(self.server.start)
+
+    async def _cut(self) -> None:
+        assert self.proxy is not None
+        self.proxy.cut()
+
+    async def _deafen(self) -> None:
+        assert self.proxy is not None
+        self.proxy.go_deaf()
+        await asyncio.sleep(self.random.choice([0.3, 2.5]))
+        self.proxy.listen()
+
+    async def _drop_slot(self) -> None:
+        await asyncio.to_thread(drop_slot, self.url, "oracle")
+
+
+def drop_slot(url: str, slot: str) -> None:
+    """Also while somebody reads it."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for _ in range(200):
+            try:
+                connection.execute(
+                    "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots "
+                    "WHERE slot_name = %s AND active_pid IS NOT NULL",
+                    [slot],
+                )
+                connection.execute(
+                    "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s", [slot]
+                )
+                return
+            except psycopg.errors.ObjectInUse:
+                time.sleep(0.01)
+    raise AssertionError(f"slot {slot} could not be dropped")
+
+
+async def contents(store: MetadataStore, tables: Sequence[str]) -> set[tuple[str, str, str]]:
+    found = set()
+    async with store.consistent_read() as snapshot:
+        for table in tables:
+            async for page in snapshot.rows(KINDS[table]):
+                found |= {(table, *spelled(row)) for row in page}
+    return found
