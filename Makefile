@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick lint format docs demo bench lock clean
+.PHONY: help setup test quick faults lint format docs demo bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -47,6 +47,9 @@ test: setup ## all tests on SQLite and PostgreSQL, the quick ones first
 
 quick: setup ## the quick tests
 	$(RUN) -m pytest -q -m "not slow"
+
+faults: setup ## the oracle: random writers and faults (SEED=... MINUTES=... to repeat a run or to run longer)
+	SEED="$(SEED)" MINUTES="$(or $(MINUTES),5)" $(RUN) -m pytest -s tests/faults
 
 lint: setup ## style, types, direction of imports
 	$(RUN) -m ruff check
