@@ -30,6 +30,7 @@ Answer: TypeAlias = dict[str, Any]
 
 BASE, SLOT = "base", "measured"
 RATE = 500  # commits a second, for latency
+WARM_UP_S = 1  # of commits that don't count
 _INSERT = """
     INSERT INTO segments (topic, partition_id, base_offset, end_offset, record_count, size_bytes, s3_bucket, s3_key,
                           byte_offset, created_at)
@@ -65,6 +66,11 @@ class Bench:
                 self.written += transaction
                 writer.commit()
         self.admin.execute("CHECKPOINT")
+
+    def forget(self) -> None:
+        """Slots that are copied from now on start here."""
+        self.admin.execute("SELECT pg_drop_replication_slot(%s)", [self.base])
+        self.admin.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [self.base])
 
     @contextmanager
     def fresh_slot(self) -> Iterator[str]:
@@ -136,7 +142,7 @@ def _last_answer(output: str) -> Answer:
 def rates(report: Report, server: EmbeddedPostgres) -> None:
     goals = {(1_000, "tcp"): 1.0, (1_000, "unix"): 0.6, (1, "tcp"): 1.0, (1, "unix"): 0.9}
     grown: list[float] = []
-    for size, rows in ((1_000, report.pick(300_000, 60_000)), (1, report.pick(60_000, 10_000))):
+    for size, rows in ((1_000, report.pick(300_000, 100_000)), (1, report.pick(60_000, 20_000))):
         bench = Bench(server, f"rate{size}")
         bench.write(rows, size)
         for transport in ("tcp", "unix"):
@@ -162,20 +168,20 @@ def rates(report: Report, server: EmbeddedPostgres) -> None:
 async def latencies(report: Report, bench: Bench, **job: Any) -> Answer:
     """Commits at a steady pace while a child reads; what it saw."""
     seconds = report.pick(12, 4)
+    bench.forget()
     with bench.fresh_slot() as slot:
         child = _child(Job(url=bench.url(), store_url=bench.url(), slot=slot, **job))
         assert child.stdout is not None
         await asyncio.to_thread(child.stdout.readline)
         async with await psycopg.AsyncConnection.connect(bench.url(), autocommit=True) as writer:
             begun = time.perf_counter()
-            for number in range(seconds * RATE):
+            for number in range((WARM_UP_S + seconds) * RATE):
                 await asyncio.sleep(max(0.0, begun + number / RATE - time.perf_counter()))
                 await writer.execute(_INSERT, [bench.written, bench.written])
                 bench.written += 1
         await asyncio.sleep(0.5)
         output, _ = await asyncio.to_thread(child.communicate)
     (answer,) = [_last_answer(output)]
-    # The slot is copied from an old one: what came before our own commits does not count.
     answer["late_ms"] = sorted(late / 1000 for late in answer["late_us"][-seconds * RATE :])
     return answer
 
