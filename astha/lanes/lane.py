@@ -291,7 +291,7 @@ class Lane:
             if not await self._health.ask():
                 self.break_out(f"not healthy before its refresh: {self._health.reason}")
                 return
-            # Were the refresh done and a crash found the position of before it, events that it contained would follow it.
+            # If a crash found the position of before the refresh, events that it contained would follow it.
             await self._around.indebted(self.name)
             start = self._start_collecting()
             try:
