@@ -239,11 +239,15 @@ def test_what_is_not_pgoutput_is_a_decode_error(messages: list[bytes]) -> None:
         feed(messages, into)
 
 
+FEW = (Topic, TableFile)  # between them they have every type of column; compiling decoders takes most of the time
+FEW_RELATIONS = [pg.relation(OIDS[kind], kind.table, pg.columns_of(kind)) for kind in FEW]
+
+
 def real_messages() -> list[bytes]:
-    inserts = [pg.insert(OIDS[type(row)], pg.values_of(row)) for row in extreme_rows()]
+    inserts = [pg.insert(OIDS[type(row)], pg.values_of(row)) for row in extreme_rows() if type(row) in FEW]
     changes = [pg.update(OIDS[Topic], pg.values_of(TOPIC), pg.values_of(TOPIC, {"config": pg.Unchanged()}))]
     changes += [pg.delete(OIDS[Topic], pg.values_of(TOPIC)), pg.truncate(OIDS[Topic])]
-    return [*RELATIONS, pg.begin(1), *inserts, *changes, pg.commit()]
+    return [*FEW_RELATIONS, pg.begin(1), *inserts, *changes, pg.commit()]
 
 
 REAL = real_messages()
@@ -256,14 +260,13 @@ def survives(messages: list[bytes]) -> None:
             into.feed(message)
         except AsthaError:
             into = decoder()
-            for relation in RELATIONS:
-                into.feed(relation)
+            feed(FEW_RELATIONS, into)
 
 
 @given(st.lists(st.one_of(st.binary(max_size=200), st.sampled_from(REAL)), max_size=20))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_random_bytes_give_an_error_of_ours_or_nothing(messages: list[bytes]) -> None:
-    survives([*RELATIONS, *messages])
+    survives([*FEW_RELATIONS, *messages])
 
 
 @st.composite
@@ -284,6 +287,6 @@ def mutated(draw: Any) -> bytes:
 
 
 @given(st.lists(mutated(), min_size=1, max_size=8))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_real_messages_gone_bad_give_an_error_of_ours_or_a_result(messages: list[bytes]) -> None:
-    survives([*RELATIONS, pg.begin(1), *messages, pg.commit()])
+    survives([*FEW_RELATIONS, pg.begin(1), *messages, pg.commit()])
