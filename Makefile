@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick lint format demo bench lock clean
+.PHONY: help setup test quick faults lint format docs demo bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,6 +48,9 @@ test: setup ## all tests on SQLite and PostgreSQL, the quick ones first
 quick: setup ## the quick tests
 	$(RUN) -m pytest -q -m "not slow"
 
+faults: setup ## the oracle: random writers and faults (SEED=... MINUTES=... to repeat a run or to run longer)
+	SEED="$(SEED)" MINUTES="$(or $(MINUTES),5)" $(RUN) -m pytest -s tests/faults
+
 lint: setup ## style, types, direction of imports
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
@@ -58,8 +61,11 @@ format: setup ## put the code into the house's format
 	$(RUN) -m ruff check --fix --quiet
 	$(RUN) -m ruff format
 
+docs: setup ## write docs/settings.md anew from the models
+	@$(RUN) -m astha.cli settings --markdown > docs/settings.md
+
 demo: setup ## see it at work on SQLite and on a PostgreSQL of its own (ARGS="--segments 100000" for less)
-	@$(RUN) -m demo $(ARGS)
+	@$(RUN) -m deploy.demo $(ARGS)
 
 bench: setup ## all benchmarks, one after the other (ARGS="--quick" for a short run)
 	@$(RUN) -m benchmarks $(ARGS)

@@ -6,7 +6,7 @@ source -> router -> lanes -> components,   ledger -> source
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 
 import msgspec
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.errors import Fenced, SourceError
+from astha.events import Transaction
 from astha.lanes.lane import Lane, LaneState, Surroundings
 from astha.lanes.ledger import Ledger
 from astha.lanes.service import Service
@@ -79,6 +80,7 @@ class Daemon:
         self._received = Position(0)
         self._streaming = asyncio.Event()
         self._services = [Service(each.name, each.subscriber, each.policy, clock) for each in components]
+        self.taps: list[Callable[[Sequence[Transaction]], None]] = []  # who watches what passes; must not wait or fail
         self._make_lanes()
 
     def _make_lanes(self) -> None:
@@ -100,6 +102,15 @@ class Daemon:
     @property
     def by_name(self) -> Mapping[str, Lane]:
         return {lane.name: lane for lane in self.lanes}
+
+    @property
+    def received(self) -> Position:
+        """How far the stream has come."""
+        return self._received
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping.is_set()
 
     def stop(self) -> None:
         """Ask for a graceful end: what waits is delivered, within the limit."""
@@ -195,6 +206,8 @@ class Daemon:
             case _:
                 self._received = max(self._received, batch[-1].position)
                 self.router.route(batch)
+                for tap in self.taps:
+                    tap(batch)
 
     async def _keep_ledger(self) -> None:
         while True:
@@ -209,15 +222,15 @@ class Daemon:
                 sleeping.cancel()
                 changed.cancel()
 
-    async def _write_ledger(self) -> None:
+    async def _write_ledger(self, *, last: bool = False) -> None:
         async with asyncio.timeout(_LEDGER_WITHIN_S):
-            position = await self.ledger.write(self.lanes, self._received, self.leadership.lease)
+            position = await self.ledger.write(self.lanes, self._received, self.leadership.lease, last=last)
         self.source.acknowledge(position)
 
-    async def _try_ledger(self) -> bool:
+    async def _try_ledger(self, *, last: bool = False) -> bool:
         """False if it could not be written now. Fenced if it never can."""
         try:
-            await self._write_ledger()
+            await self._write_ledger(last=last)
         except RegistryFenced:
             raise
         except (RegistryError, TimeoutError) as error:
@@ -232,7 +245,7 @@ class Daemon:
 
     async def _write_last(self) -> None:
         try:
-            await self._try_ledger()
+            await self._try_ledger(last=True)
         except (Fenced, RegistryFenced) as error:
             log.warning("the ledger was not written at the end; what it lacks comes again", error=str(error))
 

@@ -2,6 +2,7 @@
 
 AsthaError
 |-- ConfigError        settings or subscriptions are wrong        -> fix the named line, start again
+|-- AddressTaken       somebody else listens there                -> stop them, or choose another port
 |-- SourceError        the stream of changes can't go on
 |   |-- SourceLost     connection gone, server restarting         -> reconnect with backoff, nothing is lost
 |   |   `-- SlotInUse  somebody else reads our slot               -> wait; if it is a daemon of the past, end it
@@ -16,6 +17,7 @@ AsthaError
 from __future__ import annotations
 
 __all__ = [
+    "AddressTaken",
     "AsthaError",
     "ConfigError",
     "DecodeError",
@@ -35,6 +37,10 @@ class AsthaError(Exception):
 
 
 class ConfigError(AsthaError):
+    pass
+
+
+class AddressTaken(AsthaError):
     pass
 
 

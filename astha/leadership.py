@@ -27,7 +27,7 @@ class LeaseSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field("astha", description="Daemons with the same name take turns.")
-    ttl_s: float = Field(10.0, gt=0.2, description="How long a dead leader blocks the next one.")
+    ttl_s: float = Field(3.0, gt=0.2, description="How long a dead leader blocks the next one.")
 
 
 class Leadership:

@@ -12,7 +12,7 @@ import psycopg
 
 from benchmarks.registries import RECORDS, SEGMENTS_EACH, fill_topics, new_registry, rows_of
 from benchmarks.report import Report, percentile
-from registry.caching import CachedStore
+from registry.cache.store import CachedStore
 from registry.contract import MetadataStore
 from registry.embedded import EmbeddedPostgres
 

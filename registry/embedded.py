@@ -91,6 +91,7 @@ class EmbeddedPostgres:
     def __init__(self, directory: Path | None = None, settings: Mapping[str, str | int] | None = None) -> None:
         self.bin = find_binaries()
         self._account = _unprivileged_account()
+        self.bin = find_binaries()
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="astha-postgres-"))
         self._settings = {**_SERVER_SETTINGS, **(settings or {})}
@@ -146,10 +147,20 @@ class EmbeddedPostgres:
     def kill(self) -> None:
         """Crash the server: no checkpoint, no goodbye. ``start`` recovers it on the same port."""
         process, self._process = self._process, None
-        if process is not None:
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGSTOP)  # so that it starts no more while we look
+        # Each backend leads a process group of its own, and a busy one outlives its postmaster by as long as its
+        # statement runs; until then the data directory can't be started again.
+        backends = list(_children(process.pid))
+        for pid in (process.pid, *backends):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        deadline = time.monotonic() + _SHUTDOWN_LIMIT_S
+        while any(_alive(pid) for pid in backends) and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def __enter__(self) -> EmbeddedPostgres:
         try:
@@ -173,10 +184,16 @@ class EmbeddedPostgres:
         """A dropped user can't enter a 0700 home: bring the programs to where the data is."""
         if self._account is None or _enterable_by_others(self.bin):
             return
-        copy = self.directory / "programs"
+        copy, install = self.directory / "programs", self.bin.resolve().parent
         if not copy.exists():
-            shutil.copytree(self.bin.parent, copy, symlinks=True)
-        self.bin = copy / "bin"
+            shutil.copytree(install, copy / install.parent.name / install.name, symlinks=True)
+            # Where a wheel's programs look for the libraries that came with it.
+            libraries = install.parent.with_name(f"{install.parent.name}.libs")
+            if libraries.is_dir():
+                shutil.copytree(libraries, copy / libraries.name, symlinks=True)
+            for path in (copy, *copy.rglob("*")):
+                os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
+        self.bin = copy / install.parent.name / install.name / self.bin.name
 
     def _initialise(self) -> None:
         command = [str(self.bin / "initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust"]
@@ -222,6 +239,21 @@ def _unprivileged_account() -> pwd.struct_passwd | None:
 
 def _enterable_by_others(directory: Path) -> bool:
     return all(path.stat().st_mode & 0o001 for path in (directory, *directory.parents))
+
+
+def _children(pid: int) -> Iterator[int]:
+    """By /proc, so on Linux only: elsewhere a busy backend has to notice by itself."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
+                yield int(status.parent.name)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _free_port() -> int:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
+import time
 from pathlib import Path
 
 import msgspec
 from sqlalchemy import URL, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
@@ -50,8 +52,8 @@ def parse_url(text: str) -> URL:
 
 def shown(url: URL) -> str:
     """For messages and logs: without the password, in whichever of libpq's ways it is given."""
-    secrets = {name: "***" for name in url.query if "password" in name}
-    return url.update_query_dict(secrets).render_as_string(hide_password=True)
+    secrets = [name for name in url.query if "password" in name]
+    return url.difference_update_query(secrets).render_as_string(hide_password=True)
 
 
 def sync_engine(url: URL, settings: StoreSettings) -> Engine:
@@ -100,14 +102,27 @@ def _with_pragmas(engine: Engine, settings: StoreSettings) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
-        # The wait comes first: switching to WAL may have to wait for another process.
         cursor.execute(f"PRAGMA busy_timeout = {int(settings.busy_timeout_s * 1000)}")
-        cursor.execute("PRAGMA journal_mode = WAL")
+        _switch_to_wal(cursor, settings.busy_timeout_s)
         cursor.execute("PRAGMA synchronous = FULL")  # what is acknowledged survives a power cut
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()
 
     return engine
+
+
+def _switch_to_wal(cursor: DBAPICursor, limit_s: float) -> None:
+    """The one thing that SQLite's busy timeout does not wait for, when two processes open a new file together."""
+    deadline = time.monotonic() + limit_s
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+        else:
+            return
 
 
 def _giving_up_cleanly(engine: Engine) -> None:
@@ -127,12 +142,17 @@ def _giving_up_cleanly(engine: Engine) -> None:
 def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: float) -> dict[str, str | int]:
     wanted = f"-c statement_timeout={int(statement_timeout_s * 1000)}"
     given = url.query.get("options")
-    options: dict[str, str | int] = {"options": f"{given} {wanted}" if given else wanted}
-    if "application_name" not in url.query:
-        options["application_name"] = "astha"
-    if "connect_timeout" not in url.query:
-        options["connect_timeout"] = settings.connect_timeout_s
-    return options
+    defaults: dict[str, str | int] = {
+        "application_name": "astha",
+        "connect_timeout": settings.connect_timeout_s,
+        # A host that has gone silent is noticed: statement_timeout is the server's, and the server is gone.
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
+    options = {name: value for name, value in defaults.items() if name not in url.query}
+    return {**options, "options": f"{given} {wanted}" if given else wanted}
 
 
 def _as_text(value: str | bytes) -> str:

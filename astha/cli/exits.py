@@ -8,6 +8,9 @@ from typing import IO, Any
 
 import click
 
+from astha.client import NoDaemon
+from astha.concealment import NOTHING, Concealment
+from astha.errors import AddressTaken, AsthaError, ConfigError, SourceLost
 from registry.errors import Invalid, RegistryError, Unavailable
 
 TRACEBACK_SETTING = "ASTHA_TRACEBACK"
@@ -25,9 +28,9 @@ class Exit(IntEnum):
 LEGEND = f"""\b
 Exit codes:
   {Exit.OK:<3} done, and all is well
-  {Exit.PROBLEM:<3} a problem was found: a schema that is not current, a target that is not empty
-  {Exit.USAGE:<3} wrong usage or bad input: correct the command
-  {Exit.UNAVAILABLE:<3} the registry does not answer: try again later
+  {Exit.PROBLEM:<3} a problem was found: a schema that is not current, a component that is broken, a refusal
+  {Exit.USAGE:<3} wrong usage, settings, subscriptions or input: correct them
+  {Exit.UNAVAILABLE:<3} the registry or the daemon does not answer, or could not be checked: try again later
   {Exit.INTERNAL:<3} a fault of Astha itself: set {TRACEBACK_SETTING}=1 to see where, and report it
   {Exit.INTERRUPTED:<3} interrupted"""
 
@@ -43,23 +46,23 @@ class Failure(click.ClickException):
         click.echo(f"astha: {self.message}", file=file, err=file is None)
 
 
-def failure_of(error: BaseException) -> Failure:
+def failure_of(error: BaseException, conceal: Concealment = NOTHING) -> Failure:
     """The line and the code for anything that a command let through."""
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", Exit.INTERRUPTED)
-    if isinstance(error, RegistryError):
-        return Failure(str(error), _code_of(error))
+    if isinstance(error, (RegistryError, AsthaError)):
+        return Failure(conceal(str(error)), _code_of(error))
     if os.environ.get(TRACEBACK_SETTING):
         raise error
     where = f"set {TRACEBACK_SETTING}=1 to see where"
-    return Failure(f"internal error: {type(error).__name__}: {error} ({where})", Exit.INTERNAL)
+    return Failure(conceal(f"internal error: {type(error).__name__}: {error} ({where})"), Exit.INTERNAL)
 
 
-def _code_of(error: RegistryError) -> Exit:
+def _code_of(error: RegistryError | AsthaError) -> Exit:
     match error:
-        case Invalid():
+        case Invalid() | ConfigError():
             return Exit.USAGE
-        case Unavailable():
+        case Unavailable() | SourceLost() | AddressTaken() | NoDaemon():
             return Exit.UNAVAILABLE
         case _:
             return Exit.PROBLEM

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
 import click
 
-DEFAULT_REGISTRY = "sqlite:///registry.db"
+from astha.cli.exits import failure_of
+from astha.concealment import NOTHING
+from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_REGISTRY_HELP = "The registry: sqlite:///file.db, sqlite:////absolute/file.db or postgresql://user@host/database."
+
+
+def _registry_url(_context: click.Context, _option: click.Parameter, url: str | None) -> str:
+    return url if url is not None else load_settings().registry.url.get_secret_value()
+
 
 registry_option = click.option(
     "--registry",
@@ -12,9 +29,100 @@ registry_option = click.option(
     metavar="URL",
     envvar="ASTHA_REGISTRY",
     show_envvar=True,
-    default=DEFAULT_REGISTRY,
-    show_default=f"{DEFAULT_REGISTRY}, a file in the working directory",
-    help="The registry: sqlite:///file.db, sqlite:////absolute/file.db or postgresql://user@host/database.",
+    callback=_registry_url,
+    show_default=f"registry.url of the settings: {DEFAULT_REGISTRY}, a file in the working directory",
+    help=_REGISTRY_HELP,
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object, for machines.")
+
+_SETTINGS_OPTIONS = (
+    click.option(
+        "--config",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The file of settings.  [env var: ASTHA_CONFIG]",
+    ),
+    click.option("--registry", "registry_url", metavar="URL", help=_REGISTRY_HELP),
+    click.option(
+        "--subscriptions",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="The file that says who gets what.",
+    ),
+    click.option(
+        "--set",
+        "assignments",
+        metavar="NAME=VALUE",
+        multiple=True,
+        help="Any setting, such as server.port=9187; `astha settings` lists them. Not for secrets.",
+    ),
+)
+
+
+def settings_options(command: Callable[..., T]) -> Callable[..., T]:
+    """The command gets `reload`, which reads all settings now and whenever it is called again."""
+
+    @wraps(command)
+    def with_settings(
+        *args: Any,
+        config: Path | None,
+        registry_url: str | None,
+        subscriptions: Path | None,
+        assignments: tuple[str, ...],
+        **options: Any,
+    ) -> T:
+        flags = _flags(assignments)
+        if registry_url is not None:
+            flags.setdefault("registry", {})["url"] = registry_url
+        if subscriptions is not None:
+            flags["subscriptions"] = str(subscriptions)
+
+        conceal = NOTHING
+
+        def reload() -> Settings:
+            nonlocal conceal
+            settings = load_settings(config, flags)
+            conceal = settings.concealment()
+            return settings
+
+        try:
+            return command(*args, reload=reload, **options)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:  # with what is known to be secret, before others show it
+            raise failure_of(error, conceal) from error
+
+    for option in reversed(_SETTINGS_OPTIONS):
+        with_settings = option(with_settings)
+    return with_settings
+
+
+def _flags(assignments: tuple[str, ...]) -> dict[str, Any]:
+    flags: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        *groups, last = name.strip().split(".")
+        if not equals or not last:
+            raise click.BadParameter(f"{name!r}: write NAME=VALUE", param_hint="--set")
+        under = flags
+        for group in groups:
+            under = under.setdefault(group, {})
+        under[last] = value
+    return flags
+
+
+_SERVER_OPTIONS = (
+    click.option(
+        "--server", "server_url", metavar="URL", help="The daemon's address; else server.host and server.port."
+    ),
+    click.option(
+        "--token-file",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="Holds the daemon's token; else server.token.",
+    ),
+)
+
+
+def server_options(command: Callable[P, T]) -> Callable[P, T]:
+    for option in reversed(_SERVER_OPTIONS):
+        command = option(command)
+    return command

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import click
 
 from astha.cli.exits import LEGEND, failure_of
 from astha.cli.plugins import PluggableGroup
-from astha.cli.registry import registry_commands
+
+_OWN = {
+    "check": "astha.cli.check:check_command",
+    "pause": "astha.cli.control:pause_command",
+    "refresh": "astha.cli.control:refresh_command",
+    "registry": "astha.cli.registry:registry_commands",
+    "resume": "astha.cli.control:resume_command",
+    "run": "astha.cli.run:run_command",
+    "settings": "astha.cli.settings:settings_command",
+    "status": "astha.cli.control:status_command",
+    "subscriptions": "astha.cli.subscriptions:subscriptions_command",
+    "tail": "astha.cli.tail:tail_command",
+}
+"""Loaded when they are needed: asking a daemon for its status should not wait for everything that a daemon is."""
 
 
 class Root(PluggableGroup):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*_OWN, *super().list_commands(ctx)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _OWN and cmd_name not in self.commands:
+            module, _, attribute = _OWN[cmd_name].partition(":")
+            self.add_command(getattr(import_module(module), attribute), cmd_name)
+        return super().get_command(ctx, cmd_name)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -29,6 +52,3 @@ def main() -> None:
     Astha keeps a registry of streams and lake tables, and pushes every committed change of it, in order, to the
     components that do the work.
     """
-
-
-main.add_command(registry_commands)

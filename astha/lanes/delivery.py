@@ -101,6 +101,11 @@ class Delivery:
         self.out_of_breath = False  # has more to do at once, but lets others go first
         self._turn_ends = 0.0
 
+    @property
+    def by_event(self) -> bool:
+        """Transactions that wait may be handed over as one: the subscriber does not see where one ends."""
+        return self._on_transaction is None
+
     async def deliver(self, transaction: Transaction) -> None:
         """All events of it, in order. Raises Dropped for an event that can't be delivered, Abandoned if the lane was
         left meanwhile.

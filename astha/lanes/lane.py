@@ -39,6 +39,12 @@ _SNAPSHOT_WITHIN_S = 90.0
 """A registry that has not begun a snapshot by then has stopped answering; its own statement timeout is shorter."""
 
 
+_QUICK_S = 0.002
+_LONGEST_RUN = 256
+"""Single-event transactions are handed over in runs while the component takes them in no time: progress is then noted
+once a run. A component that takes its time gets them one by one, so that little comes again after a crash."""
+
+
 class LaneState(StrEnum):
     BOOTSTRAPPING = "bootstrapping"
     LIVE = "live"
@@ -79,6 +85,7 @@ class Lane:
         self.policy = policy
         self.state = LaneState.BOOTSTRAPPING
         self.reason: str | None = "never refreshed"
+        self.not_live_since: float | None = around.clock.monotonic()
         self.position = Position(0)  # everything up to here is done
         self.contained: Contained | None = None
         self.counts = LaneCounts()
@@ -93,6 +100,7 @@ class Lane:
         self._anew = False  # another history has begun, where it starts is not known yet
         self._cramped = False  # the refresh under way lost what came meanwhile, for want of room
         self._over = False  # only the end of the lane cancels its worker for good
+        self._run_events = 1  # handed over together; grows while the component is quick
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._begun = False  # a task cancelled before its first step never takes it
@@ -193,6 +201,16 @@ class Lane:
         return self.state is not LaneState.LIVE
 
     @property
+    def calls(self) -> int:
+        """Deliveries made, repeated ones included."""
+        return self._delivery.calls
+
+    @property
+    def failures(self) -> int:
+        """Of those, the ones that failed."""
+        return self._delivery.failures
+
+    @property
     def out_of_breath(self) -> bool:
         """It has more to do at once and only lets others go first: no use in reading more for it now."""
         return self._delivery.out_of_breath
@@ -258,15 +276,18 @@ class Lane:
     async def _deliver(self) -> None:
         queue, delivery = self.queue, self._delivery
         while queue and self.wanted():
-            transaction = queue.first()
-            await delivery.deliver(transaction)
+            run = queue.run(self._run_events) if delivery.by_event else [queue.first()]
+            began = self._clock.monotonic()
+            await delivery.deliver(run[0] if len(run) == 1 else _joined(run))
             if self._ours or self._hurry is not None:
                 self.returned(None)
             if not self.wanted():
                 return  # broken out meanwhile: what waits now is not what we took from
-            queue.done()
-            self.position = transaction.position
-            self._count(transaction)
+            queue.done(len(run))
+            self.position = run[-1].position
+            self._count(run)
+            quick = self._clock.monotonic() - began < _QUICK_S
+            self._run_events = min(self._run_events * 2, _LONGEST_RUN) if quick else 1
         if self.wanted():
             self.position = max(self.position, self._seen)
             await self._woken()
@@ -277,12 +298,19 @@ class Lane:
             self._delivery.rested()
             await self._wake.wait()
 
-    def _count(self, transaction: Transaction) -> None:
+    def _count(self, run: Sequence[Transaction]) -> None:
         counts = self.counts
-        counts.delivered.update(transaction.tally())
-        latency = max(0, self._clock.now_ms() * 1000 - transaction.commit.committed_at)
-        counts.latency_us[latency.bit_length()] += 1
-        counts.latency_sum_us += latency
+        delivered = counts.delivered
+        for transaction in run:
+            if len(transaction.events) == 1:
+                event = transaction.events[0]
+                delivered[event.data.table, event.operation] += 1
+            else:
+                for kind, number in transaction.tally().items():
+                    delivered[kind] += number
+        latency = max(0, self._clock.now_ms() * 1000 - run[0].commit.committed_at)  # of the oldest
+        counts.latency_us[latency.bit_length()] += len(run)
+        counts.latency_sum_us += latency * len(run)
 
     async def _recover(self) -> None:
         """Health, snapshot, `on_refresh`, then what came meanwhile and is not in the snapshot."""
@@ -291,7 +319,7 @@ class Lane:
             if not await self._health.ask():
                 self.break_out(f"not healthy before its refresh: {self._health.reason}")
                 return
-            # If a crash found the position of before the refresh, events that it contained would follow it.
+            # Debts first: a crash that finds the position of before the refresh would bring events that it contained.
             await self._around.indebted(self.name)
             start = self._start_collecting()
             try:
@@ -397,6 +425,10 @@ class Lane:
             return
         level = log.info if state in (LaneState.LIVE, LaneState.BOOTSTRAPPING) else log.warning
         level("component is " + state, component=self.name, was=str(self.state), reason=reason)
+        if state is LaneState.LIVE:
+            self.not_live_since = None
+        elif self.state is LaneState.LIVE:
+            self.not_live_since = self._clock.monotonic()
         self.state, self.reason = state, reason
         self._wake.set()
         self._around.changed()
@@ -474,3 +506,8 @@ class Lane:
         _, pending = await asyncio.wait({worker}, timeout=self.policy.drain_timeout_s)
         if pending:
             log.error("component has not come back from its call; left behind", component=self.name)
+
+
+def _joined(run: Sequence[Transaction]) -> Transaction:
+    events = [event for transaction in run for event in transaction.events]
+    return msgspec.structs.replace(run[-1], events=events, _tally=None)

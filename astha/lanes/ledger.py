@@ -33,6 +33,7 @@ class Ledger:
         self._store = store
         self._clock = clock
         self._written: dict[str, LedgerEntry] = {}
+        self._calls: dict[str, int] = {}  # of each lane, when its page was written
         self._members: set[str] = set()  # lanes whose position counts
         self._histories = 1
         self._one_writer = asyncio.Lock()  # or an older page could be written over a newer one
@@ -69,8 +70,10 @@ class Ledger:
         for lane in lanes:
             lane.started(position)
 
-    async def write(self, lanes: Sequence[Lane], received: Position, lease: DaemonLease) -> Position:
-        """Write what changed; answers the position up to which the source may forget.
+    async def write(
+        self, lanes: Sequence[Lane], received: Position, lease: DaemonLease, *, last: bool = False
+    ) -> Position:
+        """Write what changed; answers the position up to which the source may forget. ``last``: before we stop.
 
         What is on paper comes first: only positions that would be found after a crash count.
         """
@@ -78,12 +81,14 @@ class Ledger:
             history = self._histories
             self._admit(lanes)
             pages = [self._page(lane) for lane in lanes]
-            changed = [page for page in pages if _worth_writing(page, self._written.get(page.component))]
+            calls = {lane.name: lane.calls for lane in lanes}
+            changed = [page for page in pages if last or self._worth_writing(page, calls[page.component])]
             if changed:
                 for page in changed:
                     self._written.pop(page.component, None)  # a write that fails may have been done all the same
                 await self._store.write_ledger(changed, lease)
                 self._written.update((page.component, page) for page in changed)
+                self._calls.update((page.component, calls[page.component]) for page in changed)
                 self._wrote.set()
                 self._wrote = asyncio.Event()
             members = {
@@ -116,6 +121,19 @@ class Ledger:
             elif lane.position >= self.acknowledged:
                 self._members.add(lane.name)
 
+    def _worth_writing(self, page: LedgerEntry, calls: int) -> bool:
+        """What was delivered, and every change of state; that the stream passed without anything, only now and then.
+
+        Writing the ledger makes the source advance, which is progress again: without a pause an idle daemon would
+        keep itself busy.
+        """
+        written = self._written.get(page.component)
+        if written is None or _state(page) != _state(written) or calls != self._calls.get(page.component, 0):
+            return True
+        advanced = (page.position or 0) - (written.position or 0)
+        waited_ms = page.updated_at - written.updated_at
+        return advanced >= _WORTH_WRITING or (advanced > 0 and waited_ms >= _PROGRESS_INTERVAL_MS)
+
     def _page(self, lane: Lane) -> LedgerEntry:
         member = lane.name in self._members
         return LedgerEntry(
@@ -128,21 +146,6 @@ class Ledger:
             reason=lane.reason,
             updated_at=self._clock.now_ms(),
         )
-
-
-def _worth_writing(page: LedgerEntry, written: LedgerEntry | None) -> bool:
-    """Every change of state, and progress now and then.
-
-    Writing the ledger makes the source advance, which is progress again: without a pause an idle daemon would keep
-    itself busy. What is not written yet comes again after a crash and is known to be a repetition by its position.
-    """
-    if written is None or page.position is None or written.position is None:
-        return written is None or _state(page) != _state(written)
-    if _state(page) != _state(written):
-        return True
-    advanced = page.position - written.position
-    waited_ms = page.updated_at - written.updated_at
-    return advanced >= _WORTH_WRITING or (advanced > 0 and waited_ms >= _PROGRESS_INTERVAL_MS)
 
 
 def _state(page: LedgerEntry) -> tuple[object, ...]:

@@ -37,10 +37,21 @@ class LaneQueue:
     def first(self) -> Transaction:
         return self._waiting[0]
 
-    def done(self) -> None:
-        transaction = self._waiting.popleft()
-        self.events -= len(transaction.events)
-        self.size_bytes -= transaction.size_bytes
+    def run(self, events: int) -> list[Transaction]:
+        """The first transactions, as many as have so many events together; at least one."""
+        run: list[Transaction] = []
+        for transaction in self._waiting:
+            events -= len(transaction.events)
+            if events < 0 and run:
+                break
+            run.append(transaction)
+        return run
+
+    def done(self, count: int = 1) -> None:
+        for _ in range(count):
+            transaction = self._waiting.popleft()
+            self.events -= len(transaction.events)
+            self.size_bytes -= transaction.size_bytes
 
     def clear(self) -> None:
         self._waiting.clear()

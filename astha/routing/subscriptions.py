@@ -5,6 +5,9 @@ components:
     tables: [table_metadata, table_files]
     lane: {delivery_timeout_s: 120}      # optional, see LanePolicy
     settings: {...}                      # optional, the component's own
+  audit:
+    use: acme.audit:create               # optional, a component from elsewhere: see astha.subscribers.load
+    tables: [tables]
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
+from astha import strict_yaml
 from astha.errors import ConfigError
 from astha.subscribers.policy import LanePolicy
 from registry.schema import PUBLISHED_TABLES
@@ -25,57 +28,51 @@ class Subscription(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tables: frozenset[str] = Field(min_length=1)
+    use: str | None = Field(None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="Where to find `create`.")
     lane: LanePolicy = LanePolicy()
     settings: Mapping[str, Any] = Field(default_factory=dict)
+    _line: int | None = PrivateAttr(None)
 
-
-class _Lined(yaml.SafeLoader):
-    """Refuses a key that stands twice, where YAML would silently take the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[object] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                line = key_node.start_mark.line + 1
-                raise ConfigError(f"line {line}: {key!r} stands twice: keep one of them")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
+    @property
+    def line(self) -> int | None:
+        """Of the file, to be named when something is wrong with it."""
+        return self._line
 
 
 def read_subscriptions(path: Path) -> dict[str, Subscription]:
     """By component. ConfigError names file, line and remedy."""
     try:
-        text = path.read_text()
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    try:
-        return _parse(text)
+        return _parse(strict_yaml.read_text(path))
     except ConfigError as error:
+        if str(error).startswith(str(path)):
+            raise
         raise ConfigError(f"{path}: {error}") from error
 
 
 def _parse(text: str) -> dict[str, Subscription]:
-    try:
-        root = yaml.compose(text, Loader=_Lined)
-        content = yaml.load(text, Loader=_Lined)  # noqa: S506  (a SafeLoader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"line {line}: not YAML: {error.problem}") from error
+    document = strict_yaml.parse(text)
+    content = document.content
     if not isinstance(content, dict) or set(content) != {"components"} or not isinstance(content["components"], dict):
-        raise ConfigError("line 1: expected one key `components`, with a mapping of component names below it")
-    lines = _lines(root)
+        raise ConfigError(
+            "line 1: expected one key `components`, with a mapping of component names below it; "
+            "`components: {}` if there are none"
+        )
     subscriptions = {}
     for name, entry in content["components"].items():
-        line = lines[name]
+        line = document.lines["components", str(name)]
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ConfigError(f"line {line}: {name!r} can't be a component's name: use letters, digits and _")
         if isinstance(entry, dict):
             _check_tables(name, entry.get("tables"), line)
         try:
-            subscriptions[name] = Subscription.model_validate(entry)
+            subscription = Subscription.model_validate(entry)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "entry"
+            line = document.lines.get(("components", name, *map(str, first["loc"])), line)
             raise ConfigError(f"line {line}: component {name}: {where}: {first['msg']}") from error
+        subscription._line = line
+        subscriptions[name] = subscription
     return subscriptions
 
 
@@ -91,12 +88,6 @@ def _check_tables(name: str, tables: object, line: int) -> None:
     twice = {table for table in tables if tables.count(table) > 1}
     if twice:
         raise ConfigError(f"line {line}: component {name} names {sorted(twice)[0]!r} twice: remove one")
-
-
-def _lines(root: yaml.Node) -> dict[str, int]:
-    """Where each component is named."""
-    (_, components), *_ = root.value
-    return {key.value: key.start_mark.line + 1 for key, _ in components.value}
 
 
 def require_match(name: str, subscription: Subscription, declared: frozenset[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -45,6 +45,9 @@ class SourceStatus(msgspec.Struct, frozen=True):
     retained_bytes: int | None  # what the database keeps on our account
     wal_status: str | None
     detail: str | None
+    server: Position | None = None  # where the database itself is, as far as known
+    silent_s: float | None = None  # since anything was heard of it, where it is expected to be heard
+    unit: Literal["bytes", "changes"] = "bytes"  # of the difference of two positions
 
 
 class Source(Protocol):

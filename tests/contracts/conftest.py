@@ -4,7 +4,17 @@ from collections.abc import Awaitable, Iterator
 
 import pytest
 
+from registry.cache import CachedStore
+from registry.contract import MetadataStore
 from tests.contracts.bad_input import Refused, complaint
+from tests.fixtures.stores import OpenStore
+
+
+@pytest.fixture(params=["plain", "cached"])
+async def store(request: pytest.FixtureRequest, url: str, opened: OpenStore) -> MetadataStore:
+    """Every backend, and the cache over it: that is a store too."""
+    plain = await opened(url)
+    return CachedStore(plain) if request.param == "cached" else plain
 
 
 @pytest.fixture

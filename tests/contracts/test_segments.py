@@ -276,6 +276,13 @@ async def test_a_paused_holder_is_fenced(store: MetadataStore, clock: ManualCloc
         with pytest.raises(Fenced):  # never leased
             await store.add_segment(segment(0, partition=1), fence=Fence("orders", 1, "agent-1", 1))
     await store.add_segment(segment(200), fence=_fence(new))
+    clock.advance(1_000)
+    again = await store.acquire_partition_lease("orders", 0, "agent-1", 1_000)
+    async with unchanged(store):
+        for base in (0, 300):  # the right hands, an older epoch
+            with pytest.raises(Fenced):
+                await store.add_segment(segment(base), fence=_fence(old))
+    await store.add_segment(segment(300), fence=_fence(again))
 
 
 async def test_a_released_or_deregistered_holder_is_fenced(store: MetadataStore) -> None:

@@ -29,6 +29,7 @@ class SlotStatus(msgspec.Struct, frozen=True):
     retained_bytes: int
     wal_status: str | None
     safe_wal_size: int | None
+    server: Position
 
     @property
     def lost(self) -> bool:
@@ -56,7 +57,8 @@ async def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
         await connection.execute(
             """
             SELECT plugin, database, active, (coalesce(confirmed_flush_lsn, '0/0') - '0/0'::pg_lsn)::bigint,
-                   coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint, wal_status, safe_wal_size
+                   coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint, wal_status, safe_wal_size,
+                   (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint
             FROM pg_replication_slots WHERE slot_name = %s
             """,
             [slot],
@@ -66,11 +68,13 @@ async def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
 
 
 async def require_publication(connection: Connection, publication: str, tables: Sequence[str]) -> None:
-    """ConfigError if it is missing or lacks a table: waiting would not mend that."""
+    """ConfigError if it is missing, empty or lacks a table: waiting would not mend that."""
     rows = await (
         await connection.execute("SELECT tablename FROM pg_publication_tables WHERE pubname = %s", [publication])
     ).fetchall()
     published = {str(row[0]) for row in rows}
+    if not published:
+        raise ConfigError(f"there is no publication {publication} with a table in it: run `astha registry migrate`")
     missing = sorted(set(tables) - published)
     if missing:
         raise ConfigError(

@@ -122,6 +122,8 @@ class PostgresSource:
             retained_bytes=slot.retained_bytes if slot else None,
             wal_status=slot.wal_status if slot else None,
             detail=self._detail,
+            server=slot.server if slot else None,
+            silent_s=self._stream.silent_s if self._stream is not None else None,
         )
 
     async def close(self) -> None:

@@ -134,6 +134,11 @@ class ReplicationStream:
                 await self._readable()
                 self._consume()
 
+    @property
+    def silent_s(self) -> float:
+        """Since anything was heard of the server. It is asked to answer every status update."""
+        return self._clock.monotonic() - self._heard
+
     def send_status(self, *, reply: bool = False) -> None:
         """With `reply` the server answers at once, which shows that it hears us."""
         now = self._clock.now_ms() * 1000 - POSTGRES_EPOCH_US
@@ -183,7 +188,7 @@ class ReplicationStream:
         """Status updates have a timer of their own: a slow reader must not look like a dead one."""
         while True:
             await asyncio.sleep(min(interval_s, silence_s / 4))
-            silent_s = self._clock.monotonic() - self._heard
+            silent_s = self.silent_s
             # While nobody waits for the socket it is we who don't listen: what came meanwhile is still to be read.
             if silent_s > silence_s and self._ready is not None and not self._ready.done():
                 return self._break(SourceLost(f"the server has been silent for {silent_s:.0f} s"))

@@ -123,6 +123,8 @@ class SqliteSource:
             retained_bytes=retained,
             wal_status=None,
             detail=trouble or complaint,
+            server=None if tail is None else tail.reader.last,
+            unit="changes",
         )
 
     async def close(self) -> None:
@@ -137,7 +139,7 @@ class SqliteSource:
                 self._file, self._expected = reader.identity, None
                 self._received = self._acknowledged = Position(0)
                 self._anew = True
-            case Progress(position):
+            case Progress(position) | Started(position):
                 self._file = self._file or reader.identity
                 self._received = position
                 if self._anew:  # whatever is before this position is nobody's any more

@@ -3,6 +3,9 @@ from __future__ import annotations
 import pytest
 
 from astha.cli.exits import Exit, failure_of
+from astha.client import NoDaemon, Refused
+from astha.concealment import Concealment
+from astha.errors import AddressTaken, ConfigError, SourceLost
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, SchemaMismatch, Unavailable
 
 
@@ -15,6 +18,11 @@ from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, SchemaMi
         (Conflict("not empty"), Exit.PROBLEM),
         (NotFound("no such topic"), Exit.PROBLEM),
         (AlreadyExists("topic x"), Exit.PROBLEM),
+        (ConfigError("unknown setting"), Exit.USAGE),
+        (SourceLost("gone"), Exit.UNAVAILABLE),
+        (AddressTaken("port 1"), Exit.UNAVAILABLE),
+        (NoDaemon("nobody answers"), Exit.UNAVAILABLE),
+        (Refused("no", 403), Exit.PROBLEM),
         (KeyboardInterrupt(), Exit.INTERRUPTED),
         (ZeroDivisionError("division by zero"), Exit.INTERNAL),
     ],
@@ -36,3 +44,9 @@ def test_a_fault_of_our_own_is_raised_whole_if_asked_for(monkeypatch: pytest.Mon
     monkeypatch.setenv("ASTHA_TRACEBACK", "1")
     with pytest.raises(KeyError):
         failure_of(KeyError("x"))
+
+
+def test_what_is_known_to_be_secret_is_not_shown_whoever_says_it() -> None:
+    conceal = Concealment(["open sesame"])
+    for error in (ValueError('bad: "open sesame"'), Unavailable("no: open%20sesame"), ConfigError("open sesame")):
+        assert "sesame" not in failure_of(error, conceal).message

@@ -1,5 +1,3 @@
-"""subscriptions.yaml: every mistake is an error that names line and remedy."""
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,96 +5,68 @@ from pathlib import Path
 import pytest
 
 from astha.errors import ConfigError
-from astha.routing.subscriptions import read_subscriptions, require_match
-from astha.subscribers.load import load_component
-from astha.subscribers.policy import LanePolicy
-from tests.doubles.registry import SmallRegistry
+from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
 
-GOOD = """\
-# who gets what
-components:
-  compactor:
-    tables: [table_files, table_stats]
-    lane: {delivery_timeout_s: 120, attempts: 5}
-    settings: {threshold: 8}
-  segment_store:
-    tables:
-      - topics
-      - segments
-"""
+SHIPPED = Path(__file__).parents[4] / "subscriptions.yaml"
 
 
-def read(text: str, tmp_path: Path) -> str:
-    path = tmp_path / "subscriptions.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        read_subscriptions(path)
-    assert str(path) in str(caught.value)
-    return str(caught.value)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "subscriptions.yaml"
 
 
-def test_a_good_file(tmp_path: Path) -> None:
-    path = tmp_path / "subscriptions.yaml"
-    path.write_text(GOOD)
+def test_the_one_that_is_shipped_is_valid() -> None:
+    assert read_subscriptions(SHIPPED) == {}
+
+
+def test_its_example_is_valid_too(path: Path) -> None:
+    lines = [line.removeprefix("# ") for line in SHIPPED.read_text().splitlines() if line.startswith("# ")]
+    start = lines.index("components:")
+    example = [lines[start], *(line for line in lines[start + 1 :] if line.startswith("  "))]
+    path.write_text("\n".join(example))
     found = read_subscriptions(path)
-    assert list(found) == ["compactor", "segment_store"]
-    assert found["compactor"].tables == {"table_files", "table_stats"}
-    assert found["compactor"].lane == LanePolicy(delivery_timeout_s=120, attempts=5)
-    assert found["compactor"].settings == {"threshold": 8}
-    assert found["segment_store"].lane == LanePolicy()
+    assert found["iceberg_updater"].tables == {"table_metadata", "table_files"}
+    assert found["iceberg_updater"].lane.delivery_timeout_s == 120
+    assert found["audit"].use == "acme.audit:create"
+    assert found["audit"].line == 6
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "words"),
+    ("text", "complaint"),
     [
-        ("table_files, ", "table_flies, ", 3, ["compactor", "'table_flies'", "publishes topics, partitions"]),
-        ("- topics", "- ledger", 7, ["segment_store", "'ledger'", "does not publish"]),
-        ("- topics", "- segments", 7, ["'segments' twice", "remove one"]),
-        ("  segment_store:", "  compactor:", 7, ["'compactor' stands twice", "keep one"]),
-        ("attempts: 5", "attempts: 31", 3, ["compactor", "lane.attempts", "30"]),
-        ("attempts: 5", "attempts: many", 3, ["lane.attempts"]),
-        ("attempts: 5", "patience: 5", 3, ["lane.patience"]),
-        ("delivery_timeout_s: 120", "delivery_timeout_s: 0", 3, ["lane.delivery_timeout_s", "greater than 0"]),
-        ("tables: [table_files, table_stats]", "tables: []", 3, ["tables"]),
-        ("tables: [table_files, table_stats]", "tables: table_files", 3, ["tables"]),
-        ("    tables: [table_files, table_stats]\n", "", 3, ["compactor", "tables"]),
-        ("settings: {threshold: 8}", "setings: {}", 3, ["setings"]),
-        ("tables: [table_files, table_stats]", "tables: [table_files, table_stats", 4, ["not YAML"]),
-        ("components:", "component:", 1, ["`components`"]),
+        ("", "line 1: expected one key `components`"),
+        ("components:\n", "line 1: expected one key `components`"),
+        ("components: {}\nmore: 1\n", "line 1: expected one key `components`"),
+        ("components:\n  a:\n    tables: [topics, topicz]\n", "line 2: component a subscribes to 'topicz'"),
+        ("components:\n  a:\n    tables: [topics, topics]\n", "line 2: component a names 'topics' twice"),
+        ("components:\n  a:\n    tables: []\n", "line 3: component a: tables:"),
+        ("components:\n  a: {tables: [topics]}\n  a: {tables: [topics]}\n", "line 3: 'a' stands twice"),
+        ("components:\n  a:\n    tables: [topics]\n    lanes: {}\n", "line 4: component a: lanes: Extra inputs"),
+        (
+            "components:\n  a:\n    tables: [topics]\n    lane:\n      attempts: 31\n",
+            "line 5: component a: lane.attempts",
+        ),
+        ("components:\n  a:\n    tables: [topics]\n    use: nonsense\n", "line 4: component a: use:"),
+        ("components:\n  a-b: {tables: [topics]}\n", "line 2: 'a-b' can't be a component's name"),
+        ("components:\n  5: {tables: [topics]}\n", "line 2: 5 can't be a component's name"),
+        ("components: [\n", "not YAML"),
     ],
 )
-def test_every_mistake_is_named(tmp_path: Path, old: str, new: str, line: int, words: list[str]) -> None:
-    assert old in GOOD
-    message = read(GOOD.replace(old, new, 1), tmp_path)
-    for word in words:
-        assert word in message
-    if "not YAML" not in message:
-        assert f"line {line}:" in message
+def test_what_is_wrong_is_named_with_file_and_line(path: Path, text: str, complaint: str) -> None:
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_subscriptions(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert complaint in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "42", "- a", "components:", "components: 5", "a: &x [*x]"])
-def test_files_of_another_kind(tmp_path: Path, text: str) -> None:
-    assert "line" in read(text, tmp_path)
+def test_a_file_that_is_not_there(path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_subscriptions(path)
 
 
-def test_a_component_with_nothing_below_it(tmp_path: Path) -> None:
-    assert "line 2: component compactor" in read("components:\n  compactor:\n", tmp_path)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="can't be read: No such file"):
-        read_subscriptions(tmp_path / "missing.yaml")
-
-
-def test_the_file_must_say_what_the_component_declares(tmp_path: Path) -> None:
-    path = tmp_path / "subscriptions.yaml"
-    path.write_text(GOOD)
-    compactor = read_subscriptions(path)["compactor"]
-    require_match("compactor", compactor, frozenset({"table_files", "table_stats"}))
-    with pytest.raises(ConfigError, match=r"compactor: .* add tables and remove table_stats"):
-        require_match("compactor", compactor, frozenset({"table_files", "tables"}))
-
-
-def test_an_unknown_component() -> None:
-    with pytest.raises(ConfigError, match=r"no component 'compactro': check the name in subscriptions\.yaml"):
-        load_component("compactro", {}, SmallRegistry().store)
+def test_file_and_component_must_agree() -> None:
+    subscription = Subscription(tables=frozenset({"topics", "segments"}))
+    require_match("a", subscription, frozenset({"topics", "segments"}))
+    with pytest.raises(ConfigError, match="add tables and remove segments"):
+        require_match("a", subscription, frozenset({"topics", "tables"}))

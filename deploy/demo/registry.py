@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-from demo.stage import Stage
-from registry.caching import CachedStore
+from deploy.demo.stage import Stage
+from registry.cache.store import CachedStore
 from registry.contract import MetadataStore
 from registry.drafts import SegmentDraft
 from registry.migration import migrate

@@ -33,6 +33,11 @@ class Stage:
             table.add_row(name, *values)
         self._console.print(table)
 
+    def show_cells(self, title: str, cells: dict[str, dict[str, str]]) -> None:
+        """`cells[place][thing]`: all places show the same things."""
+        things = next(iter(cells.values()))
+        self.show(title, list(cells), {thing: [place[thing] for place in cells.values()] for thing in things})
+
     @contextmanager
     def working(self, what: str, total: int) -> Iterator[Advance]:
         """For the duration of a long task; call what you get with the amount done since."""

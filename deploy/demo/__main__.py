@@ -10,8 +10,11 @@ from pathlib import Path
 from time import monotonic
 from types import FrameType
 
-from demo import registry
-from demo.stage import Stage
+import psycopg
+from sqlalchemy import make_url
+
+from deploy.demo import daemon, registry
+from deploy.demo.stage import Stage
 from registry.embedded import EmbeddedPostgres
 from registry.errors import RegistryError, Unavailable
 
@@ -47,10 +50,21 @@ def play(segments: int, stage: Stage) -> None:
             urls["PostgreSQL"] = server.url("postgres")
         for name, url in urls.items():
             outcomes[name] = asyncio.run(registry.show(name, url, segments, stage))
-    columns = [outcome.cells() for outcome in outcomes.values()]
-    rows = {what: [cells[what] for cells in columns] for what in columns[0]}
-    stage.show("What the registry did", list(outcomes), rows)
+        stage.show_cells("What the registry did", {name: outcome.cells() for name, outcome in outcomes.items()})
+        backend, url = _second_database(urls, directory)
+        stage.say(f"the daemon, on {backend}: three components, four writers")
+        delivered = asyncio.run(daemon.show(url, stage))
+        stage.show_cells("What the daemon did", {outcome.name: outcome.cells() for outcome in delivered})
     stage.say(f"All of it is removed again; {monotonic() - started:.0f} s in all.")
+
+
+def _second_database(urls: dict[str, str], directory: str) -> tuple[str, str]:
+    """An empty registry for the daemon: on PostgreSQL, with real logical replication, if there is one."""
+    if "PostgreSQL" not in urls:
+        return "SQLite", f"sqlite:///{Path(directory) / 'daemon.db'}"
+    with psycopg.connect(urls["PostgreSQL"], autocommit=True) as connection:
+        connection.execute("CREATE DATABASE daemon")
+    return "PostgreSQL", str(make_url(urls["PostgreSQL"]).set(database="daemon"))
 
 
 def _positive(text: str) -> int:

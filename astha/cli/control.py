@@ -1,0 +1,128 @@
+"""`astha status`, `refresh`, `pause` and `resume`: a running daemon, asked and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from astha.cli.exits import Exit
+from astha.cli.options import json_option, server_options, settings_options
+from astha.cli.output import print_json, print_pairs
+from astha.client import Client
+from astha.settings import ServerSettings, Settings
+
+
+def client_of(settings: Settings, server_url: str | None, token_file: Path | None) -> Client:
+    server = settings.server
+    url = server_url or server.url
+    if token_file is not None:
+        server = ServerSettings(token_file=token_file)
+    return Client(url, server.secret())
+
+
+@click.command("status", short_help="What a running daemon does, and each component's state.")
+@settings_options
+@server_options
+@json_option
+def status_command(
+    reload: Callable[[], Settings], server_url: str | None, token_file: Path | None, as_json: bool
+) -> None:
+    """Show what a running daemon does: leadership, source, and each component with its state and lag.
+
+    Exits with 0 if it is ready or stands by, with 1 if something keeps changes from reaching a component.
+    """
+    status = client_of(reload(), server_url, token_file).get("/status")
+    if as_json:
+        print_json(status)
+    else:
+        _print_status(status)
+    if not status["ready"] and status["leadership"]["role"] != "standing by":
+        raise click.exceptions.Exit(Exit.PROBLEM)
+
+
+def _print_status(status: dict[str, Any]) -> None:
+    leadership, source = status["leadership"], status["source"]
+    epoch = f", epoch {leadership['epoch']}" if leadership["epoch"] is not None else ""
+    pairs = {
+        "daemon": f"{leadership['role']}{epoch} ({leadership['holder']})",
+        "registry": status["registry"],
+        "source": _source_line(source),
+        "ready": "yes" if status["ready"] else "no",
+    }
+    if leadership["role"] == "standing by":
+        pairs["leader"] = leadership["leader"] or "unknown"
+    print_pairs(pairs)
+    for reason in status["reasons"]:
+        click.echo(f"  - {reason}")
+    click.echo()
+    if not status["components"]:
+        click.echo("nobody subscribes")
+        return
+    _print_components(status["components"], source["unit"])
+
+
+def _source_line(source: dict[str, Any]) -> str:
+    if not source["connected"]:
+        return f"not connected: {source['detail'] or 'connecting'}"
+    parts = [f"connected at {source['received']}"]
+    if source["lag"] is not None:
+        parts.append(f"{source['lag']:,} {source['unit']} behind the server")
+    if source["retained_bytes"] is not None:
+        parts.append(f"{source['retained_bytes']:,} bytes retained")
+    if source["wal_status"] is not None:
+        parts.append(f"wal_status {source['wal_status']}")
+    return ", ".join(parts)
+
+
+def _print_components(components: list[dict[str, Any]], unit: str) -> None:
+    table = Table(box=None, pad_edge=False, header_style="")
+    for column in ("component", "state", f"lag ({unit})", "lag (s)", "waiting", "delivered", "failures", "refreshes"):
+        table.add_column(column, justify="left" if column in ("component", "state") else "right")
+    for component in components:
+        counts = component["counts"]
+        delivered = sum(number for by_operation in counts["delivered"].values() for number in by_operation.values())
+        table.add_row(
+            component["name"],
+            component["state"],
+            "" if component["lag"] is None else f"{component['lag']:,}",
+            "" if component["lag_s"] is None else f"{component['lag_s']:.1f}",
+            f"{component['queue']['events']:,}",
+            f"{delivered:,}",
+            f"{counts['failures']:,}",
+            f"{counts['refreshes']:,}",
+        )
+    Console(width=max(Console().width, 100)).print(table)
+
+
+def _action(name: str, text: str) -> click.Command:
+    @click.command(name, help=text, short_help=text.split(". ")[0])
+    @click.argument("component")
+    @settings_options
+    @server_options
+    @json_option
+    def command(
+        component: str, reload: Callable[[], Settings], server_url: str | None, token_file: Path | None, as_json: bool
+    ) -> None:
+        answer = client_of(reload(), server_url, token_file).post(f"/components/{component}/{name}")
+        if as_json:
+            print_json(answer)
+        else:
+            reason = f": {answer['reason']}" if answer["reason"] else ""
+            click.echo(f"{answer['name']} is {answer['state']}{reason}")
+
+    return command
+
+
+refresh_command = _action(
+    "refresh", "Let a component read the registry anew. What waits for it is dropped, because the registry contains it."
+)
+pause_command = _action(
+    "pause",
+    "Deliver nothing to a component until it is resumed. It stays so over restarts, and nothing is kept for it.",
+)
+resume_command = _action("resume", "Let a paused component work again. It starts with a refresh.")

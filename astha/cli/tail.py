@@ -1,0 +1,74 @@
+"""`astha tail`: events as they pass through a running daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from astha.cli.control import client_of
+from astha.cli.options import server_options, settings_options
+from astha.client import NoDaemon
+from astha.settings import Settings
+
+_LONGEST_VALUE = 60
+
+
+@click.command("tail", short_help="Events as they pass through a running daemon.")
+@click.option("--table", help="Only of this table.")
+@click.option("--component", help="Only what this component subscribes to.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many.")
+@settings_options
+@server_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with whole rows.")
+def tail_command(
+    reload: Callable[[], Settings],
+    server_url: str | None,
+    token_file: Path | None,
+    table: str | None,
+    component: str | None,
+    count: int | None,
+    as_json: bool,
+) -> None:
+    """Show events from now on, until interrupted. Only tables that somebody subscribes to pass at all.
+
+    A reader that is too slow is told how many it missed; the daemon never waits for it.
+    """
+    left = count
+    for line in client_of(reload(), server_url, token_file).lines("/events", table=table, component=component):
+        if not line:
+            continue
+        event = json.loads(line)
+        if as_json:
+            click.echo(line)
+        elif "missed" in event:
+            click.echo(f"... missed {event['missed']:,} events: too slow for the daemon to wait", err=True)
+        else:
+            click.echo(_line(event))
+        if left is not None and "missed" not in event:
+            left -= 1
+            if left == 0:
+                return
+    raise NoDaemon("the daemon has ended the stream")
+
+
+def _line(event: dict[str, Any]) -> str:
+    """Such as ``12:30:01.123  UPDATE topics  name=events  partition_count=3 (was 2)``."""
+    time = datetime.fromtimestamp(event["committed_at_us"] / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
+    before = event["before"] if event["operation"] == "UPDATE" else None
+    values = []
+    for name, value in event["data"].items():
+        text = f"{name}={_shown(value)}"
+        if before is not None and before.get(name) != value:
+            text += f" (was {_shown(before.get(name))})"
+        values.append(text)
+    return f"{time}  {event['operation']:<6} {event['table']}  {'  '.join(values)}"
+
+
+def _shown(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 3] + "..."

@@ -1,0 +1,85 @@
+"""Talking to a running daemon, for commands: one request at a time, blocking, without a proxy in between."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from astha.errors import AsthaError, ConfigError
+
+_TIMEOUT_S = 10.0
+_SILENCE_S = 30.0
+"""Of a stream of events: the daemon sends an empty line more often than that."""
+
+
+class NoDaemon(AsthaError):
+    """Nobody answers: start it, or say where it is."""
+
+
+class Refused(AsthaError):
+    """The daemon answered no; the message is its reason, `status` HTTP's number for it."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Client:
+    def __init__(self, url: str, token: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{url!r} is not the address of a daemon, such as http://127.0.0.1:9187")
+        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._url = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def get(self, path: str) -> Any:
+        with self._answer("GET", path, _TIMEOUT_S) as response:
+            return _decoded(response)
+
+    def post(self, path: str) -> Any:
+        with self._answer("POST", path, _TIMEOUT_S) as response:
+            return _decoded(response)
+
+    def lines(self, path: str, **query: str | None) -> Iterator[bytes]:
+        """Of a stream, as they come; ends when the daemon does."""
+        given = {name: value for name, value in query.items() if value is not None}
+        with self._answer("GET", f"{path}?{urlencode(given)}", _SILENCE_S) as response:
+            while line := response.readline():
+                yield line.strip()
+
+    @contextmanager
+    def _answer(self, method: str, path: str, timeout_s: float) -> Iterator[http.client.HTTPResponse]:
+        connection = self._kind(self._host, self._port, timeout=timeout_s)
+        try:
+            connection.request(method, self._prefix + path, headers=self._headers)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise Refused(_reason(response), response.status)
+            yield response
+        except TimeoutError as error:
+            raise NoDaemon(f"the daemon at {self._url} does not answer") from error
+        except (OSError, http.client.HTTPException) as error:
+            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise NoDaemon(
+                f"no daemon answers at {self._url} ({why}): start one with `astha run`, or say where one is (--server)"
+            ) from error
+        finally:
+            connection.close()
+
+
+def _decoded(response: http.client.HTTPResponse) -> Any:
+    return json.loads(response.read())
+
+
+def _reason(response: http.client.HTTPResponse) -> str:
+    try:
+        answer = _decoded(response)
+        return str(answer["error"]) if "error" in answer else "; ".join(answer["reasons"])
+    except (ValueError, KeyError, TypeError):
+        return f"the daemon answered {response.status} {response.reason}"

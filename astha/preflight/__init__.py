@@ -1,0 +1,10 @@
+"""What `astha check` looks at before a daemon is started.
+
+In: settings. Out: one finding for each check: ok, a problem with its remedy, or why it could not be checked.
+Guaranteed: nothing is changed; what can't be checked is never reported as right or wrong.
+"""
+
+from astha.preflight.findings import Finding, Verdict
+from astha.preflight.run import preflight
+
+__all__ = ["Finding", "Verdict", "preflight"]

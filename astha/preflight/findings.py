@@ -1,0 +1,32 @@
+"""What a check can say."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    PROBLEM = "problem"
+    UNKNOWN = "could not check"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    check: str
+    verdict: Verdict
+    detail: str
+    remedy: str | None = None
+
+
+def ok(check: str, detail: str) -> Finding:
+    return Finding(check, Verdict.OK, detail)
+
+
+def problem(check: str, detail: str, remedy: str) -> Finding:
+    return Finding(check, Verdict.PROBLEM, detail, remedy)
+
+
+def unknown(check: str, detail: str, remedy: str | None = None) -> Finding:
+    return Finding(check, Verdict.UNKNOWN, detail, remedy)

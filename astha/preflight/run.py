@@ -1,0 +1,146 @@
+"""All checks, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Mapping
+
+import psycopg
+
+from astha.assembly import load_components
+from astha.client import Client, NoDaemon, Refused
+from astha.errors import ConfigError, SourceError
+from astha.preflight import server as server_checks
+from astha.preflight.findings import Finding, ok, problem, unknown
+from astha.routing.subscriptions import Subscription, read_subscriptions
+from astha.server.access import Access
+from astha.settings import Settings
+from astha.sources.postgres.slot import connected
+from registry.engines import parse_url, sqlite_path
+from registry.errors import RegistryError, SchemaMismatch, Unavailable
+from registry.migration import status
+from registry.opening import open_store
+
+Subscriptions = Mapping[str, Subscription]
+
+
+async def preflight(settings: Settings) -> list[Finding]:
+    """In the order in which one would mend things."""
+    conceal = settings.concealment()
+    subscriptions, about_file = _subscriptions(settings)
+    schema = await _schema(settings)
+    findings = [
+        about_file,
+        _access(settings),
+        schema,
+        await _components(settings, subscriptions),
+        *(await _server(settings, subscriptions or {}) if settings.registry.is_postgres else [_file(settings)]),
+    ]
+    return [Finding(f.check, f.verdict, conceal(" ".join(f.detail.split())), f.remedy) for f in findings]
+
+
+def _subscriptions(settings: Settings) -> tuple[Subscriptions | None, Finding]:
+    check, path = "subscriptions", settings.subscriptions
+    try:
+        found = read_subscriptions(path)
+    except ConfigError as error:
+        return None, problem(check, str(error), "correct the file, or name another with --subscriptions")
+    who = ", ".join(found) if found else "nobody, so changes are followed and forgotten"
+    return found, ok(check, f"{path}: {who}")
+
+
+def _access(settings: Settings) -> Finding:
+    server = settings.server
+    try:
+        Access.of(server)
+    except ConfigError as error:
+        return problem("server address", str(error), "set server.token, or server.host to 127.0.0.1")
+    where = f"{server.host}:{server.port}"
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE and _daemon_answers(settings):
+            return ok("server address", f"a daemon listens on {where} already")
+        return problem(
+            "server address",
+            f"can't listen on {where}: {error.strerror or error}",
+            "stop who listens there, or set server.host and server.port",
+        )
+    token = "with a token" if server.secret() else "without a token, so nothing can be changed through it"
+    return ok("server address", f"{where} is free, {token}")
+
+
+def _daemon_answers(settings: Settings) -> bool:
+    try:
+        return bool(Client(settings.server.url).get("/livez")["alive"])
+    except (NoDaemon, Refused, ValueError, KeyError, TypeError):
+        return False
+
+
+async def _schema(settings: Settings) -> Finding:
+    check = "schema version"
+    try:
+        found = await asyncio.to_thread(status, settings.registry.url.get_secret_value(), settings.registry.store)
+        found.require_current()
+    except SchemaMismatch as error:
+        return problem(check, str(error), "run `astha registry migrate`, or upgrade Astha if the registry is newer")
+    except RegistryError as error:
+        return unknown(check, str(error), "check that the database runs and that registry.url is right")
+    return ok(check, f"{found.found}, as this Astha expects")
+
+
+async def _components(settings: Settings, subscriptions: Subscriptions | None) -> Finding:
+    check = "components"
+    if subscriptions is None:
+        return unknown(check, "the subscriptions can't be read")
+    try:
+        store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)
+    except (SchemaMismatch, Unavailable) as error:
+        return unknown(check, f"components are made with a store: {error}")
+    try:
+        loaded = load_components(subscriptions, store, settings.subscriptions)
+    except ConfigError as error:
+        return problem(check, str(error), "correct the entry, or install what it needs")
+    finally:
+        await store.close()
+    return ok(check, f"{len(loaded)} accept their settings and tables" if loaded else "none are subscribed")
+
+
+def _file(settings: Settings) -> Finding:
+    """What tailing a file needs beside its schema: to write to it, and beside it."""
+    path = sqlite_path(parse_url(settings.registry.url.get_secret_value()))
+    if not path.exists():
+        return unknown("registry file", f"{path} does not exist")
+    if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.absolute().parent, os.W_OK):
+        return problem(
+            "registry file",
+            f"{path} or its directory can't be written by this user",
+            "give the user write access to both: SQLite keeps its write-ahead log beside the file",
+        )
+    return ok("registry file", f"{path} can be tailed")
+
+
+async def _server(settings: Settings, subscriptions: Subscriptions) -> list[Finding]:
+    conninfo = settings.registry.conninfo()
+    tables = sorted({table for subscription in subscriptions.values() for table in subscription.tables})
+    findings: list[Finding] = []
+    try:
+        async with connected(conninfo) as connection:
+            target = server_checks.Target(connection, conninfo, settings.source, tables)
+            for name, check in server_checks.CHECKS.items():
+                try:
+                    findings.append(await check(target))
+                except (psycopg.Error, SourceError) as error:
+                    findings.append(unknown(name, str(error)))
+    except SourceError as error:
+        done = {finding.check for finding in findings}
+        findings += [unknown(name, str(error)) for name in server_checks.CHECKS if name not in done]
+    return findings

@@ -1,0 +1,217 @@
+"""What the PostgreSQL server must be and allow."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from astha.errors import SourceError
+from astha.preflight.findings import Finding, ok, problem, unknown
+from astha.sources.postgres.slot import PLUGIN, Connection, slot_status
+from astha.sources.postgres.source import PostgresSourceSettings
+from astha.sources.postgres.stream import ReplicationStream
+from registry.clock import SystemClock
+
+_OLDEST = 140000
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Whom to ask, and what for."""
+
+    connection: Connection
+    conninfo: str
+    source: PostgresSourceSettings
+    tables: Sequence[str]  # that somebody subscribes to
+
+
+async def version(target: Target) -> Finding:
+    found = target.connection.info.server_version
+    shown = f"PostgreSQL {found // 10000}.{found % 10000}"
+    if found < _OLDEST:
+        return problem("server version", shown, "upgrade the server to PostgreSQL 14 or newer")
+    return ok("server version", shown)
+
+
+async def wal_level(target: Target) -> Finding:
+    found = await _setting(target, "wal_level")
+    if found != "logical":
+        return problem(
+            "wal_level",
+            f"wal_level is {found}, so the server can't decode its changes",
+            "run `ALTER SYSTEM SET wal_level = logical` and restart the server (a managed one has a parameter for it)",
+        )
+    return ok("wal_level", "logical")
+
+
+async def replication_slots(target: Target) -> Finding:
+    limit = int(await _setting(target, "max_replication_slots"))
+    used, ours = await _numbers(
+        target,
+        "SELECT count(*), count(*) FILTER (WHERE slot_name = %s) FROM pg_replication_slots",
+        [target.source.slot],
+    )
+    if used >= limit and not ours:
+        return problem(
+            "max_replication_slots",
+            f"all {limit} slots are taken and none is called {target.source.slot}",
+            "drop one that nobody needs, or raise max_replication_slots and restart the server",
+        )
+    return ok("max_replication_slots", f"{used} of {limit} in use" + (", ours among them" if ours else ""))
+
+
+async def wal_senders(target: Target) -> Finding:
+    limit = int(await _setting(target, "max_wal_senders"))
+    (used,) = await _numbers(target, "SELECT count(*) FROM pg_stat_replication")
+    if used >= limit:
+        return problem("max_wal_senders", f"all {limit} are in use", "raise max_wal_senders and restart the server")
+    return ok("max_wal_senders", f"{used} of {limit} in use")
+
+
+async def publication(target: Target) -> Finding:
+    check, name = "publication", target.source.publication
+    rows = await _rows(
+        target,
+        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s",
+        [name],
+    )
+    if not rows:
+        return problem(check, f"there is no publication {name}", "run `astha registry migrate`")
+    if not rows[0][0]:
+        return problem(
+            check,
+            f"publication {name} leaves out some operations",
+            f"run `ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')`",
+        )
+    published = {
+        str(table)
+        for (table,) in await _rows(
+            target,
+            "SELECT tablename FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s",
+            [name, target.source.schema_name],
+        )
+    }
+    missing = sorted(set(target.tables) - published)
+    if missing:
+        return problem(
+            check,
+            f"publication {name} lacks {', '.join(missing)}",
+            f"run `astha registry migrate`, or `ALTER PUBLICATION {name} ADD TABLE {', '.join(missing)}`",
+        )
+    return ok(check, f"{name} holds {len(published)} tables, all that are subscribed to among them")
+
+
+async def replica_identity(target: Target) -> Finding:
+    rows = await _rows(
+        target,
+        """
+        SELECT c.relname FROM pg_publication_tables p
+        JOIN pg_namespace n ON n.nspname = p.schemaname
+        JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+        WHERE p.pubname = %s AND c.relreplident <> 'f' ORDER BY 1
+        """,
+        [target.source.publication],
+    )
+    names = [str(name) for (name,) in rows]
+    if names:
+        return problem(
+            "replica identity",
+            f"{', '.join(names)} would send keys instead of whole old rows",
+            "; ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL" for name in names),
+        )
+    return ok("replica identity", "FULL on every published table")
+
+
+async def replication_privilege(target: Target) -> Finding:
+    """Asked by trying: the attribute, a managed server's own role and pg_hba.conf all have their say."""
+    user = target.connection.info.user
+    try:
+        stream = await ReplicationStream.open(target.conninfo, SystemClock())
+    except SourceError as error:
+        text = str(error).strip()
+        remedy = f"run `ALTER ROLE {user} REPLICATION`, and let pg_hba.conf admit it"
+        if "replication" in text or "pg_hba" in text or "wal_level" in text:
+            return problem("replication privilege", f"{user} can't open a replication connection: {text}", remedy)
+        return unknown("replication privilege", text)
+    try:
+        await stream.identify()
+    finally:
+        await stream.close()
+    return ok("replication privilege", f"{user} may stream changes")
+
+
+async def table_privileges(target: Target) -> Finding:
+    user = target.connection.info.user
+    wanted = [*((table, "SELECT") for table in target.tables), *_OWN_BOOKS]
+    schema = target.source.schema_name
+    rows = await _rows(
+        target,
+        """
+        SELECT w.name, w.privilege FROM unnest(%s::text[], %s::text[]) AS w(name, privilege)
+        WHERE to_regclass(quote_ident(%s) || '.' || quote_ident(w.name)) IS NULL
+           OR NOT has_table_privilege(to_regclass(quote_ident(%s) || '.' || quote_ident(w.name)), w.privilege)
+        """,
+        [[name for name, _ in wanted], [privilege for _, privilege in wanted], schema, schema],
+    )
+    if rows:
+        return problem(
+            "table privileges",
+            f"{user} lacks " + ", ".join(f"{privilege} on {name}" for name, privilege in rows),
+            "; ".join(f"GRANT {privilege} ON {schema}.{name} TO {user}" for name, privilege in rows),
+        )
+    return ok("table privileges", f"{user} may read what is subscribed to and keep the daemon's books")
+
+
+_OWN_BOOKS = tuple(
+    (table, privilege)
+    for table in ("daemon_lease", "ledger", "source_identity")
+    for privilege in ("SELECT", "INSERT", "UPDATE")
+)
+
+
+async def slot(target: Target) -> Finding:
+    name = target.source.slot
+    found = await slot_status(target.connection, name)
+    if found is None:
+        return ok("slot", f"{name} does not exist yet: the first start makes it and refreshes everybody")
+    (database,) = (await _rows(target, "SELECT current_database()"))[0]
+    if found.plugin != PLUGIN or found.database != database:
+        return problem(
+            "slot",
+            f"{name} belongs to plugin {found.plugin} and database {found.database}",
+            f"set source.slot to another name, or drop it: SELECT pg_drop_replication_slot('{name}')",
+        )
+    if found.lost:
+        return problem(
+            "slot",
+            f"{name} was invalidated: the server no longer has the WAL it needs",
+            "start the daemon: it makes a new slot and refreshes everybody; a larger max_slot_wal_keep_size keeps more",
+        )
+    use = "in use by a daemon" if found.active else "not in use"
+    return ok("slot", f"{name} is {use}, wal_status {found.wal_status}, {found.retained_bytes:,} bytes retained")
+
+
+async def _setting(target: Target, name: str) -> str:
+    return str((await _rows(target, "SELECT current_setting(%s)", [name]))[0][0])
+
+
+async def _numbers(target: Target, query: str, parameters: Sequence[object] = ()) -> list[int]:
+    return [int(str(value)) for value in (await _rows(target, query, parameters))[0]]
+
+
+async def _rows(target: Target, query: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
+    # Queries are this module's own text.
+    return await (await target.connection.execute(query.encode(), parameters)).fetchall()
+
+
+CHECKS: dict[str, Callable[[Target], Awaitable[Finding]]] = {
+    "server version": version,
+    "wal_level": wal_level,
+    "max_replication_slots": replication_slots,
+    "max_wal_senders": wal_senders,
+    "publication": publication,
+    "replica identity": replica_identity,
+    "replication privilege": replication_privilege,
+    "table privileges": table_privileges,
+    "slot": slot,
+}

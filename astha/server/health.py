@@ -1,0 +1,55 @@
+"""Alive and ready, and why not.
+
+*Alive* means that the event loop turns; a daemon that stands by is alive. *Ready* means that changes reach every
+component: this daemon leads, the source is heard from, and all components are live. A daemon that stands by is not
+ready, so that whoever asks for the one at work finds it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from astha.daemon import Daemon
+from astha.lanes.lane import LaneState
+
+
+class Alive(msgspec.Struct, frozen=True):
+    role: str
+    alive: bool = True
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    ready: bool
+    role: str
+    reasons: list[str]  # why not; all of them
+
+
+def role(daemon: Daemon) -> str:
+    if daemon.stopping:
+        return "stopping"
+    return "leading" if daemon.leadership.leads else "standing by"
+
+
+def readiness(daemon: Daemon, stall_after_s: float) -> Readiness:
+    reasons = [] if not daemon.stopping else ["stopping"]
+    if not daemon.leadership.leads:
+        reasons.append("standing by: this daemon does not lead")
+    else:
+        if not daemon.leadership.certain():
+            reasons.append("leadership is in doubt: the lease was not renewed in time")
+        reasons += _source_reasons(daemon, stall_after_s)
+        reasons += [
+            f"component {lane.name} is {lane.state}" + (f": {lane.reason}" if lane.reason else "")
+            for lane in daemon.lanes
+            if lane.state is not LaneState.LIVE
+        ]
+    return Readiness(not reasons, role(daemon), reasons)
+
+
+def _source_reasons(daemon: Daemon, stall_after_s: float) -> list[str]:
+    status = daemon.source.status()
+    if not status.connected:
+        return [f"source is not connected: {status.detail or 'connecting'}"]
+    if status.silent_s is not None and status.silent_s > stall_after_s:
+        return [f"source is stalled: connected, but nothing was heard of it for {status.silent_s:.0f} s"]
+    return []

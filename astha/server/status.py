@@ -1,0 +1,153 @@
+"""The whole state of a daemon, as `/status` tells it and `astha status` shows it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from astha.clock import LoopClock
+from astha.daemon import Daemon
+from astha.lanes.lag import lag_seconds
+from astha.lanes.lane import Lane
+from astha.server.health import readiness, role
+from astha.version import version
+
+
+class LeadershipReport(msgspec.Struct, frozen=True):
+    role: str
+    holder: str  # this daemon
+    leader: str | None  # who leads, as far as known
+    epoch: int | None
+    certain: bool
+
+
+class SourceReport(msgspec.Struct, frozen=True):
+    connected: bool
+    detail: str | None
+    received: int
+    acknowledged: int
+    server: int | None
+    lag: int | None  # between server and received
+    unit: str
+    silent_s: float | None
+    retained_bytes: int | None
+    wal_status: str | None
+
+
+class QueueReport(msgspec.Struct, frozen=True):
+    events: int
+    bytes: int
+    max_events: int
+    max_bytes: int
+
+
+class CountsReport(msgspec.Struct, frozen=True):
+    delivered: dict[str, dict[str, int]]  # table -> operation -> events
+    attempts: int
+    failures: int
+    dropped: int
+    refreshes: int
+    failed_refreshes: int
+    broken: int
+
+
+class BreakerReport(msgspec.Struct, frozen=True):
+    state: str
+    failures: int
+
+
+class ComponentReport(msgspec.Struct, frozen=True):
+    name: str
+    tables: list[str]
+    state: str
+    reason: str | None
+    position: int | None
+    lag: int | None
+    lag_s: float | None
+    queue: QueueReport
+    counts: CountsReport
+    breaker: BreakerReport
+
+
+class StatusReport(msgspec.Struct, frozen=True):
+    version: str
+    registry: str
+    ready: bool
+    reasons: list[str]
+    leadership: LeadershipReport
+    source: SourceReport
+    components: list[ComponentReport]
+
+
+class Self(msgspec.Struct, frozen=True):
+    """What a daemon knows of itself that nobody else holds."""
+
+    holder: str
+    registry: str  # the URL, without its password
+    stall_after_s: float
+
+
+def report(daemon: Daemon, clock: LoopClock, me: Self, leader: str | None) -> StatusReport:
+    ready = readiness(daemon, me.stall_after_s)
+    leads = daemon.leadership.leads
+    return StatusReport(
+        version=version(),
+        registry=me.registry,
+        ready=ready.ready,
+        reasons=ready.reasons,
+        leadership=LeadershipReport(
+            role=role(daemon),
+            holder=me.holder,
+            leader=me.holder if leads else leader,
+            epoch=daemon.leadership.lease.epoch if leads else None,
+            certain=daemon.leadership.certain(),
+        ),
+        source=_source(daemon),
+        components=[component_report(daemon, lane, clock) for lane in daemon.lanes],
+    )
+
+
+def component_report(daemon: Daemon, lane: Lane, clock: LoopClock) -> ComponentReport:
+    """Of a daemon that stands by, a component has neither state nor lag."""
+    leads = daemon.leadership.leads
+    known = leads and bool(lane.position)
+    counts = lane.counts
+    delivered: dict[str, dict[str, int]] = {}
+    for (table, operation), number in sorted(counts.delivered.items()):
+        delivered.setdefault(table, {})[operation] = number
+    return ComponentReport(
+        name=lane.name,
+        tables=sorted(lane.tables),
+        state=str(lane.state) if leads else "standing by",
+        reason=lane.reason if leads else None,
+        position=lane.position if known else None,
+        lag=max(0, daemon.received - lane.position) if known else None,
+        lag_s=round(lag_seconds(lane, clock), 3) if leads else None,
+        queue=QueueReport(lane.queue.events, lane.queue.size_bytes, lane.queue.max_events, lane.queue.max_bytes),
+        counts=CountsReport(
+            delivered=delivered,
+            attempts=lane.calls,
+            failures=lane.failures,
+            dropped=counts.dropped,
+            refreshes=counts.refreshes,
+            failed_refreshes=counts.failed_refreshes,
+            broken=counts.broken,
+        ),
+        breaker=BreakerReport(lane.breaker.state, lane.breaker.failures),
+    )
+
+
+def _source(daemon: Daemon) -> SourceReport:
+    status = daemon.source.status()
+    received = max(status.received, daemon.received)
+    return SourceReport(
+        connected=status.connected,
+        detail=status.detail,
+        received=received,
+        acknowledged=status.acknowledged,
+        server=status.server,
+        lag=None if status.server is None else max(0, status.server - received),
+        unit=status.unit,
+        silent_s=None if status.silent_s is None else round(status.silent_s, 3),
+        retained_bytes=status.retained_bytes,
+        wal_status=status.wal_status,
+    )

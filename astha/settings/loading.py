@@ -1,0 +1,134 @@
+"""Putting settings together, and saying what is wrong with them without showing a secret."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_settings import EnvSettingsSource
+
+from astha import strict_yaml
+from astha.errors import ConfigError
+from astha.settings.models import PREFIX, Settings
+
+CONFIG_VARIABLE = "ASTHA_CONFIG"
+
+
+class _Environment(EnvSettingsSource):
+    """ASTHA_REGISTRY alone is the registry's URL, as `astha registry` has it."""
+
+    def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        if field_name == "registry" and isinstance(value, str) and not value.lstrip().startswith("{"):
+            return {"url": value}
+        try:
+            return super().decode_complex_value(field_name, field, value)
+        except ValueError:
+            variable = PREFIX + field_name.upper()
+            raise ConfigError(f"{variable}: is a group of settings: name one, such as {variable}__...") from None
+
+
+def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """From the file (`config`, else ASTHA_CONFIG, else none), the environment and `flags`, nested as the file is.
+
+    ConfigError names every setting that is wrong and where it came from.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    path = config or (Path(named) if named else None)
+    document = strict_yaml.Document({}, {}) if path is None else _read_file(path)
+    _refuse_unknown_variables()
+    environment = _Environment(Settings)()
+    merged = _merge(_merge(document.content, environment), flags or {})
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        origins = _Origins(path, document, environment, flags or {})
+        raise ConfigError("; ".join(dict.fromkeys(_complaint(fault, origins) for fault in _faults(error)))) from None
+
+
+def _read_file(path: Path) -> strict_yaml.Document:
+    text = strict_yaml.read_text(path)
+    try:
+        document = strict_yaml.parse(text)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if document.content is None:
+        return strict_yaml.Document({}, {})
+    if not isinstance(document.content, dict) or not all(isinstance(key, str) for key in document.content):
+        raise ConfigError(f"{path}: line 1: expected a mapping of settings, such as `server: {{port: 9187}}`")
+    return document
+
+
+def _refuse_unknown_variables() -> None:
+    for variable in os.environ:
+        if variable.startswith(PREFIX) and "__" in variable:
+            group = variable.removeprefix(PREFIX).partition("__")[0].lower()
+            if group not in Settings.model_fields:
+                raise ConfigError(
+                    f"{variable}: there is no setting {group!r}{_suggestion(group, Settings.model_fields)}"
+                )
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        merged[key] = _merge(under, value) if isinstance(under, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+class _Origins:
+    """Where a setting's value came from, to be named in an error."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        document: strict_yaml.Document,
+        environment: Mapping[str, Any],
+        flags: Mapping[str, Any],
+    ) -> None:
+        self._path, self._document, self._environment, self._flags = path, document, environment, flags
+
+    def of(self, place: tuple[str, ...]) -> str:
+        if _holds(self._flags, place):
+            return "command line"
+        if _holds(self._environment, place):
+            return PREFIX + "__".join(place).upper()
+        line = self._document.lines.get(place) or self._document.lines.get(place[:1])
+        return f"{self._path}: line {line}" if line else f"{self._path or 'settings'}"
+
+
+def _holds(values: Mapping[str, Any], place: tuple[str, ...]) -> bool:
+    under: Any = values
+    for key in place:
+        if not isinstance(under, Mapping) or key not in under:
+            return False
+        under = under[key]
+    return True
+
+
+def _faults(error: ValidationError) -> list[tuple[tuple[str, ...], str, str]]:
+    """Never with the input: it may be a secret."""
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return [(tuple(map(str, fault["loc"])), fault["type"], fault["msg"]) for fault in faults]
+
+
+def _complaint(fault: tuple[tuple[str, ...], str, str], origins: _Origins) -> str:
+    place, kind, message = fault
+    name, where = ".".join(place), origins.of(place)
+    if kind != "extra_forbidden":
+        return f"{where}: {name}: {message.removeprefix('Value error, ')}"
+    group = Settings.model_fields.get(place[0])
+    known = Settings.model_fields
+    if len(place) > 1 and group is not None and isinstance(group.default, BaseModel):
+        known = type(group.default).model_fields
+    return f"{where}: there is no setting {name!r}{_suggestion(place[-1], known)}"
+
+
+def _suggestion(name: str, known: Mapping[str, FieldInfo]) -> str:
+    close = get_close_matches(name, known, n=1)
+    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"

@@ -1,0 +1,30 @@
+"""From a registry's URL to the source that tails it."""
+
+from __future__ import annotations
+
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import URL
+
+from astha.clock import LoopClock
+from astha.sources.contract import Source
+from astha.sources.limits import TransactionLimits
+from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
+from astha.sources.sqlite import SqliteSource
+from registry.contract import MetadataStore
+from registry.engines import parse_url
+
+
+def open_source(url: str, store: MetadataStore, settings: PostgresSourceSettings, clock: LoopClock) -> Source:
+    """Both remember where they are in the database itself: in a slot, or by what is left of the change log."""
+    parsed = parse_url(url)
+    if parsed.drivername == "postgresql":
+        return PostgresSource(conninfo_of(parsed), store, settings, clock)
+    limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
+    return SqliteSource(url, store, limits=limits)
+
+
+def conninfo_of(url: URL) -> str:
+    """For libpq, as SQLAlchemy reads the same URL: a URL that it renders is not always one that libpq accepts."""
+    url = url.set(drivername="postgresql+psycopg")
+    _, parameters = url.get_dialect()().create_connect_args(url)
+    return make_conninfo(**parameters)

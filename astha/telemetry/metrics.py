@@ -1,0 +1,168 @@
+"""Metrics, read off the daemon when somebody scrapes: nothing is counted twice, and nothing at all per event.
+
+A daemon that stands by says so and nothing else: it knows no component's state. docs/metrics.md lists them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from astha.clock import LoopClock
+from astha.daemon import Daemon
+from astha.lanes.lag import lag_seconds
+from astha.lanes.lane import Lane, LaneState
+from astha.sources.contract import SourceStatus
+from astha.version import version
+
+_BUCKETS = range(9, 27)
+"""Powers of two, in microseconds: from half a millisecond to a minute."""
+
+_WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
+_BREAKER_STATES = ("closed", "open", "half-open")
+
+_COUNTERS = {
+    "attempts": "Calls with events, failed ones included.",
+    "failures": "Calls with events that failed.",
+    "drops": "Events given up after all attempts; each is followed by a refresh.",
+    "refreshes": "Refreshes that succeeded.",
+    "failed_refreshes": "Refreshes that failed and were tried again.",
+    "breaks": "Times that the component was broken out of its lane.",
+}
+
+
+class DaemonCollector(Collector):
+    def __init__(self, daemon: Daemon, clock: LoopClock) -> None:
+        self._daemon = daemon
+        self._clock = clock
+
+    def collect(self) -> Iterator[Metric]:
+        yield InfoMetricFamily("astha_build", "Which Astha this is.", {"version": version()})
+        leads = self._daemon.leadership.leads
+        yield GaugeMetricFamily("astha_leading", "1 if this daemon leads, 0 if it stands by.", int(leads))
+        if not leads:
+            return
+        lease = self._daemon.leadership.lease
+        yield GaugeMetricFamily("astha_lease_epoch", "Grows with every change of leadership.", lease.epoch)
+        status = self._daemon.source.status()
+        yield from _source(status, self._daemon)
+        yield from _states(self._daemon.lanes)
+        yield from _deliveries(self._daemon.lanes)
+        yield from _queues(self._daemon.lanes)
+        yield from self._lags(status)
+
+    def _lags(self, status: SourceStatus) -> Iterator[Metric]:
+        distance = _gauge(
+            f"component_lag_{status.unit}", f"{status.unit.title()} between the stream and the component."
+        )
+        seconds = _gauge(
+            "component_lag_seconds", "Age of the oldest event that waits, or time since the component was live."
+        )
+        for lane in self._daemon.lanes:
+            if lane.position:  # one that was never live is not at any distance
+                distance.add_metric([lane.name], max(0, self._daemon.received - lane.position))
+            seconds.add_metric([lane.name], lag_seconds(lane, self._clock))
+        yield distance
+        yield seconds
+
+
+def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"astha_{name}", text, labels=["component", *labels])
+
+
+def _source(status: SourceStatus, daemon: Daemon) -> Iterator[Metric]:
+    connected = int(status.connected)
+    yield GaugeMetricFamily("astha_source_connected", "1 while the stream of changes is open.", connected)
+    yield GaugeMetricFamily("astha_source_received_position", "How far the stream has come.", daemon.received)
+    yield GaugeMetricFamily("astha_source_acknowledged_position", "What the database may forget.", status.acknowledged)
+    if status.server is not None:
+        yield GaugeMetricFamily(
+            f"astha_source_lag_{status.unit}",
+            f"{status.unit.title()} that the database has written and the stream has not brought.",
+            max(0, status.server - max(status.received, daemon.received)),
+        )
+    if status.silent_s is not None:
+        yield GaugeMetricFamily(
+            "astha_source_silence_seconds", "Time since anything came, keepalives included.", status.silent_s
+        )
+    if status.retained_bytes is not None:
+        yield GaugeMetricFamily(
+            "astha_source_retained_bytes", "What the database keeps on our account.", status.retained_bytes
+        )
+    if status.wal_status is not None:
+        wal = GaugeMetricFamily(
+            "astha_source_wal_status", "1 for the slot's wal_status, 0 for the others.", labels=["status"]
+        )
+        for name in _WAL_STATUSES:
+            wal.add_metric([name], int(name == status.wal_status))
+        yield wal
+
+
+def _states(lanes: list[Lane]) -> Iterator[Metric]:
+    states = _gauge("component_state", "1 for the component's state, 0 for the others.", "state")
+    breakers = _gauge("component_breaker_state", "1 for the circuit breaker's state, 0 for the others.", "state")
+    for lane in lanes:
+        for state in LaneState:
+            states.add_metric([lane.name, state], int(state is lane.state))
+        for name in _BREAKER_STATES:
+            breakers.add_metric([lane.name, name], int(name == lane.breaker.state))
+    yield states
+    yield breakers
+
+
+def _deliveries(lanes: list[Lane]) -> Iterator[Metric]:
+    events = CounterMetricFamily(
+        "astha_component_events", "Events delivered.", labels=["component", "table", "operation"]
+    )
+    latency = HistogramMetricFamily(
+        "astha_component_delivery_latency_seconds",
+        "From commit to delivered, by transaction.",
+        labels=["component"],
+    )
+    counters = {
+        name: CounterMetricFamily(f"astha_component_{name}", text, labels=["component"])
+        for name, text in _COUNTERS.items()
+    }
+    for lane in lanes:
+        counts = lane.counts
+        for (table, operation), number in counts.delivered.items():
+            events.add_metric([lane.name, table, operation], number)
+        latency.add_metric([lane.name], _buckets(lane), counts.latency_sum_us / 1e6)
+        numbers = (
+            lane.calls, lane.failures, counts.dropped, counts.refreshes, counts.failed_refreshes, counts.broken
+        )  # fmt: skip
+        for counter, number in zip(counters.values(), numbers, strict=True):
+            counter.add_metric([lane.name], number)
+    yield events
+    yield latency
+    yield from counters.values()
+
+
+def _buckets(lane: Lane) -> list[tuple[str, float]]:
+    """A latency of n bits is below 2**n microseconds."""
+    counted = dict(lane.counts.latency_us)
+    cumulative = [
+        (str(2**bits / 1e6), float(sum(number for has, number in counted.items() if has <= bits))) for bits in _BUCKETS
+    ]
+    return [*cumulative, ("+Inf", float(sum(counted.values())))]
+
+
+def _queues(lanes: list[Lane]) -> Iterator[Metric]:
+    events = _gauge("component_queue_events", "Events that wait.")
+    size = _gauge("component_queue_bytes", "Bytes that wait, as received.")
+    limit_events = _gauge("component_queue_limit_events", "Events that may wait.")
+    limit_size = _gauge("component_queue_limit_bytes", "Bytes that may wait.")
+    for lane in lanes:
+        events.add_metric([lane.name], lane.queue.events)
+        size.add_metric([lane.name], lane.queue.size_bytes)
+        limit_events.add_metric([lane.name], lane.queue.max_events)
+        limit_size.add_metric([lane.name], lane.queue.max_bytes)
+    yield from (events, size, limit_events, limit_size)

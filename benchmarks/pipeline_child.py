@@ -1,0 +1,165 @@
+"""A reader in a process of its own: the daemon with its lanes, or a bare reader without them.
+
+Run by `benchmarks.pipeline` with a JSON object as its argument; answers with JSON lines on stdout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import resource
+import sys
+import time
+
+import msgspec
+import structlog
+
+from astha.clock import SystemLoopClock
+from astha.daemon import Component, Daemon, DaemonSettings
+from astha.events import Event, Transaction
+from astha.leadership import Leadership, LeaseSettings
+from astha.sources.postgres.decode import Decoder
+from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
+from astha.sources.postgres.stream import ReplicationStream
+from registry.contract import ConsistentRead
+from registry.models import Row, Segment
+from registry.opening import open_store
+from registry.position import Position
+
+TABLES = frozenset({Segment.table})
+
+
+class Job(msgspec.Struct, kw_only=True):
+    url: str  # of the source: the transport that is measured
+    store_url: str
+    slot: str
+    lanes: int = 4
+    hung: int = 0  # of the lanes
+    expect: int | None = None  # events, then it ends; None: until stdin ends
+    bare: bool = False
+
+
+class Counting:
+    """The last of the lanes also notes how late each event is."""
+
+    subscribed_tables = TABLES
+
+    def __init__(self, hung: bool = False) -> None:
+        self.count = 0
+        self.late_us: list[int] = []
+        self.hung = hung
+        self.first_at: float | None = None
+
+    async def on_event(self, event: Event[Row]) -> None:
+        self.count += 1
+        if self.hung:
+            await asyncio.Event().wait()
+        self.late_us.append(time.time_ns() // 1000 - event.committed_at)
+        if self.first_at is None:
+            self.first_at = time.time()
+
+    async def on_health(self) -> bool:
+        return True
+
+    async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        return
+
+
+class Draining(Counting):
+    """Nothing but a count: what the lanes cost, not what a component does."""
+
+    async def on_event(self, event: Event[Row]) -> None:
+        self.count += 1
+
+
+def say(**fields: object) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+def peak_kb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+async def run_daemon(job: Job) -> None:
+    store = await open_store(job.store_url)
+    clock = SystemLoopClock()
+    kind = Counting if job.expect is None else Draining
+    subscribers = [kind(hung=number < job.hung) for number in range(job.lanes)]
+    daemon = Daemon(
+        store,
+        PostgresSource(job.url, store, PostgresSourceSettings(slot=job.slot), clock),
+        [Component(f"lane{number}", subscriber) for number, subscriber in enumerate(subscribers)],
+        Leadership(store, LeaseSettings(), f"benchmark {time.time_ns()}", clock),
+        DaemonSettings(),
+        clock,
+    )
+    idle, cpu, started = peak_kb(), time.process_time(), time.perf_counter()
+    running = asyncio.create_task(daemon.run())
+    last = subscribers[-1]
+    if job.expect is not None:
+        while any(subscriber.count < job.expect for subscriber in subscribers):
+            await asyncio.sleep(0.001)
+            if running.done():
+                running.result()
+        say(
+            seconds=time.perf_counter() - started,
+            cpu=time.process_time() - cpu,
+            grown_mb=(peak_kb() - idle) / 1024,
+        )
+    else:
+        while not all(lane.state == "live" for lane in daemon.lanes):  # noqa: ASYNC110  (looking costs it nothing)
+            await asyncio.sleep(0.001)
+        say(ready=True)
+        await until_stdin_ends()
+        healthy = [subscriber for subscriber in subscribers if not subscriber.hung]
+        say(
+            late_us=last.late_us,
+            cpu=time.process_time() - cpu,
+            seconds=time.perf_counter() - started,
+            counts=[subscriber.count for subscriber in healthy],
+            first_at=last.first_at,
+        )
+    daemon.stop()
+    await running
+    await store.close()
+
+
+async def run_bare(job: Job) -> None:
+    """The same decoder, no lanes: what is there to lose."""
+    stream = await ReplicationStream.open(job.url, SystemLoopClock())
+    await stream.start(job.slot, "astha", Position(0), 1, status_interval_s=5.0, silence_s=60.0)
+    reader = Counting()
+    cpu, started = time.process_time(), time.perf_counter()
+
+    async def read() -> None:
+        async for batch in stream.batches(Decoder({Segment.table: Segment})):
+            if isinstance(batch, list):
+                await deliver(batch, reader)
+
+    reading = asyncio.create_task(read())
+    say(ready=True)
+    await until_stdin_ends()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await stream.close()
+    say(late_us=reader.late_us, cpu=time.process_time() - cpu, seconds=time.perf_counter() - started)
+
+
+async def deliver(batch: list[Transaction], reader: Counting) -> None:
+    for transaction in batch:
+        for event in transaction.events:
+            await reader.on_event(event)
+
+
+async def until_stdin_ends() -> None:
+    await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    wanted = msgspec.json.decode(sys.argv[1], type=Job)
+    asyncio.run(run_bare(wanted) if wanted.bare else run_daemon(wanted))

@@ -1,0 +1,321 @@
+"""`ForwardingStore`: a store that hands every verb to another one.
+
+The base of stores that add something to a few verbs (`CachedStore`) and of test doubles that hold up, count
+or fail some of them. Every verb is written out, so that mypy and a test see it when the contract gains one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from registry.contract import PAGE, ConsistentRead, Load, MetadataStore
+from registry.documents import JsonValue
+from registry.drafts import Fence, FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.models import (
+    Agent,
+    ConsumerGroup,
+    ConsumerOffset,
+    DaemonLease,
+    FileAwaitingDeletion,
+    FileOperation,
+    LakeTable,
+    LedgerEntry,
+    Partition,
+    PartitionLease,
+    Segment,
+    SnapshotStatus,
+    SnapshotTrigger,
+    SourceIdentity,
+    TableFile,
+    TableMetadata,
+    TableSnapshot,
+    TableStats,
+    TableStatus,
+    Topic,
+    UploadIntent,
+)
+from registry.position import Position
+
+
+class ForwardingStore(MetadataStore):
+    """What is not overridden goes to ``inner``, arguments and errors unchanged. Closing closes ``inner``."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        self.inner = inner
+
+    async def create_topic(
+        self,
+        name: str,
+        partition_count: int,
+        *,
+        retention_ms: int | None = None,
+        config: Mapping[str, JsonValue] | None = None,
+    ) -> Topic:
+        return await self.inner.create_topic(name, partition_count, retention_ms=retention_ms, config=config)
+
+    async def delete_topic(self, name: str) -> None:
+        await self.inner.delete_topic(name)
+
+    async def get_topic(self, name: str) -> Topic | None:
+        return await self.inner.get_topic(name)
+
+    async def list_topics(self) -> list[Topic]:
+        return await self.inner.list_topics()
+
+    async def update_topic_config(
+        self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
+    ) -> Topic:
+        return await self.inner.update_topic_config(name, config, retention_ms=retention_ms)
+
+    async def get_partition(self, topic: str, partition_id: int) -> Partition | None:
+        return await self.inner.get_partition(topic, partition_id)
+
+    async def list_partitions(self, topic: str) -> list[Partition]:
+        return await self.inner.list_partitions(topic)
+
+    async def update_high_watermark(self, topic: str, partition_id: int, high_watermark: int) -> Partition:
+        return await self.inner.update_high_watermark(topic, partition_id, high_watermark)
+
+    async def add_segment(self, segment: SegmentDraft, *, fence: Fence | None = None) -> None:
+        await self.inner.add_segment(segment, fence=fence)
+
+    async def add_segments(self, segments: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
+        await self.inner.add_segments(segments, fences=fences)
+
+    async def get_segments(
+        self, topic: str, partition_id: int, *, from_offset: int = 0, limit: int = PAGE
+    ) -> list[Segment]:
+        return await self.inner.get_segments(topic, partition_id, from_offset=from_offset, limit=limit)
+
+    def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]:
+        return self.inner.stream_segments(topic, partition_id, from_offset=from_offset)
+
+    async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
+        return await self.inner.find_segment_for_offset(topic, partition_id, offset)
+
+    async def delete_segments_before(self, topic: str, partition_id: int, offset: int) -> int:
+        return await self.inner.delete_segments_before(topic, partition_id, offset)
+
+    async def ensure_consumer_group(self, group_id: str) -> ConsumerGroup:
+        return await self.inner.ensure_consumer_group(group_id)
+
+    async def commit_offset(
+        self, group_id: str, topic: str, partition_id: int, offset: int, metadata: str | None = None
+    ) -> None:
+        await self.inner.commit_offset(group_id, topic, partition_id, offset, metadata)
+
+    async def commit_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> None:
+        await self.inner.commit_offsets(group_id, offsets)
+
+    async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None:
+        return await self.inner.get_committed_offset(group_id, topic, partition_id)
+
+    async def get_consumer_offsets(self, group_id: str) -> list[ConsumerOffset]:
+        return await self.inner.get_consumer_offsets(group_id)
+
+    async def delete_consumer_group(self, group_id: str) -> None:
+        await self.inner.delete_consumer_group(group_id)
+
+    async def register_agent(
+        self,
+        agent_id: str,
+        address: str,
+        *,
+        zone: str = "",
+        group: str = "",
+        metadata: Mapping[str, JsonValue] | None = None,
+    ) -> Agent:
+        return await self.inner.register_agent(agent_id, address, zone=zone, group=group, metadata=metadata)
+
+    async def heartbeat(self, agent_id: str) -> None:
+        await self.inner.heartbeat(agent_id)
+
+    async def get_agent(self, agent_id: str) -> Agent | None:
+        return await self.inner.get_agent(agent_id)
+
+    async def list_agents(self, *, alive_within_ms: int | None = None, group: str | None = None) -> list[Agent]:
+        return await self.inner.list_agents(alive_within_ms=alive_within_ms, group=group)
+
+    async def deregister_agent(self, agent_id: str) -> None:
+        await self.inner.deregister_agent(agent_id)
+
+    async def acquire_partition_lease(
+        self, topic: str, partition_id: int, agent_id: str, ttl_ms: int
+    ) -> PartitionLease:
+        return await self.inner.acquire_partition_lease(topic, partition_id, agent_id, ttl_ms)
+
+    async def acquire_partition_leases(
+        self, partitions: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
+    ) -> list[PartitionLease]:
+        return await self.inner.acquire_partition_leases(partitions, agent_id, ttl_ms)
+
+    async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
+        return await self.inner.renew_partition_lease(lease, ttl_ms)
+
+    async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
+        return await self.inner.renew_partition_leases(leases, ttl_ms)
+
+    async def release_partition_lease(self, lease: PartitionLease) -> bool:
+        return await self.inner.release_partition_lease(lease)
+
+    async def get_partition_lease(self, topic: str, partition_id: int) -> PartitionLease | None:
+        return await self.inner.get_partition_lease(topic, partition_id)
+
+    async def list_partition_leases(
+        self, *, topic: str | None = None, agent_id: str | None = None
+    ) -> list[PartitionLease]:
+        return await self.inner.list_partition_leases(topic=topic, agent_id=agent_id)
+
+    async def create_table(self, database: str, name: str, location: str, draft: TableDraft) -> LakeTable:
+        return await self.inner.create_table(database, name, location, draft)
+
+    async def get_table(self, database: str, name: str) -> LakeTable | None:
+        return await self.inner.get_table(database, name)
+
+    async def get_table_by_id(self, table_id: int) -> LakeTable | None:
+        return await self.inner.get_table_by_id(table_id)
+
+    async def list_tables(self, database: str | None = None) -> list[LakeTable]:
+        return await self.inner.list_tables(database)
+
+    async def alter_table(
+        self,
+        table_id: int,
+        *,
+        database: str | None = None,
+        name: str | None = None,
+        location: str | None = None,
+        status: TableStatus | None = None,
+        properties: Mapping[str, JsonValue] | None = None,
+    ) -> LakeTable:
+        return await self.inner.alter_table(
+            table_id, database=database, name=name, location=location, status=status, properties=properties
+        )
+
+    async def drop_table(self, table_id: int, *, purge: bool = False) -> None:
+        await self.inner.drop_table(table_id, purge=purge)
+
+    async def add_schema_version(self, table_id: int, draft: TableDraft, *, expected: int) -> TableMetadata:
+        return await self.inner.add_schema_version(table_id, draft, expected=expected)
+
+    async def get_table_metadata(self, table_id: int, schema_version: int | None = None) -> TableMetadata | None:
+        return await self.inner.get_table_metadata(table_id, schema_version)
+
+    async def list_table_metadata(self, table_id: int) -> list[TableMetadata]:
+        return await self.inner.list_table_metadata(table_id)
+
+    async def add_files(
+        self,
+        table_id: int,
+        files: Sequence[FileDraft],
+        *,
+        operation: FileOperation = "insert",
+        operation_id: str | None = None,
+    ) -> list[TableFile]:
+        return await self.inner.add_files(table_id, files, operation=operation, operation_id=operation_id)
+
+    async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:
+        await self.inner.remove_files(table_id, files, reason=reason)
+
+    async def swap_files(
+        self,
+        table_id: int,
+        old: Sequence[TableFile],
+        new: Sequence[FileDraft],
+        *,
+        operation_id: str,
+        operation: FileOperation = "compaction",
+    ) -> list[TableFile]:
+        return await self.inner.swap_files(table_id, old, new, operation_id=operation_id, operation=operation)
+
+    async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
+        return await self.inner.get_files(table_id, paths)
+
+    async def list_files(
+        self, table_id: int, *, partition_path: str | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[TableFile]:
+        return await self.inner.list_files(table_id, partition_path=partition_path, after=after, limit=limit)
+
+    def stream_files(self, table_id: int, *, partition_path: str | None = None) -> AsyncIterator[TableFile]:
+        return self.inner.stream_files(table_id, partition_path=partition_path)
+
+    async def get_statistics(self, table_id: int) -> list[TableStats]:
+        return await self.inner.get_statistics(table_id)
+
+    async def recount_statistics(self, table_id: int) -> LakeTable:
+        return await self.inner.recount_statistics(table_id)
+
+    async def record_intents(self, paths: Sequence[str], *, purpose: str, owner: str) -> None:
+        await self.inner.record_intents(paths, purpose=purpose, owner=owner)
+
+    async def complete_intents(self, paths: Sequence[str]) -> None:
+        await self.inner.complete_intents(paths)
+
+    async def list_stale_intents(self, older_than_ms: int, *, after: str = "", limit: int = PAGE) -> list[UploadIntent]:
+        return await self.inner.list_stale_intents(older_than_ms, after=after, limit=limit)
+
+    async def list_files_awaiting_deletion(
+        self, *, table_id: int | None = None, removed_before: int | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[FileAwaitingDeletion]:
+        return await self.inner.list_files_awaiting_deletion(
+            table_id=table_id, removed_before=removed_before, after=after, limit=limit
+        )
+
+    async def forget_deleted_files(self, ids: Sequence[int]) -> None:
+        await self.inner.forget_deleted_files(ids)
+
+    async def request_snapshot(
+        self, table_id: int, *, trigger: SnapshotTrigger = "manual", tag: str | None = None, reason: str | None = None
+    ) -> TableSnapshot:
+        return await self.inner.request_snapshot(table_id, trigger=trigger, tag=tag, reason=reason)
+
+    async def record_snapshot(self, table_id: int, draft: SnapshotDraft) -> TableSnapshot:
+        return await self.inner.record_snapshot(table_id, draft)
+
+    async def update_snapshot(self, row_id: int, draft: SnapshotDraft) -> TableSnapshot:
+        return await self.inner.update_snapshot(row_id, draft)
+
+    async def list_snapshots(
+        self, table_id: int, *, status: SnapshotStatus | None = None, after: int = 0, limit: int = PAGE
+    ) -> list[TableSnapshot]:
+        return await self.inner.list_snapshots(table_id, status=status, after=after, limit=limit)
+
+    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
+        return await self.inner.take_daemon_lease(name, holder, ttl_ms)
+
+    async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
+        return await self.inner.renew_daemon_lease(lease, ttl_ms)
+
+    async def release_daemon_lease(self, lease: DaemonLease) -> bool:
+        return await self.inner.release_daemon_lease(lease)
+
+    async def get_daemon_lease(self, name: str) -> DaemonLease | None:
+        return await self.inner.get_daemon_lease(name)
+
+    async def read_ledger(self) -> list[LedgerEntry]:
+        return await self.inner.read_ledger()
+
+    async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
+        await self.inner.write_ledger(entries, lease)
+
+    async def forget_component(self, component: str) -> None:
+        await self.inner.forget_component(component)
+
+    async def get_source_identity(self, name: str) -> SourceIdentity | None:
+        return await self.inner.get_source_identity(name)
+
+    async def record_source_identity(self, name: str, identity: str) -> None:
+        await self.inner.record_source_identity(name, identity)
+
+    async def position(self) -> Position:
+        return await self.inner.position()
+
+    def consistent_read(self) -> AbstractAsyncContextManager[ConsistentRead]:
+        return self.inner.consistent_read()
+
+    def load(self) -> AbstractAsyncContextManager[Load]:
+        return self.inner.load()
+
+    async def close(self) -> None:
+        await self.inner.close()

@@ -1,0 +1,109 @@
+"""`astha check` against servers that are not as they should be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from astha.preflight import Finding, Verdict, preflight
+from astha.settings import Settings, load_settings
+from registry.embedded import EmbeddedPostgres
+from registry.migration import migrate
+from tests.integration.astha.processes import postgres_registry
+
+__all__ = ["postgres_registry"]  # fixtures
+
+
+@pytest.fixture
+def subscriptions(tmp_path: Path) -> Path:
+    path = tmp_path / "subscriptions.yaml"
+    path.write_text("components: {audit: {use: 'astha.testing:RecordingSubscriber', tables: [topics, tables]}}\n")
+    return path
+
+
+def settings_of(url: str, subscriptions: Path) -> Settings:
+    return load_settings(flags={"registry": {"url": url}, "subscriptions": str(subscriptions), "server": {"port": 0}})
+
+
+async def checked(settings: Settings) -> dict[str, Finding]:
+    return {finding.check: finding for finding in await preflight(settings) if finding.check != "components"}
+
+
+def execute(url: str, *statements: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+async def test_a_server_as_it_should_be(postgres_registry: str, subscriptions: Path) -> None:
+    findings = await checked(settings_of(postgres_registry, subscriptions))
+    assert [finding for finding in findings.values() if finding.verdict is not Verdict.OK] == []
+    assert "wal_level" in findings
+    assert "does not exist yet" in findings["slot"].detail
+
+
+@pytest.fixture
+def physical() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(settings={"wal_level": "replica", "fsync": "off", "max_replication_slots": 0}) as server:
+        migrate(server.url("postgres"))
+        yield server
+
+
+@pytest.mark.slow
+async def test_a_server_that_does_not_write_what_is_needed(physical: EmbeddedPostgres, subscriptions: Path) -> None:
+    findings = await checked(settings_of(physical.url("postgres"), subscriptions))
+    level = findings["wal_level"]
+    assert (level.verdict, level.detail.split(",")[0]) == (Verdict.PROBLEM, "wal_level is replica")
+    assert level.remedy is not None
+    assert "ALTER SYSTEM SET wal_level = logical" in level.remedy
+    assert "all 0 slots are taken" in findings["max_replication_slots"].detail
+    assert findings["schema version"].verdict is Verdict.OK
+
+
+async def test_tables_that_are_not_published_or_send_only_keys(postgres_registry: str, subscriptions: Path) -> None:
+    execute(
+        postgres_registry, "ALTER PUBLICATION astha DROP TABLE topics", "ALTER TABLE tables REPLICA IDENTITY DEFAULT"
+    )
+    findings = await checked(settings_of(postgres_registry, subscriptions))
+    assert "lacks topics" in findings["publication"].detail
+    assert findings["replica identity"].remedy == "ALTER TABLE tables REPLICA IDENTITY FULL"
+    execute(postgres_registry, "DROP PUBLICATION astha")
+    assert (await checked(settings_of(postgres_registry, subscriptions)))["publication"].verdict is Verdict.PROBLEM
+
+
+async def test_a_user_who_may_do_little(postgres_registry: str, subscriptions: Path) -> None:
+    execute(postgres_registry, "DROP ROLE IF EXISTS weak", "CREATE ROLE weak LOGIN", "GRANT SELECT ON topics TO weak")
+    execute(postgres_registry, "GRANT SELECT ON registry_version TO weak")
+    findings = await checked(settings_of(postgres_registry.replace("postgres@", "weak@"), subscriptions))
+    assert findings["replication privilege"].verdict is Verdict.PROBLEM
+    assert "ALTER ROLE weak REPLICATION" in str(findings["replication privilege"].remedy)
+    tables = findings["table privileges"]
+    assert "SELECT on tables" in tables.detail
+    assert "SELECT on topics" not in tables.detail
+    assert "GRANT INSERT ON public.daemon_lease TO weak" in str(tables.remedy)
+    execute(postgres_registry, "DROP OWNED BY weak", "DROP ROLE weak")
+
+
+async def test_a_slot_that_belongs_to_somebody_else(postgres_registry: str, subscriptions: Path) -> None:
+    execute(postgres_registry, "SELECT pg_create_logical_replication_slot('astha', 'test_decoding')")
+    assert (
+        "belongs to plugin test_decoding"
+        in (await checked(settings_of(postgres_registry, subscriptions)))["slot"].detail
+    )
+
+
+async def test_a_database_without_a_registry(postgres_registry: str, subscriptions: Path) -> None:
+    migrate(postgres_registry, revision="base")
+    findings = await checked(settings_of(postgres_registry, subscriptions))
+    assert findings["schema version"].verdict is Verdict.PROBLEM
+    assert findings["publication"].remedy == "run `astha registry migrate`"
+    assert findings["table privileges"].verdict is Verdict.PROBLEM
+
+
+def test_conninfo_reaches_the_same_database(postgres_registry: str, subscriptions: Path) -> None:
+    settings = settings_of(postgres_registry, subscriptions)
+    assert conninfo_to_dict(settings.registry.conninfo())["dbname"] == postgres_registry.rpartition("/")[2]

@@ -1,0 +1,214 @@
+"""Migrations: forward, back, forward; arriving at the schema that the verbs are written against."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import create_engine
+
+from registry.embedded import EmbeddedPostgres
+from registry.engines import StoreSettings, parse_url, sqlite_path
+from registry.errors import Invalid, SchemaMismatch, Unavailable
+from registry.migration import migrate, status
+from registry.models import OWN, PUBLISHED
+from registry.opening import open_store
+from registry.schema import OWN_TABLES, PUBLICATION, PUBLISHED_TABLES, metadata, table_of
+from tests.fixtures.databases import Backend, MakeDatabase
+from tests.integration.registry.catalog import catalog, without
+from tests.samples import ONE_OF_EACH
+
+HEAD = "0001"
+
+
+def _execute(url: str, statement: str) -> None:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(sqlite_path(parse_url(url)))) as connection:
+            connection.execute(statement)
+            connection.commit()
+    else:
+        with psycopg.connect(url, autocommit=True) as connection_:
+            connection_.execute(statement.encode())
+
+
+def test_forward_back_and_forward_again(new_database: MakeDatabase) -> None:
+    url = new_database()
+    assert migrate(url).state == "current"
+    first = catalog(url)
+    assert status(url).found == HEAD
+    back = migrate(url, revision="base")
+    assert (back.state, back.found) == ("missing", None)
+    left = {str(row[0]) for row in catalog(url).get("columns", catalog(url).get("table", []))}
+    assert left <= {"registry_version", "sqlite_sequence"}
+    assert not any(without(catalog(url), "registry_version", "sqlite_sequence").values())
+    assert migrate(url).state == "current"
+    assert catalog(url) == first
+    assert migrate(url).state == "current"  # nothing to do
+    assert migrate(url, revision=HEAD).state == "current"
+    assert catalog(url) == first
+
+
+async def test_back_with_rows_in_every_table(new_database: MakeDatabase) -> None:
+    url = new_database()
+    migrate(url)
+    store = await open_store(url)
+    async with store.load() as load:
+        for row in ONE_OF_EACH:
+            await load.add([row])
+    await store.close()
+    assert migrate(url, revision="base").state == "missing"
+    assert migrate(url).state == "current"
+
+
+def test_a_migrated_schema_is_the_schema_of_the_code(new_database: MakeDatabase, backend: Backend) -> None:
+    migrated, created = new_database(), new_database()
+    migrate(migrated)
+    driver = "sqlite" if backend == "sqlite" else "postgresql+psycopg"
+    engine = create_engine(parse_url(created).set(drivername=driver))
+    metadata.create_all(engine)
+    engine.dispose()
+    one, other = without(catalog(migrated), "registry_version"), catalog(created)
+    if backend == "sqlite":  # the change log is the migrations' own
+        one, other = without(one, "change_log", "change_clock"), without(other, "change_log", "change_clock")
+        one.pop("trigger")
+    else:
+        for found in (one, other):
+            found.pop("publications"), found.pop("replica identity")
+    assert one == other
+
+
+def test_models_have_the_columns_of_their_tables_in_order() -> None:
+    for kind in (*PUBLISHED, *OWN):
+        table = table_of(kind)
+        assert kind.__struct_fields__ == tuple(column.name for column in table.c), kind
+        assert kind.key == tuple(column.name for column in table.primary_key), kind
+        for column in table.c:
+            assert ("None" in str(kind.__annotations__[column.name])) == column.nullable, (kind, column.name)
+    assert {*PUBLISHED_TABLES, *OWN_TABLES} == set(metadata.tables)
+
+
+def test_what_postgresql_publishes(postgres_url: str) -> None:
+    found = catalog(postgres_url)
+    assert [(name, table) for name, _, table in found["publications"]] == [
+        (PUBLICATION, name) for name in sorted(PUBLISHED_TABLES)
+    ]
+    full = {str(name) for name, identity in found["replica identity"] if identity in ("f", b"f")}
+    assert full == set(PUBLISHED_TABLES)
+    with psycopg.connect(postgres_url) as connection:
+        row = connection.execute(
+            "SELECT pubinsert, pubupdate, pubdelete, puballtables FROM pg_publication WHERE pubname = %s", [PUBLICATION]
+        ).fetchone()
+    assert row == (True, True, True, False)
+
+
+def test_what_sqlite_is_set_to(sqlite_url: str) -> None:
+    with closing(sqlite3.connect(sqlite_path(parse_url(sqlite_url)))) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        strict = dict(connection.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'"))
+    assert {name for name in strict if strict[name]} == {*metadata.tables, "change_log", "change_clock"}
+
+
+async def test_connections_of_a_sqlite_store(sqlite_url: str) -> None:
+    store = await open_store(sqlite_url, settings=StoreSettings(busy_timeout_s=12.5))
+    try:
+        async with store.consistent_read() as read:
+            connection = read._connection  # type: ignore[attr-defined]
+            wanted = {"foreign_keys": 1, "busy_timeout": 12_500, "journal_mode": "wal", "synchronous": 2}
+            for pragma, value in wanted.items():
+                assert (await connection.exec_driver_sql(f"PRAGMA {pragma}")).scalar() == value
+    finally:
+        await store.close()
+
+
+async def test_a_missing_schema_says_what_to_do(new_database: MakeDatabase) -> None:
+    url = new_database()
+    assert status(url).state == "missing"
+    with pytest.raises(SchemaMismatch, match="holds no registry: run `astha registry migrate`"):
+        await open_store(url)
+    if url.startswith("sqlite"):
+        assert not sqlite_path(parse_url(url)).exists()  # asking does not make the file
+
+
+async def test_a_newer_schema_is_a_stop(url: str) -> None:
+    _execute(url, "UPDATE registry_version SET version_num = '9999'")
+    found = status(url)
+    assert (found.state, found.found, found.expected) == ("new", "9999", HEAD)
+    with pytest.raises(SchemaMismatch, match=r"schema 9999.*upgrade Astha"):
+        await open_store(url)
+    before = catalog(url)
+    for revision in ("head", "base", HEAD):
+        with pytest.raises(SchemaMismatch, match="upgrade Astha"):
+            migrate(url, revision=revision)
+    assert catalog(url) == before
+
+
+async def test_an_older_schema_is_a_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is only one version yet: let the code speak a later one."""
+    monkeypatch.setattr("registry.migration._head", lambda: "0002")
+    with pytest.raises(SchemaMismatch, match=r"schema 0001, older than 0002: run `astha registry migrate`"):
+        await open_store(url)
+
+
+def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
+    url = new_database()
+    with pytest.raises(Invalid, match="known are 0001, base and head"):
+        migrate(url, revision="0815")
+    assert status(url).state == "missing"
+
+
+def test_a_migration_that_fails_leaves_nothing(new_database: MakeDatabase) -> None:
+    url = new_database()
+    if url.startswith("sqlite"):
+        migrate(url)
+        migrate(url, revision="base")
+    _execute(url, "CREATE TABLE table_files (x integer)")  # made last, so that all else has been made before it
+    before = catalog(url)
+    with pytest.raises(Unavailable, match="table_files"):
+        migrate(url)
+    assert without(catalog(url), "registry_version") == without(before, "registry_version")
+    _execute(url, "DROP TABLE table_files")
+    assert migrate(url).state == "current"
+
+
+def test_places_that_are_no_database(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="directory of the file does not exist"):
+        migrate(f"sqlite:///{tmp_path}/none/registry.db")
+    with pytest.raises(Unavailable):
+        migrate(f"sqlite:///{tmp_path}")
+    (tmp_path / "text").write_text("this is no database, but it is long enough to look at" * 100)
+    with pytest.raises(Unavailable, match="not a database"):
+        status(f"sqlite:///{tmp_path}/text")
+
+
+def test_a_database_that_does_not_exist(postgres: EmbeddedPostgres) -> None:
+    with pytest.raises(Unavailable, match="nowhere"):
+        status(postgres.url("nowhere"))
+
+
+def _migrate_at_once(url: str, start: object, answers: object) -> None:
+    start.wait()  # type: ignore[attr-defined]
+    try:
+        answers.put(migrate(url).state)  # type: ignore[attr-defined]
+    except BaseException as error:
+        answers.put(repr(error))  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_several_migrators_at_once(new_database: MakeDatabase) -> None:
+    url = new_database()
+    context = multiprocessing.get_context("spawn")
+    start, answers = context.Barrier(3), context.Queue()
+    processes = [context.Process(target=_migrate_at_once, args=(url, start, answers)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    found = [answers.get(timeout=120) for _ in processes]
+    for process in processes:
+        process.join(60)
+        process.close()
+    answers.close()
+    answers.join_thread()
+    assert found == ["current"] * 3

@@ -1,0 +1,95 @@
+"""PostgreSQL: which transactions a consistent read contains, told by their ids and not by their positions."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+
+from registry.models import Partition, Segment
+from registry.position import Position
+from tests.fixtures.stores import OpenStore
+
+NOWHERE = Position(0)  # a place on PostgreSQL does not look at positions
+
+
+async def _moved(connection: psycopg.AsyncConnection, watermark: int) -> int:
+    """Writes, and answers the transaction's id as the stream of changes carries it: 32 bits."""
+    await connection.execute("UPDATE partitions SET high_watermark = %s", [watermark])
+    cursor = await connection.execute("SELECT pg_current_xact_id()::text")
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0]) % 2**32
+
+
+async def test_before_running_and_after(postgres_url: str, opened: OpenStore) -> None:
+    store = await opened(postgres_url)
+    await store.create_topic("orders", 1)
+    async with await psycopg.AsyncConnection.connect(postgres_url) as writer:
+        before = await _moved(writer, 1)
+        await writer.commit()
+        running = await _moved(writer, 2)  # begun before the snapshot, committed after it
+        async with await psycopg.AsyncConnection.connect(postgres_url) as second:
+            await second.execute("CREATE TEMPORARY TABLE other (n int)")
+            cursor = await second.execute("SELECT pg_current_xact_id()::text")
+            row = await cursor.fetchone()
+            assert row is not None
+            other = int(row[0]) % 2**32
+            await second.commit()  # begun after `running`, committed before the snapshot
+        async with store.consistent_read() as read:
+            await writer.commit()
+            after = await _moved(writer, 3)
+            await writer.commit()
+            (rows,) = [page async for page in read.rows(Partition)]
+            assert rows[0].high_watermark == 1
+            contained = [read.place.contains(xid, NOWHERE) for xid in (before, running, other, after)]
+            assert contained == [True, False, True, False]
+        async with store.consistent_read() as read:
+            assert all(read.place.contains(xid, NOWHERE) for xid in (before, running, other, after))
+
+
+async def test_under_concurrent_writers_the_place_says_what_the_rows_say(postgres_url: str, opened: OpenStore) -> None:
+    """A row per transaction: the snapshot holds the row exactly if its place contains the transaction."""
+    store = await opened(postgres_url)
+    await store.create_topic("orders", 4)
+    written: dict[int, int] = {}
+    stop = asyncio.Event()
+
+    async def write(partition: int) -> None:
+        async with await psycopg.AsyncConnection.connect(postgres_url) as connection:
+            offset = 0
+            while not stop.is_set():
+                offset += 1
+                await connection.execute(
+                    "INSERT INTO segments (topic, partition_id, base_offset, end_offset, record_count, size_bytes, "
+                    "s3_bucket, s3_key, byte_offset, created_at) VALUES ('orders', %s, %s, %s, 1, 1, 'b', 'k', 0, 0)",
+                    [partition, offset, offset],
+                )
+                cursor = await connection.execute("SELECT pg_current_xact_id()::text")
+                row = await cursor.fetchone()
+                assert row is not None
+                written[int(row[0])] = partition * 1_000_000 + offset
+                await connection.commit()
+
+    writers = [asyncio.create_task(write(partition)) for partition in range(4)]
+    places = []
+    for _ in range(20):
+        async with store.consistent_read() as read:
+            held = {row.partition_id * 1_000_000 + row.base_offset async for page in read.rows(Segment) for row in page}
+            places.append((read.place, held))
+    stop.set()
+    await asyncio.gather(*writers)
+    for place, held in places:
+        assert {key for xid, key in written.items() if place.contains(xid % 2**32, NOWHERE)} == held
+    assert len(places[-1][1]) > len(places[0][1])  # they did write meanwhile
+
+
+async def test_a_position_is_not_below_an_acknowledged_commit(postgres_url: str, opened: OpenStore) -> None:
+    store = await opened(postgres_url)
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as connection:
+        for number in range(5):
+            await store.create_topic(f"topic-{number}", 1)
+            cursor = await connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn")
+            row = await cursor.fetchone()
+            assert row is not None
+            assert await store.position() >= int(row[0])

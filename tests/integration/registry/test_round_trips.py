@@ -1,0 +1,94 @@
+"""Bulk verbs are one statement and one round trip on PostgreSQL, whatever the number of rows.
+
+Counted on the wire, between the driver and the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from registry.contract import MetadataStore
+from registry.drafts import Fence, OffsetDraft
+from registry.models import LakeTable, PartitionLease, TableFile
+from tests.doubles.proxy import PostgresProxy
+from tests.fixtures.stores import OpenStore
+from tests.samples import TABLE, file, segment
+
+
+@pytest.fixture
+async def counted(postgres_url: str, proxy: PostgresProxy, opened: OpenStore) -> MetadataStore:
+    return await opened(proxy.url(postgres_url))
+
+
+@pytest.fixture
+async def table(counted: MetadataStore) -> LakeTable:
+    await counted.create_topic("orders", 600)
+    await counted.ensure_consumer_group("readers")
+    await counted.register_agent("agent-1", "host:1")
+    return await counted.create_table("db", "t", "s3://lake/t", TABLE)
+
+
+async def _assert_once(proxy: PostgresProxy, call: Callable[[], Awaitable[object]]) -> None:
+    proxy.reset()
+    await call()
+    assert (proxy.statements, proxy.round_trips) == (1, 1), dict(proxy.messages)
+
+
+@pytest.mark.parametrize("count", [1, 500])
+async def test_streams(counted: MetadataStore, proxy: PostgresProxy, table: LakeTable, count: int) -> None:
+    numbers = range(count)
+    wanted = [("orders", number) for number in numbers]
+    leases: list[PartitionLease] = []
+
+    async def acquire() -> None:
+        leases.extend(await counted.acquire_partition_leases(wanted, "agent-1", 1_000))
+
+    await _assert_once(proxy, acquire)
+    assert len(leases) == count
+    await _assert_once(proxy, lambda: counted.renew_partition_leases(leases, 1_000))
+    drafts = [segment(0, partition=number) for number in numbers] + [segment(10 * n) for n in range(1, count)]
+    fences = [Fence("orders", number, "agent-1", 1) for number in numbers]
+    await _assert_once(proxy, lambda: counted.add_segments(drafts))
+    more = [segment(100_000 + n * 10, partition=n) for n in numbers]
+    await _assert_once(proxy, lambda: counted.add_segments(more, fences=fences))
+    offsets = [OffsetDraft("orders", number, 1) for number in numbers]
+    await _assert_once(proxy, lambda: counted.commit_offsets("readers", offsets))
+    await _assert_once(proxy, lambda: counted.commit_offsets("readers", offsets))
+    await _assert_once(proxy, lambda: counted.delete_segments_before("orders", 0, 10 * count))
+
+
+@pytest.mark.parametrize("count", [1, 500])
+async def test_lake(counted: MetadataStore, proxy: PostgresProxy, table: LakeTable, count: int) -> None:
+    paths = [f"s3://lake/t/{number}" for number in range(count)]
+    files: list[TableFile] = []
+
+    async def add() -> None:
+        files.extend(await counted.add_files(table.id, [file(path, partition=path[-1]) for path in paths]))
+
+    async def swap() -> None:
+        new = [file(f"{path}-new", partition=path[-1]) for path in paths]
+        files[:] = await counted.swap_files(table.id, files, new, operation_id="swap")
+
+    await _assert_once(proxy, lambda: counted.record_intents(paths, purpose="insert", owner="w"))
+    await _assert_once(proxy, add)
+    await _assert_once(proxy, swap)
+    assert len(files) == count
+    await _assert_once(proxy, lambda: counted.remove_files(table.id, files, reason="x"))
+    awaiting = await counted.list_files_awaiting_deletion(limit=2_000)
+    assert len(awaiting) == 2 * count
+    await _assert_once(proxy, lambda: counted.forget_deleted_files([row.id for row in awaiting]))
+    await counted.record_intents(paths, purpose="insert", owner="w")
+    await _assert_once(proxy, lambda: counted.complete_intents(paths))
+
+
+async def test_single_reads(counted: MetadataStore, proxy: PostgresProxy, table: LakeTable) -> None:
+    await counted.add_segment(segment(0))
+    await _assert_once(proxy, lambda: counted.find_segment_for_offset("orders", 0, 5))
+    await _assert_once(proxy, lambda: counted.find_segment_for_offset("orders", 0, 50))
+    await _assert_once(proxy, lambda: counted.get_topic("orders"))
+    await _assert_once(proxy, lambda: counted.get_partition("orders", 0))
+    await _assert_once(proxy, lambda: counted.get_committed_offset("readers", "orders", 0))
+    await _assert_once(proxy, lambda: counted.update_high_watermark("orders", 1, 5))
+    await _assert_once(proxy, lambda: counted.heartbeat("agent-1"))

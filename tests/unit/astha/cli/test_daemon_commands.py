@@ -1,0 +1,147 @@
+"""The commands around a daemon, as far as they go without one."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+from click.testing import CliRunner, Result
+
+from astha.cli import main
+from astha.cli.exits import Exit
+
+AUDIT = "components:\n  audit:\n    use: astha_cli_test_audit:create\n    tables: [topics]\n"
+
+
+@pytest.fixture(autouse=True)
+def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One with a component, a file that subscribes it and an empty registry; logging stays as it was."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("ASTHA_REGISTRY", "ASTHA_CONFIG", "ASTHA_SERVER__TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    Path("subscriptions.yaml").write_text(AUDIT)
+    Path("astha_cli_test_audit.py").write_text(
+        "from astha.testing import RecordingSubscriber\n"
+        "def create(settings, store):\n"
+        "    return RecordingSubscriber('topics')\n"
+    )
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+def astha(*arguments: str, code: Exit = Exit.OK) -> Result:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def refused(code: Exit, *arguments: str) -> str:
+    """The one line that says why."""
+    result = astha(*arguments, code=code)
+    assert result.stdout == ""
+    assert result.stderr.startswith("astha: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+class TestRun:
+    def test_with_an_unknown_setting(self) -> None:
+        assert "there is no setting 'server.prot'" in refused(Exit.USAGE, "run", "--set", "server.prot=1")
+
+    def test_with_a_file_of_settings_that_is_not_there(self) -> None:
+        assert "absent.yaml: can't be read" in refused(Exit.USAGE, "run", "--config", "absent.yaml")
+
+    def test_without_subscriptions(self) -> None:
+        said = refused(Exit.USAGE, "run", "--subscriptions", "absent.yaml")
+        assert said == "astha: absent.yaml: can't be read: No such file or directory\n"
+
+    def test_with_a_registry_that_is_not_migrated(self) -> None:
+        assert "holds no registry: run `astha registry migrate`" in refused(Exit.PROBLEM, "run")
+
+    @pytest.mark.parametrize(
+        ("text", "complaint"),
+        [
+            (AUDIT.replace("_audit:", "_absent:"), "line 2: there is no component 'audit'"),
+            (
+                AUDIT.replace("[topics]", "[topics, tables]"),
+                "line 2: component audit: subscriptions.yaml and the component",
+            ),
+        ],
+    )
+    def test_with_a_component_that_can_not_be_had(self, text: str, complaint: str) -> None:
+        astha("registry", "migrate")
+        Path("subscriptions.yaml").write_text(text)
+        assert f"subscriptions.yaml: {complaint}" in refused(Exit.USAGE, "run")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("refresh", "audit"), ("pause", "audit"), ("resume", "audit"), ("tail",)]
+)
+def test_no_daemon_is_one_line(arguments: tuple[str, ...]) -> None:
+    said = refused(Exit.UNAVAILABLE, *arguments, "--set", "server.port=1")
+    assert said.startswith("astha: no daemon answers at http://127.0.0.1:1 (Connection refused)")
+
+
+def test_an_address_that_is_none() -> None:
+    assert "is not the address of a daemon" in refused(Exit.USAGE, "status", "--server", "nonsense")
+
+
+def test_subscriptions_are_listed_by_table() -> None:
+    lines = astha("subscriptions").stdout.splitlines()
+    assert [line.split() for line in lines if not line.endswith(" -")] == [["topics", "audit"]]
+    listed = json.loads(astha("subscriptions", "--json").stdout)
+    assert listed["components"] == {"audit": {"use": "astha_cli_test_audit:create", "tables": ["topics"]}}
+    Path("subscriptions.yaml").write_text("components: {}\n")
+    assert astha("subscriptions").stdout == "nobody subscribes (subscriptions.yaml)\n"
+
+
+def test_settings_are_listed_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTHA_SERVER__TOKEN", "a-token-of-some-length")
+    assert "server.port = 9187\n" in astha("settings").stdout
+    assert {"name", "default", "variable", "description"} == json.loads(astha("settings", "--json").stdout)[0].keys()
+    effective = astha("settings", "--effective", "--set", "server.port=5", "--json").stdout
+    assert json.loads(effective)["server.port"] == "5"
+    assert "a-token-of-some-length" not in effective
+
+
+def test_a_flag_that_assigns_nothing() -> None:
+    assert "write NAME=VALUE" in astha("run", "--set", "server.port", code=Exit.USAGE).stderr
+
+
+def test_registry_commands_follow_the_settings_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("astha.yaml").write_text("registry: {url: 'sqlite:///configured.db'}\n")
+    monkeypatch.setenv("ASTHA_CONFIG", "astha.yaml")
+    astha("registry", "migrate")
+    assert Path("configured.db").exists()
+
+
+class TestCheck:
+    def test_tells_a_problem_from_what_could_not_be_checked(self) -> None:
+        result = astha("check", "--json", code=Exit.PROBLEM)
+        verdicts = {finding["check"]: finding["verdict"] for finding in json.loads(result.stdout)["findings"]}
+        assert verdicts["subscriptions"] == "ok"
+        assert verdicts["schema version"] == "problem"
+        assert verdicts["components"] == "could not check"
+
+    def test_a_server_that_does_not_answer_could_not_be_checked(self) -> None:
+        url = "postgresql://me:open-sesame@127.0.0.1:1/registry"
+        result = astha("check", "--registry", url, "--set", "server.port=0", code=Exit.UNAVAILABLE)
+        assert "could not check  wal_level" in result.stdout
+        assert "problem" not in result.stdout
+        assert "sesame" not in result.output
+
+    def test_names_what_is_wrong_with_the_components(self) -> None:
+        astha("registry", "migrate")
+        Path("subscriptions.yaml").write_text(AUDIT.replace("[topics]", "[tables]"))
+        result = astha("check", code=Exit.PROBLEM)
+        assert "line 2: component audit: subscriptions.yaml and the component disagree" in result.stdout

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.web import Application, Request
+
+from astha.concealment import Concealment
+from astha.errors import AddressTaken, ConfigError
+from astha.lanes.lane import LaneState
+from astha.server import Server
+from astha.server.status import Self
+from astha.settings import ServerSettings
+from tests.unit.astha.server.daemons import HOLDER, LEADER, Stage, tables, topics
+
+TOKEN = "a-token-of-some-length"
+PASSWORD = "open sesame"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+
+Client = TestClient[Request, Application]
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage("audit", "index")
+
+
+def server_of(stage: Stage, **settings: object) -> Server:
+    me = Self(HOLDER, "postgresql://me:***@h/d", 20.0)
+    conceal = Concealment([PASSWORD, TOKEN])
+    validated = ServerSettings.model_validate({"port": 0, **settings})
+    return Server(stage.daemon, stage.store, "astha", validated, me, conceal, stage.clock)
+
+
+@pytest.fixture
+async def client(stage: Stage) -> AsyncIterator[Client]:
+    server = server_of(stage, token=TOKEN, tail_buffer_events=3)
+    async with TestClient(TestServer(server.app())) as client:
+        yield client
+        await server.stop()
+
+
+async def ready(client: Client) -> tuple[int, list[str]]:
+    response = await client.get("/readyz")
+    return response.status, (await response.json())["reasons"]
+
+
+class TestHealth:
+    async def test_a_daemon_that_stands_by_is_alive_but_not_ready(self, client: Client) -> None:
+        alive = await client.get("/livez")
+        assert (alive.status, await alive.json()) == (200, {"role": "standing by", "alive": True})
+        assert await ready(client) == (503, ["standing by: this daemon does not lead"])
+
+    async def test_one_that_leads_with_everybody_live_is_ready(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        assert await ready(client) == (200, [])
+
+    async def test_a_source_that_is_gone_is_named(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        stage.source.connected, stage.source.detail = False, "connection refused"
+        assert await ready(client) == (503, ["source is not connected: connection refused"])
+
+    async def test_a_source_that_is_silent_is_stalled_though_connected(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        stage.source.silent_s = 19.0
+        assert await ready(client) == (200, [])
+        stage.source.silent_s = 21.0
+        status, (reason,) = await ready(client)
+        assert status == 503
+        assert reason.startswith("source is stalled: connected, but nothing was heard of it for 21 s")
+
+    async def test_every_component_that_is_not_live_is_named_with_its_reason(
+        self, client: Client, stage: Stage
+    ) -> None:
+        await stage.lead()
+        audit, index = stage.daemon.lanes
+        audit.break_out("it raised")
+        index.pause()
+        assert await ready(client) == (
+            503,
+            ["component audit is broken: it raised", "component index is paused: paused by an operator"],
+        )
+
+    async def test_a_lease_in_doubt_is_not_ready(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        await stage.clock.advance(9.5)
+        status, reasons = await ready(client)
+        assert status == 503
+        assert reasons[0].startswith("leadership is in doubt")
+
+    async def test_one_that_is_stopping_is_not_ready(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        stage.daemon.stop()
+        assert await ready(client) == (503, ["stopping"])
+
+
+class TestStatus:
+    async def test_says_everything_about_a_leader(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        stage.pass_by(topics(950, "a", "b", committed_at=(stage.clock.now_ms() - 500) * 1000))
+        status = await (await client.get("/status")).json()
+        assert status["leadership"] == {
+            "role": "leading", "holder": HOLDER, "leader": HOLDER, "epoch": 7, "certain": True,
+        }  # fmt: skip
+        assert (status["source"]["received"], status["source"]["lag"], status["source"]["unit"]) == (950, 50, "bytes")
+        audit = status["components"][0]
+        assert (audit["name"], audit["state"], audit["position"], audit["lag"]) == ("audit", "live", 850, 100)
+        assert audit["lag_s"] == 0.5
+        assert (audit["queue"]["events"], audit["queue"]["bytes"]) == (2, 20)
+        assert audit["breaker"] == {"state": "closed", "failures": 0}
+
+    async def test_of_a_standby_says_who_leads(self, client: Client) -> None:
+        status = await (await client.get("/status")).json()
+        assert (status["leadership"]["role"], status["leadership"]["leader"]) == ("standing by", LEADER)
+        assert {component["state"] for component in status["components"]} == {"standing by"}
+
+    async def test_a_secret_in_somebody_elses_message_is_not_shown(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        stage.daemon.lanes[0].break_out(f"can't connect with {PASSWORD}")
+        for path in ("/status", "/readyz"):
+            text = await (await client.get(path)).text()
+            assert "can't connect with ***" in text
+            assert PASSWORD not in text
+
+
+class TestActions:
+    @pytest.mark.parametrize("action", ["refresh", "pause", "resume"])
+    async def test_want_a_token(self, client: Client, stage: Stage, action: str) -> None:
+        await stage.lead()
+        path = f"/components/audit/{action}"
+        none = await client.post(path)
+        assert none.status == 401
+        assert none.headers["WWW-Authenticate"].startswith("Bearer")
+        assert (await client.post(path, headers={"Authorization": TOKEN})).status == 401
+        assert (await client.post(path, headers={"Authorization": "Bearer wrong"})).status == 403
+        assert (await client.post(path, headers={"Authorization": f"Bearer {TOKEN}x"})).status == 403
+        assert stage.daemon.lanes[0].state is LaneState.LIVE
+
+    async def test_are_refused_altogether_if_the_daemon_has_no_token(self, stage: Stage) -> None:
+        await stage.lead()
+        async with TestClient(TestServer(server_of(stage).app())) as client:
+            refused = await client.post("/components/audit/pause", headers=BEARER)
+            assert refused.status == 403
+            assert "ASTHA_SERVER__TOKEN" in (await refused.json())["error"]
+        assert stage.daemon.lanes[0].state is LaneState.LIVE
+
+    async def test_refresh_pause_and_resume(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        states = []
+        for action in ("refresh", "pause", "pause", "resume", "resume"):
+            response = await client.post(f"/components/audit/{action}", headers=BEARER)
+            assert response.status == 202
+            states.append((await response.json())["state"])
+        assert states == ["recovering", "paused", "paused", "recovering", "recovering"]
+        assert stage.daemon.lanes[1].state is LaneState.LIVE
+
+    async def test_a_paused_component_is_resumed_rather_than_refreshed(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        await client.post("/components/audit/pause", headers=BEARER)
+        refused = await client.post("/components/audit/refresh", headers=BEARER)
+        assert refused.status == 409
+        assert "resume it" in (await refused.json())["error"]
+
+    async def test_an_unknown_component_or_action(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        unknown = await client.post("/components/absent/refresh", headers=BEARER)
+        assert unknown.status == 404
+        assert "there are audit, index" in (await unknown.json())["error"]
+        assert (await client.post("/components/audit/explode", headers=BEARER)).status == 404
+        wrong = await client.get("/components/audit/refresh", headers=BEARER)
+        assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
+
+    async def test_a_standby_sends_one_to_the_leader(self, client: Client) -> None:
+        for refused in (
+            await client.post("/components/audit/refresh", headers=BEARER),
+            await client.get("/events", headers=BEARER),
+        ):
+            assert refused.status == 409
+            assert LEADER in (await refused.json())["error"]
+
+
+class TestEvents:
+    async def test_pass_as_json_lines(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        async with client.get("/events", headers=BEARER) as response:
+            assert await response.content.readline() == b"\n"
+            stage.pass_by(topics(950, "a", "b"))
+            first, second = [json.loads(await response.content.readline()) for _ in range(2)]
+        assert (first["table"], first["operation"], first["position"]) == ("topics", "INSERT", 950)
+        assert first["data"]["config"] == {"a": [1]}
+        assert (first["before"], first["last"], second["last"]) == (None, False, True)
+
+    async def test_want_the_token_that_is_set(self, client: Client) -> None:
+        assert (await client.get("/events")).status == 401
+
+    async def test_a_slow_reader_is_told_what_it_missed(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        async with client.get("/events", headers=BEARER) as response:
+            assert await response.content.readline() == b"\n"
+            # All before the reader's task gets a turn: two are kept of three that may be, the rest is counted.
+            stage.pass_by(topics(950, "a", "b"), topics(951, "c", "d"), topics(952, "e"))
+            lines = [json.loads(await response.content.readline()) for _ in range(3)]
+            assert [line["data"]["name"] for line in lines[:2]] == ["a", "b"]
+            assert lines[2] == {"missed": 3}
+            stage.pass_by(topics(953, "f"))
+            assert json.loads(await response.content.readline())["data"]["name"] == "f"
+
+    @pytest.mark.parametrize(
+        ("query", "complaint"),
+        [
+            ("table=absent", "there is no table 'absent'"),
+            ("table=segments", "nobody subscribes to segments"),
+            ("component=absent", "there is no component 'absent'"),
+            ("component=audit&table=segments", "component audit does not subscribe to segments"),
+        ],
+    )
+    async def test_what_can_not_be_watched(self, client: Client, stage: Stage, query: str, complaint: str) -> None:
+        await stage.lead()
+        refused = await client.get(f"/events?{query}", headers=BEARER)
+        assert refused.status == 404
+        assert complaint in (await refused.json())["error"]
+
+    async def test_a_filter_keeps_the_others_out(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        async with client.get("/events?table=tables&component=audit", headers=BEARER) as response:
+            assert await response.content.readline() == b"\n"
+            stage.pass_by(topics(950, "a"), tables(951, "b"), topics(952, "c"), tables(953, "d"))
+            passed = [json.loads(await response.content.readline())["data"]["name"] for _ in range(2)]
+        assert passed == ["b", "d"]
+
+    async def test_a_reader_that_leaves_is_forgotten(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        (tap,) = stage.daemon.taps
+        async with client.get("/events", headers=BEARER) as response:
+            assert await response.content.readline() == b"\n"
+            assert len(tap.watchers) == 1  # type: ignore[attr-defined]
+        async with asyncio.timeout(30):
+            while tap.watchers:  # type: ignore[attr-defined]
+                stage.pass_by(topics(950, "a"))
+                await asyncio.sleep(0.005)
+
+
+class TestListening:
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])  # noqa: S104
+    def test_where_others_can_reach_it_wants_a_token(self, stage: Stage, host: str) -> None:
+        with pytest.raises(ConfigError, match=r"which others can reach: set server\.token"):
+            server_of(stage, host=host)
+        server_of(stage, host=host, token=TOKEN)
+
+    async def test_an_address_that_is_taken_is_named(self, stage: Stage) -> None:
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            port = taken.getsockname()[1]
+            with pytest.raises(AddressTaken, match=f"127.0.0.1:{port}"):
+                await server_of(stage, port=port).start()
+
+    async def test_an_address_that_is_not_ours(self, stage: Stage) -> None:
+        with pytest.raises(ConfigError, match=r"can't listen on 192\.0\.2\.1"):
+            await server_of(stage, host="192.0.2.1", token=TOKEN).start()
+
+    async def test_a_free_port_is_found_and_left(self, stage: Stage) -> None:
+        server = server_of(stage)
+        url = await server.start()
+        assert url.startswith("http://127.0.0.1:")
+        assert not url.endswith(":0")
+        await server.stop()
+        assert stage.daemon.taps == []
+
+
+async def test_a_fault_of_ours_is_logged_and_not_shown(client: Client, stage: Stage) -> None:
+    def fail() -> None:
+        raise RuntimeError(PASSWORD)
+
+    stage.source.status = fail  # type: ignore[method-assign,assignment]
+    await stage.leadership.acquire()
+    response = await client.get("/status")
+    assert response.status == 500
+    assert PASSWORD not in await response.text()
+
+
+def test_the_token_file_is_read(stage: Stage, tmp_path: Path) -> None:
+    kept = tmp_path / "token"
+    kept.write_text(TOKEN)
+    server_of(stage, host="10.0.0.1", token_file=kept)

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from astha.errors import ConfigError
+from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
+
+PASSWORD = "open sesame"
+URL = "postgresql://me:open%20sesame@db.example/registry?sslmode=require"
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASTHA_REGISTRY", "ASTHA_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / "astha.yaml"
+
+
+def test_everything_has_a_default() -> None:
+    settings = load_settings()
+    assert settings.registry.url.get_secret_value() == DEFAULT_REGISTRY
+    assert settings.server.host == "127.0.0.1"
+    assert settings.server.secret() is None
+
+
+def test_the_environment_is_stronger_than_the_file_and_a_flag_stronger_than_both(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text("server: {port: 1, host: '::1'}\nlease: {ttl_s: 3}\nlog:\n  level: debug\n")
+    monkeypatch.setenv("ASTHA_SERVER__PORT", "2")
+    monkeypatch.setenv("ASTHA_LEASE__TTL_S", "4")
+    settings = load_settings(config, {"server": {"port": "3"}})
+    assert (settings.server.port, settings.server.host) == (3, "::1")
+    assert (settings.lease.ttl_s, settings.log.level) == (4.0, "debug")
+
+
+def test_the_file_may_be_named_by_the_environment_and_may_be_empty(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTHA_CONFIG", str(config))
+    config.write_text("# nothing yet\n")
+    assert load_settings() == Settings()
+    config.write_text("subscriptions: elsewhere.yaml\n")
+    assert load_settings().subscriptions == Path("elsewhere.yaml")
+
+
+def test_astha_registry_is_short_for_its_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTHA_REGISTRY", URL)
+    monkeypatch.setenv("ASTHA_REGISTRY__POOL_SIZE", "3")
+    registry = load_settings().registry
+    assert registry.url.get_secret_value() == URL
+    assert registry.store.pool_size == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("server:\n  prot: 1\n", "line 2: there is no setting 'server.prot': did you mean 'port'?"),
+        ("log: {level: info}\nservr: {}\n", "line 2: there is no setting 'servr': did you mean 'server'?"),
+        ("server:\n  port: many\n", "line 2: server.port: Input should be a valid integer"),
+        ("server:\n  port: 1\n  port: 2\n", "line 3: 'port' stands twice"),
+        ("server: [1\n", "not YAML"),
+        ("- server\n", "line 1: expected a mapping"),
+        ("daemon: {ledger_interval_s: 0}\n", "line 1: daemon.ledger_interval_s: Input should be greater than 0"),
+        ("server: 5\n", "line 1: server: Input should be a valid dictionary"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named_with_its_line(config: Path, text: str, complaint: str) -> None:
+    config.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(config)
+    assert str(caught.value).startswith(f"{config}: ")
+    assert complaint in str(caught.value)
+
+
+def test_all_that_is_wrong_is_named_at_once(config: Path) -> None:
+    config.write_text("server: {port: many}\nlog: {level: loud}\n")
+    with pytest.raises(ConfigError, match=r"server\.port.*log\.level"):
+        load_settings(config)
+
+
+def test_a_file_that_is_not_there(config: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_settings(config)
+
+
+@pytest.mark.parametrize(
+    ("variable", "complaint"),
+    [
+        ("ASTHA_SERVER__PROT", "did you mean 'port'"),
+        ("ASTHA_SERVR__PORT", "did you mean 'server'"),
+        ("ASTHA_SERVER", "is a group of settings"),
+    ],
+)
+def test_an_unknown_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable: str, complaint: str) -> None:
+    monkeypatch.setenv(variable, "five")
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        load_settings()
+    assert variable in str(caught.value)
+
+
+def test_what_kubernetes_makes_of_a_service_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTHA_PORT", "tcp://10.0.0.1:9187")
+    monkeypatch.setenv("ASTHA_SERVICE_HOST", "10.0.0.1")
+    assert load_settings() == Settings()
+
+
+def test_a_bad_flag_says_that_it_was_one() -> None:
+    with pytest.raises(ConfigError, match=r"command line: there is no setting 'server\.prot'"):
+        load_settings(flags={"server": {"prot": "1"}})
+
+
+class TestSecrets:
+    @pytest.fixture
+    def settings(self, monkeypatch: pytest.MonkeyPatch) -> Settings:
+        monkeypatch.setenv("ASTHA_REGISTRY", f"{URL}&sslpassword=key-of-the-key")
+        monkeypatch.setenv("ASTHA_SERVER__TOKEN", TOKEN)
+        return load_settings()
+
+    def test_are_in_no_representation(self, settings: Settings) -> None:
+        for text in (repr(settings), str(settings), settings.model_dump_json(), settings.registry.shown):
+            assert "sesame" not in text
+            assert "key-of-the-key" not in text
+            assert TOKEN not in text
+
+    def test_are_known_to_the_concealment(self, settings: Settings) -> None:
+        conceal = settings.concealment()
+        said = f"{settings.registry.conninfo()} {URL} {TOKEN} sslpassword=key-of-the-key"
+        assert "sesame" not in conceal(said)
+        assert "key-of-the-key" not in conceal(said)
+        assert TOKEN not in conceal(said)
+
+    @pytest.mark.parametrize("url", [f"mysql://me:{PASSWORD}@h/d", f"me:{PASSWORD}@h", f"postgresql:/u:{PASSWORD}@h/d"])
+    def test_are_in_no_complaint(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+        monkeypatch.setenv("ASTHA_REGISTRY", url)
+        with pytest.raises(ConfigError, match=r"registry\.url") as caught:
+            load_settings()
+        assert PASSWORD not in str(caught.value)
+        assert caught.value.__cause__ is None
+
+    def test_that_are_too_short_are_refused_unshown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("ASTHA_SERVER__TOKEN", "hush")
+        with pytest.raises(ConfigError, match="at least 16 characters") as caught:
+            load_settings()
+        assert "hush" not in str(caught.value)
+
+    def test_may_be_kept_in_a_file(self, tmp_path: Path) -> None:
+        kept = tmp_path / "token"
+        kept.write_text(f"{TOKEN}\n")
+        assert load_settings(flags={"server": {"token_file": str(kept)}}).server.secret() == TOKEN
+        kept.write_text("hush")
+        with pytest.raises(ConfigError, match="at least 16 characters"):
+            load_settings(flags={"server": {"token_file": str(kept)}}).server.secret()
+
+
+def test_libpq_gets_what_sqlalchemy_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTHA_REGISTRY", URL)
+    conninfo = load_settings().registry.conninfo()
+    for part in (
+        f"password='{PASSWORD}'",
+        "host=db.example",
+        "dbname=registry",
+        "sslmode=require",
+        "connect_timeout=10",
+    ):
+        assert part in conninfo
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),  # noqa: S104
+     ("10.0.0.1", False), ("db.example", False), ("localhost.example", False)],
+)  # fmt: skip
+def test_what_counts_as_this_machine(host: str, loopback: bool) -> None:
+    assert load_settings(flags={"server": {"host": host}}).server.loopback is loopback

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from astha.concealment import Concealment
+from astha.settings import LogSettings
+from astha.telemetry import configure_logging, set_level
+
+SECRET = "open sesame"
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+def configure(lines: io.StringIO, form: str) -> None:
+    configure_logging(LogSettings.model_validate({"format": form}), Concealment([SECRET]), lines)
+
+
+def test_json_lines_of_structlog_and_of_the_standard_library(lines: io.StringIO) -> None:
+    configure(lines, "json")
+    structlog.get_logger("astha.lanes").warning("component is broken", component="audit", number=5)
+    logging.getLogger("a.library").warning("said %s", "so")
+    first, second = map(json.loads, lines.getvalue().splitlines())
+    assert first["event"] == "component is broken"
+    assert (first["component"], first["number"]) == ("audit", 5)
+    assert (first["level"], first["logger"]) == ("warning", "astha.lanes")
+    assert first["timestamp"].endswith("Z")
+    assert (second["event"], second["logger"]) == ("said so", "a.library")
+    assert second["timestamp"].endswith("Z")
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_line_holds_a_secret(lines: io.StringIO, form: str) -> None:
+    configure(lines, form)
+    log = structlog.get_logger("astha")
+    log.info(f"connecting with {SECRET}", url="postgresql://me:open%20sesame@h/d", nested={"password": SECRET})
+    try:
+        raise ValueError(f"password={SECRET}")
+    except ValueError:
+        log.exception("failed")
+        logging.getLogger("a.library").exception("failed with %r", SECRET)
+    assert "sesame" not in lines.getvalue()
+    assert "ValueError" in lines.getvalue()
+
+
+def test_the_level_can_change_while_running(lines: io.StringIO) -> None:
+    configure(lines, "json")
+    log = structlog.get_logger("astha")
+    log.debug("one")
+    set_level("debug")
+    log.debug("two")
+    logging.getLogger("sqlalchemy.engine").info("three: a library's own news")
+    set_level("error")
+    log.warning("four")
+    assert [json.loads(line)["event"] for line in lines.getvalue().splitlines()] == ["two"]

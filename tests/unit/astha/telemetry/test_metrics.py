@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from astha.telemetry import DaemonCollector
+from tests.unit.astha.server.daemons import Stage, topics
+
+DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
+
+
+def exposed(stage: Stage) -> dict[str, dict[tuple[str, ...], float]]:
+    """Samples by name and label values, as Prometheus reads them."""
+    registry = CollectorRegistry()
+    registry.register(DaemonCollector(stage.daemon, stage.clock))
+    found: dict[str, dict[tuple[str, ...], float]] = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return found
+
+
+async def busy_stage() -> Stage:
+    stage = Stage("audit", "index")
+    await stage.lead()
+    audit, index = stage.daemon.lanes
+    committed = (stage.clock.now_ms() - 3) * 1000
+    audit.counts.delivered["topics", "INSERT"] += 3
+    audit.counts.latency_us[(3000).bit_length()] += 2  # two transactions of 3 ms
+    audit.counts.latency_sum_us += 6000
+    index.break_out("it raised")
+    stage.pass_by(topics(950, "d", committed_at=committed))
+    return stage
+
+
+async def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
+    documented = set(re.findall(r"^\| `(astha_\w+)", DOCUMENT.read_text(), re.MULTILINE))
+    names = {re.sub(r"(?<=latency_seconds)_(bucket|sum|count)$", "", name) for name in exposed(await busy_stage())}
+    assert {"astha_component_lag_changes", "astha_source_lag_changes"} <= documented  # of SQLite
+    assert documented - {"astha_component_lag_changes", "astha_source_lag_changes"} == names
+
+
+async def test_what_a_busy_daemon_says() -> None:
+    found = exposed(await busy_stage())
+    assert found["astha_leading"] == {(): 1}
+    assert found["astha_component_events_total"] == {("audit", "INSERT", "topics"): 3}
+    assert found["astha_component_state"]["index", "broken"] == 1
+    assert found["astha_component_state"]["index", "live"] == 0
+    assert found["astha_component_breaker_state"]["index", "open"] == 1
+    assert found["astha_component_breaks_total"] == {("audit",): 0, ("index",): 1}
+    assert found["astha_component_queue_events"] == {("audit",): 1, ("index",): 0}
+    assert found["astha_component_lag_bytes"] == {("audit",): 100, ("index",): 100}
+    assert found["astha_component_lag_seconds"]["audit",] == 0.003
+    assert found["astha_source_lag_bytes"] == {(): 50}
+    assert found["astha_source_wal_status"][("reserved",)] == 1
+
+
+async def test_latency_is_a_histogram_by_transaction() -> None:
+    found = exposed(await busy_stage())
+    name = "astha_component_delivery_latency_seconds"
+    buckets = {float(le): number for (who, le), number in found[f"{name}_bucket"].items() if who == "audit"}
+    assert buckets[float("inf")] == found[f"{name}_count"]["audit",] == 2
+    assert found[f"{name}_sum"]["audit",] == 0.006
+    assert {number for le, number in buckets.items() if le < 0.003} == {0}
+    assert {number for le, number in buckets.items() if le > 0.003} == {2}
+
+
+async def test_a_standby_says_only_that_it_is_one() -> None:
+    found = exposed(Stage("audit"))
+    assert found["astha_leading"] == {(): 0}
+    assert found.keys() == {"astha_build_info", "astha_leading"}

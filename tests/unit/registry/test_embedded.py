@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from registry import embedded
+from registry.embedded import BIN_SETTING, EmbeddedPostgres, find_binaries
+from registry.errors import Unavailable
+
+
+def _programs(directory: Path) -> Path:
+    directory.mkdir(parents=True)
+    for name in ("initdb", "postgres"):
+        (directory / name).write_text("#!/bin/sh\n")
+        (directory / name).chmod(0o755)
+    return directory
+
+
+@pytest.fixture
+def nothing(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.delenv(BIN_SETTING, raising=False)
+    monkeypatch.setattr(embedded, "_system_directories", lambda: iter(()))
+    monkeypatch.setattr(embedded, "_packaged_directories", lambda: iter(()))
+    return monkeypatch
+
+
+def test_setting_then_system_then_packaged(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    packaged, system, explicit = (_programs(tmp_path / name) for name in ("packaged", "system", "explicit"))
+    nothing.setattr(embedded, "_packaged_directories", lambda: iter([packaged]))
+    assert find_binaries() == packaged
+    nothing.setattr(embedded, "_system_directories", lambda: iter([tmp_path / "gone", system]))
+    assert find_binaries() == system
+    nothing.setenv(BIN_SETTING, str(explicit))
+    assert find_binaries() == explicit
+
+
+def test_a_setting_that_is_wrong_is_not_replaced_by_a_guess(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nothing.setattr(embedded, "_system_directories", lambda: iter([_programs(tmp_path / "system")]))
+    nothing.setenv(BIN_SETTING, str(tmp_path / "empty"))
+    with pytest.raises(Unavailable, match=f"{BIN_SETTING}=.*empty"):
+        find_binaries()
+
+
+@pytest.mark.usefixtures("nothing")
+def test_without_any_the_message_says_what_to_do() -> None:
+    with pytest.raises(Unavailable, match=rf"set {BIN_SETTING}, install PostgreSQL, .*astha\[embedded\]"):
+        find_binaries()
+
+
+def test_a_directory_without_initdb_does_not_count(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (_programs(tmp_path / "client") / "initdb").unlink()
+    nothing.setattr(embedded, "_system_directories", lambda: iter([tmp_path / "client"]))
+    with pytest.raises(Unavailable):
+        find_binaries()
+
+
+def test_nothing_is_left_where_no_server_can_be_made(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nothing.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(Unavailable):
+        EmbeddedPostgres()
+    assert list(tmp_path.iterdir()) == []
