@@ -36,7 +36,7 @@ def handles(kind: type[R]) -> Callable[[Method[S, R]], Method[S, R]]:
 class Component:
     """Dispatches `on_event` to the `handles` methods; healthy and nothing to refresh unless overridden."""
 
-    _handlers: ClassVar[dict[str, str]] = {}
+    _handlers: ClassVar[dict[type[Row], str]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -45,20 +45,19 @@ class Component:
             kind: type[Row] | None = getattr(member, _MARK, None)
             if kind is None:
                 continue
-            if handlers.get(kind.table, name) != name:
-                raise TypeError(f"{cls.__name__} has two handlers for {kind.table}: {handlers[kind.table]} and {name}")
-            handlers[kind.table] = name
+            if handlers.get(kind, name) != name:
+                raise TypeError(f"{cls.__name__} has two handlers for {kind.table}: {handlers[kind]} and {name}")
+            handlers[kind] = name
         cls._handlers = handlers
 
     def __init__(self) -> None:
-        self._methods: dict[type[Row], Callable[[Event[Row]], Awaitable[None]]] = {}
-        for name in self._handlers.values():
-            method = getattr(self, name)
-            self._methods[getattr(method, _MARK)] = method
+        self._methods: dict[type[Row], Callable[[Event[Row]], Awaitable[None]]] = {
+            kind: getattr(self, name) for kind, name in self._handlers.items()
+        }
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
-        return frozenset(self._handlers)
+        return frozenset(kind.table for kind in self._handlers)
 
     async def on_event(self, event: Event[Row]) -> None:
         await self._methods[type(event.data)](event)
