@@ -142,12 +142,12 @@ def _last_answer(output: str) -> Answer:
 def rates(report: Report, server: EmbeddedPostgres) -> None:
     goals = {(1_000, "tcp"): 1.0, (1_000, "unix"): 0.6, (1, "tcp"): 1.0, (1, "unix"): 0.9}
     grown: list[float] = []
-    for size, rows in ((1_000, report.pick(300_000, 100_000)), (1, report.pick(60_000, 20_000))):
+    for size, rows in ((1_000, report.pick(300_000, 60_000)), (1, report.pick(60_000, 20_000))):
         bench = Bench(server, f"rate{size}")
         bench.write(rows, size)
         for transport in ("tcp", "unix"):
             ours, theirs = [], []
-            for _ in range(report.pick(4, 2)):
+            for _ in range(report.pick(4, 1)):
                 theirs.append(rows / bench.recvlogical(transport == "unix"))
                 ours.append(bench.drain(transport == "unix"))
             grown += [answer["grown_mb"] for answer in ours]
@@ -167,7 +167,7 @@ def rates(report: Report, server: EmbeddedPostgres) -> None:
 
 async def latencies(report: Report, bench: Bench, **job: Any) -> Answer:
     """Commits at a steady pace while a child reads; what it saw."""
-    seconds = report.pick(12, 4)
+    seconds = report.pick(12, 3)
     bench.forget()
     with bench.fresh_slot() as slot:
         child = _child(Job(url=bench.url(), store_url=bench.url(), slot=slot, **job))

