@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from registry.embedded import EmbeddedPostgres
-from registry.migration import migrate
 from tests.doubles.proxy import PostgresProxy
 from tests.faults.oracle import Oracle
-from tests.fixtures.databases import SERVER_SETTINGS
 
 pytestmark = pytest.mark.slow
 
@@ -30,15 +27,6 @@ def seed() -> str:
 @pytest.fixture
 def seconds() -> float:
     return float(os.environ.get("MINUTES", "0")) * 60 or SHORT_S
-
-
-@pytest.fixture
-def own_server(scratch: Path) -> Iterator[EmbeddedPostgres]:
-    """To be killed: with fsync, or a crash could lose what was acknowledged."""
-    directory = scratch / f"server-{random.randrange(1 << 30)}"
-    with EmbeddedPostgres(directory, settings={**SERVER_SETTINGS, "wal_sender_timeout": "5s"}) as server:
-        migrate(server.url("postgres"))
-        yield server
 
 
 async def test_postgres(own_server: EmbeddedPostgres, tmp_path: Path, seed: str, seconds: float) -> None:
