@@ -1,0 +1,55 @@
+"""Refreshes under concurrent writers with savepoints: exact, each of them, on both databases.
+
+The component checks every event against the row that it has (`tests.faults.diary`): one that a refresh contained, or
+one missing after it, does not fit. Half a transaction would leave a pair of rows unequal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from astha.lanes.lane import LaneState
+from tests.faults.diary import Diary, Mood, Reading
+from tests.faults.oracle import contents
+from tests.faults.writers import Writer
+from tests.fixtures.daemons import RunDaemon
+from tests.fixtures.stores import OpenStore
+
+pytestmark = pytest.mark.slow
+
+TABLES = frozenset({"consumer_groups", "topics", "partitions", "consumer_offsets"})
+REFRESHES = 40
+
+
+async def test_refreshes_are_exact(url: str, opened: OpenStore, run_daemon: RunDaemon, tmp_path: Path) -> None:
+    store = await opened(url)
+    subscribers = {
+        name: Diary(tmp_path / f"{name}.db", TABLES, Mood(name, tmp_path, 0.0), whole=name == "whole")
+        for name in ("whole", "single")
+    }
+    running = await run_daemon(url, subscribers)
+    await running.live()
+    over = asyncio.Event()
+    writers = [Writer(url, f"exact {number}") for number in range(6)]
+    writing = [asyncio.create_task(writer.run(over, 0.001)) for writer in writers]
+    try:
+        for _ in range(REFRESHES):
+            for name in subscribers:
+                running.lane(name).refresh("test")
+            await running.live()
+            await asyncio.sleep(0.02)  # some events between two refreshes
+    finally:
+        over.set()
+        await asyncio.gather(*writing)
+    for name in subscribers:
+        wanted = await contents(store, sorted(TABLES))
+        reading = Reading(tmp_path / f"{name}.db")
+        await running.until(lambda reading=reading, wanted=wanted: reading.rows() == wanted, name)  # type: ignore[misc]
+        assert reading.violations() == []
+        assert reading.counts()["refreshes"] > REFRESHES / 2
+        assert reading.counts()["events"] > REFRESHES
+        assert running.lane(name).state is LaneState.LIVE
+    assert sum(writer.done for writer in writers) > REFRESHES
