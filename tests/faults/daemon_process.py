@@ -81,7 +81,7 @@ async def main(order: Order) -> None:
     settings = DaemonSettings(ledger_interval_s=0.05, shutdown_timeout_s=3.0)
     daemon = Daemon(store, make_source(order, store, clock), components, leadership, settings, clock)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)
-    (directory / "ready").touch()
+    (directory / f"{order.holder} is ready").touch()
     try:
         await daemon.run()
     finally:

@@ -106,6 +106,7 @@ class Diary:
                 self._database.executemany("INSERT INTO held VALUES (?, ?, ?)", rows)
                 self._database.execute("UPDATE reached SET position = 0, place = -1")
                 self._count("refreshes")
+                self._count(f"calls by {os.getpid()}")
                 self._check_pairs("after a refresh")
             await self._mood.after()
         finally:
@@ -120,6 +121,7 @@ class Diary:
             self._latest = place
             await self._mood.before()
             with self._writing():
+                self._count(f"calls by {os.getpid()}")
                 self._apply(events)
             await self._mood.after()
         finally:

@@ -49,14 +49,19 @@ class Process:
     def start(self) -> None:
         self.incarnation += 1
         order = msgspec.structs.replace(self._order, seed=f"{self._seed} {self.incarnation} ")
-        self._ready().unlink(missing_ok=True)
+        self.ready().unlink(missing_ok=True)
         spelt = msgspec.json.encode(order).decode()
         command = [sys.executable, "-W", "error", "-m", "tests.faults.daemon_process", spelt]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stderr=log, stdout=log)
 
-    def _ready(self) -> Path:
-        return Path(self._order.directory) / "ready"
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def ready(self) -> Path:
+        return Path(self._order.directory) / f"{self._order.holder} is ready"
 
     def kill(self) -> None:
         assert self._process is not None
@@ -70,7 +75,7 @@ class Process:
     async def stop(self) -> None:
         """Gracefully; it must be able to."""
         assert self._process is not None
-        await eventually(self._ready().exists, "a process that listens to signals", SETTLE_S)
+        await eventually(self.ready().exists, "a process that listens to signals", SETTLE_S)
         self._process.terminate()
         code = await asyncio.to_thread(self._process.wait, 60)
         assert code == 0, f"the daemon ended with {code}: {self.tail()}"
@@ -124,7 +129,10 @@ class Oracle:
             over.set()
             await asyncio.gather(*writing, return_exceptions=True)
             self.process.kill()
-        counts = {name: self._reading(name).counts() for name in COMPONENTS}
+        counts = {
+            name: {what: number for what, number in self._reading(name).counts().items() if "calls" not in what}
+            for name in COMPONENTS
+        }
         print(f"writes {sum(p.done for p in people)}, troubles {dict(self.struck)}, seen {counts}")  # noqa: T201
 
     def require_no_violation(self) -> None:
