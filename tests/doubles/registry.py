@@ -92,6 +92,20 @@ class SmallRegistry:
             raise Fenced("another epoch")
         self.paper.update((entry.component, entry) for entry in entries)
 
+    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
+        self._answer()
+        self.epoch += 1
+        return DaemonLease(name, holder, self.epoch, 0, ttl_ms)
+
+    async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
+        self._answer()
+        if lease.epoch != self.epoch:
+            raise Fenced("another epoch")
+        return lease
+
+    async def release_daemon_lease(self, lease: DaemonLease) -> bool:
+        return True
+
     def _answer(self) -> None:
         if self.down:
             raise Unavailable("the registry is down")

@@ -389,6 +389,43 @@ def _transaction(*, xid: int, position: int) -> Transaction:
     return Transaction(commit, [Event(Operation.INSERT, group("a"), None, commit, 0)], frozenset({GROUPS}))
 
 
+async def test_a_refresh_that_contains_half_of_what_the_change_log_joined_is_repeated() -> None:
+    """SQLite: commits by hand that are found together come as one transaction, whose first half a snapshot may have."""
+    async with Bench() as bench:
+        registry = bench.registry
+        first = registry.commit(group("first"))
+        bench.lane.refresh("test")
+        await bench.settle()
+        assert bench.subject.refreshes == 2, "the snapshot has the first commit"
+        second = registry.commit(group("second"))
+        joined = Transaction(
+            Commit(-first.position, second.position, 0, 2), [*first.events, *second.events], frozenset({GROUPS})
+        )
+        bench.offer(joined)
+        await bench.converge()
+        assert bench.subject.events == [], "neither is delivered after a refresh that contains it"
+        assert bench.subject.refreshes == 3
+
+
+async def test_the_same_while_the_refresh_is_under_way() -> None:
+    async with Bench() as bench:
+        registry = bench.registry
+        first = registry.commit(group("first"))
+        bench.subject.refresh_gate = asyncio.Event()
+        bench.lane.refresh("test")
+        await bench.settle()
+        second = registry.commit(group("second"))
+        bench.offer(
+            Transaction(
+                Commit(-first.position, second.position, 0, 2), [*first.events, *second.events], frozenset({GROUPS})
+            )
+        )
+        bench.subject.refresh_gate.set()
+        await bench.converge()
+        assert bench.subject.events == []
+        assert bench.subject.refreshes == 3
+
+
 async def test_events_from_before_a_subject_was_made_are_nobodys() -> None:
     """A table that the lane does not subscribe to moves its position, and nothing else."""
     bench = Bench(Subject(ManualClock()))
