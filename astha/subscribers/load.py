@@ -1,8 +1,9 @@
 """Components by name: the daemon imports none of them, and none of their technology.
 
 A component is a package ``components.<name>`` with a function ``create(settings, surroundings) -> Subscriber``. One
-that is kept elsewhere says where, ``use: package.module:function``; any importable module will do. `create` only constructs:
-connections are opened by ``start``, so that `astha check` can look at a component without setting it to work.
+that is kept elsewhere says where, ``use: package.module:function``; any importable module will do. `create` only
+constructs: connections are opened by ``start``, so that `astha check` can look at a component without setting it to
+work.
 """
 
 from __future__ import annotations
