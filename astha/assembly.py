@@ -18,6 +18,7 @@ from astha.routing.subscriptions import Subscription, read_subscriptions, requir
 from astha.settings import Settings
 from astha.sources.opening import open_source
 from astha.subscribers.load import load_component
+from astha.subscribers.surroundings import Surroundings
 from registry.contract import MetadataStore
 from registry.opening import open_store
 
@@ -34,7 +35,7 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
     url = settings.registry.url.get_secret_value()
     store = await open_store(url, settings=settings.registry.store, clock=clock)
     try:
-        components = load_components(subscriptions, store, settings.subscriptions)
+        components = load_components(subscriptions, surroundings(settings, store, clock), settings.subscriptions)
         holder = _holder()
         leadership = Leadership(store, settings.lease, holder, clock)
         source = open_source(url, store, settings.source, clock)
@@ -45,12 +46,17 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
     return Assembly(daemon, store, holder)
 
 
-def load_components(subscriptions: Mapping[str, Subscription], store: MetadataStore, path: Path) -> list[Component]:
+def surroundings(settings: Settings, store: MetadataStore, clock: LoopClock) -> Surroundings:
+    """What components, and the commands that they bring, are made with."""
+    return Surroundings(store, clock, settings.registry.url, settings.lake)
+
+
+def load_components(subscriptions: Mapping[str, Subscription], around: Surroundings, path: Path) -> list[Component]:
     """ConfigError names the file, and the line of the component that can't be had."""
     components = []
     for name, subscription in subscriptions.items():
         try:
-            subscriber = load_component(name, subscription.settings, store, subscription.use)
+            subscriber = load_component(name, subscription.settings, around, subscription.use)
             require_match(name, subscription, subscriber.subscribed_tables)
         except ConfigError as error:
             raise ConfigError(f"{path}: line {subscription.line}: {error}") from error

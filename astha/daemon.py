@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from astha.clock import LoopClock
 from astha.errors import Fenced, SourceError
 from astha.events import Transaction
-from astha.lanes.lane import Lane, LaneState, Surroundings
+from astha.lanes.lane import Around, Lane, LaneState
 from astha.lanes.ledger import Ledger
 from astha.lanes.service import Service
 from astha.leadership import Leadership
@@ -84,7 +84,7 @@ class Daemon:
         self._make_lanes()
 
     def _make_lanes(self) -> None:
-        around = Surroundings(
+        around = Around(
             store=self._store,
             clock=self._clock,
             recent=lambda: self.router.recent(),

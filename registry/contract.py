@@ -17,7 +17,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
 from registry.documents import JsonValue
-from registry.drafts import Fence, FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.drafts import Fence, FileDraft, OffsetDraft, Registration, SegmentDraft, SnapshotDraft, TableDraft
 from registry.models import (
     Agent,
     ConsumerGroup,
@@ -222,7 +222,10 @@ class Tables(Protocol):
         status: TableStatus | None = None,
         properties: Mapping[str, JsonValue] | None = None,
     ) -> LakeTable:
-        """Changes what is given. Properties replace those of the current schema version."""
+        """Changes what is given. Properties replace those of the current schema version.
+
+        A new name or location touches the current schema version too, so that its followers learn of it.
+        """
         ...  # fmt: skip
 
     async def drop_table(self, table_id: int, *, purge: bool = False) -> None:
@@ -250,9 +253,18 @@ class Files(Protocol):
         *,
         operation: FileOperation = "insert",
         operation_id: str | None = None,
+        intents_of: str | None = None,
     ) -> list[TableFile]:
-        """AlreadyExists if the table has a file of that path. Upload intents for these paths are completed."""
+        """AlreadyExists if the table has a file of that path. Upload intents for these paths are completed.
+
+        With ``intents_of`` they must be this owner's, or it is a Conflict that names the others: somebody has taken
+        them over, and may have deleted the files.
+        """
         ...  # fmt: skip
+
+    async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
+        """`add_files` of several, of any tables, in one transaction: all of them or none."""
+        ...
 
     async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:
         """`files` as they were read. They go to the list of files awaiting deletion.
@@ -269,10 +281,11 @@ class Files(Protocol):
         *,
         operation_id: str,
         operation: FileOperation = "compaction",
+        intents_of: str | None = None,
     ) -> list[TableFile]:
         """`old`, as they were read, for `new`. Conflict names the old ones that are gone or changed since.
 
-        A new file whose path awaits deletion (a rollback) is taken off that list.
+        A new file whose path awaits deletion (a rollback) is taken off that list. ``intents_of`` as in `add_files`.
         """
         ...  # fmt: skip
 
@@ -306,6 +319,13 @@ class Files(Protocol):
 
     async def list_stale_intents(self, older_than_ms: int, *, after: str = "", limit: int = PAGE) -> list[UploadIntent]:
         """Recorded at least so long ago, by path."""
+        ...
+
+    async def claim_stale_intents(self, older_than_ms: int, *, owner: str, limit: int = PAGE) -> list[UploadIntent]:
+        """Takes over intents recorded at least so long ago, as if recorded now, and answers them by path.
+
+        From then on nobody else can register their objects, so the new owner may delete them.
+        """
         ...
 
     async def list_files_awaiting_deletion(

@@ -13,9 +13,18 @@ import msgspec
 from registry import checks
 from registry.documents import EMPTY_LIST, EMPTY_OBJECT, Document
 from registry.errors import Invalid
-from registry.models import SnapshotStatus, SnapshotTrigger
+from registry.models import FileOperation, SnapshotStatus, SnapshotTrigger
 
-__all__ = ["Fence", "FileDraft", "OffsetDraft", "SegmentDraft", "SnapshotDraft", "TableDraft", "checked"]
+__all__ = [
+    "Fence",
+    "FileDraft",
+    "OffsetDraft",
+    "Registration",
+    "SegmentDraft",
+    "SnapshotDraft",
+    "TableDraft",
+    "checked",
+]
 
 
 class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
@@ -122,6 +131,16 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def file_name(self) -> str:
         return self.file_path.rpartition("/")[2]
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of one table that belong together, and the operation that brought them."""
+
+    table_id: int
+    files: Sequence[FileDraft]
+    operation: FileOperation = "insert"
+    operation_id: str | None = None
+    intents_of: str | None = None  # whose upload intents these files must still have
 
 
 class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):

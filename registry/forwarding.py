@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 
 from registry.contract import PAGE, ConsistentRead, Load, MetadataStore
 from registry.documents import JsonValue
-from registry.drafts import Fence, FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.drafts import Fence, FileDraft, OffsetDraft, Registration, SegmentDraft, SnapshotDraft, TableDraft
 from registry.models import (
     Agent,
     ConsumerGroup,
@@ -212,8 +212,14 @@ class ForwardingStore(MetadataStore):
         *,
         operation: FileOperation = "insert",
         operation_id: str | None = None,
+        intents_of: str | None = None,
     ) -> list[TableFile]:
-        return await self.inner.add_files(table_id, files, operation=operation, operation_id=operation_id)
+        return await self.inner.add_files(
+            table_id, files, operation=operation, operation_id=operation_id, intents_of=intents_of
+        )
+
+    async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
+        return await self.inner.register_files(registrations)
 
     async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:
         await self.inner.remove_files(table_id, files, reason=reason)
@@ -226,8 +232,11 @@ class ForwardingStore(MetadataStore):
         *,
         operation_id: str,
         operation: FileOperation = "compaction",
+        intents_of: str | None = None,
     ) -> list[TableFile]:
-        return await self.inner.swap_files(table_id, old, new, operation_id=operation_id, operation=operation)
+        return await self.inner.swap_files(
+            table_id, old, new, operation_id=operation_id, operation=operation, intents_of=intents_of
+        )
 
     async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
         return await self.inner.get_files(table_id, paths)
@@ -254,6 +263,9 @@ class ForwardingStore(MetadataStore):
 
     async def list_stale_intents(self, older_than_ms: int, *, after: str = "", limit: int = PAGE) -> list[UploadIntent]:
         return await self.inner.list_stale_intents(older_than_ms, after=after, limit=limit)
+
+    async def claim_stale_intents(self, older_than_ms: int, *, owner: str, limit: int = PAGE) -> list[UploadIntent]:
+        return await self.inner.claim_stale_intents(older_than_ms, owner=owner, limit=limit)
 
     async def list_files_awaiting_deletion(
         self, *, table_id: int | None = None, removed_before: int | None = None, after: int = 0, limit: int = PAGE

@@ -7,8 +7,8 @@ Nobody reads a clock for each event: the lane's watchdog looks now and then whet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
@@ -23,11 +23,18 @@ from registry.models import Row
 
 log = structlog.get_logger(__name__)
 
+T = TypeVar("T")
+Whole: TypeAlias = Callable[[list[Event[Row]]], Awaitable[None]]
+Batch: TypeAlias = Callable[[list[list[Event[Row]]]], Awaitable[None]]
+
 _PIECE = 256
 """Events between two looks at the clock."""
 
 _DOUBT_S = 0.05
 """Between two looks whether leadership is certain again."""
+
+_BATCH = 10_000
+"""Events handed over together to a component that takes several transactions in one call."""
 
 _TURN_S = 0.005
 """After so long the other lanes get a turn, if the subscriber itself never waits."""
@@ -91,9 +98,8 @@ class Delivery:
         self._lane = lane
         self._may_deliver = lane.may_deliver
         self._on_event = subscriber.on_event
-        self._on_transaction: Callable[[list[Event[Row]]], Awaitable[None]] | None = getattr(
-            subscriber, "on_transaction", None
-        )
+        self._on_transaction: Whole | None = getattr(subscriber, "on_transaction", None)
+        self._on_transactions: Batch | None = getattr(subscriber, "on_transactions", None)
         self.calls = 0
         self.calling = False
         self.halted = False
@@ -101,23 +107,25 @@ class Delivery:
         self.out_of_breath = False  # has more to do at once, but lets others go first
         self._turn_ends = 0.0
 
-    @property
-    def by_event(self) -> bool:
-        """Transactions that wait may be handed over as one: the subscriber does not see where one ends."""
-        return self._on_transaction is None
+    def room(self, quick: int) -> int:
+        """Events of transactions that may be handed over together. `quick` is for who does not see where one ends."""
+        if self._on_transactions is not None:
+            return _BATCH
+        return 1 if self._on_transaction is not None else quick
 
-    async def deliver(self, transaction: Transaction) -> None:
-        """All events of it, in order. Raises Dropped for an event that can't be delivered, Abandoned if the lane was
-        left meanwhile.
+    async def deliver(self, run: Sequence[Transaction]) -> None:
+        """All events, in order. Raises Dropped for an event that can't be delivered, Abandoned if the lane was left
+        meanwhile.
         """
-        events = transaction.events
         if self._clock.monotonic() >= self._turn_ends:
             await self._breathe()
-        if self._on_transaction is not None:
-            if self.halted or not self._may_deliver():
-                await self._ask()
-            await self._whole(events, self._on_transaction)
+        if self._on_transactions is not None:
+            await self._whole(self._on_transactions, [transaction.events for transaction in run], run[0].events[0])
+        elif self._on_transaction is not None:
+            for transaction in run:
+                await self._whole(self._on_transaction, transaction.events, transaction.events[0])
         else:
+            events = run[0].events if len(run) == 1 else [event for part in run for event in part.events]
             done = 0
             while done < len(events):
                 if self.halted or not self._may_deliver():
@@ -125,18 +133,21 @@ class Delivery:
                 done += await self._each(events, done)
         self._breaker.succeeded()
 
-    async def _whole(self, events: list[Event[Row]], call: Callable[[list[Event[Row]]], Awaitable[None]]) -> None:
+    async def _whole(self, call: Callable[[T], Awaitable[None]], argument: T, event: Event[Row]) -> None:
+        """`event` stands for all of them if they are given up."""
+        if self.halted or not self._may_deliver():
+            await self._ask()
         self.calls += 1
         self.calling = True
         try:
-            await call(events)
+            await call(argument)
         except BaseException as error:
             failure = self._failure(error)
         else:
             return
         finally:
             self.calling = False
-        await self._again(call, events, events[0], failure)
+        await self._again(call, argument, event, failure)
 
     async def _each(self, events: list[Event[Row]], start: int) -> int:
         """From `start` on, until one fails and has been retried, or a turn is over; answers how many are done."""

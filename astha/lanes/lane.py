@@ -65,7 +65,7 @@ class LaneCounts(msgspec.Struct):
     latency_sum_us: int = 0
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class Around(msgspec.Struct, frozen=True):
     """What a lane needs of the daemon."""
 
     store: MetadataStore
@@ -78,7 +78,7 @@ class Surroundings(msgspec.Struct, frozen=True):
 
 class Lane:
     def __init__(
-        self, name: str, subscriber: Subscriber, tables: frozenset[str], policy: LanePolicy, around: Surroundings
+        self, name: str, subscriber: Subscriber, tables: frozenset[str], policy: LanePolicy, around: Around
     ) -> None:
         self.name = name
         self.tables = tables
@@ -276,9 +276,9 @@ class Lane:
     async def _deliver(self) -> None:
         queue, delivery = self.queue, self._delivery
         while queue and self.wanted():
-            run = queue.run(self._run_events) if delivery.by_event else [queue.first()]
+            run = queue.run(delivery.room(self._run_events))
             began = self._clock.monotonic()
-            await delivery.deliver(run[0] if len(run) == 1 else _joined(run))
+            await delivery.deliver(run)
             if self._ours or self._hurry is not None:
                 self.returned(None)
             if not self.wanted():
@@ -506,8 +506,3 @@ class Lane:
         _, pending = await asyncio.wait({worker}, timeout=self.policy.drain_timeout_s)
         if pending:
             log.error("component has not come back from its call; left behind", component=self.name)
-
-
-def _joined(run: Sequence[Transaction]) -> Transaction:
-    events = [event for transaction in run for event in transaction.events]
-    return msgspec.structs.replace(run[-1], events=events, _tally=None)

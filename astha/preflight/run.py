@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import psycopg
 
-from astha.assembly import load_components
+from astha.assembly import load_components, surroundings
 from astha.client import Client, NoDaemon, Refused
+from astha.clock import SystemLoopClock
 from astha.errors import ConfigError, SourceError
 from astha.preflight import server as server_checks
 from astha.preflight.findings import Finding, ok, problem, unknown
@@ -106,7 +107,9 @@ async def _components(settings: Settings, subscriptions: Subscriptions | None) -
     except (SchemaMismatch, Unavailable) as error:
         return unknown(check, f"components are made with a store: {error}")
     try:
-        loaded = load_components(subscriptions, store, settings.subscriptions)
+        loaded = load_components(
+            subscriptions, surroundings(settings, store, SystemLoopClock()), settings.subscriptions
+        )
     except ConfigError as error:
         return problem(check, str(error), "correct the entry, or install what it needs")
     finally:

@@ -18,6 +18,7 @@ from astha.errors import ConfigError
 from astha.leadership import LeaseSettings
 from astha.sources.opening import conninfo_of
 from astha.sources.postgres.source import PostgresSourceSettings
+from astha.subscribers.surroundings import LakeSettings
 from registry.engines import StoreSettings, parse_url, shown
 from registry.errors import Invalid
 
@@ -160,6 +161,7 @@ class Settings(BaseSettings):
     daemon: DaemonSettings = DaemonSettings()
     server: ServerSettings = ServerSettings()
     log: LogSettings = LogSettings()
+    lake: LakeSettings = LakeSettings()
 
     @classmethod
     def settings_customise_sources(
@@ -174,4 +176,4 @@ class Settings(BaseSettings):
 
     def concealment(self) -> Concealment:
         token = self.server.secret()
-        return Concealment([*self.registry.secrets(), *([token] if token else [])])
+        return Concealment([*self.registry.secrets(), *self.lake.secrets(), *([token] if token else [])])

@@ -85,8 +85,10 @@ def _value(settings: Settings, name: str) -> object:
 
 
 def _text(value: object) -> str:
-    if value is None:
+    if value is None or value == {}:
         return ""
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={_text(part)}" for name, part in value.items())
     if isinstance(value, SecretStr):
         return DEFAULT_REGISTRY if value.get_secret_value() == DEFAULT_REGISTRY else "***"
     return str(value)

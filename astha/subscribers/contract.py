@@ -46,6 +46,17 @@ class TransactionSubscriber(Protocol):
 
 
 @runtime_checkable
+class BatchSubscriber(Protocol):
+    """Optional, instead of `on_transaction`: to see everything that waits, for components that commit at a price."""
+
+    async def on_transactions(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
+        """Whole transactions, in order, at least one. Nothing waits for more to come. Retried as a whole; what comes
+        again after a crash may be divided otherwise.
+        """
+        ...
+
+
+@runtime_checkable
 class Startable(Protocol):
     """Optional: called before the first delivery. An error is retried like a failed refresh."""
 

@@ -1,8 +1,9 @@
 """Components by name: the daemon imports none of them, and none of their technology.
 
-A component is a package ``components.<name>`` with a function ``create(settings, store) -> Subscriber``. One that is
-kept elsewhere says where, ``use: package.module:function``; any importable module will do. `create` only constructs:
-connections are opened by ``start``, so that `astha check` can look at a component without setting it to work.
+A component is a package ``components.<name>`` with a function ``create(settings, surroundings) -> Subscriber``. One
+that is kept elsewhere says where, ``use: package.module:function``; any importable module will do. `create` only
+constructs: connections are opened by ``start``, so that `astha check` can look at a component without setting it to
+work.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from typing import Any
 
 from astha.errors import ConfigError
 from astha.subscribers.contract import Subscriber
-from registry.contract import MetadataStore
+from astha.subscribers.surroundings import Surroundings
 
 
-def load_component(name: str, settings: Mapping[str, Any], store: MetadataStore, use: str | None = None) -> Subscriber:
+def load_component(
+    name: str, settings: Mapping[str, Any], surroundings: Surroundings, use: str | None = None
+) -> Subscriber:
     """ConfigError if there is no such component, or if it refuses its settings."""
     package, _, function = (use or f"components.{name}:create").partition(":")
     try:
@@ -27,9 +30,9 @@ def load_component(name: str, settings: Mapping[str, Any], store: MetadataStore,
         raise ConfigError(f"component {name} needs the package {error.name!r}: install it") from error
     create = getattr(module, function, None)
     if create is None:
-        raise ConfigError(f"component {name}: {package} has no function `{function}(settings, store)`")
+        raise ConfigError(f"component {name}: {package} has no function `{function}(settings, surroundings)`")
     try:
-        subscriber: Subscriber = create(settings, store)
+        subscriber: Subscriber = create(settings, surroundings)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"component {name} refuses its settings: {error}") from error
     missing = [

@@ -11,7 +11,7 @@ import pytest
 
 from registry.contract import MetadataStore
 from registry.documents import Document
-from registry.drafts import FileDraft
+from registry.drafts import FileDraft, Registration
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.models import FileOperation, LakeTable, TableFile
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_PATHS, BAD_TEXT, Refused
@@ -124,6 +124,22 @@ class TestAdding:
         await store.add_files(table.id, [file("1"), file("3")])
         assert [intent.path for intent in await store.list_stale_intents(0)] == ["2"]
 
+    async def test_intents_must_be_the_owners_still(self, store: MetadataStore, table: LakeTable) -> None:
+        await store.record_intents(["1", "2"], purpose="insert", owner="w")
+        await store.record_intents(["2"], purpose="insert", owner="cleaner")
+        await store.record_intents(["4"], purpose="insert", owner="w")
+        await store.add_files(table.id, [file("4")], intents_of="w")
+        (live,) = await store.list_files(table.id)
+        for path in ("2", "3"):
+            async with unchanged(store):
+                with pytest.raises(Conflict, match="no longer has the upload intents") as caught:
+                    await store.add_files(table.id, [file("1"), file(path)], intents_of="w")
+                assert caught.value.names == (path,)
+                with pytest.raises(Conflict, match="no longer has the upload intents"):
+                    await store.swap_files(table.id, [live], [file(path)], operation_id="s", intents_of="w")
+        await store.swap_files(table.id, [live], [file("1")], operation_id="s", intents_of="w")
+        assert await _paths(store, table) == {"1"}
+
     async def test_a_compaction_needs_its_id(self, store: MetadataStore, table: LakeTable) -> None:
         async with unchanged(store):
             with pytest.raises(Invalid, match="operation_id"):
@@ -141,6 +157,64 @@ class TestAdding:
         async with unchanged(store):
             with pytest.raises(Invalid):
                 await store.add_files(table.id, [file("2", size=1)])
+
+
+class TestRegistering:
+    async def test_files_of_several_tables_in_one_transaction(self, store: MetadataStore, table: LakeTable) -> None:
+        second = await store.create_table("db", "second", "s3://lake/second", TABLE)
+        await store.record_intents(["1", "2", "x"], purpose="insert", owner="w")
+        answers = await store.register_files(
+            [
+                Registration(table_id=second.id, files=[file("1"), file("2")], intents_of="w"),
+                Registration(table_id=table.id, files=[file("0", partition="p=1")]),
+                Registration(table_id=second.id, files=[]),
+                Registration(table_id=second.id, files=[file("x")], operation="import", intents_of="w"),
+                Registration(table_id=second.id, files=[file("3")]),
+            ]
+        )
+        assert [[(row.table_id, row.file_path) for row in rows] for rows in answers] == [
+            [(second.id, "1"), (second.id, "2")],
+            [(table.id, "0")],
+            [],
+            [(second.id, "x")],
+            [(second.id, "3")],
+        ]
+        assert [row.operation for rows in answers for row in rows] == ["insert"] * 3 + ["import", "insert"]
+        assert await store.list_stale_intents(0) == []
+        for one in (table, second):
+            await assert_counted(store, one.id)
+
+    async def test_all_or_none(self, store: MetadataStore, table: LakeTable) -> None:
+        second = await store.create_table("db", "second", "s3://lake/second", TABLE)
+        await store.add_files(second.id, [file("there")])
+        good = Registration(table_id=table.id, files=[file("1")])
+        for bad, error in (
+            (Registration(table_id=second.id, files=[file("there")]), AlreadyExists),
+            (Registration(table_id=second.id + 1, files=[file("1")]), NotFound),
+            (Registration(table_id=second.id, files=[file("1", version=9)]), NotFound),
+            (Registration(table_id=second.id, files=[file("1")], intents_of="w"), Conflict),
+            (Registration(table_id=second.id, files=[file("1")], operation="compaction"), Invalid),
+            (Registration(table_id=table.id, files=[file("1")]), Invalid),
+        ):
+            async with unchanged(store):
+                for order in ([good, bad], [bad, good]):
+                    with pytest.raises(error):
+                        await store.register_files(order)
+        assert await store.register_files([]) == []
+
+    async def test_many_at_once_in_any_order(
+        self, store: MetadataStore, other: MetadataStore, table: LakeTable
+    ) -> None:
+        second = await store.create_table("db", "second", "s3://lake/second", TABLE)
+
+        async def register(number: int) -> None:
+            parts = [Registration(table_id=one.id, files=[file(f"{number}")]) for one in (table, second)]
+            await (store, other)[number % 2].register_files(parts if number % 3 else parts[::-1])
+
+        await asyncio.gather(*(register(number) for number in range(12)))
+        assert await _paths(store, table) == await _paths(store, second) == {str(number) for number in range(12)}
+        for one in (table, second):
+            await assert_counted(store, one.id)
 
 
 class TestRemoving:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from registry.contract import MetadataStore
+from registry.errors import Conflict
 from registry.models import UploadIntent
 from tests.contracts.bad_input import BAD_COUNTS, BAD_PATHS, Refused
 from tests.contracts.contents import unchanged
@@ -57,6 +58,59 @@ async def test_many_may_record_the_same_paths(store: MetadataStore, other: Metad
     assert len({intent.owner for intent in await store.list_stale_intents(0)}) == 1
 
 
+async def test_stale_intents_are_taken_over(store: MetadataStore, clock: ManualClock) -> None:
+    await store.record_intents(["b", "a"], purpose="insert", owner="w-1")
+    clock.advance(10)
+    await store.record_intents(["c"], purpose="insert", owner="w-2")
+    now = clock.now_ms()
+    assert await store.claim_stale_intents(10, owner="cleaner") == [
+        UploadIntent("a", "insert", "cleaner", now),
+        UploadIntent("b", "insert", "cleaner", now),
+    ]
+    assert await store.claim_stale_intents(10, owner="another") == []
+    clock.advance(10)
+    first = await store.claim_stale_intents(10, owner="another", limit=2)
+    second = await store.claim_stale_intents(10, owner="another", limit=2)
+    assert (len(first), len(second)) == (2, 1)
+    assert {intent.path for intent in first + second} == {"a", "b", "c"}
+
+
+async def test_an_intent_is_taken_over_by_one_alone(
+    store: MetadataStore, other: MetadataStore, clock: ManualClock
+) -> None:
+    paths = sorted(str(number) for number in range(30))
+    await store.record_intents(paths, purpose="insert", owner="w")
+    clock.advance(10)
+    claimed = await asyncio.gather(
+        *((store, other)[n % 2].claim_stale_intents(10, owner=str(n), limit=7) for n in range(8))
+    )
+    rest = await store.claim_stale_intents(10, owner="the rest")
+    assert sorted(intent.path for intents in [*claimed, rest] for intent in intents) == paths
+
+
+async def test_registered_or_taken_over_never_both(store: MetadataStore, other: MetadataStore) -> None:
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+
+    async def register(path: str) -> str | None:
+        try:
+            await store.add_files(table.id, [file(path)], intents_of="w")
+        except Conflict:
+            return None
+        return path
+
+    for turn in range(10):
+        paths = [f"{turn}-{number}" for number in range(8)]
+        await store.record_intents(paths, purpose="insert", owner="w")
+        claiming = asyncio.create_task(other.claim_stale_intents(0, owner="cleaner"))
+        registered = await asyncio.gather(*(register(path) for path in paths))
+        claim = await claiming
+        taken = {intent.path for intent in claim}
+        assert taken.isdisjoint(registered)
+        live = {row.file_path async for row in store.stream_files(table.id)}
+        assert {path for path in paths if path in live} == {path for path in registered if path}
+        await store.complete_intents(paths)
+
+
 async def test_files_awaiting_deletion_are_listed_and_forgotten(store: MetadataStore, clock: ManualClock) -> None:
     one = await store.create_table("db", "one", "s3://lake/one", TABLE)
     two = await store.create_table("db", "two", "s3://lake/two", TABLE)
@@ -99,6 +153,7 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
             await refused(store.record_intents(["b"], purpose="p", owner=text), "owner", text)
         for number in BAD_COUNTS:
             await refused(store.list_stale_intents(number), "older_than_ms", number)
+            await refused(store.claim_stale_intents(number, owner="w"), "older_than_ms", number)
             await refused(store.list_stale_intents(0, limit=number), "limit", number)
             await refused(store.list_files_awaiting_deletion(table_id=number), "table_id", number)
             await refused(store.list_files_awaiting_deletion(removed_before=number), "removed_before", number)

@@ -91,7 +91,16 @@ async def test_altering_changes_what_is_given(store: MetadataStore, clock: Manua
     assert await store.get_table_by_id(table.id) == moved
     version = await store.get_table_metadata(table.id)
     assert version is not None
-    assert (version.properties, version.updated_at) == (FULL.properties, now - 10)
+    assert (version.properties, version.last_modified) == (FULL.properties, now - 10)
+    assert version.updated_at == now, "touched, so that who follows schema versions learns of the new name"
+
+
+async def test_a_new_status_touches_no_schema_version(store: MetadataStore, clock: ManualClock) -> None:
+    table = await store.create_table("db", "t", "s3://lake/t", FULL)
+    before = await store.get_table_metadata(table.id)
+    clock.advance(10)
+    await store.alter_table(table.id, status="dropping")
+    assert await store.get_table_metadata(table.id) == before
 
 
 async def test_altered_properties_are_those_of_the_current_version(store: MetadataStore, clock: ManualClock) -> None:

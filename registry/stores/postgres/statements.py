@@ -112,8 +112,15 @@ WITH held AS MATERIALIZED (
             schema_version, column_stats)
 ), raced AS MATERIALIZED (
     SELECT f.id FROM given g JOIN table_files f ON f.table_id = :table_id AND f.file_path = g.file_path LIMIT 1
+), own AS MATERIALIZED (
+    SELECT i.path FROM given g JOIN upload_intents i ON i.path = g.file_path
+    WHERE i.owner = :intents_of FOR UPDATE OF i
+), lost AS MATERIALIZED (
+    SELECT file_path FROM given
+    WHERE CAST(:intents_of AS text) IS NOT NULL AND NOT EXISTS (SELECT FROM own WHERE own.path = file_path)
 ), agreed AS MATERIALIZED (
-    SELECT id FROM held WHERE NOT EXISTS (SELECT FROM refused) AND NOT EXISTS (SELECT FROM raced)
+    SELECT id FROM held
+    WHERE NOT EXISTS (SELECT FROM refused) AND NOT EXISTS (SELECT FROM raced) AND NOT EXISTS (SELECT FROM lost)
 ), removed AS (
     DELETE FROM table_files f USING current c WHERE f.id = c.id AND EXISTS (SELECT FROM agreed)
 ), added AS (
@@ -163,13 +170,19 @@ WITH held AS MATERIALIZED (
     DELETE FROM upload_intents i USING given g WHERE i.path = g.file_path AND EXISTS (SELECT FROM agreed)
 )
 SELECT (SELECT count(*) FROM held) AS held, (SELECT array_agg(file_path) FROM refused) AS refused,
-       EXISTS (SELECT FROM raced) AS raced, added.*
+       EXISTS (SELECT FROM raced) AS raced, (SELECT array_agg(file_path) FROM lost) AS lost, added.*
 FROM (SELECT) AS always LEFT JOIN added ON true
 """
     )
     .bindparams(
         *(bindparam(name, type_=BigInteger) for name in ("table_id", "now")),
-        *(bindparam(name, type_=Text) for name in ("operation", "operation_id", "reason")),
+        *(bindparam(name, type_=Text) for name in ("operation", "operation_id", "reason", "intents_of")),
     )
-    .columns(column("held", Integer), column("refused", ARRAY(Text)), column("raced", Boolean), *table_files.c)
+    .columns(
+        column("held", Integer),
+        column("refused", ARRAY(Text)),
+        column("raced", Boolean),
+        column("lost", ARRAY(Text)),
+        *table_files.c,
+    )
 )

@@ -34,7 +34,7 @@ from registry.stores.postgres.arrays import array_literal
 from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.daemon import SqlDaemonBooks
-from registry.stores.sql.files import FileChange, SqlFiles, differences, touched_files
+from registry.stores.sql.files import FileChange, SqlFiles, differences, lost_intents, touched_files
 from registry.stores.sql.groups import SqlConsumerGroups
 from registry.stores.sql.intents import SqlIntents
 from registry.stores.sql.segments import Span, SqlSegments, fenced
@@ -124,6 +124,16 @@ class PostgresStore(
             await super()._register_segments(drafts, spans, fences)
 
     async def _change_files(self, change: FileChange) -> list[TableFile]:
+        async with self._writing_once() as connection:
+            added = await self._change_in_one(connection, change)
+        return await super()._change_files(change) if added is None else added
+
+    async def _apply(self, connection: AsyncConnection, change: FileChange) -> list[TableFile]:
+        added = await self._change_in_one(connection, change)
+        return await super()._apply(connection, change) if added is None else added
+
+    async def _change_in_one(self, connection: AsyncConnection, change: FileChange) -> list[TableFile] | None:
+        """By one statement; None, and nothing done, if somebody else was at these files just now."""
         values: dict[str, object] = {
             name: array_literal([getattr(file, field) for file in change.old]) for name, field in _OLD_FIELDS.items()
         }
@@ -139,18 +149,20 @@ class PostgresStore(
             "operation": change.operation,
             "operation_id": change.operation_id,
             "reason": change.reason,
+            "intents_of": change.intents_of,
             "now": self._clock.now_ms(),
         }
-        async with self._writing_once() as connection:
-            answer = (await connection.execute(CHANGE_FILES, values)).all()
-        held, refused, raced = answer[0][:3]
+        answer = (await connection.execute(CHANGE_FILES, values)).all()
+        held, refused, raced, lost = answer[0][:4]
         if not held:
             raise NotFound(f"table {change.table_id} does not exist")
         if refused:
             raise touched_files(change.table_id, refused)
+        if lost:
+            raise lost_intents(change, lost)
         if raced:
-            return await super()._change_files(change)
-        return [TableFile(*row[3:]) for row in answer if row[3] is not None]
+            return None
+        return [TableFile(*row[4:]) for row in answer if row[4] is not None]
 
     async def position(self) -> Position:
         async with self._reading() as connection:

@@ -6,15 +6,16 @@ All three are one operation, `FileChange`: some rows out, some rows in, statisti
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import get_args
 
 import msgspec
-from sqlalchemy import cast, delete, exists, func, insert, literal, or_, select, update
+from sqlalchemy import Select, cast, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
 from registry.contract import PAGE
-from registry.drafts import FileDraft, checked
+from registry.drafts import FileDraft, Registration, checked
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.models import FileOperation, LakeTable, TableFile, TableStats
 from registry.schema import Big, files_awaiting_deletion, table_files, table_stats, tables, upload_intents
@@ -34,12 +35,14 @@ class FileChange(msgspec.Struct, frozen=True):
     operation: FileOperation
     operation_id: str | None
     reason: str  # why the old ones go
+    intents_of: str | None = None  # whose upload intents the new ones must have
 
     def check(self) -> None:
         checks.whole("table_id", self.table_id)
         checks.one_of("operation", self.operation, get_args(FileOperation))
         checks.optional("operation_id", self.operation_id, checks.name)
         checks.filled("reason", self.reason)
+        checks.optional("intents_of", self.intents_of, checks.filled)
         if self.operation == "compaction" and self.operation_id is None:
             raise Invalid("operation_id", None, "a compaction names its swap")
         checked(self.new)
@@ -78,8 +81,32 @@ class SqlFiles(SqlTables):
         *,
         operation: FileOperation = "insert",
         operation_id: str | None = None,
+        intents_of: str | None = None,
     ) -> list[TableFile]:
-        return await self._change(FileChange(table_id, [], files, operation, operation_id, "added"))
+        return await self._change(FileChange(table_id, [], files, operation, operation_id, "added", intents_of))
+
+    async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
+        changes = [
+            FileChange(part.table_id, [], part.files, part.operation, part.operation_id, "added", part.intents_of)
+            for part in registrations
+        ]
+        for change in changes:
+            change.check()
+        joined = _joined(changes)
+        for change in joined:
+            change.check()  # no path twice, and sums that statistics can hold
+        async with self._explained(joined):
+            added = await self._change_all(joined)
+        by_path = {(file.table_id, file.file_path): file for file in added}
+        return [[by_path[change.table_id, draft.file_path] for draft in change.new] for change in changes]
+
+    async def _change_all(self, changes: Sequence[FileChange]) -> list[TableFile]:
+        if not changes:
+            return []
+        if len(changes) == 1:
+            return await self._change_files(changes[0])
+        async with self._writing() as connection:
+            return [file for change in changes for file in await self._apply(connection, change)]
 
     async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:
         await self._change(FileChange(table_id, files, [], "insert", None, reason))
@@ -92,50 +119,77 @@ class SqlFiles(SqlTables):
         *,
         operation_id: str,
         operation: FileOperation = "compaction",
+        intents_of: str | None = None,
     ) -> list[TableFile]:
-        return await self._change(
-            FileChange(table_id, old, new, operation, operation_id, f"{operation} {operation_id}")
-        )
+        reason = f"{operation} {operation_id}"
+        return await self._change(FileChange(table_id, old, new, operation, operation_id, reason, intents_of))
 
     async def _change(self, change: FileChange) -> list[TableFile]:
         change.check()
         if not change.old and not change.new:
             return []
-        try:
+        async with self._explained([change]):
             added = await self._change_files(change)
-        except AlreadyExists as error:
-            raise AlreadyExists(f"table {change.table_id} has a file of that path: {error}") from None
-        except NotFound:
-            await self._explain_missing_version(change)
-            raise
         order = {draft.file_path: place for place, draft in enumerate(change.new)}
         return sorted(added, key=lambda file: order[file.file_path])
 
+    @asynccontextmanager
+    async def _explained(self, changes: Sequence[FileChange]) -> AsyncIterator[None]:
+        """Errors that say which table, and what of it."""
+        try:
+            yield
+        except AlreadyExists as error:
+            of = ", ".join(sorted({str(change.table_id) for change in changes}))
+            raise AlreadyExists(f"table {of} has a file of that path: {error}") from None
+        except NotFound:
+            for change in changes:
+                await self._explain_missing_version(change)
+            raise
+
     async def _change_files(self, change: FileChange) -> list[TableFile]:
-        """Lock the table, look, write. A backend that can do it in one statement overrides this."""
-        now = self._clock.now_ms()
+        """One change alone. A backend that can do it without a transaction of several statements overrides this."""
         async with self._writing() as connection:
-            await self._lock_table(connection, change.table_id)
-            if change.old:
-                await self._take_out(connection, change, now)
-            if not change.new:
-                await self._count(connection, change, now)
-                return []
-            await self._insert_many(connection, table_files, NEW_COLUMNS, change.new_rows(now))
+            return await self._apply(connection, change)
+
+    async def _apply(self, connection: AsyncConnection, change: FileChange) -> list[TableFile]:
+        """Lock the table, look, write."""
+        now = self._clock.now_ms()
+        await self._lock_table(connection, change.table_id)
+        if change.old:
+            await self._take_out(connection, change, now)
+        if not change.new:
             await self._count(connection, change, now)
-            given = self._given([table_files.c.file_path], [(draft.file_path,) for draft in change.new])
-            paths = select(given.c.file_path)
-            await connection.execute(
-                delete(files_awaiting_deletion).where(
-                    files_awaiting_deletion.c.table_id == change.table_id,
-                    files_awaiting_deletion.c.file_path.in_(paths),
-                )
+            return []
+        await self._complete_intents(connection, change)
+        await self._insert_many(connection, table_files, NEW_COLUMNS, change.new_rows(now))
+        await self._count(connection, change, now)
+        paths = self._new_paths(change)
+        await connection.execute(
+            delete(files_awaiting_deletion).where(
+                files_awaiting_deletion.c.table_id == change.table_id,
+                files_awaiting_deletion.c.file_path.in_(paths),
             )
-            await connection.execute(delete(upload_intents).where(upload_intents.c.path.in_(paths)))
-            query = select_rows(TableFile).where(
-                table_files.c.table_id == change.table_id, table_files.c.file_path.in_(paths)
-            )
-            return [TableFile(*row) for row in await connection.execute(query)]
+        )
+        query = select_rows(TableFile).where(
+            table_files.c.table_id == change.table_id, table_files.c.file_path.in_(paths)
+        )
+        return [TableFile(*row) for row in await connection.execute(query)]
+
+    async def _complete_intents(self, connection: AsyncConnection, change: FileChange) -> None:
+        """Who else would take them over waits for the rows deleted here, and finds nothing."""
+        ended = delete(upload_intents).where(upload_intents.c.path.in_(self._new_paths(change)))
+        if change.intents_of is None:
+            await connection.execute(ended)
+            return
+        own = ended.where(upload_intents.c.owner == change.intents_of).returning(upload_intents.c.path)
+        held = {path for (path,) in await connection.execute(own)}
+        lost = [draft.file_path for draft in change.new if draft.file_path not in held]
+        if lost:
+            raise lost_intents(change, lost)
+
+    def _new_paths(self, change: FileChange) -> Select[tuple[str]]:
+        given = self._given([table_files.c.file_path], [(draft.file_path,) for draft in change.new])
+        return select(given.c.file_path)
 
     async def _lock_table(self, connection: AsyncConnection, table_id: int) -> None:
         query = select(tables.c.id).where(tables.c.id == table_id).with_for_update(key_share=True)
@@ -292,6 +346,24 @@ class SqlFiles(SqlTables):
         ).where(unknown)  # fmt: skip
         names = ["table_id", "partition_path", *COUNTED, "last_modified", "created_at", "updated_at"]
         await connection.execute(insert(table_stats).from_select(names, rows))
+
+
+def lost_intents(change: FileChange, paths: Sequence[str]) -> Conflict:
+    shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
+    return Conflict(f"{change.intents_of} no longer has the upload intents of {shown}: write the files again", paths)
+
+
+def _joined(changes: Sequence[FileChange]) -> list[FileChange]:
+    """Additions of one kind to one table as one, by table: who locks several locks them in the same order."""
+    kinds: dict[tuple[int, str, str, str], list[FileChange]] = {}
+    for change in changes:
+        if change.new:
+            kind = (change.table_id, change.operation, change.operation_id or "", change.intents_of or "")
+            kinds.setdefault(kind, []).append(change)
+    return [
+        msgspec.structs.replace(alike[0], new=[draft for change in alike for draft in change.new])
+        for _, alike in sorted(kinds.items(), key=lambda item: item[0])
+    ]
 
 
 def touched_files(table_id: int, paths: Sequence[str]) -> Conflict:

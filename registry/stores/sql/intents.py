@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import delete, literal, select
+from sqlalchemy import delete, literal, select, update
 
 from registry import checks
 from registry.contract import PAGE
@@ -47,6 +47,29 @@ class SqlIntents(SqlBase):
             upload_intents.c.created_at <= self._clock.now_ms() - older_than_ms, upload_intents.c.path > after
         )
         return await self._rows(UploadIntent, query.order_by(upload_intents.c.path).limit(limit))
+
+    async def claim_stale_intents(self, older_than_ms: int, *, owner: str, limit: int = PAGE) -> list[UploadIntent]:
+        checks.whole("older_than_ms", older_than_ms)
+        checks.filled("owner", owner)
+        checks.whole("limit", limit, 1)
+        now = self._clock.now_ms()
+        columns = upload_intents.c
+        stale = (
+            select(columns.path)
+            .where(columns.created_at <= now - older_than_ms)
+            .order_by(columns.created_at, columns.path)
+            .limit(limit)
+            .with_for_update(skip_locked=True)  # who holds one is just registering it
+        )
+        claim = (
+            update(upload_intents)
+            .where(columns.path.in_(stale))
+            .values(owner=owner, created_at=now)
+            .returning(*upload_intents.c)
+        )
+        async with self._writing_once() as connection:
+            claimed = [UploadIntent(*row) for row in await connection.execute(claim)]
+        return sorted(claimed, key=lambda intent: intent.path)
 
     async def list_files_awaiting_deletion(
         self, *, table_id: int | None = None, removed_before: int | None = None, after: int = 0, limit: int = PAGE

@@ -82,11 +82,14 @@ class SqlTables(SqlBase):
             async with self._writing() as connection:
                 row = (await connection.execute(statement.returning(tables))).first()
                 table = found(None if row is None else LakeTable(*row), f"table {table_id}")
+                followed: dict[str, object] = {"updated_at": now}
                 if properties is not None:
+                    followed |= {"properties": Document.of(properties, "properties"), "last_modified": now}
+                if len(followed) > 1 or {"database", "name", "location"} & changes.keys():
                     await connection.execute(
                         update(table_metadata)
                         .where(table_metadata.c.table_id == table_id, _is_current(table_id))
-                        .values(properties=Document.of(properties, "properties"), last_modified=now, updated_at=now)
+                        .values(followed)
                     )
         except AlreadyExists:
             raise AlreadyExists(f"there is another table of the name {name or database!r}") from None

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from astha.events import Event, Transaction
-from astha.lanes.lane import Lane, LaneState, Surroundings
+from astha.lanes.lane import Around, Lane, LaneState
 from astha.routing.router import Router
 from astha.subscribers.policy import LanePolicy
 from astha.testing import FaultySubscriber, ManualClock
@@ -83,7 +83,7 @@ class Bench:
 
     def make_lane(self, name: str, subject: Subject, **policy: Any) -> Lane:
         values = {"drain_timeout_s": 0.5, "health_timeout_s": 0.2, **policy}
-        around = Surroundings(
+        around = Around(
             store=self.registry.store,
             clock=self.clock,
             recent=lambda: self.router.recent(),

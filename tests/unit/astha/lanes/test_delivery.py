@@ -75,6 +75,50 @@ async def test_a_whole_transaction_is_retried_whole() -> None:
         assert subject.refreshes == 1
 
 
+class Batches(Subject):
+    """Takes everything that waits in one call."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.batches: list[list[list[str]]] = []
+        self.failures = 0
+
+    async def on_transactions(self, transactions: list[list[Event[Row]]]) -> None:
+        self.batches.append([[event.data.__getattribute__("group_id") for event in part] for part in transactions])
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("not yet")
+        for part in transactions:
+            for event in part:
+                await self.on_event(event)
+
+
+async def test_what_waits_comes_in_one_call_and_nothing_is_waited_for() -> None:
+    subject = Batches(ManualClock())
+    async with Bench(subject) as bench:
+        before = bench.clock.monotonic()
+        for names in ("ab", "c", "def"):
+            bench.commit(*names)
+        await bench.settle()
+        bench.commit("g")
+        await bench.settle()
+        assert subject.batches == [[["a", "b"], ["c"], ["d", "e", "f"]], [["g"]]]
+        assert bench.clock.monotonic() == before
+        assert bench.lane.position == bench.registry.last
+
+
+async def test_what_came_in_one_call_is_retried_whole() -> None:
+    subject = Batches(ManualClock())
+    async with Bench(subject) as bench:
+        subject.failures = 2
+        bench.commit("a")
+        bench.commit("b", "c")
+        await bench.pass_time(10)
+        assert subject.batches == [[["a"], ["b", "c"]]] * 3
+        assert subject.names == ["a", "b", "c"]
+        assert subject.refreshes == 1
+
+
 async def test_a_long_transaction_is_delivered_in_order_piece_by_piece() -> None:
     async with Bench() as bench:
         names = [f"g{number}" for number in range(2_000)]

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from astha.lanes.lane import Lane, LaneState, Surroundings
+from astha.lanes.lane import Around, Lane, LaneState
 from astha.lanes.ledger import Ledger
 from astha.lanes.refresh import Contained
 from astha.subscribers.policy import LanePolicy
@@ -30,7 +30,7 @@ class Books:
 
     def restart(self) -> None:
         """As after kill -9: what is on paper is all there is."""
-        around = Surroundings(
+        around = Around(
             store=self.registry.store,
             clock=self.clock,
             recent=list,

@@ -8,19 +8,19 @@ import pytest
 
 from astha.errors import ConfigError
 from astha.subscribers.load import load_component
-from registry.contract import MetadataStore
+from astha.subscribers.surroundings import Surroundings
 
-STORE = cast("MetadataStore", object())
+AROUND = cast("Surroundings", object())
 
 AUDIT = """
 from astha.testing import RecordingSubscriber
 
-def create(settings, store):
+def create(settings, surroundings):
     if settings.get("refuse"):
         raise ValueError("not like this")
     return RecordingSubscriber(*settings.get("tables", ["topics"]))
 
-def nothing(settings, store):
+def nothing(settings, surroundings):
     return None
 """
 
@@ -40,13 +40,13 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_a_component_from_elsewhere(elsewhere: str) -> None:
-    subscriber = load_component("audit", {"tables": ["topics", "tables"]}, STORE, f"{elsewhere}.audit:create")
+    subscriber = load_component("audit", {"tables": ["topics", "tables"]}, AROUND, f"{elsewhere}.audit:create")
     assert subscriber.subscribed_tables == {"topics", "tables"}
 
 
 def test_one_of_ours_that_does_not_exist() -> None:
     with pytest.raises(ConfigError, match=r"no component 'absent' \(components\.absent\).*`use: package"):
-        load_component("absent", {}, STORE)
+        load_component("absent", {}, AROUND)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,9 @@ def test_one_of_ours_that_does_not_exist() -> None:
 )
 def test_what_can_not_be_loaded_says_why(elsewhere: str, use: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        load_component("audit", {}, STORE, use.format(elsewhere))
+        load_component("audit", {}, AROUND, use.format(elsewhere))
 
 
 def test_settings_that_a_component_refuses(elsewhere: str) -> None:
     with pytest.raises(ConfigError, match="refuses its settings: not like this"):
-        load_component("audit", {"refuse": True}, STORE, f"{elsewhere}.audit:create")
+        load_component("audit", {"refuse": True}, AROUND, f"{elsewhere}.audit:create")

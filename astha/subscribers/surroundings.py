@@ -1,0 +1,56 @@
+"""What a component finds around it when it is made: the registry, and where the lake's files and tables are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from astha.clock import LoopClock
+from registry.contract import MetadataStore
+
+
+class S3Settings(BaseModel):
+    """How to reach S3-compatible storage. What is not given comes from the machine's own credentials."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    endpoint: str | None = Field(None, description="Address of the service; none for the cloud's own.")
+    region: str = Field("us-east-1", description="Region to sign for.")
+    access_key: SecretStr | None = Field(None, description="Access key id.")
+    secret_key: SecretStr | None = Field(None, description="Secret access key.")
+    session_token: SecretStr | None = Field(None, description="Of temporary credentials.")
+    allow_http: bool = Field(False, description="Whether the endpoint may be reached without TLS.")
+    virtual_hosted: bool = Field(False, description="Whether a bucket is part of the host name.")
+
+
+class LakeSettings(BaseModel):
+    """Where tables live. One place for all components and commands, so that no two of them can differ."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    warehouse: str = Field("warehouse", description="Where new tables go: a directory, or s3://bucket/prefix.")
+    s3: S3Settings = S3Settings()
+    catalog: dict[str, SecretStr] = Field(
+        {}, description="Properties of a PyIceberg catalog; none for one in the registry's own database."
+    )
+
+    def catalog_properties(self) -> dict[str, str]:
+        """Holds secrets."""
+        return {name: value.get_secret_value() for name, value in self.catalog.items()}
+
+    def secrets(self) -> Iterator[str]:
+        for secret in (self.s3.access_key, self.s3.secret_key, self.s3.session_token):
+            if secret is not None:
+                yield secret.get_secret_value()
+        for name, value in self.catalog.items():
+            if any(part in name.lower() for part in ("secret", "token", "password", "credential", "key")):
+                yield value.get_secret_value()
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    store: MetadataStore
+    clock: LoopClock
+    registry_url: SecretStr
+    lake: LakeSettings
