@@ -313,10 +313,12 @@ class Files(Protocol):
         """Before an upload: these objects may come to exist. A path that has an intent keeps the newer one."""
         ...
 
-    async def renew_intents(self, paths: Sequence[str], *, owner: str, new_owner: str | None = None) -> list[str]:
+    async def renew_intents(
+        self, paths: Sequence[str] | None, *, owner: str, new_owner: str | None = None
+    ) -> list[str]:
         """Those that are still ``owner``'s become as if recorded now (by ``new_owner``); answers their paths.
 
-        The others have been registered, or taken over by somebody who may have deleted their objects.
+        None stands for all of the owner's. The others have been registered, or taken over by somebody who may have deleted their objects.
         """
         ...
 

@@ -101,6 +101,8 @@ async def test_only_what_is_still_ones_own_is_renewed(store: MetadataStore, cloc
         "a": "w-2", "b": "w", "d": "cleaner",
     }  # fmt: skip
     assert await store.renew_intents(["a"], owner="w") == []
+    assert await store.renew_intents(None, owner="w-2", new_owner="w") == ["a"]
+    assert await store.renew_intents(None, owner="w") == ["a", "b"]
 
 
 async def test_registered_or_taken_over_never_both(store: MetadataStore, other: MetadataStore) -> None:
