@@ -19,7 +19,14 @@ from components.lake.iceberg.errors import (
     TableProblem,
     Unsupported,
 )
-from components.lake.iceberg.live import PartitionPaths, data_files, live_digest, live_files, require_supported
+from components.lake.iceberg.live import (
+    PartitionPaths,
+    data_files,
+    live_digest,
+    live_files,
+    require_format,
+    require_supported,
+)
 from components.lake.iceberg.retention import Retention
 from components.lake.iceberg.stamp import Stamp
 from components.lake.iceberg.tables import IcebergTables, identifier_of
@@ -30,7 +37,7 @@ __all__ = [
     # commits
     "Change", "Retention", "Stamp", "TableCommit",
     # what is there
-    "PartitionPaths", "data_files", "live_digest", "live_files", "require_supported",
+    "PartitionPaths", "data_files", "live_digest", "live_files", "require_format", "require_supported",
     # errors
     "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "TableProblem", "Unsupported",
 ]  # fmt: skip

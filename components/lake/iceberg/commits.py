@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 import msgspec
 from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
@@ -17,6 +18,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
     AddSnapshotUpdate,
@@ -37,8 +39,9 @@ from components.lake.iceberg.data_files import DataFiles
 from components.lake.iceberg.errors import ForeignCommit
 from components.lake.iceberg.manifests import ManifestWriting, is_live, may_hold, merge_groups
 from components.lake.iceberg.retention import Retention, unreferenced_files
-from components.lake.iceberg.schemas import evolution, find_spec, partition_kinds
-from components.lake.iceberg.stamp import POSITION, Stamp
+from components.lake.iceberg.schemas import evolution, find_spec, partition_kinds, schema_of
+from components.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
+from components.lake.partitions import Partitioning, PartitionProblem
 from components.lake.schema import TableSchema
 from registry.models import TableFile
 from registry.position import Position
@@ -48,7 +51,7 @@ class Change(msgspec.Struct):
     """What one snapshot does. `replaces` if added and removed files hold the same rows."""
 
     added: list[TableFile] = []
-    removed: list[TableFile] = []
+    removed: list[LiveFile] = []
     replaces: bool = False
 
     @property
@@ -60,8 +63,8 @@ class Change(msgspec.Struct):
         return Operation.APPEND
 
 
-class FilesMissing(ForeignCommit):
-    """Files to be removed are not there: what Iceberg has is not what the stamp says."""
+class FilesMissing(Exception):
+    """Files to be removed are not there: Iceberg has missed something, and has to be compared with the registry."""
 
 
 class TableCommit:
@@ -101,8 +104,14 @@ class TableCommit:
         return None if self._head is None or self._manifests is None else (self._head.snapshot_id, self._manifests)
 
     def require_own(self) -> None:
-        """ForeignCommit unless the current snapshot is the one that the stamp was written with."""
+        """ForeignCommit unless the current snapshot and schema are the ones that the stamp was written with."""
         found = None if self._base is None else self._base.snapshot_id
+        known = self.table.metadata.properties.get(SCHEMA_ID)
+        if known != str(self.table.metadata.current_schema_id):
+            raise ForeignCommit(
+                f"{'.'.join(self.table.name())}: its schema was changed by another engine. Add a version with that "
+                "change to the registry's table, or undo it with `astha iceberg revert`"
+            )
         if found != self.stamp.snapshot:
             raise ForeignCommit(
                 f"{'.'.join(self.table.name())}: snapshot {found} is not Astha's, whose last one is "
@@ -116,17 +125,23 @@ class TableCommit:
         self.updates += found.updates
         self._schema, self._specs = found.schema, found.specs
 
+    def drop_delete_files(self) -> bool:
+        """Another engine's, from the next snapshot on. Whether there are any."""
+        before = self._current_manifests()
+        self._manifests = [manifest for manifest in before if manifest.content == ManifestContent.DATA]
+        return len(self._manifests) < len(before)
+
     def add_snapshot(
         self, change: Change, schemas: Mapping[int, TableSchema], position: Position | None = None
     ) -> None:
         """On top of the snapshots before it. ``schemas`` has the version of every file."""
         before = self._current_manifests()
         writing = self._begin()
-        manifests = self._without(writing, before, change.removed, schemas)
+        manifests = self._without(writing, before, change.removed)
         manifests = self._merged(writing, manifests)
         added = self._added(writing, change.added, schemas)
-        for file in change.removed:
-            self._digest.remove(LiveFile.of(file))
+        for removed in change.removed:
+            self._digest.remove(removed)
         for file in change.added:
             self._digest.add(LiveFile.of(file))
         self._finish(writing, added + manifests, change, position)
@@ -149,6 +164,14 @@ class TableCommit:
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         self.updates.append(SetPropertiesUpdate(updates=dict(properties)))
+
+    def stop(self, reason: str | None) -> None:
+        """Says in the table itself why nobody commits to it, or that this is over."""
+        before = self.table.metadata.properties.get(STOPPED)
+        if reason is None and before is not None:
+            self.updates.append(RemovePropertiesUpdate(removals=[STOPPED]))
+        elif reason is not None and reason != before:
+            self.set_properties({STOPPED: reason})
 
     def set_tag(self, name: str, snapshot_id: int) -> None:
         self.updates.append(_ref(name, SnapshotRefType.TAG, snapshot_id))
@@ -206,20 +229,13 @@ class TableCommit:
         return [manifest for spec_id, made in by_spec.items() for manifest in writing.add(self._specs[spec_id], made)]
 
     def _without(
-        self,
-        writing: ManifestWriting,
-        manifests: list[ManifestFile],
-        removed: Sequence[TableFile],
-        schemas: Mapping[int, TableSchema],
+        self, writing: ManifestWriting, manifests: list[ManifestFile], removed: Sequence[LiveFile]
     ) -> list[ManifestFile]:
         """Looks where the partitions say first, and newest first; everywhere else only for what was not found."""
-        missing = {file.file_path for file in removed}
+        missing = {file.path for file in removed}
         if not missing:
             return manifests
-        partitions: defaultdict[int, set[Record]] = defaultdict(set)
-        for file in removed:
-            schema = schemas[file.schema_version]
-            partitions[self._spec_of(schema).spec_id].add(self._data_files(schema).partition(file.partition_path))
+        partitions = self._partitions({file.partition_path for file in removed})
         kinds = {spec_id: partition_kinds(self._schema, self._specs[spec_id]) for spec_id in partitions}
         result = dict(enumerate(manifests))
         places = [place for place, found in result.items() if found.content == ManifestContent.DATA]
@@ -239,9 +255,20 @@ class TableCommit:
         if missing:
             raise FilesMissing(
                 f"{'.'.join(self.table.name())}: {sorted(missing)[0]} is to be removed, and is not in Iceberg's "
-                "current snapshot: `astha verify` shows the difference, `astha iceberg revert` repairs it"
+                "current snapshot"
             )
         return [result[place] for place in range(len(manifests))]
+
+    def _partitions(self, paths: set[str]) -> dict[int, set[Record]]:
+        """By spec, of those to which a path can belong."""
+        found: defaultdict[int, set[Record]] = defaultdict(set)
+        for spec in self._specs.values():
+            schema = schema_of(self.table.metadata, spec, self._schema)
+            partitioning = Partitioning(TableSchema(0, schema, spec, UNSORTED_SORT_ORDER))
+            for path in paths:
+                with suppress(PartitionProblem):
+                    found[spec.spec_id].add(partitioning.values(path))
+        return found
 
     def _merged(self, writing: ManifestWriting, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Those of earlier snapshots: entries of this one's must say what it did to them."""
@@ -296,21 +323,21 @@ def _summary(change: Change, parent: Snapshot | None) -> dict[str, str]:
         "added-records": sum(file.row_count for file in added),
         "added-files-size": sum(file.file_size for file in added),
         "deleted-data-files": len(removed),
-        "deleted-records": sum(file.row_count for file in removed),
-        "removed-files-size": sum(file.file_size for file in removed),
-        "changed-partition-count": len({file.partition_path for file in (*added, *removed)}),
+        "deleted-records": sum(file.rows for file in removed),
+        "removed-files-size": sum(file.size_bytes for file in removed),
+        "changed-partition-count": len(
+            {file.partition_path for file in added} | {file.partition_path for file in removed}
+        ),
     }
     before = _plain(parent) if parent is not None else {}
     totals = {
         "total-data-files": told["added-data-files"] - told["deleted-data-files"],
         "total-records": told["added-records"] - told["deleted-records"],
         "total-files-size": told["added-files-size"] - told["removed-files-size"],
-        "total-delete-files": 0,
-        "total-position-deletes": 0,
-        "total-equality-deletes": 0,
     }
+    none = dict.fromkeys(("total-delete-files", "total-position-deletes", "total-equality-deletes"), "0")
     changed = {name: str(value) for name, value in told.items() if value}
-    return changed | {name: str(int(before.get(name, 0)) + value) for name, value in totals.items()}
+    return changed | none | {name: str(int(before.get(name, 0)) + value) for name, value in totals.items()}
 
 
 def _ref(name: str, kind: str, snapshot_id: int) -> SetSnapshotRefUpdate:

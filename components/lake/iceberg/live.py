@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from pyiceberg.manifest import DataFile, FileFormat, ManifestContent
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
@@ -14,28 +13,31 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from components.lake.digest import Digest, LiveFile
 from components.lake.iceberg.errors import Unsupported
-from components.lake.iceberg.manifests import is_live
+from components.lake.iceberg.manifests import FORMAT, is_live
+from components.lake.iceberg.schemas import schema_of
 from components.lake.partitions import Partitioning
 from components.lake.schema import TableSchema
 
 
-def require_supported(table: Table, snapshot: Snapshot | None = None) -> None:
-    """Unsupported if rows are deleted by other means than removing files, or if the format is a later one."""
-    name = ".".join(table.name())
-    if table.metadata.format_version > 2:
+def require_format(table: Table) -> None:
+    """Unsupported if it is one that can't be written."""
+    if table.metadata.format_version > FORMAT:
         raise Unsupported(
-            f"{name} has Iceberg format version {table.metadata.format_version}, which can be read but not written "
-            "here: see docs/lake.md"
+            f"{'.'.join(table.name())} has Iceberg format version {table.metadata.format_version}, which can't be "
+            "written here: see docs/lake.md"
         )
-    snapshot = snapshot or table.metadata.current_snapshot()
-    if snapshot is None:
-        return
-    for manifest in snapshot.manifests(table.io):
-        if manifest.content == ManifestContent.DELETES and is_live(manifest):
-            raise Unsupported(
-                f"{name}: snapshot {snapshot.snapshot_id} has delete files, written by another engine; only that "
-                "engine can apply them: rewrite its data files there, or `astha iceberg revert` the table"
-            )
+
+
+def require_supported(table: Table) -> None:
+    """Unsupported if rows are deleted by other means than removing files, or if the format is a later one."""
+    require_format(table)
+    snapshot = table.metadata.current_snapshot()
+    manifests = [] if snapshot is None else snapshot.manifests(table.io)
+    if any(manifest.content == ManifestContent.DELETES and is_live(manifest) for manifest in manifests):
+        raise Unsupported(
+            f"{'.'.join(table.name())} has delete files, written by another engine; only such an engine can apply "
+            "them: rewrite the data files there and `astha iceberg adopt` the table, or `astha iceberg revert` it"
+        )
 
 
 def data_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[DataFile]:
@@ -80,13 +82,3 @@ class PartitionPaths:
 
     def _partitioning(self, spec: PartitionSpec) -> Partitioning:
         return Partitioning(TableSchema(0, schema_of(self._metadata, spec), spec, UNSORTED_SORT_ORDER))
-
-
-def schema_of(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
-    """The current schema, or the newest that still has the columns from which the spec's partitions are made."""
-    wanted = {field.source_id for field in spec.fields}
-    older = sorted(metadata.schemas, key=lambda schema: schema.schema_id, reverse=True)
-    for schema in (metadata.schema(), *older):
-        if wanted <= schema.field_ids:
-            return schema
-    return metadata.schema()

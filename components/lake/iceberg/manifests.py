@@ -30,6 +30,8 @@ from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
+from components.lake.iceberg.schemas import schema_of
+
 FORMAT: Final = 2
 MERGE_COUNT = 10
 """Manifests of one size that are merged into one of the next."""
@@ -49,7 +51,7 @@ class ManifestWriting:
         self._io: FileIO = table.io
         self._locations: LocationProvider = table.location_provider()
         self._schema = schema
-        self._older = [known for known in reversed(table.metadata.schemas) if known.schema_id != schema.schema_id]
+        self._metadata = table.metadata
         self.snapshot_id = snapshot_id
         self.sequence_number = sequence_number
         self._id = uuid4()
@@ -116,7 +118,9 @@ class ManifestWriting:
         path = self._locations.new_metadata_location(f"{self._id}-m{len(self.written)}.avro")
         self.written.append(path)
         output = self._io.new_output(path)
-        with write_manifest(FORMAT, spec, self._schema_of(spec), output, self.snapshot_id, _CODEC) as writer:
+        with write_manifest(
+            FORMAT, spec, schema_of(self._metadata, spec, self._schema), output, self.snapshot_id, _CODEC
+        ) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         manifest = writer.to_manifest_file()
@@ -126,14 +130,6 @@ class ManifestWriting:
         if manifest.min_sequence_number < 0:
             manifest.min_sequence_number = self.sequence_number
         return manifest
-
-    def _schema_of(self, spec: PartitionSpec) -> Schema:
-        """The current one, unless a column that the spec's partitions came from is gone."""
-        wanted = {field.source_id for field in spec.fields}
-        for schema in (self._schema, *self._older):
-            if wanted <= set(schema.field_ids):
-                return schema
-        return self._schema
 
 
 def is_live(manifest: ManifestFile) -> bool:

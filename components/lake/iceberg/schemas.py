@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from uuid import uuid4
 
 import msgspec
-from pyiceberg.exceptions import ResolveError
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema, index_by_id, promote
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import (
@@ -28,9 +27,10 @@ from pyiceberg.table.update import (
     TableUpdate,
     UpgradeFormatVersionUpdate,
 )
-from pyiceberg.types import IcebergType, NestedField, PrimitiveType
+from pyiceberg.types import PrimitiveType
 
-from components.lake.iceberg.stamp import SCHEMA_VERSION
+from components.lake.evolution import check_evolution
+from components.lake.iceberg.stamp import SCHEMA_ID, SCHEMA_VERSION
 from components.lake.schema import SchemaProblem, TableSchema
 
 
@@ -55,7 +55,7 @@ def creation(schema: TableSchema, location: str, properties: Mapping[str, str]) 
         AddSortOrderUpdate(sort_order=order),
         SetDefaultSortOrderUpdate(sort_order_id=-1),
         SetLocationUpdate(location=location.rstrip("/")),
-        SetPropertiesUpdate(updates={**properties, SCHEMA_VERSION: str(schema.version)}),
+        SetPropertiesUpdate(updates={**properties, SCHEMA_VERSION: str(schema.version), SCHEMA_ID: "0"}),
     )
 
 
@@ -64,9 +64,13 @@ def evolution(metadata: TableMetadata, wanted: TableSchema) -> Evolution:
     updates: list[TableUpdate] = []
     current, specs = metadata.schema(), dict(metadata.specs())
     if not same_columns(current, wanted.iceberg):
-        check_evolution(current, wanted.iceberg, empty=not metadata.snapshots)
-        current = _numbered(wanted.iceberg, max(schema.schema_id for schema in metadata.schemas) + 1)
-        updates += [AddSchemaUpdate(schema_=current), SetCurrentSchemaUpdate(schema_id=-1)]
+        _check(metadata, wanted)
+        known = next((schema for schema in metadata.schemas if same_columns(schema, wanted.iceberg)), None)
+        if known is None:
+            known = _numbered(wanted.iceberg, max(schema.schema_id for schema in metadata.schemas) + 1)
+            updates.append(AddSchemaUpdate(schema_=known))
+        updates.append(SetCurrentSchemaUpdate(schema_id=known.schema_id))
+        current = known
     if spec_key(metadata.spec()) != spec_key(wanted.partition):
         spec = find_spec(specs, wanted.partition)
         if spec is None:
@@ -74,58 +78,22 @@ def evolution(metadata: TableMetadata, wanted: TableSchema) -> Evolution:
             updates.append(AddPartitionSpecUpdate(spec=spec))
         updates.append(SetDefaultSpecUpdate(spec_id=spec.spec_id))
     updates += _order_updates(metadata, wanted.order)
-    if updates or metadata.properties.get(SCHEMA_VERSION) != str(wanted.version):
-        updates.append(SetPropertiesUpdate(updates={SCHEMA_VERSION: str(wanted.version)}))
+    told = {SCHEMA_VERSION: str(wanted.version), SCHEMA_ID: str(current.schema_id)}
+    if any(metadata.properties.get(name) != value for name, value in told.items()):
+        updates.append(SetPropertiesUpdate(updates=told))
     return Evolution(updates, current, specs)
 
 
-def check_evolution(current: Schema, wanted: Schema, *, empty: bool) -> None:
-    """Add, drop, rename, widen and make optional; an empty table may also get required columns."""
-    before = index_by_id(current)
-    for field_id, field in index_by_id(wanted).items():
-        name = wanted.find_column_name(field_id) or field.name
-        old = before.get(field_id)
-        if old is None:
-            if field.required and not empty and not _inside_new(wanted, before, field_id):
-                raise SchemaProblem(
-                    f"column {name} is new and required, but the rows that are there have no value for it: make it "
-                    "optional"
-                )
-            continue
-        _check_column(name, old, field, empty=empty)
-
-
-def _check_column(name: str, old: NestedField, field: NestedField, *, empty: bool) -> None:
-    if field.required and not old.required and not empty:
-        raise SchemaProblem(f"column {name} can't become required: rows that are there may have no value")
-    if not _reachable(old.field_type, field.field_type):
+def _check(metadata: TableMetadata, wanted: TableSchema) -> None:
+    """Of columns only: Iceberg keeps a spec for each partitioning that a table ever had."""
+    current, *earlier = (
+        TableSchema(0, schema, wanted.partition, wanted.order) for schema in (metadata.schema(), *metadata.schemas)
+    )
+    problems = check_evolution(current, wanted, earlier)
+    if problems:
         raise SchemaProblem(
-            f"column {name} can't change from {old.field_type} to {field.field_type}: Iceberg widens int to long, "
-            "float to double and a decimal's precision; anything else is a new column"
+            f"schema version {wanted.version} can't be reached from what Iceberg has: {'; '.join(problems)}"
         )
-
-
-def _reachable(old: IcebergType, new: IcebergType) -> bool:
-    if isinstance(old, PrimitiveType) and isinstance(new, PrimitiveType):
-        if old == new:
-            return True
-        try:
-            promote(old, new)
-        except ResolveError:
-            return False
-        # PyIceberg also reads text as bytes and the reverse, which is no evolution of a table.
-        return type(old).__name__ not in ("StringType", "BinaryType", "FixedType")
-    return type(old) is type(new)
-
-
-def _inside_new(schema: Schema, before: Mapping[int, NestedField], field_id: int) -> bool:
-    """A field of a struct that is new itself has no rows to be missing from."""
-    for other_id, field in index_by_id(schema).items():
-        if other_id not in before and other_id != field_id and not isinstance(field.field_type, PrimitiveType):
-            inner = Schema(field)
-            if field_id in inner.field_ids and (not field.required or _inside_new(schema, before, other_id)):
-                return True
-    return False
 
 
 def same_columns(left: Schema, right: Schema) -> bool:
@@ -139,6 +107,14 @@ def spec_key(spec: PartitionSpec) -> tuple[tuple[int, str, str], ...]:
 
 def find_spec(specs: Mapping[int, PartitionSpec], wanted: PartitionSpec) -> PartitionSpec | None:
     return next((spec for spec in specs.values() if spec_key(spec) == spec_key(wanted)), None)
+
+
+def schema_of(metadata: TableMetadata, spec: PartitionSpec, current: Schema | None = None) -> Schema:
+    """The current schema, or the newest that still has the columns from which the spec's partitions are made."""
+    wanted = {field.source_id for field in spec.fields}
+    current = current or metadata.schema()
+    older = sorted(metadata.schemas, key=lambda schema: schema.schema_id, reverse=True)
+    return next((schema for schema in (current, *older) if wanted <= schema.field_ids), current)
 
 
 def partition_kinds(schema: Schema, spec: PartitionSpec) -> list[PrimitiveType]:

@@ -14,7 +14,10 @@ from components.lake.digest import Digest
 from registry.position import Position
 
 TABLE_ID = "astha.table-id"
+REGISTRY = "astha.registry"
 SCHEMA_VERSION = "astha.schema-version"
+SCHEMA_ID = "astha.schema-id"
+STOPPED = "astha.stopped"
 POSITION = "astha.position"
 DIGEST = "astha.digest"
 FILES = "astha.files"

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
+    BadRequestError,
     CommitFailedException,
     CommitStateUnknownException,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
     NoSuchTableError,
+    RESTError,
     TableAlreadyExistsError,
 )
 from pyiceberg.io import load_file_io
@@ -29,9 +32,9 @@ from pyiceberg.table.update import AssertCreate
 from sqlalchemy.exc import SQLAlchemyError
 
 from components.lake.iceberg.commits import TableCommit
-from components.lake.iceberg.errors import CatalogTrouble, ForeignTable
+from components.lake.iceberg.errors import BrokenTable, CatalogTrouble, ForeignTable
 from components.lake.iceberg.schemas import creation
-from components.lake.iceberg.stamp import TABLE_ID
+from components.lake.iceberg.stamp import REGISTRY, TABLE_ID
 from components.lake.schema import TableSchema
 from registry.models import LakeTable
 
@@ -59,10 +62,15 @@ def identifier_of(table: LakeTable) -> Identifier:
 
 
 class IcebergTables:
-    """`TableProblem` is one table's; `CatalogTrouble` is everybody's and passes."""
+    """`TableProblem` is one table's; `CatalogTrouble` is everybody's and passes.
 
-    def __init__(self, catalog: Catalog) -> None:
+    `registry` tells the tables of one registry from those of another that has the same ids; who creates or drops
+    tables has to give it.
+    """
+
+    def __init__(self, catalog: Catalog, registry: str | None = None) -> None:
         self.catalog = catalog
+        self._registry = registry
         self._loaded: dict[int, Table] = {}
         self._names: dict[int, Identifier] | None = None
         self._heads: dict[int, tuple[int, list[ManifestFile]]] = {}
@@ -79,17 +87,35 @@ class IcebergTables:
             self._loaded.pop(table.id, None)
             return None
         owner = found.metadata.properties.get(TABLE_ID)
-        if owner != str(table.id):
-            whose = "not Astha's" if owner is None else f"that of the registry's table {owner}"
+        if owner != str(table.id) or not self._is_ours(found):
+            whose = "not Astha's" if owner is None else f"that of table {owner} of this or another registry"
             raise ForeignTable(
                 f"the catalog has a table {table.database}.{table.name}, and it is {whose}: rename or drop one of them"
             )
         self._loaded[table.id] = found
         return found
 
+    def has(self, table: LakeTable) -> bool:
+        """Under its own or another name."""
+        if table.id in self._loaded:
+            return True
+        with suppress(ForeignTable):
+            if self.load(table) is not None:
+                return True
+        return table.id in self.names()
+
     def ensure(self, table: LakeTable, schema: TableSchema) -> Table:
-        """The table under its name, created if it is not there, renamed if it is there under another."""
-        found = self.load(table, cached=True)
+        """The table under its name, created if it is not there, renamed if it is there under another.
+
+        A name is one table's in the registry: another of its tables that still has it is on its way to another name,
+        or out, and has to wait for that elsewhere.
+        """
+        try:
+            found = self.load(table, cached=True)
+        except ForeignTable:
+            if not self._move_aside(identifier_of(table)):
+                raise
+            found = None
         if found is not None:
             return found
         former = self.names().get(table.id)
@@ -162,9 +188,11 @@ class IcebergTables:
         for namespace in _translated(lambda: list(self._namespaces(()))):
             for identifier in self.catalog.list_tables(namespace):
                 found = self._load(identifier)
-                owner = None if found is None else found.metadata.properties.get(TABLE_ID)
-                if owner is not None:
-                    yield int(owner), tuple(identifier)
+                if found is not None and TABLE_ID in found.metadata.properties and self._is_ours(found):
+                    yield int(found.metadata.properties[TABLE_ID]), tuple(identifier)
+
+    def _is_ours(self, table: Table) -> bool:
+        return self._registry is None or table.metadata.properties.get(REGISTRY) == self._registry
 
     def _namespaces(self, parent: Identifier) -> Iterator[Identifier]:
         for namespace in self.catalog.list_namespaces(parent):
@@ -177,11 +205,16 @@ class IcebergTables:
             return _translated(lambda: self.catalog.load_table(identifier))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
+        except FileNotFoundError as error:
+            raise BrokenTable(
+                f"{'.'.join(identifier)}: the catalog points to metadata that is not there ({error}): restore it, or "
+                "drop the table from the catalog, and `astha refresh iceberg_updater` creates it anew"
+            ) from error
 
     def _create(self, table: LakeTable, schema: TableSchema) -> Table:
         identifier = identifier_of(table)
         self._create_namespace(identifier[:-1])
-        properties = {**PROPERTIES, TABLE_ID: str(table.id)}
+        properties = {**PROPERTIES, TABLE_ID: str(table.id), REGISTRY: self._registry or ""}
         draft = new_table_metadata(schema.iceberg, schema.partition, schema.order, table.location, properties)
         staged = StagedTable(identifier, draft, "", load_file_io(self.catalog.properties, table.location), self.catalog)
         try:
@@ -224,6 +257,18 @@ class IcebergTables:
         log.info("Iceberg table renamed", was=".".join(former), table=f"{table.database}.{table.name}")
         return self.load(table)
 
+    def _move_aside(self, identifier: Identifier) -> bool:
+        found = self._load(identifier)
+        owner = None if found is None else found.metadata.properties.get(TABLE_ID)
+        if found is None or owner is None or self._registry is None or not self._is_ours(found):
+            return False
+        aside = (*identifier[:-1], f"{identifier[-1]}__astha_{owner}")
+        _translated(lambda: self.catalog.rename_table(identifier, aside))
+        self._loaded.pop(int(owner), None)
+        self.names()[int(owner)] = aside
+        log.info("Iceberg table moved aside", was=".".join(identifier), now=".".join(aside))
+        return True
+
     def _remember(self, table: LakeTable) -> None:
         if self._names is not None:
             self._names[table.id] = identifier_of(table)
@@ -242,7 +287,11 @@ def _lock_of(catalog: Catalog, table_id: int) -> threading.Lock:
 def _translated(call: Callable[[], T]) -> T:
     try:
         return call()
+    except FileNotFoundError:
+        raise
     except CommitStateUnknownException as error:
         raise CatalogTrouble(f"the catalog does not say whether it has committed: {error}") from error
-    except (SQLAlchemyError, OSError) as error:
+    except BadRequestError:
+        raise
+    except (SQLAlchemyError, RESTError, OSError) as error:
         raise CatalogTrouble(f"the catalog or the storage does not answer: {error}") from error

@@ -20,6 +20,7 @@ from components.lake.iceberg import (
     live_digest,
     live_files,
 )
+from components.lake.iceberg.commits import FilesMissing
 from components.lake.iceberg.manifests import MERGE_COUNT, live_count
 from components.lake.schema import TableSchema
 from registry.models import LakeTable, TableFile
@@ -53,10 +54,14 @@ def commit(
     return loaded
 
 
+def live(files: list[TableFile]) -> list[LiveFile]:
+    return [LiveFile.of(file) for file in files]
+
+
 def digest_of(files: list[TableFile]) -> Digest:
     digest = Digest()
-    for file in files:
-        digest.add(LiveFile.of(file))
+    for file in live(files):
+        digest.add(file)
     return digest
 
 
@@ -83,7 +88,7 @@ def test_appended_files_can_be_read_and_are_stamped(tables: IcebergTables, table
 def test_removed_files_are_gone(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     files = [as_row(write_file(data, [row(number)])) for number in range(4)]
     commit(tables, table, Change(files))
-    loaded = commit(tables, table, Change(removed=files[1:3]), position=2)
+    loaded = commit(tables, table, Change(removed=live(files[1:3])), position=2)
     assert sorted(loaded.scan().to_arrow()["id"].to_pylist()) == [0, 3]
     assert live_digest(loaded) == Stamp.read(loaded.metadata).digest == digest_of([files[0], files[3]])
     assert loaded.current_snapshot().summary.operation is Operation.DELETE  # type: ignore[union-attr]
@@ -93,7 +98,9 @@ def test_several_snapshots_are_one_commit(tables: IcebergTables, table: LakeTabl
     small = [as_row(write_file(data, [row(number)])) for number in range(3)]
     large = as_row(write_file(data, [row(number) for number in range(3)]))
     before = tables.ensure(table, PLAIN).metadata_location
-    loaded = commit(tables, table, Change(small), Change([large], small, replaces=True), Change(removed=[large]))
+    loaded = commit(
+        tables, table, Change(small), Change([large], live(small), replaces=True), Change(removed=live([large]))
+    )
     operations = [snapshot.summary.operation for snapshot in loaded.metadata.snapshots if snapshot.summary]
     assert operations == [Operation.APPEND, Operation.REPLACE, Operation.DELETE]
     assert [entry.metadata_file for entry in loaded.metadata.metadata_log] == [before]
@@ -148,7 +155,7 @@ def test_manifests_are_merged_and_found_again(tables: IcebergTables, table: Lake
     assert len(manifests) <= MERGE_COUNT + 2
     assert max(map(live_count, manifests)) >= MERGE_COUNT
     assert live_digest(loaded) == digest_of(files)
-    loaded = commit(tables, table, Change([as_row(draft)], files[::2], replaces=True), position=99)
+    loaded = commit(tables, table, Change([as_row(draft)], live(files[::2]), replaces=True), position=99)
     assert live_digest(loaded) == digest_of([as_row(draft), *files[1::2]])
 
 
@@ -156,8 +163,8 @@ def test_a_file_that_is_not_there_can_not_be_removed(tables: IcebergTables, tabl
     commit(tables, table, Change([as_row(write_file(data, [row(1)]))]))
     metadata = sorted((data.parent / "metadata").iterdir())
     stranger = as_row(write_file(data, [row(2)]))
-    with pytest.raises(ForeignCommit, match=r"00001\.parquet is to be removed"):
-        commit(tables, table, Change(removed=[stranger]))
+    with pytest.raises(FilesMissing, match=r"00001\.parquet is to be removed"):
+        commit(tables, table, Change(removed=live([stranger])))
     assert sorted((data.parent / "metadata").iterdir()) == metadata
 
 
@@ -246,9 +253,7 @@ def test_statistics_come_from_the_footer_if_nobody_kept_them(
 ) -> None:
     files = [as_row(write_file(data, [row(number)], statistics=False)) for number in range(3)]
     loaded = commit(tables, table, Change(files))
-    assert [task.file.file_path for task in loaded.scan(row_filter="id = 1").plan_files()] == [
-        files[1].file_path
-    ]
+    assert [task.file.file_path for task in loaded.scan(row_filter="id = 1").plan_files()] == [files[1].file_path]
 
 
 def test_a_file_that_can_not_be_read_is_named(tables: IcebergTables, table: LakeTable, data: Path) -> None:
