@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from astha.subscribers import Surroundings
-from components.iceberg_updater.settings import UpdaterSettings
-from components.iceberg_updater.subscriber import IcebergUpdater
+from astha.subscribers import Subscriber, Surroundings
 
-__all__ = ["IcebergUpdater", "UpdaterSettings", "create"]
+__all__ = ["create"]
 
 
-def create(settings: Mapping[str, Any], surroundings: Surroundings) -> IcebergUpdater:
+def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Subscriber:
     """ValueError (pydantic's) if the settings are not this component's."""
+    # Here, so that `astha --help`, which loads this package's commands, does not load PyIceberg.
+    from components.iceberg_updater.settings import UpdaterSettings
+    from components.iceberg_updater.subscriber import IcebergUpdater
+
     return IcebergUpdater(UpdaterSettings.model_validate(dict(settings)), surroundings)
