@@ -16,6 +16,7 @@ from astha.lanes.lane import Lane
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.opening import open_source
 from astha.sources.postgres.source import PostgresSourceSettings
+from astha.sources.sqlite import TailSettings
 from astha.subscribers.policy import LanePolicy
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from deploy.demo.stage import Stage
@@ -103,7 +104,7 @@ async def _running(
     clock = SystemLoopClock()
     daemon = Daemon(
         store,
-        open_source(url, store, PostgresSourceSettings(), clock),
+        open_source(url, store, PostgresSourceSettings(), TailSettings(), clock),
         [Component(name, subscriber, _IMPATIENT) for name, subscriber in components.items()],
         Leadership(store, LeaseSettings(), "demo", clock),
         DaemonSettings(),
