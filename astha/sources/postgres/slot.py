@@ -67,6 +67,13 @@ async def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
     return None if row is None else SlotStatus(*row)  # type: ignore[arg-type]
 
 
+async def require_primary(connection: Connection) -> None:
+    """SourceLost at a standby: promoted or replaced by the primary, it will do. Until then its slots are not ours."""
+    (standby,) = await (await connection.execute("SELECT pg_is_in_recovery()")).fetchone() or (True,)
+    if standby:
+        raise SourceLost("the server is a standby: waiting until it is promoted or the address leads to a primary")
+
+
 async def require_publication(connection: Connection, publication: str, tables: Sequence[str]) -> None:
     """ConfigError if it is missing, empty or lacks a table: waiting would not mend that."""
     rows = await (
@@ -83,8 +90,8 @@ async def require_publication(connection: Connection, publication: str, tables: 
         )
 
 
-async def prepare_slot(connection: Connection, slot: str) -> Position:
-    """Where the existing slot stands. SourceReset if there is none, or none that can be used: see `create_slot`."""
+async def prepare_slot(connection: Connection, slot: str) -> SlotStatus:
+    """The existing slot. SourceReset if there is none, or none that can be used: see `create_slot`."""
     status = await slot_status(connection, slot)
     if status is None:
         raise SourceReset(f"slot {slot} does not exist")
@@ -96,7 +103,7 @@ async def prepare_slot(connection: Connection, slot: str) -> Position:
         )
     if status.lost:
         raise SourceReset(f"slot {slot} was invalidated: the server no longer has the WAL it needs")
-    return status.confirmed
+    return status
 
 
 async def create_slot(connection: Connection, slot: str) -> Position:
