@@ -18,7 +18,7 @@ from registry.errors import Unavailable
 from registry.models import ConsumerGroup
 from tests.doubles.proxy import PostgresProxy
 from tests.fixtures.daemons import RunDaemon, Running
-from tests.fixtures.servers import MakeServer, MakeStandby, Standby, ask
+from tests.fixtures.servers import MakeServer, MakeStandby, Standby, ask, require_version
 from tests.fixtures.sources import slot_of
 from tests.fixtures.stores import OpenStore
 from tests.waiting import eventually
@@ -78,9 +78,7 @@ async def test_a_failover_slot(
 ) -> None:
     """Synchronised to the standby, it is there after the promotion, and nobody has heard of what the standby lacks."""
     primary = await asyncio.to_thread(make_server, {"wal_sender_timeout": "5s"})
-    version = await asked(primary, "SELECT current_setting('server_version_num')::int")
-    if version < 170000:
-        pytest.skip(f"failover slots came with PostgreSQL 17, this is {version // 10000}: `make matrix` has it")
+    await asyncio.to_thread(require_version, primary, 17, "slots for failover")
     subscriber = RecordingSubscriber("consumer_groups")
     standby = await asyncio.to_thread(
         make_standby, primary, {"sync_replication_slots": "on", "hot_standby_feedback": "on"}

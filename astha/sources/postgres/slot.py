@@ -30,10 +30,18 @@ class SlotStatus(msgspec.Struct, frozen=True):
     wal_status: str | None
     safe_wal_size: int | None
     server: Position
+    invalidation_reason: str | None  # from PostgreSQL 17 on
 
     @property
     def lost(self) -> bool:
         return self.wal_status == "lost"
+
+    @property
+    def loss(self) -> str:
+        """Why, for a person."""
+        if self.invalidation_reason in (None, "wal_removed"):
+            return "the server no longer has the WAL it needs"
+        return f"the server's reason is {self.invalidation_reason}"
 
 
 @asynccontextmanager
@@ -58,8 +66,8 @@ async def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
             """
             SELECT plugin, database, active, (coalesce(confirmed_flush_lsn, '0/0') - '0/0'::pg_lsn)::bigint,
                    coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint, wal_status, safe_wal_size,
-                   (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint
-            FROM pg_replication_slots WHERE slot_name = %s
+                   (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint, to_jsonb(s) ->> 'invalidation_reason'
+            FROM pg_replication_slots s WHERE slot_name = %s
             """,
             [slot],
         )
@@ -102,7 +110,7 @@ async def prepare_slot(connection: Connection, slot: str) -> SlotStatus:
             f"{database}: choose another slot name, or drop it with `SELECT pg_drop_replication_slot('{slot}')`"
         )
     if status.lost:
-        raise SourceReset(f"slot {slot} was invalidated: the server no longer has the WAL it needs")
+        raise SourceReset(f"slot {slot} was invalidated: {status.loss}")
     return status
 
 

@@ -20,7 +20,7 @@ from registry.models import ConsumerGroup, Topic
 from registry.position import Position
 from tests.doubles.proxy import PostgresProxy
 from tests.faults.oracle import drop_slot
-from tests.fixtures.servers import MakeServer
+from tests.fixtures.servers import MakeServer, ask, require_version
 from tests.fixtures.sources import EVERYTHING, Follower, busy_server, postgres_settings, release_slot, slot_of
 from tests.fixtures.stores import OpenStore
 from tests.waiting import eventually
@@ -194,6 +194,28 @@ async def test_a_slot_that_was_invalidated(make_server: MakeServer, opened: Open
     await asyncio.to_thread(invalidate)
     async with following(url, store) as follower:
         assert "invalidated" in follower.gaps[0]
+        await written(url, "after")
+        await follower.until(lambda: "after" in groups(follower), "the stream")
+
+
+async def test_a_slot_that_was_idle_for_too_long(make_server: MakeServer, opened: OpenStore) -> None:
+    server = await asyncio.to_thread(make_server)
+    await asyncio.to_thread(require_version, server, 18, "idle_replication_slot_timeout")
+    url = server.url("postgres")
+    store = await opened(url)
+    async with following(url, store):
+        await written(url, "before")
+    await asyncio.to_thread(release_slot, url)
+    await asyncio.to_thread(execute, url, "ALTER SYSTEM SET idle_replication_slot_timeout = '1s'")
+    await asyncio.to_thread(execute, url, "SELECT pg_reload_conf()")
+
+    async def lost() -> bool:
+        await asyncio.to_thread(execute, url, "CHECKPOINT")
+        return bool(await asyncio.to_thread(ask, server, "SELECT wal_status = 'lost' FROM pg_replication_slots"))
+
+    await eventually(lost, "the slot given up")
+    async with following(url, store) as follower:
+        assert "idle_timeout" in follower.gaps[0]
         await written(url, "after")
         await follower.until(lambda: "after" in groups(follower), "the stream")
 
