@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import monotonic
 
@@ -25,6 +25,17 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
     width = max(map(len, pairs))
     for name, value in pairs.items():
         click.echo(f"{name:<{width}}  {value}")
+
+
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
+    """A table without frames; the columns named in ``right`` hold numbers."""
+    widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
+    for row in (header, *rows):
+        cells = [
+            f"{cell:>{width}}" if name in right else f"{cell:<{width}}"
+            for cell, width, name in zip(row, widths, header, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
 
 
 @contextmanager
