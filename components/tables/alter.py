@@ -11,13 +11,14 @@ import msgspec
 from astha.cli.exits import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
+from astha.cli.store import with_store
 from astha.settings import Settings
 from components.lake.evolution import Add, Change, Drop, MakeOptional, Move, Rename, SortBy, Widen, evolve
 from components.lake.schema import SchemaProblem
 from components.lake.tables import find_table, full_name, split_name
 from components.lake.types import NotationProblem, parse_column
+from components.tables.assignments import assignments
 from components.tables.description import Description, describe
-from components.tables.registry import assignments, with_store
 from registry.contract import MetadataStore
 from registry.documents import Document
 from registry.errors import Conflict

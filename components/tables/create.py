@@ -11,6 +11,7 @@ import click
 from astha.cli.exits import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
+from astha.cli.store import with_store
 from astha.settings import Settings
 from components.lake.arrow_types import columns_like
 from components.lake.files import engine_of
@@ -19,8 +20,8 @@ from components.lake.notation import Definition, read_definition
 from components.lake.schema import SchemaProblem, TableSchema
 from components.lake.tables import current_metadata, split_name
 from components.lake.types import NotationProblem, parse_column
+from components.tables.assignments import assignments
 from components.tables.description import Description, describe
-from components.tables.registry import assignments, with_store
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import click
 import msgspec
 
-from astha.cli.output import print_pairs, print_rows
+from astha.cli.output import print_pairs, print_rows, size_text, time_text
 from components.lake.schema import SchemaProblem, TableSchema
 from components.lake.tables import full_name
 from components.lake.terms import show_order, show_partition
 from components.lake.types import show
 from registry.models import LakeTable, TableMetadata, TableStats
-
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -106,8 +103,8 @@ def print_description(found: Description) -> None:
             "format": f"{found.format}, {found.compression}",
             "partitioned by": ", ".join(found.partition_by) or "nothing",
             "sorted by": ", ".join(found.sort_by) or "nothing",
-            "rows": f"{found.row_count:,} in {found.file_count:,} files, {size(found.total_size)}",
-            "last modified": time(found.last_modified),
+            "rows": f"{found.row_count:,} in {found.file_count:,} files, {size_text(found.total_size)}",
+            "last modified": time_text(found.last_modified),
             "schema version": f"{found.schema_version} of {found.versions[-1].version}",
         }
     )
@@ -125,7 +122,11 @@ def print_description(found: Description) -> None:
     if len(found.versions) > 1:
         click.echo()
         versions = [
-            [str(version.version), time(version.created_at), "?" if version.columns is None else str(version.columns)]
+            [
+                str(version.version),
+                time_text(version.created_at),
+                "?" if version.columns is None else str(version.columns),
+            ]
             for version in found.versions
         ]
         print_rows(("version", "created", "columns"), versions, right=("version", "columns"))
@@ -136,21 +137,10 @@ def print_description(found: Description) -> None:
 
 def print_partitions(partitions: Sequence[TableStats]) -> None:
     rows = [
-        [stats.partition_path or "(none)", f"{stats.row_count:,}", f"{stats.file_count:,}", size(stats.total_size)]
+        [stats.partition_path or "(none)", f"{stats.row_count:,}", f"{stats.file_count:,}", size_text(stats.total_size)]
         for stats in partitions
     ]
     print_rows(("partition", "rows", "files", "size"), rows, right=("rows", "files", "size"))
-
-
-def size(number: int) -> str:
-    amount, unit = float(number), 0
-    while amount >= 1024 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{number} bytes"
-
-
-def time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _width(version: TableMetadata) -> int | None:
