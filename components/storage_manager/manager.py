@@ -30,6 +30,7 @@ from components.storage_manager.inserted import Inserted, Outcome, Pending
 from components.storage_manager.names import Names
 from components.storage_manager.rows import Row, tabulate
 from components.storage_manager.settings import StorageSettings
+from components.storage_manager.stream import InsertStream
 from components.storage_manager.targets import Target, Targets
 from components.storage_manager.upload import Upload, remove
 from registry.drafts import FileDraft, Registration
@@ -121,8 +122,12 @@ class StorageManager:
         await self._settled()
         self._pending.tell()
 
-    async def target(self, table: str | int) -> Target:
-        return await self._targets.get(table)
+    def stream(self, table: str | int) -> InsertStream:
+        """For rows that come a few at a time: `async with manager.stream(table) as stream`."""
+        return InsertStream(self, table)
+
+    async def target(self, table: str | int, *, fresh: bool = False) -> Target:
+        return await self._targets.get(table, fresh=fresh)
 
     async def prepare(self, data: pa.Table | Sequence[Row], target: Target, first_row: int = 1) -> list[Part]:
         """Rows that fit, by partition. In a thread if there are many."""
