@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from astha.daemon import Daemon
-from astha.lanes.lane import LaneState
+from astha.lanes.state import LaneState
 
 
 class Alive(msgspec.Struct, frozen=True):

@@ -80,7 +80,8 @@ async def test_text_is_read_as_the_tables_types_say(
         "id": 1, "flag": True, "small": -3, "single": 1.5, "double": 2.5, "price": "1.23", "amount": -4.5,
         "huge": "HUGE", "day": "2024-05-01", "clock": "01:02:03.000004",
         "local": "2024-05-01T12:00:00", "at": "2024-05-01T14:00:00+02:00", "name": "é", "raw": "/w==",
-        "code": "YWJjZA==", "key": str(UUID(int=5)), "scores": [1.0, None, 2], "place": {"x": 1.5, "label": "q"}, "tags": {"k": 1},
+        "code": "YWJjZA==", "key": str(UUID(int=5)),
+        "scores": [1.0, None, 2], "place": {"x": 1.5, "label": "q"}, "tags": {"k": 1},
     }  # fmt: skip
     line = json.dumps(text).replace('"HUGE"', "123456789012345678901234.56789")
     result = await insert(url, "shop.orders", written(tmp_path / "a.json", line))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from astha.lanes.lane import LaneState
+from astha.lanes.state import LaneState
 from astha.testing import Fault
 from tests.doubles.registry import GROUPS, group
 from tests.unit.astha.lanes.bench import Bench

@@ -12,7 +12,7 @@ from aiohttp.web import Application, Request
 
 from astha.concealment import Concealment
 from astha.errors import AddressTaken, ConfigError
-from astha.lanes.lane import LaneState
+from astha.lanes.state import LaneState
 from astha.server import Server
 from astha.server.status import Self
 from astha.settings import ServerSettings
