@@ -318,7 +318,8 @@ class Files(Protocol):
     ) -> list[str]:
         """Those that are still ``owner``'s become as if recorded now (by ``new_owner``); answers their paths.
 
-        None stands for all of the owner's. The others have been registered, or taken over by somebody who may have deleted their objects.
+        None stands for all of the owner's. The others have been registered, or taken over by somebody who may have
+        deleted their objects.
         """
         ...
 
@@ -400,7 +401,9 @@ class ConsistentRead(Protocol):
     """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""
 
     @property
-    def place(self) -> Place: ...
+    def place(self) -> Place:
+        """Unavailable on a standby server: it can be read from, but does not know which transactions are running."""
+        ...
 
     async def count(self, kind: type[Row]) -> int: ...
 
