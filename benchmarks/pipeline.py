@@ -23,7 +23,7 @@ GOALS = {(1_000, "tcp"): 1.0, (1_000, "unix"): 0.6, (1, "tcp"): 1.0, (1, "unix")
 
 def rates(report: Report, server: EmbeddedPostgres) -> None:
     grown: list[float] = []
-    for size, rows in ((1_000, report.pick(300_000, 50_000)), (1, report.pick(60_000, 10_000))):
+    for size, rows in ((1_000, report.pick(300_000, 40_000)), (1, report.pick(60_000, 8_000))):
         wal = Wal(server, f"rate{size}")
         wal.write(rows, size)
         for transport in ("tcp", "unix"):

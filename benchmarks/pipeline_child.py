@@ -98,7 +98,7 @@ async def run_daemon(job: Job, parent: Parent) -> None:
         DaemonSettings(),
         clock,
     )
-    (idle_mb, _), cpu, started = memory_mb(), time.process_time(), time.time()
+    (idle_mb, _), cpu = memory_mb(), time.process_time()
     running = asyncio.create_task(daemon.run())
     last = subscribers[-1]
     if job.expect is not None:
@@ -107,7 +107,7 @@ async def run_daemon(job: Job, parent: Parent) -> None:
             if running.done():
                 running.result()
         peak_mb = memory_mb()[1]
-        answer: Answer = {"started_at": started, "last_at": time.time(), "cpu": time.process_time() - cpu}
+        answer: Answer = {"last_at": time.time(), "cpu": time.process_time() - cpu}
         parent.send({**answer, "peak_mb": peak_mb, "grown_mb": peak_mb - idle_mb})
     else:
         while not all(lane.state == "live" for lane in daemon.lanes):  # noqa: ASYNC110  (looking costs it nothing)

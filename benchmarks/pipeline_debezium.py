@@ -30,6 +30,7 @@ def drains_against_debezium(report: Report, wal: Wal) -> None:
     rate, their_rate = (median(drained.rate for drained in drains) for drains in (ours, theirs))
     cpu, their_cpu = (median(drained.cpu for drained in drains) for drains in (ours, theirs))
     sender, their_sender = (median(drained.walsender_cpu for drained in drains) for drains in (ours, theirs))
+    start, their_start = (median(drained.start_s for drained in drains) for drains in (ours, theirs))
     our_peak = median(drained.details["peak_mb"] for drained in ours)
     warm, from_first, after_start, warm_cpu, peak = (
         median(drained.details[name] for drained in theirs)
@@ -40,7 +41,8 @@ def drains_against_debezium(report: Report, wal: Wal) -> None:
         rate / their_rate,
         f"{wal.written:,} inserts in transactions of 1,000 over TCP, from the start of streaming to the last event: "
         f"{rate:,.0f}/s over {their_rate:,.0f}/s of Debezium {engine.VERSION} ({from_first:,.0f}/s after its first "
-        f"batch, {warm:,.0f}/s in its second half)",
+        f"batch, {warm:,.0f}/s in its second half); from the start of the process to that of streaming "
+        f"{start:.1f} s over {their_start:.1f} s",
         at_least=3,
     )
     report.add(

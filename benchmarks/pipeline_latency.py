@@ -37,7 +37,7 @@ async def paced(wal: Wal, seconds: int, start: Start, *, warm_up_s: int = 1, idl
     wal.forget()
     with wal.fresh_slot() as slot:
         reader = start(slot)
-        await _until_it_reads(wal, slot)
+        await _until_it_reads(wal, slot, reader)
         async with await psycopg.AsyncConnection.connect(wal.url(), autocommit=True) as writer:
             await _commit(wal, writer, warm_up_s)
             with _Cores(reader.pid) as busy:
@@ -64,11 +64,12 @@ def p99(runs: list[Paced]) -> float:
     return median(percentile(run.late_ms, 0.99) for run in runs)
 
 
-async def _until_it_reads(wal: Wal, slot: str) -> None:
+async def _until_it_reads(wal: Wal, slot: str, reader: Reader) -> None:
     give_up = time.monotonic() + _START_LIMIT_S
     while not wal.read_by_somebody(slot):
         if time.monotonic() > give_up:
-            raise SystemExit(f"nobody reads the slot after {_START_LIMIT_S} s")
+            reader.kill()
+            raise SystemExit(f"it does not read after {_START_LIMIT_S} s: {reader.finish()}")
         await asyncio.sleep(0.02)
 
 

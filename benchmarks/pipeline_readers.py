@@ -8,6 +8,8 @@ import os
 import resource
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,16 +28,22 @@ multiprocessing.set_forkserver_preload(["benchmarks.pipeline_child", "benchmarks
 
 @dataclass(frozen=True)
 class Drained:
-    """``seconds`` count from when the server begins to serve the slot: how long a reader takes to start is not in them.
+    """``seconds`` count from when the server begins to serve the slot, ``start_s`` from the process's start until then.
 
     ``cpu``, in seconds too, has the start in it, but not the loading of Python or of the JVM.
     """
 
     events: int
+    start_s: float
     seconds: float
     cpu: float
     walsender_cpu: float
     details: Answer  # what only this reader says
+
+    @classmethod
+    def by(cls, walsender: WalsenderWatch, events: int, last_at: float, cpu: float, details: Answer) -> Drained:
+        start_s = walsender.streaming_since - walsender.begun
+        return cls(events, start_s, last_at - walsender.streaming_since, cpu, walsender.cpu, details)
 
     @property
     def rate(self) -> float:
@@ -51,6 +59,8 @@ class Reader(Protocol):
     def finish(self) -> Answer:
         """Waits for its end, which it is told to come to unless it expects a number of events; its last words."""
 
+    def kill(self) -> None: ...
+
 
 class DaemonReader:
     """The daemon with its lanes, or without (``bare``).
@@ -61,7 +71,7 @@ class DaemonReader:
     def __init__(self, job: Job, *, scratch: bool = False) -> None:
         processes = multiprocessing.get_context("spawn") if scratch else multiprocessing.get_context("forkserver")
         self._words, theirs = processes.Pipe()
-        self._process = processes.Process(target=serve, args=(job, theirs))
+        self._process = processes.Process(target=serve, args=(job, theirs), daemon=True)
         self._process.start()
         theirs.close()
 
@@ -99,11 +109,18 @@ class DebeziumReader:
         return self._process.pid
 
     def finish(self) -> Answer:
-        said, complaint = self._process.communicate(timeout=_LIMIT_S)
+        try:
+            said, complaint = self._process.communicate(timeout=_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
         if self._process.returncode != 0:
             raise SystemExit(f"Debezium ended with {self._process.returncode}: {complaint[-2000:]}")
         answer: Answer = json.loads(said)
         return answer
+
+    def kill(self) -> None:
+        self._process.kill()
 
 
 def daemon(wal: Wal, slot: str, *, unix: bool = False, scratch: bool = False, **job: Any) -> DaemonReader:
@@ -113,11 +130,9 @@ def daemon(wal: Wal, slot: str, *, unix: bool = False, scratch: bool = False, **
 
 def drain_by_daemon(wal: Wal, *, unix: bool, scratch: bool = False) -> Drained:
     """To the last event of the slowest of four lanes."""
-    with wal.fresh_slot() as slot, WalsenderWatch(wal.url(), slot) as walsender:
+    with _watched_slot(wal) as (slot, walsender):
         answer = daemon(wal, slot, unix=unix, scratch=scratch, expect=wal.written).finish()
-    seconds = answer["last_at"] - walsender.streaming_since
-    answer["start_s"] = walsender.streaming_since - answer["started_at"]
-    return Drained(wal.written, seconds, answer["cpu"], walsender.cpu, answer)
+    return Drained.by(walsender, wal.written, answer["last_at"], answer["cpu"], answer)
 
 
 def drain_by_recvlogical(wal: Wal, *, unix: bool) -> Drained:
@@ -127,20 +142,24 @@ def drain_by_recvlogical(wal: Wal, *, unix: bool) -> Drained:
     command += ["--start", "-f", os.devnull, "--endpos", wal.end()]
     for option in ("proto_version=1", "publication_names=astha", "binary=true"):
         command += ["-o", option]
-    with wal.fresh_slot() as slot, WalsenderWatch(wal.url(), slot) as walsender:
+    with _watched_slot(wal) as (slot, walsender):
         cpu = _cpu_of_ended_children()
         subprocess.run([*command, "-S", slot], check=True, capture_output=True)
         ended = time.time()
-    seconds = ended - walsender.streaming_since
-    return Drained(wal.written, seconds, _cpu_of_ended_children() - cpu, walsender.cpu, {})
+    return Drained.by(walsender, wal.written, ended, _cpu_of_ended_children() - cpu, {})
 
 
 def drain_by_debezium(wal: Wal) -> Drained:
     """To the last record in its handler."""
-    with wal.fresh_slot() as slot, WalsenderWatch(wal.url(), slot) as walsender:
+    with _watched_slot(wal) as (slot, walsender):
         answer = DebeziumReader(wal, slot, engine.BULK, expect=wal.written).finish()
-    seconds = answer["last_at"] - walsender.streaming_since
-    return Drained(answer["events"], seconds, answer["cpu"], walsender.cpu, answer)
+    return Drained.by(walsender, answer["events"], answer["last_at"], answer["cpu"], answer)
+
+
+@contextmanager
+def _watched_slot(wal: Wal) -> Iterator[tuple[str, WalsenderWatch]]:
+    with wal.fresh_slot() as slot, WalsenderWatch(wal.url(), slot) as walsender:
+        yield slot, walsender
 
 
 def _recvlogical(server: EmbeddedPostgres) -> Path:

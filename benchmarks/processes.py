@@ -36,7 +36,7 @@ class WalsenderWatch:
     _LOOKS_A_QUERY = 20
 
     def __init__(self, url: str, slot: str) -> None:
-        self.streaming_since = 0.0
+        self.begun = self.streaming_since = 0.0
         self._connection = psycopg.connect(url, autocommit=True)
         self._slot = slot
         self._seconds: dict[int, float] = {}
@@ -48,7 +48,7 @@ class WalsenderWatch:
         return sum(self._seconds.values())
 
     def __enter__(self) -> WalsenderWatch:
-        self.streaming_since = time.time()
+        self.begun = self.streaming_since = time.time()
         self._thread.start()
         return self
 

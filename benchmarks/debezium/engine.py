@@ -27,8 +27,9 @@ BULK: Settings = {
     "poll.interval.ms": 1,
     "record.processing.threads": 1,
 }
-# It looks for changes once an interval: the shortest is the promptest, and the dearest when nothing happens.
-PROMPT: Settings = BULK
+# It looks for changes once an interval, so the shortest is the promptest, and the dearest when nothing happens; what it
+# finds it hands over when a batch is full or an interval is over, so a batch of one goes at once.
+PROMPT: Settings = {"max.batch.size": 1, "poll.interval.ms": 1}
 AS_SHIPPED: Settings = {}
 
 
