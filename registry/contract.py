@@ -313,6 +313,15 @@ class Files(Protocol):
         """Before an upload: these objects may come to exist. A path that has an intent keeps the newer one."""
         ...
 
+    async def renew_intents(
+        self, paths: Sequence[str] | None, *, owner: str, new_owner: str | None = None
+    ) -> list[str]:
+        """Those that are still ``owner``'s become as if recorded now (by ``new_owner``); answers their paths.
+
+        None stands for all of the owner's. The others have been registered, or taken over by somebody who may have deleted their objects.
+        """
+        ...
+
     async def complete_intents(self, paths: Sequence[str]) -> None:
         """The objects are registered, or have been removed again."""
         ...

@@ -258,6 +258,11 @@ class ForwardingStore(MetadataStore):
     async def record_intents(self, paths: Sequence[str], *, purpose: str, owner: str) -> None:
         await self.inner.record_intents(paths, purpose=purpose, owner=owner)
 
+    async def renew_intents(
+        self, paths: Sequence[str] | None, *, owner: str, new_owner: str | None = None
+    ) -> list[str]:
+        return await self.inner.renew_intents(paths, owner=owner, new_owner=new_owner)
+
     async def complete_intents(self, paths: Sequence[str]) -> None:
         await self.inner.complete_intents(paths)
 

@@ -88,6 +88,23 @@ async def test_an_intent_is_taken_over_by_one_alone(
     assert sorted(intent.path for intents in [*claimed, rest] for intent in intents) == paths
 
 
+async def test_only_what_is_still_ones_own_is_renewed(store: MetadataStore, clock: ManualClock) -> None:
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+    await store.record_intents(["a", "b", "c", "d"], purpose="insert", owner="w")
+    await store.add_files(table.id, [file("c")], intents_of="w")
+    await store.record_intents(["d"], purpose="insert", owner="cleaner")
+    clock.advance(10)
+    assert await store.renew_intents(["d", "c", "b", "a", "unknown"], owner="w") == ["a", "b"]
+    assert [intent.path for intent in await store.list_stale_intents(10)] == ["d"]  # and none for what is registered
+    assert await store.renew_intents(["a", "d"], owner="w", new_owner="w-2") == ["a"]
+    assert {intent.path: intent.owner for intent in await store.list_stale_intents(0)} == {
+        "a": "w-2", "b": "w", "d": "cleaner",
+    }  # fmt: skip
+    assert await store.renew_intents(["a"], owner="w") == []
+    assert await store.renew_intents(None, owner="w-2", new_owner="w") == ["a"]
+    assert await store.renew_intents(None, owner="w") == ["a", "b"]
+
+
 async def test_registered_or_taken_over_never_both(store: MetadataStore, other: MetadataStore) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
 
@@ -137,6 +154,7 @@ async def test_empty_calls_do_nothing(store: MetadataStore) -> None:
     async with unchanged(store):
         await store.record_intents([], purpose="insert", owner="w")
         await store.complete_intents([])
+        assert await store.renew_intents([], owner="w") == []
         await store.forget_deleted_files([])
 
 
@@ -151,6 +169,8 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
         for text in ("", "nul\0", "\ud800"):
             await refused(store.record_intents(["b"], purpose=text, owner="w"), "purpose", text)
             await refused(store.record_intents(["b"], purpose="p", owner=text), "owner", text)
+            await refused(store.renew_intents(["b"], owner=text), "owner", text)
+            await refused(store.renew_intents(["b"], owner="w", new_owner=text), "new_owner", text)
         for number in BAD_COUNTS:
             await refused(store.list_stale_intents(number), "older_than_ms", number)
             await refused(store.claim_stale_intents(number, owner="w"), "older_than_ms", number)

@@ -32,6 +32,26 @@ class SqlIntents(SqlBase):
             )
         )
 
+    async def renew_intents(
+        self, paths: Sequence[str] | None, *, owner: str, new_owner: str | None = None
+    ) -> list[str]:
+        checks.every("path", paths or (), checks.filled_path)
+        checks.filled("owner", owner)
+        checks.optional("new_owner", new_owner, checks.filled)
+        if paths is not None and not paths:
+            return []
+        renew = (
+            update(upload_intents)
+            .where(upload_intents.c.owner == owner)
+            .values(owner=new_owner or owner, created_at=self._clock.now_ms())
+            .returning(upload_intents.c.path)
+        )
+        if paths is not None:
+            given = self._given([upload_intents.c.path], [(path,) for path in paths])
+            renew = renew.where(upload_intents.c.path.in_(select(given.c.path)))
+        async with self._writing_once() as connection:
+            return sorted((await connection.execute(renew)).scalars())
+
     async def complete_intents(self, paths: Sequence[str]) -> None:
         checks.every("path", paths, checks.filled_path)
         if not paths:

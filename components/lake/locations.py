@@ -1,0 +1,141 @@
+"""Where things are: one form of URI, made and taken apart here and nowhere else.
+
+`file:///absolute/path` and `s3://bucket/key`. The path is literal, never percent-encoded: PyIceberg, Hadoop and DuckDB
+all take what follows the scheme as it stands. What one of them would read as something else (an escape, a query, a
+wildcard) is refused in a table's location and never part of a file's name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, TypeAlias
+from uuid import uuid4
+
+from astha.errors import ConfigError
+
+Scheme: TypeAlias = Literal["file", "s3"]
+
+_S3_SCHEMES = ("s3://", "s3a://", "s3n://")  # Hadoop's names for the same bucket
+_READ_DIFFERENTLY = re.compile(r"[%?#*\[\]{}\\\x00-\x1f\x7f]")
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST_PART = 64  # of a directory's name: far below any file system's limit
+
+
+class BadLocation(ConfigError):
+    """A location that can't be kept in the registry; says what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A canonical URI in its parts: ``root`` is the bucket, or "" on local disk; ``key`` has no leading slash."""
+
+    scheme: Scheme
+    root: str
+    key: str
+
+    @property
+    def uri(self) -> str:
+        return f"file:///{self.key}" if self.scheme == "file" else f"s3://{self.root}/{self.key}".rstrip("/")
+
+    @property
+    def path(self) -> Path:
+        """Of a local file."""
+        if self.scheme != "file":
+            raise BadLocation(f"{self.uri} is not on local disk")
+        return Path("/", self.key)
+
+
+def parse(uri: str) -> Location:
+    """Of a canonical URI only: what comes from the registry. `canonical` reads what people write."""
+    if uri.startswith("file:///"):
+        return Location("file", "", uri[8:])
+    if uri.startswith("s3://"):
+        bucket, _, key = uri[5:].partition("/")
+        return Location("s3", bucket, key)
+    raise BadLocation(f"{uri!r} is not a location: the registry keeps file:///absolute/path and s3://bucket/key")
+
+
+def canonical(written: str | Path, *, base: Path | None = None) -> str:
+    """The one URI of a place that people may write in several ways: a path (relative to ``base``, or to the working
+    directory), file:/p, file:///p, s3a://b/k. Without a trailing slash, empty parts, ``.`` and ``..``.
+    """
+    text = os.fspath(written)
+    scheme = next((scheme for scheme in _S3_SCHEMES if text.lower().startswith(scheme)), None)
+    if scheme is not None:
+        bucket, _, key = text[len(scheme) :].partition("/")
+        if not _BUCKET.fullmatch(bucket):
+            raise BadLocation(f"{text!r}: {bucket!r} is not a bucket's name: write s3://bucket/prefix")
+        parts = [part for part in key.split("/") if part]
+        if "." in parts or ".." in parts:
+            raise BadLocation(f"{text!r}: S3 knows no . and .. in a key: write the key out")
+        return Location("s3", bucket, _literal(text, "/".join(parts))).uri
+    if text.lower().startswith("file:"):
+        text = _local_part(text)
+    elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", text):
+        raise BadLocation(f"{text!r}: only local paths, file:///path and s3://bucket/prefix are supported")
+    if not text:
+        raise BadLocation("an empty location: write a directory or s3://bucket/prefix")
+    absolute = os.path.normpath((base or Path.cwd()) / text)
+    return Location("file", "", _literal(text, absolute.lstrip("/"))).uri
+
+
+def join(location: str, *parts: str) -> str:
+    """Below a canonical location."""
+    return "/".join((location.rstrip("/"), *(part.strip("/") for part in parts if part.strip("/"))))
+
+
+def table_location(warehouse: str, database: str, name: str) -> str:
+    """Where a new table goes unless its creator says otherwise. The names may hold anything; no two share a place."""
+    return join(canonical(warehouse), _distinct(database), _distinct(name))
+
+
+def file_location(table: str, partition_path: str, extension: str, now_ms: int) -> str:
+    """A new data file's: nobody else has it, and names sort by the time they were given.
+
+    The directory only tells people what is inside; no ``=`` in it, since Arrow would read a column out of that.
+    """
+    when = datetime.fromtimestamp(now_ms / 1000, UTC)
+    stamp = f"{when:%Y%m%dT%H%M%S}{when.microsecond // 1000:03d}"
+    return join(table, "data", directory(partition_path), f"{stamp}-{uuid4().hex}{extension}")
+
+
+def directory(partition_path: str) -> str:
+    return "/".join(slug(part) for part in partition_path.split("/") if part)
+
+
+def slug(text: str) -> str:
+    """Of a name, what every reader takes literally. Two names may share one."""
+    return _UNSAFE.sub("-", text).strip("-.")[:_LONGEST_PART] or "-"
+
+
+def _distinct(name: str) -> str:
+    found = slug(name)
+    return found if found == name else f"{found}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _local_part(uri: str) -> str:
+    rest = uri[5:]
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise BadLocation(f"{uri!r} names the host {host!r}: write file:///absolute/path")
+        rest = slash + path
+    if not rest.startswith("/"):
+        raise BadLocation(f"{uri!r} is relative: write file:///absolute/path")
+    return rest
+
+
+def _literal(written: str, key: str) -> str:
+    found = _READ_DIFFERENTLY.search(key)
+    if found is not None:
+        raise BadLocation(
+            f"{written!r} contains {found.group()!r}, which readers of the lake take for something else: "
+            "choose a location without % ? # * [ ] { } \\ and control characters"
+        )
+    return key

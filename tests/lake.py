@@ -1,0 +1,114 @@
+"""Tables of the lake for tests: schemas with everything in them, and rows that fit."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
+from pyiceberg.transforms import Transform
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from components.lake.schema import TableSchema
+
+EVERYTHING = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(2, "flag", BooleanType()),
+    NestedField(3, "small", IntegerType()),
+    NestedField(4, "single", FloatType()),
+    NestedField(5, "double", DoubleType()),
+    NestedField(6, "price", DecimalType(9, 2)),
+    NestedField(7, "amount", DecimalType(18, 4)),
+    NestedField(8, "huge", DecimalType(38, 5)),
+    NestedField(9, "day", DateType()),
+    NestedField(10, "clock", TimeType()),
+    NestedField(11, "local", TimestampType()),
+    NestedField(12, "at", TimestamptzType()),
+    NestedField(13, "name", StringType()),
+    NestedField(14, "raw", BinaryType()),
+    NestedField(15, "code", FixedType(4)),
+    NestedField(16, "key", UUIDType()),
+    NestedField(17, "scores", ListType(18, DoubleType(), element_required=False)),
+    NestedField(19, "place", StructType(NestedField(20, "x", DoubleType()), NestedField(21, "label", StringType()))),
+    NestedField(22, "tags", MapType(23, StringType(), 24, LongType(), value_required=False)),
+)
+
+SIMPLE = Schema(
+    NestedField(1, "id", LongType(), required=True),
+    NestedField(2, "name", StringType()),
+    NestedField(3, "day", DateType()),
+)
+
+FULL_ROW: dict[str, Any] = {
+    "id": 1,
+    "flag": True,
+    "small": -3,
+    "single": 1.5,
+    "double": float("nan"),
+    "price": Decimal("1.23"),
+    "amount": Decimal("-4.5"),
+    "huge": Decimal("-123456789012345678901234.5"),
+    "day": date(2024, 5, 1),
+    "clock": time(1, 2, 3, 4),
+    "local": datetime(2024, 5, 1, 12),
+    "at": datetime(2024, 5, 1, 12, tzinfo=UTC),
+    "name": "é" * 20,
+    "raw": b"\xff" * 20,
+    "code": b"abcd",
+    "key": UUID(int=5),
+    "scores": [1.0, float("nan"), None],
+    "place": {"x": -0.0, "label": "q"},
+    "tags": [("k", 1), ("l", None)],
+}
+
+EMPTY_ROW: dict[str, Any] = {"id": 2}
+
+
+def table_schema(
+    schema: Schema = SIMPLE,
+    *,
+    partition: list[tuple[int, Transform[Any, Any], str]] | None = None,
+    order: list[SortField] | None = None,
+    **rest: Any,
+) -> TableSchema:
+    fields = [
+        PartitionField(source, 1000 + place, transform, name)
+        for place, (source, transform, name) in enumerate(partition or [])
+    ]
+    return TableSchema(
+        version=1,
+        iceberg=schema,
+        partition=PartitionSpec(*fields) if fields else UNPARTITIONED_PARTITION_SPEC,
+        order=SortOrder(*order) if order else UNSORTED_SORT_ORDER,
+        **rest,
+    )
+
+
+def rows_of(schema: TableSchema, *rows: dict[str, Any]) -> pa.Table:
+    """Rows as Arrow has them; UUIDs as their bytes."""
+    plain = [{name: value.bytes if isinstance(value, UUID) else value for name, value in row.items()} for row in rows]
+    return pa.Table.from_pylist(plain, schema=schema.arrow())

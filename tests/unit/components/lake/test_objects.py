@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from astha.subscribers.surroundings import LakeSettings, S3Settings
+from components.lake.objects import ObjectMissing, Objects, StorageRefused, StorageUnavailable
+from components.lake.sinks import Sink, Tally, checksum_of
+
+
+@pytest.fixture
+def objects() -> Objects:
+    return Objects(LakeSettings(), timeout_s=1, retry_s=0)
+
+
+def uri(path: Path) -> str:
+    return f"file://{path}"
+
+
+def files(directory: Path) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+async def test_whole_objects_and_ranges(objects: Objects, tmp_path: Path) -> None:
+    place = uri(tmp_path / "a/b/c.bin")
+    await objects.put(place, b"0123456789")
+    assert await objects.get(place) == b"0123456789"
+    assert await objects.get_range(place, 2, 3) == b"234"
+    assert await objects.get_range(place, 8, 5) == b"89"
+    assert await objects.size(place) == 10
+    await objects.put(place, b"x")
+    assert await objects.get(place) == b"x"
+    await objects.delete_many([place, uri(tmp_path / "never")])
+    assert not await objects.exists(place)
+    with pytest.raises(ObjectMissing, match=r"c\.bin does not exist"):
+        await objects.get(place)
+
+
+async def test_a_failing_writer_leaves_nothing(objects: Objects, tmp_path: Path) -> None:
+    def fill(sink: Sink) -> None:
+        sink.write(b"half")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await objects.write(uri(tmp_path / "f"), fill)
+    assert files(tmp_path) == []
+
+
+async def test_nothing_is_visible_before_the_end(objects: Objects, tmp_path: Path) -> None:
+    seen: list[bool] = []
+
+    def fill(sink: Sink) -> int:
+        sink.write(b"half")
+        seen.append((tmp_path / "f").exists())
+        return 7
+
+    assert await objects.write(uri(tmp_path / "f"), fill) == 7
+    assert seen == [False]
+    assert files(tmp_path) == ["f"]
+
+
+async def test_a_cancelled_write_never_appears(objects: Objects, tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fill(sink: Sink) -> None:
+        sink.write(b"half")
+        begun.set()
+        go_on.wait(30)
+
+    task = asyncio.create_task(objects.write(uri(tmp_path / "f"), fill))
+    await asyncio.to_thread(begun.wait, 30)
+    task.cancel()
+    await asyncio.sleep(0)
+    assert not task.done()  # it waits for its thread
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert files(tmp_path) == []
+
+
+async def test_what_a_killed_writer_left_is_deleted_with_its_object(objects: Objects, tmp_path: Path) -> None:
+    (tmp_path / "f.partial").write_bytes(b"half")
+    await objects.delete_many([uri(tmp_path / "f")])
+    assert files(tmp_path) == []
+
+
+async def test_a_disk_that_refuses(objects: Objects, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageRefused, match="check the disk"):
+        await objects.put(uri(tmp_path / "file/below"), b"")
+
+
+async def test_a_storage_that_does_not_answer() -> None:
+    s3 = S3Settings.model_validate(
+        {"endpoint": "http://127.0.0.1:1", "allow_http": True, "access_key": "a", "secret_key": "b"}
+    )
+    objects = Objects(LakeSettings(s3=s3), timeout_s=1, retry_s=0)
+    with pytest.raises(StorageUnavailable, match=r"s3://bucket/key: .*: is lake\.s3\.endpoint reachable"):
+        await objects.put("s3://bucket/key", b"x")
+
+
+def test_a_tally_counts_what_passes() -> None:
+    passed: list[bytes] = []
+    tally = Tally(Sink(lambda data: passed.append(data) or len(data)))  # type: ignore[func-returns-value]
+    tally.write(b"ab")
+    tally.write(b"c")
+    assert (tally.size, tally.checksum, passed) == (3, checksum_of(b"abc"), [b"ab", b"c"])
