@@ -318,7 +318,8 @@ class Files(Protocol):
     ) -> list[str]:
         """Those that are still ``owner``'s become as if recorded now (by ``new_owner``); answers their paths.
 
-        None stands for all of the owner's. The others have been registered, or taken over by somebody who may have deleted their objects.
+        None stands for all of the owner's. The others have been registered, or taken over by somebody who may have
+        deleted their objects.
         """
         ...
 

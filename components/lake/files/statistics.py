@@ -31,6 +31,7 @@ from pyiceberg.types import (
     StructType,
 )
 
+from components.lake.nesting import inside
 from components.lake.schema import TableSchema
 from registry.documents import Document
 from registry.models import ColumnStats
@@ -100,7 +101,7 @@ def count_nan(table: pa.Table, leaf: Leaf) -> int:
     total = 0
     for chunk in table.column(leaf.steps[0]).chunks:
         for step in leaf.steps[1:]:
-            chunk = _inner(chunk, step)
+            chunk = inside(chunk, step)
         total += pc.sum(pc.is_nan(chunk)).as_py() or 0
     return total
 
@@ -118,14 +119,6 @@ def _leaves(field: NestedField, above: tuple[str, ...], *, repeated: bool) -> It
             yield from _leaves(kind.value_field, steps, repeated=True)
         case kind:
             yield Leaf(field.field_id, kind, steps, repeated)
-
-
-def _inner(array: pa.Array, step: str) -> pa.Array:
-    if pa.types.is_struct(array.type):
-        return pc.struct_field(array, step)
-    if pa.types.is_map(array.type):
-        return array.keys if step == "key" else array.items
-    return array.flatten()
 
 
 def _order(leaf: Leaf, raw: Any) -> Any:

@@ -1,0 +1,105 @@
+"""What became of an insert, now and later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from registry.drafts import FileDraft
+from registry.models import TableFile
+
+log = structlog.get_logger(__name__)
+
+
+class Outcome(asyncio.Future[list[TableFile]]):
+    """The rows of the registered files, or why there are none. Knows whether anybody has looked."""
+
+    told = False
+
+    def __await__(self) -> Generator[Any, None, list[TableFile]]:
+        self.told = True
+        return super().__await__()
+
+    def result(self) -> list[TableFile]:
+        self.told = True
+        return super().result()
+
+    def exception(self) -> BaseException | None:
+        self.told = True
+        return super().exception()
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """The files are durable. ``registered`` is done when they are the table's, or when they have been removed again."""
+
+    table_id: int
+    schema_version: int
+    files: Sequence[FileDraft]
+    registered: Outcome
+
+    @property
+    def rows(self) -> int:
+        return sum(file.row_count for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.file_size for file in self.files)
+
+
+class Pending:
+    """Inserts whose registration is under way, and failures that nobody has been told of."""
+
+    def __init__(self) -> None:
+        self._open: set[asyncio.Future[None]] = set()
+        self._undoing: set[asyncio.Task[None]] = set()
+        self._failed: list[Outcome] = []
+
+    def follow(
+        self,
+        inserted: Inserted,
+        result: asyncio.Future[list[TableFile]],
+        undo: Callable[[BaseException], Coroutine[None, None, None]],
+    ) -> None:
+        """An error is passed on when what it left has been undone."""
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._open.add(settled)
+        settled.add_done_callback(self._open.discard)
+
+        def done(result: asyncio.Future[list[TableFile]]) -> None:
+            error = asyncio.CancelledError() if result.cancelled() else result.exception()
+            if error is None:
+                if not inserted.registered.done():  # somebody may have stopped waiting for it
+                    inserted.registered.set_result(result.result())
+                settled.set_result(None)
+            else:
+                undoing = asyncio.create_task(fail(error))
+                self._undoing.add(undoing)
+                undoing.add_done_callback(self._undoing.discard)
+
+        async def fail(error: BaseException) -> None:
+            try:
+                await undo(error)
+            finally:
+                log.error("an insert could not be registered", table_id=inserted.table_id, error=str(error))
+                if not inserted.registered.done():
+                    inserted.registered.set_exception(error)
+                    self._failed.append(inserted.registered)
+                settled.set_result(None)
+
+        result.add_done_callback(done)
+
+    async def settled(self) -> None:
+        while self._open:
+            await asyncio.wait(set(self._open))
+
+    def tell(self) -> None:
+        """Raise the first failure that nobody has looked at; forget the others."""
+        failed, self._failed = self._failed, []
+        for outcome in failed:
+            if not outcome.told and (error := outcome.exception()) is not None:
+                raise error

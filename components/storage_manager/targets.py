@@ -1,0 +1,84 @@
+"""The table that an insert goes to, as its writer needs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from astha.clock import LoopClock
+from components.lake.files import FileEngine, engine_of
+from components.lake.partitions import Partitioning
+from components.lake.schema import TableSchema
+from components.storage_manager.errors import NoSuchTable
+from registry.contract import Tables
+from registry.models import LakeTable
+
+FIRST_GUESS = 0.4
+
+
+@dataclass
+class Compression:
+    """Bytes of a file for each byte in memory, learned from the files written so far."""
+
+    ratio: float = FIRST_GUESS
+
+    def learn(self, in_memory: int, in_file: int) -> None:
+        if in_memory > 64 << 10:  # smaller ones are mostly footer
+            self.ratio += (in_file / in_memory - self.ratio) * 0.3
+
+
+@dataclass(frozen=True)
+class Target:
+    table: LakeTable
+    schema: TableSchema
+    partitioning: Partitioning
+    engine: FileEngine
+    compression: Compression = field(default_factory=Compression, compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.table.database}.{self.table.name}"
+
+
+class Targets:
+    """Keeps what it has read for a moment. An older schema than the newest is no error: files of both stand side by
+    side, and rows that don't fit are tried again with the newest.
+    """
+
+    def __init__(self, store: Tables, clock: LoopClock, max_age_s: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._known: dict[str | int, tuple[float, Target]] = {}
+
+    async def get(self, table: str | int, *, fresh: bool = False) -> Target:
+        """By ``database.name`` or id."""
+        known = self._known.get(table)
+        now = self._clock.monotonic()
+        if known is not None and not fresh and now - known[0] < self._max_age_s:
+            return known[1]
+        found = await self._read(table, known[1] if known else None)
+        self._known[table] = (now, found)
+        return found
+
+    def forget(self, table_id: int) -> None:
+        self._known = {key: known for key, known in self._known.items() if known[1].table.id != table_id}
+
+    async def _read(self, table: str | int, before: Target | None) -> Target:
+        if isinstance(table, int):
+            row = await self._store.get_table_by_id(table)
+        else:
+            database, dot, name = table.partition(".")
+            if not dot or not database or not name:
+                raise NoSuchTable(f"{table!r} is not the name of a table: write database.table")
+            row = await self._store.get_table(database, name)
+        if row is None:
+            raise NoSuchTable(f"there is no table {table!r}: create it, or correct the name")
+        if row.status != "active":
+            raise NoSuchTable(f"table {table!r} is being dropped")
+        metadata = await self._store.get_table_metadata(row.id)
+        if metadata is None:
+            raise NoSuchTable(f"table {table!r} was dropped a moment ago")
+        if before is not None and before.table.id == row.id and before.schema.version == metadata.schema_version:
+            return Target(row, before.schema, before.partitioning, before.engine, before.compression)
+        schema = TableSchema.of(metadata, table=f"{row.database}.{row.name}")
+        return Target(row, schema, Partitioning(schema), engine_of(schema, metadata.engine_config))

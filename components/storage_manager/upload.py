@@ -1,0 +1,106 @@
+"""The files of one insert on their way to storage: all of them arrive, or none stays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+import structlog
+
+from components.lake.files import WrittenFile
+from components.lake.objects import Objects, StorageError, StorageUnavailable
+from components.lake.sinks import Sink
+from components.storage_manager.buffers import Part
+from components.storage_manager.names import Names
+from components.storage_manager.targets import Target
+from registry.contract import Files
+from registry.drafts import FileDraft
+from registry.errors import RegistryError
+
+log = structlog.get_logger(__name__)
+
+
+class Upload:
+    """Not to be used again after `finish` or `abandon`."""
+
+    def __init__(self, target: Target, names: Names, objects: Objects, slots: asyncio.Semaphore) -> None:
+        self._target = target
+        self._names = names
+        self._objects = objects
+        self._slots = slots  # shared by all uploads of a manager
+        self._tasks: list[asyncio.Task[FileDraft]] = []
+        self._failure: BaseException | None = None
+        self.uris: list[str] = []
+        self.doubtful: set[str] = set()  # a write without an answer, which may still be carried out
+
+    async def write(self, parts: Sequence[Part]) -> None:
+        """One file each. Waits for room, not for the files: an error may show only in a later call."""
+        if not parts:
+            return
+        uris = await self._names.take(self._target, [path for path, _ in parts])
+        self.uris += uris
+        for (path, table), uri in zip(parts, uris, strict=True):
+            await self._slots.acquire()
+            if self._failure is not None:
+                self._slots.release()
+                raise self._failure
+            task = asyncio.create_task(self._write_one(path, uri, (path, table)))
+            task.add_done_callback(self._done)
+            self._tasks.append(task)
+
+    async def finish(self) -> list[FileDraft]:
+        """Every file is durable. In the order in which they were given."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
+        if self._failure is not None:
+            raise self._failure
+        return [task.result() for task in self._tasks]
+
+    async def stop(self) -> None:
+        """Nothing is written any more once this returns."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _write_one(self, path: str, uri: str, part: Part) -> FileDraft:
+        target, table = self._target, part[1]
+
+        def fill(sink: Sink) -> WrittenFile:
+            return target.engine.write(table, target.schema, sink)
+
+        size = table.nbytes
+        try:
+            written = await self._objects.write(uri, fill)
+        except StorageUnavailable:
+            self.doubtful.add(uri)
+            raise
+        target.compression.learn(size, written.size)
+        return FileDraft(
+            file_path=uri,
+            file_size=written.size,
+            row_count=written.rows,
+            schema_version=target.schema.version,
+            partition_path=path,
+            file_type=target.engine.file_type,
+            checksum=written.checksum,
+            is_compressed=target.engine.compressed,
+            column_stats=written.column_stats,
+        )
+
+    def _done(self, task: asyncio.Task[FileDraft]) -> None:
+        self._slots.release()
+        if not task.cancelled() and self._failure is None:
+            self._failure = task.exception()
+
+
+async def remove(store: Files, objects: Objects, uris: Sequence[str], doubtful: Collection[str] = ()) -> None:
+    """Objects that can't be registered any more, then their intents. What can't be removed now keeps its intent, by
+    which the cleaner finds it; so do doubtful ones, which may still come to exist.
+    """
+    if not uris:
+        return
+    try:
+        await objects.delete_many(uris)
+        await store.complete_intents([uri for uri in uris if uri not in doubtful])
+    except (StorageError, RegistryError) as error:
+        log.warning("files of a failed insert are left to the cleaner", files=len(uris), error=str(error))

@@ -1,0 +1,33 @@
+"""A real registry behind a line that loses calls and answers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from registry.contract import MetadataStore
+from registry.drafts import Registration
+from registry.errors import Unavailable
+from registry.forwarding import ForwardingStore
+from registry.models import TableFile
+
+
+class LosingStore(ForwardingStore):
+    """Loses one call of `register_files` in four: half of those before it is made, half after."""
+
+    def __init__(self, inner: MetadataStore, seed: int) -> None:
+        super().__init__(inner)
+        self._inner_store = inner
+        self._random = random.Random(seed)
+        self.lost = 0
+
+    async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
+        luck = self._random.random()
+        if luck < 0.125:
+            self.lost += 1
+            raise Unavailable("the call was lost")
+        answer = await self._inner_store.register_files(registrations)
+        if luck > 0.875:
+            self.lost += 1
+            raise Unavailable("the answer was lost")
+        return answer
