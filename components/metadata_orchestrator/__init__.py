@@ -1,0 +1,27 @@
+"""The metadata orchestrator: tables begin, end and evolve as the registry says, and nothing half is left lying about.
+
+In: changes of `tables` and `table_metadata`. Out: dropped tables, cleaned uploads, problems named table by table.
+Guaranteed: one table's problem is that table's alone; whatever is left undone is done at the next upkeep or start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from astha.subscribers import Surroundings
+from components.lake.objects import Objects
+from components.metadata_orchestrator.inspection import Inspection
+from components.metadata_orchestrator.orchestrator import MetadataOrchestrator
+from components.metadata_orchestrator.settings import OrchestratorSettings
+from components.metadata_orchestrator.upkeep import Upkeep
+
+__all__ = ["MetadataOrchestrator", "OrchestratorSettings", "create"]
+
+
+def create(settings: Mapping[str, Any], surroundings: Surroundings) -> MetadataOrchestrator:
+    chosen = OrchestratorSettings.model_validate(settings)
+    lake = surroundings.lake
+    inspection = Inspection(Objects(lake, timeout_s=chosen.probe_timeout_s, retry_s=chosen.probe_timeout_s))
+    upkeep = Upkeep(surroundings.store, Objects(lake), surroundings.clock, chosen)
+    return MetadataOrchestrator(surroundings.store, surroundings.clock, inspection, upkeep)

@@ -1,0 +1,97 @@
+"""Now and then: what a dead process has left is cleaned, and drops that were begun are finished."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+
+from astha.clock import LoopClock
+from components.lake.cleaner import clean_intents
+from components.lake.objects import Objects
+from components.metadata_orchestrator.settings import OrchestratorSettings
+from registry.contract import MetadataStore
+from registry.documents import Document
+from registry.errors import NotFound
+
+log = structlog.get_logger(__name__)
+
+PURGE = "drop.purge"
+"""The table's property that decides whether its files go with it."""
+
+
+class UpkeepStatistics(msgspec.Struct):
+    """Since the component was made."""
+
+    rounds: int = 0
+    failures: int = 0  # of steps; each is tried again in the next round
+    objects_deleted: int = 0
+    tables_dropped: int = 0
+
+
+class Upkeep:
+    def __init__(
+        self, store: MetadataStore, objects: Objects, clock: LoopClock, settings: OrchestratorSettings
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._clock = clock
+        self._settings = settings
+        self._owner = f"cleaner-{secrets.token_hex(8)}"
+        self.statistics = UpkeepStatistics()
+
+    async def run(self, *others: Callable[[], Awaitable[None]]) -> None:
+        """For ever, the first round at once. A step that fails is logged and does not keep the next from being done."""
+        while True:
+            for step in (self.clean, self.finish_drops, *others):
+                await self._attempt(step)
+            self.statistics.rounds += 1
+            await self._clock.sleep(self._settings.upkeep_every_s)
+
+    async def _attempt(self, step: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await step()
+        except Exception as error:
+            self.statistics.failures += 1
+            wait_s = self._settings.upkeep_every_s
+            log.warning("upkeep failed, will be tried again", step=step.__name__, error=repr(error), wait_s=wait_s)
+
+    async def clean(self) -> None:
+        """Objects whose upload was announced, but which nobody has registered nor renewed for a long time."""
+        older_than_ms = int(self._settings.intents_stale_after_s * 1000)
+        cleaned = await clean_intents(self._store, self._objects, older_than_ms, self._owner)
+        self.statistics.objects_deleted += len(cleaned.deleted)
+        if cleaned.deleted or cleaned.failed:
+            log.info(
+                "unfinished uploads cleaned",
+                deleted=len(cleaned.deleted),
+                registered=len(cleaned.kept),
+                failed=len(cleaned.failed),
+            )
+
+    async def finish_drops(self) -> None:
+        for table in await self._store.list_tables():
+            if table.status == "dropping":
+                await self.finish_drop(table.id)
+
+    async def finish_drop(self, table_id: int) -> None:
+        """Nothing if it is done already, or if somebody has thought better of it."""
+        table = await self._store.get_table_by_id(table_id)
+        metadata = await self._store.get_table_metadata(table_id)
+        if table is None or table.status != "dropping":
+            return
+        purge = metadata is not None and wants_purge(metadata.properties)
+        try:
+            await self._store.drop_table(table_id, purge=purge)
+        except NotFound:
+            return
+        self.statistics.tables_dropped += 1
+        name = f"{table.database}.{table.name}"
+        log.info("table dropped", table=name, table_id=table_id, files=table.file_count, purged=purge)
+
+
+def wants_purge(properties: Document) -> bool:
+    content = properties.load()
+    return isinstance(content, dict) and str(content.get(PURGE, False)).lower() == "true"
