@@ -407,8 +407,11 @@ class ConsistentRead(Protocol):
 
     async def count(self, kind: type[Row]) -> int: ...
 
-    def rows(self, kind: type[R], *, page: int = PAGE) -> AsyncIterator[list[R]]:
-        """All rows of a table in pages by primary key. Memory is bounded by the page."""
+    def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
+        """All rows of a table in pages by primary key. Memory is bounded by the page.
+
+        ``table_id``: only those that belong to this table of the lake.
+        """
         ...
 
 
