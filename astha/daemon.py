@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from astha.clock import LoopClock
 from astha.errors import Fenced, SourceError
 from astha.events import Transaction
-from astha.lanes.lane import Around, Lane, LaneState
+from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
 from astha.lanes.service import Service
+from astha.lanes.state import Around, LaneState
 from astha.leadership import Leadership
 from astha.loopwatch import LoopWatch
 from astha.routing.router import Router

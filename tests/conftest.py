@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest_plugins = [f"tests.fixtures.{name}" for name in ("databases", "servers", "stores", "sources", "daemons")]
+pytest_plugins = [f"tests.fixtures.{name}" for name in ("databases", "servers", "stores", "sources", "daemons", "lake")]
 
 _ORDER = ("unit", "properties", "contracts", "integration", "faults", "e2e")
 

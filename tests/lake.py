@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import Transform
 from pyiceberg.types import (
     BinaryType,
@@ -33,7 +35,13 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from astha.subscribers.surroundings import LakeSettings
+from components.lake.locations import table_location
+from components.lake.objects import Objects
 from components.lake.schema import TableSchema
+from components.lake.sinks import checksum_of
+from registry.contract import MetadataStore
+from registry.models import LakeTable
 
 EVERYTHING = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -108,7 +116,45 @@ def table_schema(
     )
 
 
+def order_of(*fields: tuple[int, Any, str]) -> list[SortField]:
+    """Fields as (source id, transform, "asc first" or the like)."""
+    return [
+        SortField(
+            source,
+            transform=transform,
+            direction=SortDirection.DESC if "desc" in how else SortDirection.ASC,
+            null_order=NullOrder.NULLS_FIRST if "first" in how else NullOrder.NULLS_LAST,
+        )
+        for source, transform, how in fields
+    ]
+
+
 def rows_of(schema: TableSchema, *rows: dict[str, Any]) -> pa.Table:
     """Rows as Arrow has them; UUIDs as their bytes."""
     plain = [{name: value.bytes if isinstance(value, UUID) else value for name, value in row.items()} for row in rows]
     return pa.Table.from_pylist(plain, schema=schema.arrow())
+
+
+async def create_table(
+    store: MetadataStore, warehouse: Path | str, name: str = "orders", schema: TableSchema | None = None
+) -> LakeTable:
+    draft = (schema or table_schema()).draft()
+    return await store.create_table("shop", name, table_location(str(warehouse), "shop", name), draft)
+
+
+async def read_rows(store: MetadataStore, table: LakeTable, objects: Objects | None = None) -> list[dict[str, Any]]:
+    """All rows of the registered files, which must be what their registry rows say."""
+    objects = objects or Objects(LakeSettings())
+    rows: list[dict[str, Any]] = []
+    async for file in store.stream_files(table.id):
+        data = await objects.get(file.file_path)
+        assert (file.file_size, file.checksum) == (len(data), checksum_of(data))
+        found = pq.ParquetFile(pa.BufferReader(data)).read().to_pylist()
+        assert file.row_count == len(found)
+        rows += found
+    return rows
+
+
+def files_below(directory: Path) -> set[str]:
+    """As locations."""
+    return {f"file://{path}" for path in directory.rglob("*") if path.is_file()}

@@ -5,6 +5,7 @@ Guaranteed: commit order, whole transactions, rows that are the registry's own m
 """
 
 from astha.events.event import Commit, Event, Operation
+from astha.events.run import Run
 from astha.events.transaction import Transaction
 
-__all__ = ["Commit", "Event", "Operation", "Transaction"]
+__all__ = ["Commit", "Event", "Operation", "Run", "Transaction"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 
 from astha.events.event import Commit, Event
@@ -23,14 +21,6 @@ class Transaction(msgspec.Struct, gc=False):
     tables: frozenset[str]
     size_bytes: int = 0
     unlisted: frozenset[str] = frozenset()
-    _tally: dict[tuple[str, str], int] | None = None
-
-    def tally(self) -> dict[tuple[str, str], int]:
-        """Events by table and operation; counted once, however many lanes ask."""
-        if self._tally is None:
-            counted = Counter((type(event.data), event.operation) for event in self.events)
-            self._tally = {(kind.table, str(operation)): number for (kind, operation), number in counted.items()}
-        return self._tally
 
     @property
     def position(self) -> Position:

@@ -7,16 +7,17 @@ Nobody reads a clock for each event: the lane's watchdog looks now and then whet
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
 from astha.clock import LoopClock
-from astha.events import Event, Transaction
+from astha.events import Event, Run
 from astha.lanes.breaker import Breaker
 from astha.lanes.policy import Action, treatment
+from astha.lanes.queue import LaneQueue
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.policy import LanePolicy
 from registry.models import Row
@@ -107,25 +108,26 @@ class Delivery:
         self.out_of_breath = False  # has more to do at once, but lets others go first
         self._turn_ends = 0.0
 
-    def room(self, quick: int) -> int:
-        """Events of transactions that may be handed over together. `quick` is for who does not see where one ends."""
+    def take(self, queue: LaneQueue, quick: int) -> Run:
+        """What may be handed over together; `quick` events to who does not see where a transaction ends."""
         if self._on_transactions is not None:
-            return _BATCH
-        return 1 if self._on_transaction is not None else quick
+            return queue.gather(_BATCH)
+        return queue.head(quick if self._on_transaction is None else 1)
 
-    async def deliver(self, run: Sequence[Transaction]) -> None:
+    async def deliver(self, run: Run) -> None:
         """All events, in order. Raises Dropped for an event that can't be delivered, Abandoned if the lane was left
         meanwhile.
         """
         if self._clock.monotonic() >= self._turn_ends:
             await self._breathe()
         if self._on_transactions is not None:
-            await self._whole(self._on_transactions, [transaction.events for transaction in run], run[0].events[0])
+            await self._whole(
+                self._on_transactions, [transaction.events for transaction in run.transactions], run.events[0]
+            )
         elif self._on_transaction is not None:
-            for transaction in run:
-                await self._whole(self._on_transaction, transaction.events, transaction.events[0])
+            await self._whole(self._on_transaction, run.events, run.events[0])
         else:
-            events = run[0].events if len(run) == 1 else [event for part in run for event in part.events]
+            events = run.events
             done = 0
             while done < len(events):
                 if self.halted or not self._may_deliver():

@@ -10,24 +10,20 @@ twice at once. If it ignores cancellation, its lane is broken until the call ret
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from enum import StrEnum
 
-import msgspec
 import structlog
 
-from astha.clock import LoopClock
-from astha.events import Commit, Transaction
+from astha.events import Commit, Run, Transaction
 from astha.lanes.breaker import Breaker
-from astha.lanes.delivery import Abandoned, Delivery, Dropped, Overdue, backoff
+from astha.lanes.delivery import Abandoned, Delivery, Dropped, backoff
 from astha.lanes.health import Health
 from astha.lanes.policy import Action, treatment
 from astha.lanes.queue import LaneQueue
 from astha.lanes.refresh import Contained, snapshot_after
+from astha.lanes.state import Around, LaneCounts, LaneState
+from astha.lanes.worker import Worker
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.policy import LanePolicy
-from registry.contract import MetadataStore
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -43,37 +39,6 @@ _QUICK_S = 0.002
 _LONGEST_RUN = 256
 """Single-event transactions are handed over in runs while the component takes them in no time: progress is then noted
 once a run. A component that takes its time gets them one by one, so that little comes again after a crash."""
-
-
-class LaneState(StrEnum):
-    BOOTSTRAPPING = "bootstrapping"
-    LIVE = "live"
-    BROKEN = "broken"
-    RECOVERING = "recovering"
-    PAUSED = "paused"
-
-
-class LaneCounts(msgspec.Struct):
-    """For metrics; only ever grow."""
-
-    delivered: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  # (table, operation)
-    dropped: int = 0
-    refreshes: int = 0
-    failed_refreshes: int = 0
-    broken: int = 0
-    latency_us: Counter[int] = msgspec.field(default_factory=Counter)  # power of two -> transactions
-    latency_sum_us: int = 0
-
-
-class Around(msgspec.Struct, frozen=True):
-    """What a lane needs of the daemon."""
-
-    store: MetadataStore
-    clock: LoopClock
-    recent: Callable[[], Iterable[Commit]]  # transactions that the stream has brought lately
-    may_deliver: Callable[[], bool]  # False once leadership is in doubt
-    changed: Callable[[], None]  # a state changed: write the ledger
-    indebted: Callable[[str], Awaitable[None]]  # waits until the ledger says that this lane owes a refresh
 
 
 class Lane:
@@ -99,44 +64,47 @@ class Lane:
         self._not_enough: str | None = self.reason  # why what waits here is of no use: a refresh has to begin (again)
         self._anew = False  # another history has begun, where it starts is not known yet
         self._cramped = False  # the refresh under way lost what came meanwhile, for want of room
-        self._over = False  # only the end of the lane cancels its worker for good
+        self._moved = 0.0  # when the delivery under way began, or what waits for it came
         self._run_events = 1  # handed over together; grows while the component is quick
         self._wake = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
-        self._begun = False  # a task cancelled before its first step never takes it
-        self._refresh_began: float | None = None
-        self._hurry: float | None = None  # broken out in the middle of a call: when it has to be over
-        self._cancelled_at: float | None = None
-        self._ours = False  # the cancellation under way is the lane's own
+        self._worker = Worker(name, policy, self._clock)
         self._delivery = Delivery(name, subscriber, policy, self._clock, self.breaker, self)
+        self._worker.serve(self._delivery)
         self._health = Health(name, subscriber, policy.health_timeout_s)
 
     # -- from the router: never waits -------------------------------------------------------------------
 
-    def offer(self, transactions: Sequence[Transaction]) -> None:
+    def offer(self, run: Run) -> None:
         """Transactions that concern this lane, in order, only its own tables' events in them."""
-        seen, self._seen = self._seen, max(self._seen, transactions[-1].position)
+        seen, self._seen = self._seen, max(self._seen, run.position)
         if self._not_enough is not None:
             return  # the snapshot of a later refresh will contain it
-        for transaction in transactions:
-            if transaction.position <= seen:  # comes again after a reconnect
-                continue
-            contained = self.contained
-            if contained is not None:
-                if contained.splits(transaction):
-                    self.refresh(f"the last refresh contained only some of what was joined at {transaction.position}")
-                    return
-                if transaction.position > contained.until:
-                    self.contained = None
-                elif contained.holds(transaction):
-                    continue
-            if transaction.unlisted:
-                self.refresh(f"a transaction at {transaction.position} changed too much to be told event by event")
-                return
-            if not self.queue.put(transaction):
-                self._overflow(transaction)
-                return
-        self._wake.set()
+        if not self.queue:
+            self._moved = self._clock.monotonic()
+        plain = self.contained is None and not run.untold and run.first.position > seen
+        if (plain and self.queue.put(run)) or all(self._accept(transaction, seen) for transaction in run.transactions):
+            self._wake.set()
+
+    def _accept(self, transaction: Transaction, seen: Position) -> bool:
+        """False if the lane has been left for it."""
+        if transaction.position <= seen:  # comes again after a reconnect
+            return True
+        contained = self.contained
+        if contained is not None:
+            if contained.splits(transaction):
+                self.refresh(f"the last refresh contained only some of what was joined at {transaction.position}")
+                return False
+            if transaction.position > contained.until:
+                self.contained = None
+            elif contained.holds(transaction):
+                return True
+        if transaction.unlisted:
+            self.refresh(f"a transaction at {transaction.position} changed too much to be told event by event")
+            return False
+        if not self.queue.put(Run.of([transaction])):
+            self._overflow(transaction)
+            return False
+        return True
 
     def passed(self, position: Position) -> None:
         """The stream has come this far without anything for this lane."""
@@ -183,7 +151,7 @@ class Lane:
 
     def refresh(self, reason: str) -> None:
         """Forget what waits and read the registry instead."""
-        if self._refreshing():
+        if self.state.refreshes():
             self.queue.clear()
             self._not_enough = reason
         elif self.state is not LaneState.PAUSED:
@@ -195,6 +163,11 @@ class Lane:
     def resume(self) -> None:
         if self.state is LaneState.PAUSED:
             self._leave(LaneState.RECOVERING, "resumed by an operator")
+
+    @property
+    def stuck_s(self) -> float:
+        """How long the same delivery has been tried; 0 if nothing waits, or if the component is not live anyway."""
+        return self._clock.monotonic() - self._moved if self.queue and self.state is LaneState.LIVE else 0.0
 
     @property
     def owes_refresh(self) -> bool:
@@ -220,28 +193,28 @@ class Lane:
     async def run(self) -> None:
         """Until cancelled; a call under way is cancelled too, and waited for no longer than `drain_timeout_s`."""
         monitors = [
-            asyncio.create_task(self._watch(), name=f"{self.name}: watchdog"),
+            asyncio.create_task(self._worker.watch(self.may_deliver, self.break_out), name=f"{self.name}: watchdog"),
             asyncio.create_task(self._check_health(), name=f"{self.name}: health"),
         ]
-        self._worker = asyncio.create_task(self._work(), name=f"{self.name}: worker")
+        task = self._worker.start(self._work())
         try:
-            await asyncio.wait({self._worker})
-            self._worker.result()  # raises what ended it: a fault of ours, the component's own stay inside
+            await asyncio.wait({task})
+            task.result()  # raises what ended it: a fault of ours, the component's own stay inside
         finally:
-            self._over = self._delivery.halted = True
+            self._worker.over = self._delivery.halted = True
             for monitor in monitors:
                 monitor.cancel()
             await asyncio.gather(*monitors, return_exceptions=True)
-            await self._stop_worker()
+            await self._worker.stop()
 
     @property
     def straggler(self) -> asyncio.Task[None] | None:
-        """The worker, if the lane has ended and a call that ignores its cancellation has not."""
-        return self._worker if self._worker is not None and not self._worker.done() else None
+        """The worker's task, if the lane has ended and a call that ignores its cancellation has not."""
+        return self._worker.straggler
 
     async def _work(self) -> None:
-        self._begun = True
-        while not self._over:
+        self._worker.begun()
+        while not self._worker.over:
             try:
                 await self._step()
             except (asyncio.CancelledError, GeneratorExit) as error:
@@ -276,16 +249,16 @@ class Lane:
     async def _deliver(self) -> None:
         queue, delivery = self.queue, self._delivery
         while queue and self.wanted():
-            run = queue.run(delivery.room(self._run_events))
-            began = self._clock.monotonic()
+            run = delivery.take(queue, self._run_events)
+            began = self._moved = self._clock.monotonic()
             await delivery.deliver(run)
-            if self._ours or self._hurry is not None:
+            if self._worker.interrupted:
                 self.returned(None)
             if not self.wanted():
                 return  # broken out meanwhile: what waits now is not what we took from
-            queue.done(len(run))
-            self.position = run[-1].position
-            self._count(run)
+            queue.done()
+            self.position = run.position
+            self.counts.count(run, self._clock.now_ms())
             quick = self._clock.monotonic() - began < _QUICK_S
             self._run_events = min(self._run_events * 2, _LONGEST_RUN) if quick else 1
         if self.wanted():
@@ -298,24 +271,10 @@ class Lane:
             self._delivery.rested()
             await self._wake.wait()
 
-    def _count(self, run: Sequence[Transaction]) -> None:
-        counts = self.counts
-        delivered = counts.delivered
-        for transaction in run:
-            if len(transaction.events) == 1:
-                event = transaction.events[0]
-                delivered[event.data.table, event.operation] += 1
-            else:
-                for kind, number in transaction.tally().items():
-                    delivered[kind] += number
-        latency = max(0, self._clock.now_ms() * 1000 - run[0].commit.committed_at)  # of the oldest
-        counts.latency_us[latency.bit_length()] += len(run)
-        counts.latency_sum_us += latency * len(run)
-
     async def _recover(self) -> None:
         """Health, snapshot, `on_refresh`, then what came meanwhile and is not in the snapshot."""
         failures = 0
-        while self._refreshing():
+        while self.state.refreshes():
             if not await self._health.ask():
                 self.break_out(f"not healthy before its refresh: {self._health.reason}")
                 return
@@ -329,7 +288,7 @@ class Lane:
             except BaseException as raised:
                 error = raised
             else:
-                if self._over:
+                if self._worker.over:
                     return
                 if any(contained.splits(transaction) for transaction in self.queue):
                     self.refresh("it contained only some of what was joined in the change log")
@@ -340,7 +299,7 @@ class Lane:
                 if self._cramped:
                     self._make_room()
                 continue
-            if not self._refreshing():
+            if not self.state.refreshes():
                 return
             failures += 1
             self.counts.failed_refreshes += 1
@@ -363,7 +322,7 @@ class Lane:
             limit.reschedule(None)
             while not self.may_deliver():
                 await self._clock.sleep(_DOUBT_S)
-            self._refresh_began = self._clock.monotonic()
+            self._worker.refreshing(True)
             try:
                 await self._subscriber.on_refresh(snapshot)
             except BaseException as error:
@@ -374,7 +333,7 @@ class Lane:
             else:
                 self.returned(None)
             finally:
-                self._refresh_began = None
+                self._worker.refreshing(False)
             return contained
 
     def _go_live(self, start: Position, contained: Contained) -> None:
@@ -413,12 +372,8 @@ class Lane:
         """From outside the worker: it has `drain_timeout_s` to finish the call it is in."""
         self.queue.clear()
         self._not_enough = reason
-        self._delivery.halted = True
         self._enter(state, reason)
-        if self._delivery.calling or self._refresh_began is not None:
-            self._hurry = self._clock.monotonic() + self.policy.drain_timeout_s
-        elif self._worker is not None and self._worker is not asyncio.current_task():
-            self._interrupt()  # it sleeps or waits: let it look at the new state
+        self._worker.leave()
 
     def _enter(self, state: LaneState, reason: str | None) -> None:
         if state is self.state and reason == self.reason:
@@ -433,76 +388,16 @@ class Lane:
         self._wake.set()
         self._around.changed()
 
-    # -- the watchdog -----------------------------------------------------------------------------------
+    # -- what its delivery asks -------------------------------------------------------------------------
 
     def returned(self, error: BaseException | None) -> BaseException | None:
-        """By the worker: whatever it waited for is over. Settles an interruption of ours, even one that was ignored,
-        and tells it from a cancellation from outside, which is raised.
-        """
-        ours, self._ours = self._ours, False
-        self._cancelled_at = self._hurry = None
-        task = asyncio.current_task()
-        if ours and task is not None:
-            task.uncancel()
-        if isinstance(error, GeneratorExit) or (isinstance(error, asyncio.CancelledError) and self._over):
-            raise error
-        if not isinstance(error, asyncio.CancelledError):
-            return error
-        if not ours:
-            return RuntimeError("the component raised CancelledError although nobody had cancelled it")
-        refreshing = self._refresh_began is not None
-        limit = self.policy.refresh_timeout_s if refreshing else self.policy.delivery_timeout_s
-        return Overdue(f"no answer within {limit:g} s")
+        return self._worker.returned(error)
 
     def wanted(self) -> bool:
-        return self.state is LaneState.LIVE and not self._over
-
-    def _refreshing(self) -> bool:
-        return self.state in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING)
-
-    def _interrupt(self) -> None:
-        if self._worker is not None and self._begun and not self._worker.done() and not self._ours:
-            self._ours = self._delivery.halted = True
-            self._cancelled_at = self._clock.monotonic()
-            self._worker.cancel()
-
-    async def _watch(self) -> None:
-        """Cancels what is overdue, and says so if that is ignored."""
-        delivery, limits = self._delivery, (self.policy.delivery_timeout_s, self.policy.drain_timeout_s)
-        call, since = 0, self._clock.monotonic()
-        while True:
-            await self._clock.sleep(min(0.25, min(limits) / 4))
-            now = self._clock.monotonic()
-            if not self.may_deliver():
-                delivery.halted = True
-            if delivery.calls != call or not delivery.calling:
-                call, since = delivery.calls, now
-                if self._refresh_began is None:
-                    continue
-            if self._cancelled_at is not None:
-                if now > self._cancelled_at + self.policy.drain_timeout_s:
-                    self.break_out("it ignores cancellation and has not come back from its call")
-            elif self._overdue(now, since):
-                self._interrupt()
-
-    def _overdue(self, now: float, since: float) -> bool:
-        if self._hurry is not None and now > self._hurry:
-            return True
-        if self._refresh_began is not None:
-            return now > self._refresh_began + self.policy.refresh_timeout_s
-        return now > since + self.policy.delivery_timeout_s
+        return self.state is LaneState.LIVE and not self._worker.over
 
     async def _check_health(self) -> None:
         while True:
             await self._clock.sleep(self.policy.health_interval_s)
             if self.state is LaneState.LIVE and not await self._health.ask() and self.state is LaneState.LIVE:
                 self.break_out(f"health check failed: {self._health.reason}")
-
-    async def _stop_worker(self) -> None:
-        worker = self._worker
-        if worker is None or worker.done():
-            return
-        worker.cancel()
-        _, pending = await asyncio.wait({worker}, timeout=self.policy.drain_timeout_s)
-        if pending:
-            log.error("component has not come back from its call; left behind", component=self.name)

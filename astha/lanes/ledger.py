@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from astha.lanes.lane import Lane, LaneState
+from astha.lanes.lane import Lane
 from astha.lanes.refresh import Contained
+from astha.lanes.state import LaneState
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.documents import Document

@@ -5,62 +5,79 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from astha.events import Transaction
+from astha.events import Run, Transaction
+
+_TOGETHER = 256
+"""Transactions in a run that is made here: what is split again and again must not be long."""
 
 
 class LaneQueue:
-    """Bounded by events and by bytes. The first transaction stays until it is `done`."""
+    """Bounded by events and by bytes. What is taken from the head stays there until it is `done`."""
 
     def __init__(self, max_events: int, max_bytes: int) -> None:
         self.max_events = max_events
         self.max_bytes = max_bytes
-        self._waiting: deque[Transaction] = deque()
+        self._waiting: deque[Run] = deque()
         self.events = 0
         self.size_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._waiting)
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
 
     def __iter__(self) -> Iterator[Transaction]:
-        return iter(self._waiting)
+        for run in self._waiting:
+            yield from run.transactions
 
-    def put(self, transaction: Transaction) -> bool:
+    def put(self, run: Run) -> bool:
         """False, and nothing added, if it does not fit."""
-        events = self.events + len(transaction.events)
-        size = self.size_bytes + transaction.size_bytes
+        events = self.events + len(run.events)
+        size = self.size_bytes + run.size_bytes
         if events > self.max_events or size > self.max_bytes:
             return False
         self.events, self.size_bytes = events, size
-        self._waiting.append(transaction)
+        self._waiting.append(run)
         return True
 
     def first(self) -> Transaction:
-        return self._waiting[0]
+        return self._waiting[0].first
 
-    def run(self, events: int) -> list[Transaction]:
-        """The first transactions, as many as have so many events together; at least one."""
-        run: list[Transaction] = []
-        for transaction in self._waiting:
-            events -= len(transaction.events)
-            if events < 0 and run:
-                break
-            run.append(transaction)
+    def head(self, events: int) -> Run:
+        """The first transactions that came together, as many as have so many events; at least one."""
+        run, rest = self._waiting[0].split(events)
+        if rest is not None:
+            self._waiting[0] = run
+            self._waiting.insert(1, rest)
         return run
 
-    def done(self, count: int = 1) -> None:
-        for _ in range(count):
-            transaction = self._waiting.popleft()
-            self.events -= len(transaction.events)
-            self.size_bytes -= transaction.size_bytes
+    def gather(self, events: int) -> Run:
+        """The first transactions, however they came, as many as have so many events; at least one."""
+        run = self.head(events)
+        if len(self._waiting) == 1 or len(run.events) >= events:
+            return run
+        transactions: list[Transaction] = []
+        while self._waiting and (not transactions or events >= len(self._waiting[0].events)):
+            part = self._waiting.popleft()
+            events -= len(part.events)
+            transactions += part.transactions
+        run = Run.of(transactions)
+        self._waiting.appendleft(run)
+        return run
+
+    def done(self) -> None:
+        """With what was taken last."""
+        run = self._waiting.popleft()
+        self.events -= len(run.events)
+        self.size_bytes -= run.size_bytes
 
     def clear(self) -> None:
         self._waiting.clear()
         self.events = self.size_bytes = 0
 
     def keep(self, wanted: Callable[[Transaction], bool]) -> None:
-        kept = [transaction for transaction in self._waiting if wanted(transaction)]
+        kept = [transaction for transaction in self if wanted(transaction)]
         self.clear()
-        for transaction in kept:
-            self.events += len(transaction.events)
-            self.size_bytes += transaction.size_bytes
-            self._waiting.append(transaction)
+        for start in range(0, len(kept), _TOGETHER):
+            run = Run.of(kept[start : start + _TOGETHER])
+            self.events += len(run.events)
+            self.size_bytes += run.size_bytes
+            self._waiting.append(run)

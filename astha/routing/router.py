@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from astha.events import Commit, Transaction
+from astha.events import Commit, Run, Transaction
 from registry.position import Position
 
 _REMEMBERED = 65_536
@@ -20,7 +20,7 @@ class Destination(Protocol):
 
     tables: frozenset[str]
 
-    def offer(self, transactions: Sequence[Transaction]) -> None: ...
+    def offer(self, run: Run) -> None: ...
 
     def passed(self, position: Position) -> None: ...
 
@@ -40,16 +40,34 @@ class Router:
 
     def route(self, transactions: Sequence[Transaction]) -> None:
         """Offers each lane what concerns it. Never waits."""
+        self._recent.extend([transaction.commit for transaction in transactions])
+        alike = {transaction.tables for transaction in transactions}
+        if len(alike) == 1:
+            self._route_alike(transactions, alike.pop())
+        else:
+            self._route_each(transactions)
+        last = transactions[-1].position
+        for lane in self._lanes:
+            lane.passed(last)
+
+    def _route_alike(self, transactions: Sequence[Transaction], tables: frozenset[str]) -> None:
+        """All of the same tables: lanes that get them whole share one run."""
+        run: Run | None = None
+        for lane, whole in self._planned(tables):
+            if whole:
+                run = run or Run.of(transactions)
+                lane.offer(run)
+            else:
+                lane.offer(Run.of([_part(transaction, lane.tables) for transaction in transactions]))
+
+    def _route_each(self, transactions: Sequence[Transaction]) -> None:
         offers: dict[Destination, list[Transaction]] = {lane: [] for lane in self._lanes}
         for transaction in transactions:
-            self._recent.append(transaction.commit)
-            for lane, whole in self._plans.get(transaction.tables) or self._plan(transaction.tables):
+            for lane, whole in self._planned(transaction.tables):
                 offers[lane].append(transaction if whole else _part(transaction, lane.tables))
-        last = transactions[-1].position
         for lane, offered in offers.items():
             if offered:
-                lane.offer(offered)
-            lane.passed(last)
+                lane.offer(Run.of(offered))
 
     def start_over(self) -> None:
         """Another history begins."""
@@ -59,10 +77,14 @@ class Router:
         for lane in self._lanes:
             lane.passed(position)
 
-    def _plan(self, tables: frozenset[str]) -> list[tuple[Destination, bool]]:
-        plan = [(lane, tables <= lane.tables) for lane in self._lanes if tables & lane.tables]
-        self._plans[tables] = plan
+    def _planned(self, tables: frozenset[str]) -> list[tuple[Destination, bool]]:
+        plan = self._plans.get(tables)
+        if plan is None:
+            plan = self._plans[tables] = self._plan(tables)
         return plan
+
+    def _plan(self, tables: frozenset[str]) -> list[tuple[Destination, bool]]:
+        return [(lane, tables <= lane.tables) for lane in self._lanes if tables & lane.tables]
 
 
 def _part(transaction: Transaction, tables: frozenset[str]) -> Transaction:
@@ -71,5 +93,4 @@ def _part(transaction: Transaction, tables: frozenset[str]) -> Transaction:
         events=[event for event in transaction.events if event.data.table in tables],
         tables=transaction.tables & tables,
         unlisted=transaction.unlisted & tables,
-        _tally=None,
     )

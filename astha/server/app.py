@@ -16,7 +16,8 @@ from astha.clock import LoopClock
 from astha.concealment import Concealment
 from astha.daemon import Daemon
 from astha.errors import AddressTaken, ConfigError
-from astha.lanes.lane import Lane, LaneState
+from astha.lanes.lane import Lane
+from astha.lanes.state import LaneState
 from astha.server.access import Access
 from astha.server.health import Alive, readiness, role
 from astha.server.status import Self, component_report, report

@@ -47,7 +47,7 @@ class Watcher:
     def offer(self, transaction: Transaction) -> None:
         if not self._tables & transaction.tables:
             return
-        wanted = sum(number for (table, _), number in transaction.tally().items() if table in self._tables)
+        wanted = sum(event.table in self._tables for event in transaction.events)
         if self._missed or self._events + wanted > self._limit:
             self._missed += wanted
         elif wanted:

@@ -2,8 +2,7 @@
 
 InsertError
 |-- NoSuchTable      the table named does not exist        -> create it, or correct the name
-|-- RowsRefused      rows that don't fit the schema        -> correct the named row and column; nothing was written
-`-- InsertFailed     the files could not be registered     -> insert again; nothing is left of them
+`-- RowsRefused      rows that don't fit the schema        -> correct the named row and column; nothing was written
 """
 
 from __future__ import annotations
@@ -30,7 +29,3 @@ class RowsRefused(InsertError):
         self.why = why
         self.row = row
         self.column = column
-
-
-class InsertFailed(InsertError):
-    pass

@@ -97,10 +97,10 @@ def _cast(data: pa.Table, field: pa.Field, first_row: int) -> pa.ChunkedArray:
     try:
         return _cast_values(column, field.type)
     except pa.ArrowInvalid:
+        check_nulls(column, field, first_row)  # inside structs Arrow says so too
         row = first_failing(len(column), lambda end: not _casts(column.slice(0, end), field.type))
-        value = column[row].as_py()
         raise RowsRefused(
-            f"{_shown(value)} ({column.type}) does not fit into {field.type} without loss",
+            f"{_shown(column[row])} ({column.type}) does not fit into {field.type} without loss",
             row=first_row + row,
             column=field.name,
         ) from None
@@ -138,27 +138,27 @@ def _struct_castable(given: pa.DataType, wanted: pa.DataType) -> bool:
 def _has_bad_null(column: pa.ChunkedArray, field: pa.Field) -> bool:
     if not field.nullable and column.null_count:
         return True
-    return any(_has_bad_null(_inner(column, inner), inner) for inner in _requiring(field.type))
+    return any(_has_bad_null(_inner(column, inner), inner) for inner in _requiring(field.type, column.type))
 
 
 def _bad_path(column: pa.ChunkedArray, field: pa.Field, path: str) -> str:
     if not field.nullable and column.null_count:
         return path
-    for inner in _requiring(field.type):
+    for inner in _requiring(field.type, column.type):
         values = _inner(column, inner)
         if _has_bad_null(values, inner):
             return _bad_path(values, inner, f"{path}.{inner.name}")
     return path
 
 
-def _requiring(kind: pa.DataType) -> list[pa.Field]:
-    """The fields inside a type that are required, or have such inside."""
-    if types.is_struct(kind):
-        inner = list(kind)
-    elif types.is_map(kind):
-        inner = [kind.key_field, kind.item_field]
-    elif _is_list(kind):
-        inner = [kind.value_field]
+def _requiring(wanted: pa.DataType, given: pa.DataType | None = None) -> list[pa.Field]:
+    """The fields inside a type that are required, or have such inside; only those that were given, if it says."""
+    if types.is_struct(wanted):
+        inner = [field for field in wanted if given is None or given.get_field_index(field.name) >= 0]
+    elif types.is_map(wanted):
+        inner = [wanted.key_field, wanted.item_field]
+    elif _is_list(wanted):
+        inner = [wanted.value_field]
     else:
         return []
     return [field for field in inner if not field.nullable or _requiring(field.type)]
@@ -166,7 +166,8 @@ def _requiring(kind: pa.DataType) -> list[pa.Field]:
 
 def _inner(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     """Only what is inside rows that are not null themselves: nobody requires a field of nothing."""
-    return pa.chunked_array([inside(chunk, field.name) for chunk in column.drop_null().chunks], field.type)
+    chunks = [inside(chunk, field.name) for chunk in column.drop_null().chunks]
+    return pa.chunked_array(chunks) if chunks else pa.chunked_array([], field.type)
 
 
 def _storage(kind: pa.DataType) -> pa.DataType:
@@ -214,6 +215,9 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
+def _shown(value: pa.Scalar) -> str:
+    try:
+        text = repr(value.as_py())
+    except ValueError:  # nanoseconds, which Python has not
+        text = str(value.value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -10,7 +10,7 @@ enough: the next writer of a row has to wait until the one before is visible.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from registry.models import Row
@@ -56,15 +56,19 @@ class Amendments(Generic[K, R]):
         self._order.clear()
         self._scopes.clear()
 
-    def row(self, scope: str, key: K, row: R | None) -> R | None:
+    def row(self, scope: str, key: K, row: R | None, *, gone: bool = False) -> R | None:
+        """``gone``: we have deleted it ourselves, and events from before that are still to come."""
         event = self._scopes.get(scope, {}).get(key)
-        return event[1] if event is not None and row in event[0] else row
+        if event is None or row not in event[0] or (gone and row is None):
+            return row
+        return event[1]
 
-    def rows(self, scope: str, rows: Mapping[K, R]) -> list[R]:
+    def rows(self, scope: str, rows: Mapping[K, R], gone: Callable[[K], bool]) -> list[R]:
         """All rows of a scope, by key."""
         amended = dict(rows)
         for key, (superseded, after) in self._scopes.get(scope, {}).items():
-            if rows.get(key) in superseded:
+            row = rows.get(key)
+            if row in superseded and not (row is None and gone(key)):
                 if after is None:
                     amended.pop(key, None)
                 else:

@@ -76,6 +76,7 @@ class CacheContents:
         self.shape_flights: Flights[str, list[Partition]] = Flights()
         self._topic_changes: Amendments[str, Topic] = Amendments(policy.changes_remembered)
         self._partition_changes: Amendments[int, Partition] = Amendments(policy.changes_remembered)
+        self._deleted: dict[str, Position] = {}  # topics that we deleted: events from before that come until there
         self._numbers: dict[str, set[int]] = {}  # which partitions of a topic are held
         self._clock = clock
         self._fed = False
@@ -86,7 +87,7 @@ class CacheContents:
     def keep_topic(self, name: str, topic: Topic | None, flight: Flight[Topic | None], *, ahead: bool) -> Topic | None:
         """``ahead``: the read was asked to be newer than all events so far, so none of them corrects it."""
         if not ahead:
-            topic = self._topic_changes.row(ALL_TOPICS, name, topic)
+            topic = self._topic_changes.row(ALL_TOPICS, name, topic, gone=self._gone(name))
         if flight.current:
             self.topics.put(name, topic, self._ttl(name, topic, self.policy.topic_ttl), flight.floor, flight.tick)
         return topic
@@ -95,7 +96,7 @@ class CacheContents:
         """The topics themselves are kept too, as far as there is room."""
         topics = list(rows)
         if not ahead:
-            topics = self._topic_changes.rows(ALL_TOPICS, {row.name: row for row in rows})
+            topics = self._topic_changes.rows(ALL_TOPICS, {row.name: row for row in rows}, self._gone)
         if flight.current:
             self.topic_list.put(ALL_TOPICS, tuple(topics), self.policy.topic_list_ttl, flight.floor, flight.tick)
             for topic in topics:
@@ -108,7 +109,7 @@ class CacheContents:
         self, key: PartitionKey, row: Partition | None, flight: Flight[Partition | None], *, ahead: bool
     ) -> Partition | None:
         if not ahead:
-            row = self._partition_changes.row(*key, row)
+            row = self._partition_changes.row(*key, row, gone=self._gone(key[0]))
         if flight.current:
             self._put_partition(key, row, flight.floor, flight.tick)
         return row
@@ -119,7 +120,8 @@ class CacheContents:
         """A list is kept as the keys of its partitions, so that it can't disagree with them."""
         partitions = list(rows)
         if not ahead:
-            partitions = self._partition_changes.rows(topic, {row.partition_id: row for row in rows})
+            gone = self._gone(topic)
+            partitions = self._partition_changes.rows(topic, {row.partition_id: row for row in rows}, lambda _: gone)
         if flight.current and partitions:
             keys = tuple((topic, row.partition_id) for row in partitions)
             ttl = self._ttl(topic, partitions, self.policy.partition_ttl)
@@ -160,6 +162,11 @@ class CacheContents:
         self._drop_partitions(name)
         self.index.drop_topic(name)
 
+    def deleted_topic(self, name: str, until: Position) -> None:
+        """By us. Events up to there may still speak of a topic of that name that was there before."""
+        self._deleted = {other: end for other, end in self._deleted.items() if end > self.progress.applied}
+        self._deleted[name] = until
+
     def forget_partitions(self, keys: Sequence[PartitionKey]) -> None:
         for key in keys:
             self._partition_changes.forget(*key)
@@ -189,6 +196,7 @@ class CacheContents:
         self.clear()
         self._topic_changes.clear()
         self._partition_changes.clear()
+        self._deleted.clear()
         self._fed = True
         self.progress.applied = position
         self._believe_segments()
@@ -256,6 +264,13 @@ class CacheContents:
         self._segments_believed_until = self._clock.monotonic() + self.policy.segment_ttl
 
     # ---- parts --------------------------------------------------------------------------------------------
+
+    def _gone(self, topic: str) -> bool:
+        until = self._deleted.get(topic)
+        if until is not None and until <= self.progress.applied:
+            del self._deleted[topic]
+            return False
+        return until is not None
 
     def _ttl(self, topic: str, value: object, usual: float) -> float:
         if value is None:

@@ -40,6 +40,7 @@ K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 _START = Position(0)
+_NEVER = Position(2**63 - 1)
 _WARMERS = 8
 
 
@@ -133,7 +134,13 @@ class CachedStore(ForwardingStore):
 
     async def delete_topic(self, name: str) -> None:
         with _around(lambda: self._contents.forget_whole_topic(name)):
-            await self.inner.delete_topic(name)
+            self._contents.deleted_topic(name, _NEVER)  # it may have happened, whatever comes of the call
+            try:
+                await self.inner.delete_topic(name)
+            except NotFound:
+                self._contents.deleted_topic(name, _START)
+                raise
+            self._contents.deleted_topic(name, await self.inner.position())
 
     async def update_topic_config(
         self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.lanes.lane import LaneState
+from astha.lanes.state import LaneState
 from tests.faults.diary import Diary, Mood, Reading
 from tests.faults.oracle import contents
 from tests.faults.writers import Writer

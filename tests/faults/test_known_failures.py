@@ -10,7 +10,7 @@ import asyncio
 import psycopg
 import pytest
 
-from astha.lanes.lane import LaneState
+from astha.lanes.state import LaneState
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from registry.contract import MetadataStore
 from registry.engines import parse_url

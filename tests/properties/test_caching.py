@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from registry.cache.store import CachedStore, CachePolicy
@@ -206,6 +206,10 @@ policies = st.builds(
 
 @settings(max_examples=150, deadline=None)
 @given(steps=steps, policy=policies)
+@example(  # deleted by us, before the event comes that says that it was created
+    steps=[("recreate", 1, 0), ("configure", 1, 0), ("own", 1, 0), ("deliver", 4, 0), ("get_topic", 1, 0)],
+    policy=CachePolicy(),
+)
 def test_no_read_gets_anything_older_than_what_it_may_rely_on(steps: list[Step], policy: CachePolicy) -> None:
     async def history() -> None:
         it = History(policy)

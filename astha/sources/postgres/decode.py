@@ -38,6 +38,7 @@ _TRUNCATE = struct.Struct(">IB").unpack_from
 
 _INSERT, _UPDATE, _DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 _NEW, _OLD, _KEY = b"NOK"
+_B, _C, _I = b"BCI"
 
 _NONE: frozenset[str] = frozenset()
 
@@ -60,6 +61,8 @@ class Decoder:
         self._table_sets: dict[frozenset[bytes], frozenset[str]] = {}
         self._names: dict[int, str] = {}
         self._commit: Commit | None = None
+        self._heads: set[bytes] = set()
+        self._unlisted: set[str] = set()
         self._reset_transaction()
 
     @property
@@ -68,37 +71,41 @@ class Decoder:
 
     def feed(self, message: bytes) -> Transaction | None:
         """A whole CopyData payload of kind 'w'. DecodeError for anything that is not pgoutput."""
-        head = message[HEADER:_ROW]
         try:
-            insert = self._inserts.get(head)
-            if insert is not None:  # most of what there is: no further call
-                row = insert(message)
-                events = self._events
-                commit = self._commit
-                if commit is None:
-                    raise _stray(head)
-                self._heads.add(head)
-                if not self._oversized:
-                    events.append(Event(_INSERT, row, None, commit, len(events)))
-                    self._size += len(message)
-                    if self._size > self._max_bytes or len(events) > self._max_events:
-                        self._give_up()
+            kind = message[HEADER]
+            if kind == _I:  # most of what there is: no further call
+                head = message[HEADER:_ROW]
+                insert = self._inserts.get(head)
+                if insert is not None:
+                    row = insert(message)
+                    events = self._events
+                    commit = self._commit
+                    if commit is None:
+                        raise _stray(head)
+                    self._heads.add(head)
+                    if not self._oversized:
+                        events.append(Event(_INSERT, row, None, commit, len(events)))
+                        self._size += len(message)
+                        if self._size > self._max_bytes or len(events) > self._max_events:
+                            self._give_up()
+                    return None
+            elif kind == _B:
+                self._begin(message)
                 return None
-            handler = self._rows.get(head)
+            elif kind == _C:
+                return self._end(message)
+            handler = self._rows.get(message[HEADER:_ROW])
             if handler is not None:
                 handler(message)
                 return None
-            return self._other(message)
+            self._other(message)
+            return None
         except (struct.error, IndexError, ValueError, TypeError) as error:
             raise DecodeError(f"a message of kind {message[HEADER:_BODY]!r} that can't be read: {error}") from error
 
-    def _other(self, message: bytes) -> Transaction | None:
+    def _other(self, message: bytes) -> None:
         kind = message[HEADER:_BODY]
-        if kind == b"C":
-            return self._end(message)
-        if kind == b"B":
-            self._begin(message)
-        elif kind == b"R":
+        if kind == b"R":
             self._relate(parse_relation(message, _BODY))
         elif kind == b"T":
             self._truncate(message)
@@ -108,13 +115,12 @@ class Decoder:
                 raise DecodeError(f"a row of relation {oid}, which was never described")
         elif kind not in (b"O", b"Y", b"M"):  # origin, type, logical message: nothing for us
             raise DecodeError(f"unknown message kind {kind!r}")
-        return None
 
     def _reset_transaction(self) -> None:
         self._events: list[Event[Row]] = []
-        self._heads: set[bytes] = set()
+        self._heads.clear()
         self._size = 0
-        self._unlisted: set[str] = set()
+        self._unlisted.clear()
         self._oversized = False
 
     def _begin(self, message: bytes) -> None:

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from astha.errors import ConfigError
-from astha.lanes.lane import LaneState
+from astha.lanes.state import LaneState
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from registry.contract import MetadataStore
 from registry.drafts import SegmentDraft

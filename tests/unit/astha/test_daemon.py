@@ -11,7 +11,7 @@ import pytest
 from astha.clock import SystemLoopClock
 from astha.daemon import Component, Daemon, DaemonSettings
 from astha.errors import ConfigError, SourceError
-from astha.lanes.lane import LaneState
+from astha.lanes.state import LaneState
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.contract import Gap, Progress, Started
 from astha.subscribers.policy import LanePolicy

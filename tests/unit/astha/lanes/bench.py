@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Any
 
 from astha.events import Event, Transaction
-from astha.lanes.lane import Around, Lane, LaneState
+from astha.lanes.lane import Lane
+from astha.lanes.state import Around, LaneState
 from astha.routing.router import Router
 from astha.subscribers.policy import LanePolicy
 from astha.testing import FaultySubscriber, ManualClock

@@ -11,7 +11,7 @@ import pytest
 from astha.errors import Reject
 from astha.events import Event
 from astha.lanes.delivery import backoff
-from astha.lanes.lane import LaneState
+from astha.lanes.state import LaneState
 from astha.subscribers.policy import LanePolicy
 from astha.testing import Fault, ManualClock
 from registry.models import Row

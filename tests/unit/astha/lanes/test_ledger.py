@@ -7,9 +7,10 @@ import asyncio
 import msgspec
 import pytest
 
-from astha.lanes.lane import Around, Lane, LaneState
+from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
 from astha.lanes.refresh import Contained
+from astha.lanes.state import Around, LaneState
 from astha.subscribers.policy import LanePolicy
 from astha.testing import ManualClock, RecordingSubscriber
 from registry.errors import Fenced, Unavailable

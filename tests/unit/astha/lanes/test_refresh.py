@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from astha.events import Commit, Event, Operation, Transaction
-from astha.lanes.lane import LaneState
 from astha.lanes.refresh import Contained, snapshot_after
+from astha.lanes.state import LaneState
 from astha.testing import Fault, ManualClock
 from registry.errors import Unavailable
 from registry.models import ConsumerGroup
@@ -246,7 +246,7 @@ async def test_what_still_waits_when_it_comes_again_is_not_queued_twice() -> Non
         first = [bench.commit(f"g{number}") for number in range(3)]
         await bench.settle()
         bench.offer(*first)
-        assert len(bench.lane.queue) == 3
+        assert len(list(bench.lane.queue)) == 3
 
 
 async def test_a_lane_resumes_after_its_position() -> None:
@@ -295,7 +295,7 @@ async def test_a_source_that_goes_on_where_a_component_has_read_to_does_not() ->
         assert bench.lane.position < transaction.position
         bench.lane.started(transaction.position)
         assert bench.lane.state is LaneState.LIVE
-        assert len(bench.lane.queue) == 1
+        assert len(list(bench.lane.queue)) == 1
 
 
 async def test_a_source_that_leaves_out_something_during_a_refresh_makes_it_repeat() -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from astha.events import Transaction
+from astha.events import Run, Transaction
 from astha.routing.router import Router
 from registry.position import Position
 from tests.doubles.registry import GROUPS, TOPICS, SmallRegistry, group, topic
@@ -15,9 +13,9 @@ class Basket:
         self.batches = 0
         self.reached = Position(0)
 
-    def offer(self, transactions: Sequence[Transaction]) -> None:
+    def offer(self, run: Run) -> None:
         self.batches += 1
-        self.offered += transactions
+        self.offered += run.transactions
 
     def passed(self, position: Position) -> None:
         assert position >= self.reached

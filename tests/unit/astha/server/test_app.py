@@ -12,7 +12,7 @@ from aiohttp.web import Application, Request
 
 from astha.concealment import Concealment
 from astha.errors import AddressTaken, ConfigError
-from astha.lanes.lane import LaneState
+from astha.lanes.state import LaneState
 from astha.server import Server
 from astha.server.status import Self
 from astha.settings import ServerSettings
@@ -85,6 +85,16 @@ class TestHealth:
             503,
             ["component audit is broken: it raised", "component index is paused: paused by an operator"],
         )
+
+    async def test_a_component_that_only_repeats_itself_is_not_ready(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        stage.pass_by(topics(950, "a"))
+        assert await ready(client) == (200, [])
+        stage.daemon.lanes[0]._moved -= 21
+        status, (reason,) = await ready(client)
+        assert (status, reason) == (
+            503, "component audit makes no progress: the same delivery has been tried for 21 s"
+        )  # fmt: skip
 
     async def test_a_lease_in_doubt_is_not_ready(self, client: Client, stage: Stage) -> None:
         await stage.lead()

@@ -3,7 +3,6 @@ from __future__ import annotations
 import hashlib
 import io
 from base64 import b64decode
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +14,6 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.types import DoubleType, LongType, NestedField
 
@@ -25,7 +23,7 @@ from components.lake.files.statistics import upper_bytes, upper_text
 from components.lake.schema import SchemaProblem, TableSchema
 from registry.documents import Document
 from registry.models import ColumnStats
-from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, rows_of, table_schema
+from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, order_of, rows_of, table_schema
 
 
 def written(
@@ -124,18 +122,6 @@ def test_upper_bounds_of_bytes_are_rounded_up() -> None:
     assert upper_bytes(b"a" * 17) == b"a" * 15 + b"b"
     assert upper_bytes(b"a" + b"\xff" * 16) == b"b"
     assert upper_bytes(b"\xff" * 17) is None
-
-
-def order_of(*fields: tuple[int, Any, str]) -> list[SortField]:
-    return [
-        SortField(
-            source,
-            transform=transform,
-            direction=SortDirection.DESC if "desc" in how else SortDirection.ASC,
-            null_order=NullOrder.NULLS_FIRST if "first" in how else NullOrder.NULLS_LAST,
-        )
-        for source, transform, how in fields
-    ]
 
 
 def test_rows_are_sorted_and_the_footer_says_so() -> None:

@@ -1,0 +1,63 @@
+"""Transactions that came together, handed on together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from astha.events.event import Event
+from astha.events.transaction import Transaction
+from registry.models import Row
+from registry.position import Position
+
+
+class Run(msgspec.Struct, gc=False):
+    """At least one transaction, in order. Lanes that get the same transactions share one, and what it has counted."""
+
+    transactions: Sequence[Transaction]
+    events: list[Event[Row]]  # of all of them
+    size_bytes: int
+    untold: bool  # one of them is not told event by event
+    _tally: Mapping[tuple[str, str], int] | None = None
+
+    @classmethod
+    def of(cls, transactions: Sequence[Transaction]) -> Run:
+        first = transactions[0]
+        if len(transactions) == 1:
+            return cls(transactions, first.events, first.size_bytes, bool(first.unlisted))
+        events: list[Event[Row]] = []
+        size, untold = 0, False
+        for transaction in transactions:
+            events += transaction.events
+            size += transaction.size_bytes
+            untold = untold or bool(transaction.unlisted)
+        return cls(transactions, events, size, untold)
+
+    @property
+    def first(self) -> Transaction:
+        return self.transactions[0]
+
+    @property
+    def position(self) -> Position:
+        """Of its end."""
+        return self.transactions[-1].commit.position
+
+    def tally(self) -> Mapping[tuple[str, str], int]:
+        """Events by table and operation; counted once, however many lanes ask."""
+        if self._tally is None:
+            counted = Counter([(type(event.data), event.operation) for event in self.events])
+            self._tally = {(kind.table, str(operation)): number for (kind, operation), number in counted.items()}
+        return self._tally
+
+    def split(self, events: int) -> tuple[Run, Run | None]:
+        """As many transactions as have at most so many events, but at least one; and the others."""
+        if len(self.transactions) == 1 or len(self.events) <= events:
+            return self, None
+        taken = 0
+        for number, transaction in enumerate(self.transactions):
+            taken += len(transaction.events)
+            if taken > events and number:
+                return Run.of(self.transactions[:number]), Run.of(self.transactions[number:])
+        return self, None  # the first one alone is larger, and the others have none

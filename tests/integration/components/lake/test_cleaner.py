@@ -1,0 +1,72 @@
+"""The cleaner over real registries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from astha.subscribers.surroundings import LakeSettings
+from components.lake.cleaner import Cleaned, clean_intents
+from components.lake.intents import purpose_of, table_of
+from components.lake.objects import Objects, StorageRefused
+from registry.contract import MetadataStore
+from tests.doubles.clock import ManualClock
+from tests.lake import files_below
+from tests.samples import TABLE, file
+
+HOUR_MS = 3_600_000
+
+
+def test_purposes_say_which_table() -> None:
+    assert table_of(purpose_of("insert", 17)) == 17
+    assert table_of("segments") is None
+    assert table_of("insert x") is None
+
+
+async def test_objects_that_nobody_registered_are_deleted(
+    store: MetadataStore, clock: ManualClock, warehouse: Path, lake: LakeSettings
+) -> None:
+    objects = Objects(lake)
+    table = await store.create_table("db", "t", f"file://{warehouse}/t", TABLE)
+    old, young, live, never = (f"file://{warehouse}/t/{name}" for name in ("old", "young", "live", "never"))
+    for path in (old, young, live):
+        await objects.put(path, b"x")
+    purpose = purpose_of("insert", table.id)
+    await store.record_intents([old, never], purpose=purpose, owner="w")
+    await store.add_files(table.id, [file(live)])
+    await store.record_intents([live], purpose=purpose, owner="w")  # one too many
+    clock.advance(HOUR_MS)
+    await store.record_intents([young], purpose=purpose, owner="w")
+
+    found = await clean_intents(store, objects, HOUR_MS, "cleaner", dry_run=True)
+    assert found == Cleaned(deleted=[never, old], kept=[live], failed=[])
+    assert files_below(warehouse) == {old, young, live}
+    assert await clean_intents(store, objects, HOUR_MS, "cleaner") == found
+    assert files_below(warehouse) == {young, live}
+    assert [intent.path for intent in await store.list_stale_intents(0)] == [young]
+    assert await clean_intents(store, objects, HOUR_MS, "cleaner") == Cleaned([], [], [])
+
+
+class Stubborn:
+    """Does not part with some of its objects."""
+
+    def __init__(self, *kept: str) -> None:
+        self.kept = kept
+        self.deleted: list[str] = []
+
+    async def delete_many(self, uris: Sequence[str]) -> None:
+        if set(uris) & set(self.kept):
+            raise StorageRefused("no")
+        self.deleted += uris
+
+
+async def test_what_can_not_be_deleted_keeps_its_intent(store: MetadataStore, clock: ManualClock) -> None:
+    paths = [f"s3://b/{number}" for number in range(5)]
+    await store.record_intents(paths, purpose="insert", owner="w")
+    clock.advance(10)
+    objects = Stubborn(paths[2])
+    cleaned = await clean_intents(store, objects, 0, "cleaner")
+    assert cleaned == Cleaned(deleted=[*paths[:2], *paths[3:]], kept=[], failed=[paths[2]])
+    assert objects.deleted == cleaned.deleted
+    assert [(intent.path, intent.owner) for intent in await store.list_stale_intents(0)] == [(paths[2], "cleaner")]
+    assert (await clean_intents(store, Stubborn(), 0, "another")).deleted == [paths[2]]
