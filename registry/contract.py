@@ -401,7 +401,9 @@ class ConsistentRead(Protocol):
     """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""
 
     @property
-    def place(self) -> Place: ...
+    def place(self) -> Place:
+        """Unavailable on a standby server: it can be read from, but does not know which transactions are running."""
+        ...
 
     async def count(self, kind: type[Row]) -> int: ...
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from time import monotonic
 
 import click
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from registry.copy import Progress as Report
 
 _LINE_EVERY_S = 5.0
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def print_json(value: object) -> None:
@@ -25,6 +27,28 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
     width = max(map(len, pairs))
     for name, value in pairs.items():
         click.echo(f"{name:<{width}}  {value}")
+
+
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
+    """A table without frames; the columns named in ``right`` hold numbers."""
+    widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
+    for row in (header, *rows):
+        cells = [
+            f"{cell:>{width}}" if name in right else f"{cell:<{width}}"
+            for cell, width, name in zip(row, widths, header, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def size_text(size_bytes: int) -> str:
+    amount, unit = float(size_bytes), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{size_bytes} bytes"
+
+
+def time_text(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 @contextmanager

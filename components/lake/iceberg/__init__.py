@@ -31,6 +31,7 @@ from components.lake.iceberg.live import (
 from components.lake.iceberg.retention import Retention
 from components.lake.iceberg.stamp import Stamp
 from components.lake.iceberg.tables import IcebergTables, identifier_of
+from components.lake.iceberg.trouble import explained
 
 __all__ = [
     # the catalog
@@ -40,5 +41,5 @@ __all__ = [
     # what is there
     "PartitionPaths", "data_files", "dated_files", "live_digest", "live_files", "require_format", "require_supported",
     # errors
-    "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "TableProblem", "Unsupported",
+    "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "TableProblem", "Unsupported", "explained",
 ]  # fmt: skip

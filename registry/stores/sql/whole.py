@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
 from registry.contract import PAGE
-from registry.errors import Conflict
+from registry.errors import Conflict, Unavailable
 from registry.models import OWN, PUBLISHED, Row
 from registry.position import Place, Position
 from registry.schema import table_of
@@ -23,10 +23,16 @@ R = TypeVar("R", bound=Row)
 
 
 class SqlConsistentRead:
-    def __init__(self, store: SqlBase, connection: AsyncConnection, place: Place) -> None:
+    def __init__(self, store: SqlBase, connection: AsyncConnection, place: Place | None) -> None:
         self._store = store
         self._connection = connection
-        self.place = place
+        self._place = place
+
+    @property
+    def place(self) -> Place:
+        if self._place is None:
+            raise Unavailable(f"{self._store.url}: a standby can't tell what its snapshots contain: use the primary")
+        return self._place
 
     async def count(self, kind: type[Row]) -> int:
         with self._store._translating():
