@@ -11,7 +11,7 @@ import sqlite3
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.sql import IcebergTables as CatalogRow
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException, RESTError
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
@@ -25,12 +25,12 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import URL, Engine, create_engine, event, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from astha.subscribers.surroundings import LakeSettings, S3Settings
-from components.lake.iceberg.errors import CatalogTrouble
+from components.lake.iceberg.trouble import explained
 from registry.engines import parse_url
 
 NAME = "astha"
@@ -44,13 +44,10 @@ def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
     """Close it after use. CatalogTrouble if it can't be reached."""
     storage = file_io_properties(lake.s3)
     properties = lake.catalog_properties()
-    try:
-        if properties:
-            name = properties.pop("name", NAME)
-            return load_catalog(name, **storage, **properties)
-        return RegistryCatalog(NAME, parse_url(registry_url), **storage)
-    except (SQLAlchemyError, RESTError, OSError) as error:
-        raise CatalogTrouble(f"the catalog does not answer: {error}") from error
+    if properties:
+        name = properties.pop("name", NAME)
+        return explained(lambda: load_catalog(name, **storage, **properties))
+    return explained(lambda: RegistryCatalog(NAME, parse_url(registry_url), **storage))
 
 
 def file_io_properties(s3: S3Settings) -> dict[str, str]:
