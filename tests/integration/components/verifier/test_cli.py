@@ -61,7 +61,7 @@ async def test_statistics_are_repaired(stage: Stage) -> None:
 async def test_a_table_that_is_not_there(stage: Stage) -> None:
     done = await call(stage, "shop.nothing")
     assert done.exit_code == Exit.USAGE
-    assert "shop.nothing" in done.stderr
+    assert "there is no table shop.nothing" in done.stderr
     assert (await call(stage, "nothing")).exit_code == Exit.USAGE
 
 
