@@ -412,12 +412,17 @@ class ConsistentRead(Protocol):
     """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""
 
     @property
-    def place(self) -> Place: ...
+    def place(self) -> Place:
+        """Unavailable on a standby server: it can be read from, but does not know which transactions are running."""
+        ...
 
     async def count(self, kind: type[Row]) -> int: ...
 
-    def rows(self, kind: type[R], *, page: int = PAGE) -> AsyncIterator[list[R]]:
-        """All rows of a table in pages by primary key. Memory is bounded by the page."""
+    def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
+        """All rows of a table in pages by primary key. Memory is bounded by the page.
+
+        ``table_id``: only those that belong to this table of the lake.
+        """
         ...
 
 

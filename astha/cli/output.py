@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from time import monotonic
 
 import click
@@ -14,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from registry.copy import Progress as Report
 
 _LINE_EVERY_S = 5.0
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def print_json(value: object) -> None:
@@ -27,8 +29,30 @@ def print_pairs(pairs: Mapping[str, str]) -> None:
         click.echo(f"{name:<{width}}  {value}")
 
 
+def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
+    """A table without frames; the columns named in ``right`` hold numbers."""
+    widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
+    for row in (header, *rows):
+        cells = [
+            f"{cell:>{width}}" if name in right else f"{cell:<{width}}"
+            for cell, width, name in zip(row, widths, header, strict=True)
+        ]
+        click.echo("  ".join(cells).rstrip())
+
+
+def size_text(size_bytes: int) -> str:
+    amount, unit = float(size_bytes), 0
+    while amount >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{size_bytes} bytes"
+
+
+def time_text(epoch_ms: int) -> str:
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 @contextmanager
-def table_progress(*, quiet: bool = False) -> Iterator[Report]:
+def table_progress(*, quiet: bool = False, unit: str = "rows") -> Iterator[Report]:
     """How far each table is: bars on a terminal, else a line now and then (none at all if ``quiet``)."""
     console = Console(stderr=True)
     if console.is_terminal:
@@ -41,7 +65,7 @@ def table_progress(*, quiet: bool = False) -> Iterator[Report]:
         ) as bars:
             yield _Bars(bars)
     else:
-        yield _silent if quiet else _Lines()
+        yield _silent if quiet else _Lines(unit)
 
 
 class _Bars:
@@ -59,7 +83,8 @@ class _Bars:
 class _Lines:
     """One line for a table that is done, and one every few seconds for a long one."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
         self._spoken = monotonic()
 
     def __call__(self, table: str, done: int, total: int) -> None:
@@ -68,7 +93,7 @@ class _Lines:
             return
         if total:
             self._spoken = now
-            click.echo(f"{table}: {done:,} of {total:,} rows", err=True)
+            click.echo(f"{table}: {done:,} of {total:,} {self._unit}", err=True)
 
 
 def _silent(_table: str, _done: int, _total: int) -> None:

@@ -7,15 +7,28 @@ Guaranteed: a registry transaction is in one snapshot or in none; a redelivered 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from astha.subscribers import Surroundings
-from components.iceberg_updater.settings import UpdaterSettings
-from components.iceberg_updater.subscriber import IcebergUpdater
 
-__all__ = ["IcebergUpdater", "UpdaterSettings", "create"]
+if TYPE_CHECKING:
+    from components.iceberg_updater.subscriber import IcebergUpdater
+
+__all__ = ["IcebergUpdater", "create"]
 
 
 def create(settings: Mapping[str, Any], surroundings: Surroundings) -> IcebergUpdater:
     """ValueError (pydantic's) if the settings are not this component's."""
+    from components.iceberg_updater.settings import UpdaterSettings
+    from components.iceberg_updater.subscriber import IcebergUpdater
+
     return IcebergUpdater(UpdaterSettings.model_validate(dict(settings)), surroundings)
+
+
+def __getattr__(name: str) -> Any:
+    """`IcebergUpdater`, when somebody wants it: `astha --help` loads this package's commands, but not PyIceberg."""
+    if name == "IcebergUpdater":
+        from components.iceberg_updater.subscriber import IcebergUpdater
+
+        return IcebergUpdater
+    raise AttributeError(name)

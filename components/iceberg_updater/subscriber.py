@@ -21,7 +21,7 @@ from components.iceberg_updater.changes import TableEvents, by_table
 from components.iceberg_updater.committer import Committed, Committer, TableWork, is_iceberg
 from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.settings import UpdaterSettings
-from components.lake.iceberg import CatalogTrouble, IcebergTables, Retention, open_catalog
+from components.lake.iceberg import CatalogTrouble, IcebergTables, Retention, explained, open_catalog
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import LakeTable, Row, TableFile, TableMetadata
@@ -163,7 +163,7 @@ class IcebergUpdater:
 
     async def _call(self, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, explained, work)
         except CatalogTrouble as error:
             raise Retry(str(error)) from error
 

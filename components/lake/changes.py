@@ -22,8 +22,8 @@ from pyiceberg.types import (
 )
 
 from components.lake.fields import EvolutionProblem, Fields, arrange, changed, find, replace, split_path
-from components.lake.notation import order_of
 from components.lake.schema import TableSchema, check_partition, inner_fields, walk
+from components.lake.terms import order_of
 from components.lake.types import check_new_name, number, show
 
 

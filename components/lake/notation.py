@@ -1,36 +1,27 @@
-"""A table as people define it: columns, `day(ts)`, `ts desc`, in a file or on a command line.
+"""A table as people define it, in a file or on a command line.
 
 Everything ends in a `TableSchema` whose ids are given; nothing of the notation is stored.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
-from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, TruncateTransform, parse_transform
 from pyiceberg.types import NestedField
 
 from astha import strict_yaml
 from astha.errors import ConfigError
-from components.lake.schema import SchemaProblem, TableSchema, check_partition, read_order, read_schema
+from components.lake.schema import SchemaProblem, TableSchema, read_schema
+from components.lake.terms import order_of, partition_of
 from components.lake.types import UNNUMBERED, NotationProblem, number, parse_column, parse_type
-from registry.documents import Document
 
 _KEYS = {"columns", "partition_by", "sort_by", "format", "compression", "properties", "location"}
 _COLUMN_KEYS = {"name", "type", "required", "doc"}
-_TIMES = {"years": "year", "months": "month", "days": "day", "hours": "hour"}  # as Spark has them
-_CALL = re.compile(r"(?P<function>\w+)\s*\(\s*(?P<arguments>[^()]*)\)")
-_ALIAS = re.compile(r"(?P<term>.+?)\s+as\s+(?P<name>\S+)", re.IGNORECASE)
-_DIRECTION = re.compile(r"(?P<term>.+?)(?:\s+(?P<way>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?", re.IGNORECASE)
-_EXAMPLES = "column, year(ts), month(ts), day(ts), hour(ts), bucket(16, id) or truncate(10, name)"
 
 
 @dataclass(frozen=True)
@@ -159,89 +150,3 @@ def _properties(content: object) -> dict[str, str]:
         else:
             raise NotationProblem(f"property {name}: {value!r} is not a text")
     return texts
-
-
-def partition_of(texts: Sequence[str], schema: Schema) -> PartitionSpec:
-    if not texts:
-        return UNPARTITIONED_PARTITION_SPEC
-    fields: list[PartitionField] = []
-    taken: dict[tuple[int, str], str] = {}
-    for place, text in enumerate(texts):
-        alias = _ALIAS.fullmatch(text.strip())
-        column, transform = _term(alias.group("term") if alias else text.strip(), schema, "partition_by")
-        key = (column.field_id, transform.dedup_name)
-        if key in taken:
-            raise NotationProblem(f"partition_by {text!r} adds nothing to {taken[key]!r}: keep the finer one")
-        taken[key] = text
-        name = alias.group("name") if alias else partition_name(schema, column, transform)
-        fields.append(PartitionField(column.field_id, PARTITION_FIELD_ID_START + place, transform, name))
-    spec = PartitionSpec(*fields, spec_id=0)
-    try:
-        check_partition(spec, schema)
-    except SchemaProblem as problem:
-        hint = "; `day(ts) as NAME` names a field otherwise" if "name" in str(problem) else ""
-        raise NotationProblem(f"{problem}{hint}") from problem
-    return spec
-
-
-def partition_name(schema: Schema, column: NestedField, transform: Transform[Any, Any]) -> str:
-    """As Iceberg names them."""
-    source = schema.find_column_name(column.field_id) or column.name
-    match transform:
-        case IdentityTransform():
-            return source
-        case BucketTransform():
-            return f"{source}_bucket_{transform.num_buckets}"
-        case TruncateTransform():
-            return f"{source}_trunc_{transform.width}"
-        case _:
-            return f"{source}_{transform}"
-
-
-def order_of(texts: Sequence[str], schema: Schema) -> SortOrder:
-    """``ts desc``, ``id``, ``name asc nulls last``: NULLs are smallest unless it is said."""
-    if not texts:
-        return UNSORTED_SORT_ORDER
-    fields = []
-    for text in texts:
-        match = _DIRECTION.fullmatch(text.strip())
-        if match is None:
-            raise NotationProblem(f"sort_by {text!r}: write COLUMN [asc|desc] [nulls first|last]")
-        column, transform = _term(match.group("term"), schema, "sort_by")
-        way = SortDirection((match.group("way") or "asc").lower())
-        nulls = (match.group("nulls") or ("first" if way is SortDirection.ASC else "last")).lower()
-        fields.append(SortField(column.field_id, transform, way, NullOrder(f"nulls-{nulls}")))
-    try:
-        return read_order(Document.of([entry.model_dump(mode="json") for entry in fields]).load(), schema)
-    except SchemaProblem as problem:
-        raise NotationProblem(str(problem)) from problem
-
-
-def _term(text: str, schema: Schema, key: str) -> tuple[NestedField, Transform[Any, Any]]:
-    call = _CALL.fullmatch(text)
-    if call is None:
-        return _source(text, schema, f"{key} {text!r}"), IdentityTransform()
-    function = call.group("function").lower()
-    arguments = [argument.strip() for argument in call.group("arguments").split(",")]
-    numbers = [argument for argument in arguments if argument.isascii() and argument.isdigit()]
-    names = [argument for argument in arguments if argument not in numbers]
-    function = _TIMES.get(function, function)
-    parameter = {"bucket": 1, "truncate": 1, "year": 0, "month": 0, "day": 0, "hour": 0, "identity": 0}.get(function)
-    if parameter is None or len(numbers) != parameter or len(names) != 1:
-        raise NotationProblem(f"{key} {text!r} is not understood: write {_EXAMPLES}")
-    transform = parse_transform(f"{function}[{numbers[0]}]" if numbers else function)
-    column = _source(names[0], schema, f"{key} {text!r}")
-    if not transform.can_transform(column.field_type):
-        raise NotationProblem(f"{key} {text!r}: {function} does not work on {names[0]}, which is a {column.field_type}")
-    return column, transform
-
-
-def _source(name: str, schema: Schema, shown: str) -> NestedField:
-    try:
-        column = schema.find_field(name.strip("`"))
-    except ValueError as error:
-        columns = ", ".join(column.name for column in schema.fields)
-        raise NotationProblem(f"{shown}: there is no column {name!r} among {columns}") from error
-    if not column.field_type.is_primitive:
-        raise NotationProblem(f"{shown}: {name} is a {column.field_type}: only a single value can be used here")
-    return column

@@ -35,6 +35,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from astha.errors import ConfigError
 from components.lake.schema import SchemaProblem, check_type, inner_fields
 from registry.checks import MAX_NAME
 
@@ -62,7 +63,7 @@ _PLAIN_NAME = re.compile(r"[^\s`:,<>()\[\]!.]+")
 _DEEPEST = 50
 
 
-class NotationProblem(SchemaProblem):
+class NotationProblem(SchemaProblem, ConfigError):
     """Something that a person wrote can't be read. The message names column and remedy."""
 
 
@@ -165,7 +166,10 @@ class _Reader:
 
     def type_and_mark(self, path: str) -> tuple[IcebergType, bool]:
         kind = self._type(path)
-        check_type(path or self._shown, kind)
+        try:
+            check_type(path or self._shown, kind)
+        except SchemaProblem as problem:
+            raise NotationProblem(str(problem)) from problem
         return kind, self._take("!")
 
     def end(self) -> None:

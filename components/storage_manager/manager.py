@@ -34,7 +34,7 @@ from components.storage_manager.stream import InsertStream
 from components.storage_manager.targets import Target, Targets
 from components.storage_manager.upload import Upload, remove
 from registry.drafts import FileDraft, Registration
-from registry.errors import NotFound, RegistryError, Unavailable
+from registry.errors import NotFound, RegistryError
 
 log = structlog.get_logger(__name__)
 
@@ -188,18 +188,19 @@ class StorageManager:
         return inserted
 
     async def _undo(self, target: Target, drafts: Sequence[FileDraft], error: BaseException) -> None:
-        """After a registration that failed, or that nobody knows the outcome of."""
+        """After a registration that failed. It may have happened all the same: an answer gets lost.
+
+        Files whose intents are still ours are not registered; under another owner they never will be.
+        """
         if isinstance(error, NotFound):
             self._targets.forget(target.table.id)
-        uris: Sequence[str] = [draft.file_path for draft in drafts]
-        if isinstance(error, Unavailable) or not isinstance(error, RegistryError):
-            # Whose intents are still ours are not registered; under another owner they never will be.
-            try:
-                uris = await self._store.renew_intents(uris, owner=self.owner, new_owner=f"{self.owner}, given up")
-            except RegistryError as lost:
-                log.warning("files of a failed insert are left to the cleaner", files=len(uris), error=str(lost))
-                return
-        await remove(self._store, self._objects, uris)
+        uris = [draft.file_path for draft in drafts]
+        try:
+            unregistered = await self._store.renew_intents(uris, owner=self.owner, new_owner=f"{self.owner}, given up")
+        except RegistryError as lost:
+            log.warning("files of a failed insert are left to the cleaner", files=len(uris), error=str(lost))
+            return
+        await remove(self._store, self._objects, unregistered)
 
     async def _abandon(self, upload: Upload) -> None:
         """To its end, even if cancelled: then in the background."""

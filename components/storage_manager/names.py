@@ -78,7 +78,8 @@ class Names:
             self._unwanted.extend(ahead.names)
         self._ahead.clear()
         unwanted, self._unwanted = self._unwanted, []
-        await self._store.complete_intents(unwanted)
+        if unwanted:
+            await self._store.complete_intents(unwanted)
 
     def _forget_the_oldest(self) -> None:
         while len(self._ahead) > _MOST_PARTITIONS:

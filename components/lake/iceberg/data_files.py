@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from binascii import a2b_base64
 from collections.abc import Mapping
+from os import SEEK_END
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +25,10 @@ from components.lake.schema import TableSchema
 from registry.models import ColumnStats, TableFile
 
 log = structlog.get_logger(__name__)
+
+_MAGIC = b"PAR1"
+_TAIL = 64 * 1024
+"""Read at once; most footers are smaller."""
 
 _statistics = msgspec.json.Decoder(dict[int, ColumnStats])
 
@@ -79,9 +84,9 @@ def _columns(columns: Mapping[int, ColumnStats]) -> dict[str, object]:
 
 
 def _read_footer(file: TableFile, schema: TableSchema, io: FileIO) -> dict[str, object]:
+    content = _footer_bytes(file, io)
     try:
-        with io.new_input(file.file_path).open() as stream:
-            footer = pq.ParquetFile(stream).metadata
+        footer = pq.read_metadata(pa.BufferReader(content))
         _require_field_ids(file, footer)
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=footer,
@@ -98,6 +103,22 @@ def _read_footer(file: TableFile, schema: TableSchema, io: FileIO) -> dict[str, 
     if found.pop("record_count") != file.row_count:
         raise BadFile(f"{file.file_path} is registered with {file.row_count} rows, and has {footer.num_rows}")
     return found
+
+
+def _footer_bytes(file: TableFile, io: FileIO) -> bytes:
+    """A file of nothing but the footer. OSError is the storage's trouble, BadFile the file's."""
+    try:
+        with io.new_input(file.file_path).open() as stream:
+            size = stream.seek(0, SEEK_END)
+            stream.seek(max(0, size - _TAIL))
+            tail = stream.read(_TAIL)
+            needed = int.from_bytes(tail[-8:-4], "little") + 8
+            if _TAIL < needed <= size:
+                stream.seek(size - needed)
+                tail = stream.read(needed)
+    except FileNotFoundError as error:
+        raise BadFile(f"{file.file_path} is registered, and not there: remove it from the table") from error
+    return _MAGIC + tail[-needed:]
 
 
 def _require_field_ids(file: TableFile, footer: pq.FileMetaData) -> None:

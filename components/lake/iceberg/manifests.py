@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 from uuid import uuid4
 
@@ -97,8 +98,10 @@ class ManifestWriting:
         return path
 
     def discard(self) -> None:
+        """As far as possible: what stays is small, and nothing refers to it."""
         for path in self.written:
-            self._io.delete(path)
+            with suppress(OSError):
+                self._io.delete(path)
 
     def _changed(self, entry: ManifestEntry, *, removed: bool) -> ManifestEntry:
         return ManifestEntry.from_args(

@@ -9,19 +9,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import structlog
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
-    BadRequestError,
     CommitFailedException,
-    CommitStateUnknownException,
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
     NoSuchNamespaceError,
     NoSuchTableError,
-    RESTError,
     TableAlreadyExistsError,
 )
 from pyiceberg.io import load_file_io
@@ -29,18 +26,17 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import StagedTable, Table, TableProperties
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.update import AssertCreate
-from sqlalchemy.exc import SQLAlchemyError
 
 from components.lake.iceberg.commits import TableCommit
 from components.lake.iceberg.errors import BrokenTable, CatalogTrouble, ForeignTable
 from components.lake.iceberg.schemas import creation
 from components.lake.iceberg.stamp import REGISTRY, TABLE_ID
+from components.lake.iceberg.trouble import explained
 from components.lake.schema import TableSchema
 from registry.models import LakeTable
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
 Identifier: TypeAlias = tuple[str, ...]
 Build: TypeAlias = Callable[[TableCommit], None]
 
@@ -136,10 +132,9 @@ class IcebergTables:
                 if loaded is None:
                     raise CatalogTrouble(f"the Iceberg table {table.database}.{table.name} was dropped meanwhile")
                 draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
+                if not self._built(draft, build):
+                    return None
                 try:
-                    build(draft)
-                    if not draft.updates:
-                        return None
                     self._commit(draft)
                 except CommitFailedException:
                     draft.discard()
@@ -185,8 +180,8 @@ class IcebergTables:
         return manifests if snapshot_id is not None and snapshot_id == table.metadata.current_snapshot_id else None
 
     def _scan(self) -> Iterator[tuple[int, Identifier]]:
-        for namespace in _translated(lambda: list(self._namespaces(()))):
-            for identifier in self.catalog.list_tables(namespace):
+        for namespace in explained(lambda: list(self._namespaces(()))):
+            for identifier in explained(lambda name=namespace: self.catalog.list_tables(name)):  # type: ignore[misc]
                 found = self._load(identifier)
                 if found is not None and TABLE_ID in found.metadata.properties and self._is_ours(found):
                     yield int(found.metadata.properties[TABLE_ID]), tuple(identifier)
@@ -202,7 +197,7 @@ class IcebergTables:
 
     def _load(self, identifier: Identifier) -> Table | None:
         try:
-            return _translated(lambda: self.catalog.load_table(identifier))
+            return explained(lambda: self.catalog.load_table(identifier))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except FileNotFoundError as error:
@@ -218,7 +213,7 @@ class IcebergTables:
         draft = new_table_metadata(schema.iceberg, schema.partition, schema.order, table.location, properties)
         staged = StagedTable(identifier, draft, "", load_file_io(self.catalog.properties, table.location), self.catalog)
         try:
-            _translated(
+            explained(
                 lambda: self.catalog.commit_table(
                     staged, (AssertCreate(),), creation(schema, table.location, properties)
                 )
@@ -234,7 +229,7 @@ class IcebergTables:
     def _create_namespace(self, namespace: Identifier) -> None:
         for depth in range(1, len(namespace) + 1):
             try:
-                _translated(lambda name=namespace[:depth]: self.catalog.create_namespace(name))  # type: ignore[misc]
+                explained(lambda name=namespace[:depth]: self.catalog.create_namespace(name))  # type: ignore[misc]
             except NamespaceAlreadyExistsError:
                 continue
 
@@ -248,7 +243,7 @@ class IcebergTables:
     def _rename(self, former: Identifier, table: LakeTable) -> Table | None:
         self._create_namespace(identifier_of(table)[:-1])
         try:
-            _translated(lambda: self.catalog.rename_table(former, identifier_of(table)))
+            explained(lambda: self.catalog.rename_table(former, identifier_of(table)))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except TableAlreadyExistsError as error:
@@ -263,7 +258,7 @@ class IcebergTables:
         if found is None or owner is None or self._registry is None or not self._is_ours(found):
             return False
         aside = (*identifier[:-1], f"{identifier[-1]}__astha_{owner}")
-        _translated(lambda: self.catalog.rename_table(identifier, aside))
+        explained(lambda: self.catalog.rename_table(identifier, aside))
         self._loaded.pop(int(owner), None)
         self.names()[int(owner)] = aside
         log.info("Iceberg table moved aside", was=".".join(identifier), now=".".join(aside))
@@ -273,25 +268,24 @@ class IcebergTables:
         if self._names is not None:
             self._names[table.id] = identifier_of(table)
 
+    def _built(self, draft: TableCommit, build: Build) -> bool:
+        """Whether there is anything to commit. What was written for nothing is removed."""
+        try:
+            explained(lambda: build(draft))
+        except FileNotFoundError as error:
+            draft.discard()
+            raise BrokenTable(f"{'.'.join(draft.table.name())} refers to a file that is not there: {error}") from error
+        except BaseException:
+            draft.discard()
+            raise
+        return bool(draft.updates)
+
     def _commit(self, draft: TableCommit) -> None:
         """Through `Table`, which also removes metadata files that are too old."""
         updates, requirements = tuple(draft.updates), draft.requirements()
-        _translated(lambda: draft.table._do_commit(updates, requirements))
+        explained(lambda: draft.table._do_commit(updates, requirements))
 
 
 def _lock_of(catalog: Catalog, table_id: int) -> threading.Lock:
     with _locks_guard:
         return _locks.setdefault((catalog.name, catalog.properties.get("uri"), table_id), threading.Lock())
-
-
-def _translated(call: Callable[[], T]) -> T:
-    try:
-        return call()
-    except FileNotFoundError:
-        raise
-    except CommitStateUnknownException as error:
-        raise CatalogTrouble(f"the catalog does not say whether it has committed: {error}") from error
-    except BadRequestError:
-        raise
-    except (SQLAlchemyError, RESTError, OSError) as error:
-        raise CatalogTrouble(f"the catalog or the storage does not answer: {error}") from error

@@ -74,7 +74,9 @@ SELECT topic, partition_id, why FROM refused
 # addition, goes on top of it.
 # A new file whose path this statement's snapshot sees among the live ones is either there (AlreadyExists) or was
 # removed while we waited for the lock, and then its entry on the list of files awaiting deletion can't be seen: the
-# statement says `raced`, writes nothing, and the caller asks again in a transaction of several statements.
+# statement says `raced`, writes nothing, and the caller asks again in a transaction of several statements. The inner
+# LIMIT makes it one look into the index for each path: a plain join reads all files of a table that has grown since it
+# was analyzed, for each of them.
 CHANGE_FILES = (
     text(
         """
@@ -111,7 +113,9 @@ WITH held AS MATERIALIZED (
     ) AS g (file_name, file_path, file_size, file_type, partition_path, row_count, checksum, is_compressed,
             schema_version, column_stats)
 ), raced AS MATERIALIZED (
-    SELECT f.id FROM given g JOIN table_files f ON f.table_id = :table_id AND f.file_path = g.file_path LIMIT 1
+    SELECT f.id FROM given g, LATERAL (
+        SELECT f.id FROM table_files f WHERE f.table_id = :table_id AND f.file_path = g.file_path LIMIT 1
+    ) f LIMIT 1
 ), own AS MATERIALIZED (
     SELECT i.path FROM given g JOIN upload_intents i ON i.path = g.file_path
     WHERE i.owner = :intents_of FOR UPDATE OF i

@@ -188,8 +188,10 @@ class PostgresStore(
     async def consistent_read(self) -> AsyncIterator[SqlConsistentRead]:
         async with self._reading() as connection:
             await connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            place = await connection.exec_driver_sql("SELECT pg_current_snapshot()::text")
-            yield SqlConsistentRead(self, connection, XidPlace.parse(place.scalar_one()))
+            # A standby lists no running transactions in it: everything would seem to be contained.
+            query = "SELECT pg_current_snapshot()::text WHERE NOT pg_is_in_recovery()"
+            place = (await connection.exec_driver_sql(query)).scalar_one_or_none()
+            yield SqlConsistentRead(self, connection, None if place is None else XidPlace.parse(place))
 
     async def _before_load(self, connection: AsyncConnection) -> None:
         tables = ", ".join(kind.table for kind in (*PUBLISHED, *OWN))

@@ -38,13 +38,7 @@ class FileChange(msgspec.Struct, frozen=True):
     intents_of: str | None = None  # whose upload intents the new ones must have
 
     def check(self) -> None:
-        checks.whole("table_id", self.table_id)
-        checks.one_of("operation", self.operation, get_args(FileOperation))
-        checks.optional("operation_id", self.operation_id, checks.name)
-        checks.filled("reason", self.reason)
-        checks.optional("intents_of", self.intents_of, checks.filled)
-        if self.operation == "compaction" and self.operation_id is None:
-            raise Invalid("operation_id", None, "a compaction names its swap")
+        self.check_operation()
         checked(self.new)
         for field in ("file_size", "row_count"):
             total = sum(getattr(draft, field) for draft in self.new)
@@ -57,6 +51,16 @@ class FileChange(msgspec.Struct, frozen=True):
         for file in self.old:
             if file.table_id != self.table_id:
                 raise Invalid("file", file.file_path, f"belongs to table {file.table_id}, not {self.table_id}")
+
+    def check_operation(self) -> None:
+        """All but the files."""
+        checks.whole("table_id", self.table_id)
+        checks.one_of("operation", self.operation, get_args(FileOperation))
+        checks.optional("operation_id", self.operation_id, checks.name)
+        checks.filled("reason", self.reason)
+        checks.optional("intents_of", self.intents_of, checks.filled)
+        if self.operation == "compaction" and self.operation_id is None:
+            raise Invalid("operation_id", None, "a compaction names its swap")
 
     def new_rows(self, now: int) -> list[tuple[object, ...]]:
         return [
@@ -91,10 +95,10 @@ class SqlFiles(SqlTables):
             for part in registrations
         ]
         for change in changes:
-            change.check()
+            change.check_operation()
         joined = _joined(changes)
         for change in joined:
-            change.check()  # no path twice, and sums that statistics can hold
+            change.check()
         async with self._explained(joined):
             added = await self._change_all(joined)
         by_path = {(file.table_id, file.file_path): file for file in added}

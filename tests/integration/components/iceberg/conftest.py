@@ -14,7 +14,8 @@ from pyiceberg.table import Table
 from astha.clock import SystemLoopClock
 from astha.events import Commit, Event, Operation
 from astha.subscribers import LakeSettings, Surroundings
-from components.iceberg_updater import IcebergUpdater, UpdaterSettings
+from components.iceberg_updater.settings import UpdaterSettings
+from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.digest import Digest, LiveFile
 from components.lake.iceberg import IcebergTables, Stamp, live_digest, open_catalog
 from components.lake.schema import TableSchema

@@ -67,7 +67,8 @@ async def test_every_form_of_data(manager: StorageManager, store: MetadataStore,
 
 async def test_no_rows_leave_nothing(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
     table = await create_table(store, warehouse)
-    for data in ([], table_of(1).slice(1), iter([])):
+    nothing: tuple[Any, ...] = ([], table_of(1).slice(1), iter([]))
+    for data in nothing:
         inserted = await manager.insert(table.id, data, sync=True)
         assert (inserted.rows, await inserted.registered) == (0, [])
     assert files_below(warehouse) == set()

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from astha.cli.output import print_pairs, table_progress
+from astha.cli.output import print_pairs, print_rows, size_text, table_progress, time_text
 
 
 def test_progress_without_a_terminal_is_a_line_for_each_table_that_has_rows(
@@ -39,3 +39,15 @@ def test_progress_on_a_terminal_goes_to_stderr(
 def test_pairs_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     print_pairs({"a": "1", "long": "2"})
     assert capsys.readouterr().out == "a     1\nlong  2\n"
+
+
+def test_rows_are_aligned_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(("name", "rows"), [["a", "1,000"], ["longer", "2"]], right=("rows",))
+    assert capsys.readouterr().out == "name     rows\na       1,000\nlonger      2\n"
+
+
+def test_sizes_and_times() -> None:
+    assert [size_text(number) for number in (0, 1023, 1024, 5 * 1024**3, 9 * 1024**6)] == [
+        "0 bytes", "1023 bytes", "1.0 KiB", "5.0 GiB", "9216.0 PiB"
+    ]  # fmt: skip
+    assert time_text(1_700_000_000_999) == "2023-11-14 22:13:20 UTC"

@@ -1,4 +1,4 @@
-"""Tables as people define them, in files and in short texts."""
+"""Tables as people define them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,12 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.types import DateType, DecimalType, LongType, NestedField, StringType, StructType, TimestamptzType
+from pyiceberg.types import DecimalType, LongType, NestedField, StringType
 
-from components.lake.notation import Definition, order_of, parse_definition, partition_of, read_definition
+from components.lake.notation import Definition, parse_definition, read_definition
 from components.lake.schema import TableSchema
 from components.lake.types import NotationProblem, parse_column
 from tests.unit.components.lake.schemas import NESTED
-
-SCHEMA = Schema(
-    NestedField(1, "id", LongType(), required=True),
-    NestedField(2, "ts", TimestamptzType()),
-    NestedField(3, "name", StringType()),
-    NestedField(4, "place", StructType(NestedField(5, "city", StringType()))),
-    NestedField(6, "day", DateType()),
-)
 
 YAML = """
 columns:
@@ -109,72 +101,6 @@ def test_mistakes_in_a_file_name_it(tmp_path: Path, text: str, said: str) -> Non
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(NotationProblem, match=r"gone\.yaml: can't be read"):
         read_definition(tmp_path / "gone.yaml")
-
-
-@pytest.mark.parametrize(
-    ("text", "field"),
-    [
-        ("name", (3, "identity", "name")),
-        ("identity(name)", (3, "identity", "name")),
-        ("year(ts)", (2, "year", "ts_year")),
-        ("months(ts)", (2, "month", "ts_month")),
-        ("DAY( ts )", (2, "day", "ts_day")),
-        ("hour(ts)", (2, "hour", "ts_hour")),
-        ("bucket(16, id)", (1, "bucket[16]", "id_bucket_16")),
-        ("bucket(id,16)", (1, "bucket[16]", "id_bucket_16")),
-        ("truncate(10, name)", (3, "truncate[10]", "name_trunc_10")),
-        ("place.city", (5, "identity", "place.city")),
-        ("day(ts) as d", (2, "day", "d")),
-        ("year(day)", (6, "year", "day_year")),
-    ],
-)
-def test_partition_fields(text: str, field: tuple[int, str, str]) -> None:
-    (found,) = partition_of([text], SCHEMA).fields
-    assert (found.source_id, str(found.transform), found.name) == field
-    assert found.field_id == 1000
-
-
-@pytest.mark.parametrize(
-    ("texts", "said"),
-    [
-        (["nowhere"], "there is no column 'nowhere' among id, ts, name"),
-        (["day(id)"], "day does not work on id, which is a long"),
-        (["hour(day)"], "hour does not work on day, which is a date"),
-        (["week(ts)"], "is not understood: write column, year(ts)"),
-        (["bucket(id)"], "is not understood"),
-        (["bucket(0, id)"], "between 1 and"),
-        (["day(ts, 3)"], "is not understood"),
-        (["place"], "only a single value"),
-        (["day(ts)", "hour(ts)"], "'hour(ts)' adds nothing to 'day(ts)'"),
-        (["name", "name"], "adds nothing"),
-        (["bucket(4, id) as name"], "`day(ts) as NAME` names a field otherwise"),
-    ],
-)
-def test_partition_fields_that_make_no_sense(texts: list[str], said: str) -> None:
-    with pytest.raises(NotationProblem) as raised:
-        partition_of(texts, SCHEMA)
-    assert said in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("id", "1 ASC NULLS FIRST"),
-        ("ts desc", "2 DESC NULLS LAST"),
-        ("ts DESC NULLS FIRST", "2 DESC NULLS FIRST"),
-        ("name nulls last", "3 ASC NULLS LAST"),
-        ("bucket(4, id) desc", "bucket[4](1) DESC NULLS LAST"),
-    ],
-)
-def test_sort_fields(text: str, shown: str) -> None:
-    (found,) = order_of([text], SCHEMA).fields
-    assert str(found) == shown
-
-
-@pytest.mark.parametrize("text", ["nowhere", "ts down", "place", "day(name)"])
-def test_sort_fields_that_make_no_sense(text: str) -> None:
-    with pytest.raises(NotationProblem, match="sort_by"):
-        order_of([text], SCHEMA)
 
 
 def test_what_is_defined_can_be_stored_and_read() -> None:

@@ -19,7 +19,6 @@ from pyiceberg.types import (
     StructType,
 )
 
-from components.lake.schema import SchemaProblem
 from components.lake.types import UNNUMBERED, NotationProblem, number, parse_column, parse_type, show, show_field
 from tests.unit.components.lake.schemas import NESTED, PRIMITIVES
 
@@ -96,7 +95,7 @@ def test_spellings(text: str, kind: IcebergType, required: bool) -> None:
     ],
 )
 def test_mistakes_name_the_column_and_the_remedy(text: str, said: str) -> None:
-    with pytest.raises(SchemaProblem) as raised:
+    with pytest.raises(NotationProblem) as raised:
         parse_type(text, "price")
     assert "column price" in str(raised.value)
     assert said in str(raised.value)

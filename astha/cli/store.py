@@ -1,0 +1,26 @@
+"""The registry that a command works on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from astha.settings import Settings
+from registry.contract import MetadataStore
+from registry.opening import open_store
+
+T = TypeVar("T")
+
+
+def with_store(settings: Settings, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
+    """Opens the registry, does the work, closes it."""
+
+    async def run() -> T:
+        store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())

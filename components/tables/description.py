@@ -1,0 +1,150 @@
+"""A table as it is shown: for machines as one object, for people in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from astha.cli.output import print_pairs, print_rows, size_text, time_text
+from components.lake.schema import SchemaProblem, TableSchema
+from components.lake.tables import full_name
+from components.lake.terms import show_order, show_partition
+from components.lake.types import show
+from registry.models import LakeTable, TableMetadata, TableStats
+
+
+class Column(msgspec.Struct, frozen=True):
+    id: int
+    name: str
+    type: str
+    required: bool
+    doc: str | None
+
+
+class Version(msgspec.Struct, frozen=True):
+    version: int
+    created_at: int
+    columns: int | None  # None if it can't be read
+
+
+class Description(msgspec.Struct, frozen=True):
+    """``problem`` says why columns, partitioning and order are missing, if they can't be read."""
+
+    database: str
+    name: str
+    id: int
+    location: str
+    status: str
+    schema_version: int
+    columns: list[Column]
+    partition_by: list[str]
+    sort_by: list[str]
+    format: str
+    compression: str
+    properties: dict[str, object]
+    row_count: int
+    total_size: int
+    file_count: int
+    last_modified: int
+    versions: list[Version]
+    partitions: list[TableStats]
+    problem: str | None = None
+
+
+def describe(
+    table: LakeTable, versions: Sequence[TableMetadata], shown: TableMetadata, partitions: Sequence[TableStats] = ()
+) -> Description:
+    problem, columns, partition_by, sort_by = None, [], [], []
+    try:
+        schema = TableSchema.of(shown, table=full_name(table))
+    except SchemaProblem as error:
+        problem = str(error)
+    else:
+        iceberg = schema.iceberg
+        columns = [
+            Column(field.field_id, field.name, show(field.field_type), field.required, field.doc)
+            for field in iceberg.fields
+        ]
+        partition_by = [show_partition(field, iceberg) for field in schema.partition.fields]
+        sort_by = [show_order(field, iceberg) for field in schema.order.fields]
+    properties = shown.properties.load()
+    return Description(
+        database=table.database,
+        name=table.name,
+        id=table.id,
+        location=table.location,
+        status=table.status,
+        schema_version=shown.schema_version,
+        columns=columns,
+        partition_by=partition_by,
+        sort_by=sort_by,
+        format=shown.format,
+        compression=shown.compression,
+        properties=dict(properties) if isinstance(properties, dict) else {},
+        row_count=table.row_count,
+        total_size=table.total_size,
+        file_count=table.file_count,
+        last_modified=table.last_modified,
+        versions=[Version(version.schema_version, version.created_at, _width(version)) for version in versions],
+        partitions=list(partitions),
+        problem=problem,
+    )
+
+
+def print_description(found: Description) -> None:
+    print_pairs(
+        {
+            "table": f"{found.database}.{found.name}",
+            "id": str(found.id),
+            "status": found.status,
+            "location": found.location,
+            "format": f"{found.format}, {found.compression}",
+            "partitioned by": ", ".join(found.partition_by) or "nothing",
+            "sorted by": ", ".join(found.sort_by) or "nothing",
+            "rows": f"{found.row_count:,} in {found.file_count:,} files, {size_text(found.total_size)}",
+            "last modified": time_text(found.last_modified),
+            "schema version": f"{found.schema_version} of {found.versions[-1].version}",
+        }
+    )
+    if found.columns:
+        click.echo()
+        rows = [
+            [str(column.id), column.name, column.type + ("!" if column.required else ""), column.doc or ""]
+            for column in found.columns
+        ]
+        print_rows(("id", "column", "type", ""), rows, right=("id",))
+    if found.properties:
+        click.echo("\nproperties")
+        for name, value in sorted(found.properties.items()):
+            click.echo(f"  {name} = {value}")
+    if len(found.versions) > 1:
+        click.echo()
+        versions = [
+            [
+                str(version.version),
+                time_text(version.created_at),
+                "?" if version.columns is None else str(version.columns),
+            ]
+            for version in found.versions
+        ]
+        print_rows(("version", "created", "columns"), versions, right=("version", "columns"))
+    if found.partitions:
+        click.echo()
+        print_partitions(found.partitions)
+
+
+def print_partitions(partitions: Sequence[TableStats]) -> None:
+    rows = [
+        [stats.partition_path or "(none)", f"{stats.row_count:,}", f"{stats.file_count:,}", size_text(stats.total_size)]
+        for stats in partitions
+    ]
+    print_rows(("partition", "rows", "files", "size"), rows, right=("rows", "files", "size"))
+
+
+def _width(version: TableMetadata) -> int | None:
+    try:
+        return len(TableSchema.of(version).iceberg.fields)
+    except SchemaProblem:
+        return None

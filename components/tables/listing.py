@@ -1,0 +1,39 @@
+"""`astha tables list`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from astha.cli.options import json_option, settings_options
+from astha.cli.output import print_json, print_rows, size_text, time_text
+from astha.cli.store import with_store
+from astha.settings import Settings
+from components.lake.tables import full_name
+
+
+@click.command("list", short_help="All tables, with rows, files and size.")
+@click.option("--database", help="Only of this one.")
+@settings_options
+@json_option
+def list_command(reload: Callable[[], Settings], database: str | None, as_json: bool) -> None:
+    """List tables with their rows, files and size, by name.
+
+    \b
+    Example:
+      astha tables list --database sales
+    """
+    tables = with_store(reload(), lambda store: store.list_tables(database))
+    if as_json:
+        print_json({"tables": tables})
+    elif not tables:
+        click.echo(f"no tables in {database}" if database else "no tables: `astha tables create` makes one")
+    else:
+        rows = [
+            [full_name(table), f"{table.row_count:,}", f"{table.file_count:,}", size_text(table.total_size),
+             time_text(table.last_modified), table.status]
+            for table in tables
+        ]  # fmt: skip
+        header = ("table", "rows", "files", "size", "last modified", "status")
+        print_rows(header, rows, right=("rows", "files", "size"))
