@@ -1,13 +1,13 @@
 """What a table's properties say about its snapshots.
 
-    snapshot.every        1d       one a day, if anything has changed         (automatic ones are off unless asked for)
-    snapshot.after-rows   1000000  after so many inserted rows, bytes or files since the last
-    snapshot.after-bytes  10GiB
-    snapshot.after-files  1000
-    snapshot.keep         30       the newest so many stay                    (none given: all of them stay)
-    snapshot.keep-for     90d      those that are younger stay
-    snapshot.hold         q?-*,x   tags that stay whatever `keep` says
-    snapshot.grace        1d       between the end of a file or snapshot and its deletion
+snapshot.every        1d       one a day, if anything has changed         (automatic ones are off unless asked for)
+snapshot.after-rows   1000000  after so many inserted rows, bytes or files since the last
+snapshot.after-bytes  10GiB
+snapshot.after-files  1000
+snapshot.keep         30       the newest so many stay                    (none given: all of them stay)
+snapshot.keep-for     90d      those that are younger stay
+snapshot.hold         q?-*,x   tags that stay whatever `keep` says
+snapshot.grace        1d       between the end of a file or snapshot and its deletion
 """
 
 from __future__ import annotations

@@ -194,5 +194,3 @@ def _plain(snapshot: object) -> dict[str, str]:
 
 def _failed(row: TableSnapshot, reason: str) -> SnapshotDraft:
     return SnapshotDraft(timestamp=row.timestamp, trigger=row.trigger, status="failed", tag=row.tag, reason=reason)
-
-
