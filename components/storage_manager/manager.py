@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 Batches: TypeAlias = "pa.RecordBatchReader | Iterable[pa.RecordBatch | pa.Table]"
 Data: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Row] | Batches"
 
+_PACE = 9.0  # while nobody waits, the registry gets at most a tenth of a core
 _SMALL = 256 << 10  # bytes that are checked and split faster than a thread is asked to
 
 
@@ -74,7 +75,7 @@ class StorageManager:
         async with AsyncExitStack() as stack:
             self._registrar = self._shared_registrar
             if self._registrar is None:
-                self._registrar = await stack.enter_async_context(Registrar(self._store, self.clock))
+                self._registrar = await stack.enter_async_context(Registrar(self._store, self.clock, pace=_PACE))
             renewing = asyncio.create_task(self._renew(), name="intents")
             stack.push_async_callback(_end, renewing)
             self._opened = stack.pop_all()
@@ -175,13 +176,13 @@ class StorageManager:
         await upload.write(buffers.drain())
 
     async def _register(self, target: Target, upload: Upload) -> Inserted:
+        if self._registrar is None:
+            raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
         drafts = await upload.finish()
-        inserted = Inserted(target.table.id, target.schema.version, drafts, Outcome())
+        inserted = Inserted(target.table.id, target.schema.version, drafts, Outcome(self._registrar.hurry))
         if not drafts:
             inserted.registered.set_result([])
             return inserted
-        if self._registrar is None:
-            raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
         registration = Registration(table_id=target.table.id, files=drafts, intents_of=self.owner)
         result = await self._registrar.register(registration, sync=False)
         self._pending.follow(inserted, result, lambda error: self._undo(target, drafts, error))

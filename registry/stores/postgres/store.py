@@ -17,17 +17,19 @@ from sqlalchemy import (
     cast,
     column,
     func,
+    literal,
     select,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.types import TypeEngine
 
 from registry.documents import Document
 from registry.drafts import Fence, FileDraft, SegmentDraft
 from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
-from registry.models import OWN, PUBLISHED, TableFile
+from registry.models import OWN, PUBLISHED, FileAwaitingDeletion, TableFile
 from registry.position import Position, XidPlace
 from registry.schema import DocumentType, Flag
 from registry.stores.postgres.arrays import array_literal
@@ -136,7 +138,12 @@ class PostgresStore(
         return await super()._apply(connection, change) if added is None else added
 
     async def _change_in_one(self, connection: AsyncConnection, change: FileChange) -> list[TableFile] | None:
-        """By one statement; None, and nothing done, if somebody else was at these files just now."""
+        """By one statement; None, and nothing done, if somebody else was at these files just now.
+
+        A rollback has to see what it took off the list before it is over: more than a statement can say.
+        """
+        if change.operation == "rollback":
+            return None
         values: dict[str, object] = {
             name: array_literal([getattr(file, field) for file in change.old]) for name, field in _OLD_FIELDS.items()
         }
@@ -168,6 +175,14 @@ class PostgresStore(
         if raced:
             return None
         return [TableFile(*row[4:]) for row in answer if row[4] is not None]
+
+    async def _claim(self, taken: ReturningDelete[Any], purpose: str, owner: str) -> list[FileAwaitingDeletion]:
+        """By one statement."""
+        gone = taken.cte("gone")
+        paths = select(gone.c.file_path).distinct()
+        recorded = self._recording(paths, purpose, owner).returning(literal(1)).cte("recorded")
+        async with self._writing_once() as connection:
+            return [FileAwaitingDeletion(*row) for row in await connection.execute(select(gone).add_cte(recorded))]
 
     async def position(self) -> Position:
         async with self._reading() as connection:
