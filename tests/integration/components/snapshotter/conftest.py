@@ -14,10 +14,12 @@ from pyiceberg.table import Table
 from astha.clock import SystemLoopClock
 from astha.events import Commit, Event, Operation
 from astha.subscribers import LakeSettings, Surroundings
-from components.iceberg_updater import IcebergUpdater, UpdaterSettings
+from components.iceberg_updater.settings import UpdaterSettings
+from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.digest import Digest, LiveFile
 from components.lake.iceberg import IcebergTables, Stamp, live_digest, open_catalog
-from components.snapshotter import Snapshotter, SnapshotterSettings
+from components.snapshotter.settings import SnapshotterSettings
+from components.snapshotter.subscriber import Snapshotter
 from registry.contract import MetadataStore
 from registry.models import LakeTable, Row, TableFile, TableMetadata, TableSnapshot
 from tests.doubles.clock import ManualClock
