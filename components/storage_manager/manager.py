@@ -34,13 +34,14 @@ from components.storage_manager.stream import InsertStream
 from components.storage_manager.targets import Target, Targets
 from components.storage_manager.upload import Upload, remove
 from registry.drafts import FileDraft, Registration
-from registry.errors import NotFound, RegistryError, Unavailable
+from registry.errors import NotFound, RegistryError
 
 log = structlog.get_logger(__name__)
 
 Batches: TypeAlias = "pa.RecordBatchReader | Iterable[pa.RecordBatch | pa.Table]"
 Data: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Row] | Batches"
 
+_PACE = 9.0  # while nobody waits, the registry gets at most a tenth of a core
 _SMALL = 256 << 10  # bytes that are checked and split faster than a thread is asked to
 
 
@@ -74,7 +75,7 @@ class StorageManager:
         async with AsyncExitStack() as stack:
             self._registrar = self._shared_registrar
             if self._registrar is None:
-                self._registrar = await stack.enter_async_context(Registrar(self._store, self.clock))
+                self._registrar = await stack.enter_async_context(Registrar(self._store, self.clock, pace=_PACE))
             renewing = asyncio.create_task(self._renew(), name="intents")
             stack.push_async_callback(_end, renewing)
             self._opened = stack.pop_all()
@@ -175,31 +176,32 @@ class StorageManager:
         await upload.write(buffers.drain())
 
     async def _register(self, target: Target, upload: Upload) -> Inserted:
+        if self._registrar is None:
+            raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
         drafts = await upload.finish()
-        inserted = Inserted(target.table.id, target.schema.version, drafts, Outcome())
+        inserted = Inserted(target.table.id, target.schema.version, drafts, Outcome(self._registrar.hurry))
         if not drafts:
             inserted.registered.set_result([])
             return inserted
-        if self._registrar is None:
-            raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
         registration = Registration(table_id=target.table.id, files=drafts, intents_of=self.owner)
         result = await self._registrar.register(registration, sync=False)
         self._pending.follow(inserted, result, lambda error: self._undo(target, drafts, error))
         return inserted
 
     async def _undo(self, target: Target, drafts: Sequence[FileDraft], error: BaseException) -> None:
-        """After a registration that failed, or that nobody knows the outcome of."""
+        """After a registration that failed. It may have happened all the same: an answer gets lost.
+
+        Files whose intents are still ours are not registered; under another owner they never will be.
+        """
         if isinstance(error, NotFound):
             self._targets.forget(target.table.id)
-        uris: Sequence[str] = [draft.file_path for draft in drafts]
-        if isinstance(error, Unavailable) or not isinstance(error, RegistryError):
-            # Whose intents are still ours are not registered; under another owner they never will be.
-            try:
-                uris = await self._store.renew_intents(uris, owner=self.owner, new_owner=f"{self.owner}, given up")
-            except RegistryError as lost:
-                log.warning("files of a failed insert are left to the cleaner", files=len(uris), error=str(lost))
-                return
-        await remove(self._store, self._objects, uris)
+        uris = [draft.file_path for draft in drafts]
+        try:
+            unregistered = await self._store.renew_intents(uris, owner=self.owner, new_owner=f"{self.owner}, given up")
+        except RegistryError as lost:
+            log.warning("files of a failed insert are left to the cleaner", files=len(uris), error=str(lost))
+            return
+        await remove(self._store, self._objects, unregistered)
 
     async def _abandon(self, upload: Upload) -> None:
         """To its end, even if cancelled: then in the background."""

@@ -23,10 +23,12 @@ from astha.events import Event
 from astha.lanes.lane import Lane
 from astha.subscribers import LakeSettings, Subscriber, Surroundings
 from components import iceberg_updater, metadata_orchestrator
-from components.lake.iceberg import open_catalog
+from components.lake.iceberg import IcebergTables, open_catalog
 from components.lake.locations import table_location
 from components.lake.notation import parse_definition
+from components.lake.objects import Objects
 from components.storage_manager import StorageManager
+from components.verifier.verification import Options, Verification
 from deploy.demo.daemon import running, until
 from deploy.demo.stage import Stage
 from registry.contract import ConsistentRead
@@ -49,6 +51,7 @@ class Outcome:
     registry_rows: int
     iceberg_rows: int
     duckdb_rows: int
+    equal: bool
 
     def cells(self) -> dict[str, str]:
         return {
@@ -59,6 +62,7 @@ class Outcome:
             "rows by the registry's statistics": f"{self.registry_rows:,}",
             "rows by Iceberg's metadata": f"{self.iceberg_rows:,}",
             "rows that DuckDB reads": f"{self.duckdb_rows:,}",
+            "registry, Iceberg and storage agree": "yes" if self.equal else "NO",
         }
 
 
@@ -112,7 +116,7 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
         }
         async with running(url, store, components, stage) as lanes:
             inserted = await _act(around, updater, lanes, stage)
-        return await _outcome(around, inserted, lanes[0])
+            return await _outcome(around, inserted, lanes[0])
     finally:
         await store.close()
 
@@ -198,9 +202,22 @@ async def _outcome(around: Surroundings, inserted: int, lane: Lane) -> Outcome:
     assert table is not None  # noqa: S101  (created above)
     snapshots, rows, metadata = await asyncio.to_thread(_seen, around)
     read = await asyncio.to_thread(count_with_duckdb, metadata)
+    equal = await _verify(around)
     return Outcome(
-        inserted, table.file_count, snapshots, lane.counts.refreshes, table.row_count, rows, read
+        inserted, table.file_count, snapshots, lane.counts.refreshes, table.row_count, rows, read, equal
     )  # fmt: skip
+
+
+async def _verify(around: Surroundings) -> bool:
+    """What `astha verify --files --checksums` does."""
+    catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
+    tables = IcebergTables(catalog)
+    try:
+        options = Options(files=True, checksums=True)
+        report = await Verification(around.store, tables, Objects(around.lake), around.clock, options).run()
+    finally:
+        await asyncio.to_thread(tables.close)
+    return report.equal
 
 
 def count_with_duckdb(metadata_location: str) -> int:

@@ -52,7 +52,7 @@ class ParquetEngine:
         rows = sort(table, schema)
         footers: list[pq.FileMetaData] = []
         level = options.compression_level or _LEVELS.get(options.compression)
-        with pq.ParquetWriter(
+        writer = pq.ParquetWriter(
             tally,
             schema.arrow(),
             compression=options.compression if self.compressed else "none",
@@ -60,8 +60,14 @@ class ParquetEngine:
             store_decimal_as_integer=True,  # as Iceberg's specification has small decimals
             sorting_columns=[pq.SortingColumn(*column) for column in sorting_columns(schema)] or None,
             metadata_collector=footers,
-        ) as writer:
+        )
+        try:
             writer.write_table(rows, row_group_size=options.row_group_rows)
+            writer.close()
+        except BaseException:
+            tally.ignore_the_rest()  # a writer closes itself, at the latest when it is collected
+            writer.close()
+            raise
         return WrittenFile(
             tally.size, rows.num_rows, tally.checksum, parquet_statistics(footers[0], rows, leaves(schema))
         )

@@ -22,6 +22,7 @@ from components.lake.iceberg.errors import (
 from components.lake.iceberg.live import (
     PartitionPaths,
     data_files,
+    dated_files,
     live_digest,
     live_files,
     require_format,
@@ -38,7 +39,7 @@ __all__ = [
     # commits
     "Change", "Retention", "Stamp", "TableCommit",
     # what is there
-    "PartitionPaths", "data_files", "live_digest", "live_files", "require_format", "require_supported",
+    "PartitionPaths", "data_files", "dated_files", "live_digest", "live_files", "require_format", "require_supported",
     # errors
     "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "TableProblem", "Unsupported", "explained",
 ]  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pyiceberg.manifest import DataFile, FileFormat, ManifestContent
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
@@ -42,22 +42,31 @@ def require_supported(table: Table) -> None:
 
 def data_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[DataFile]:
     """Live ones, with the statistics that their manifests have. Memory is bounded by one manifest."""
+    return (entry.data_file for entry in _entries(table, snapshot))
+
+
+def live_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[LiveFile]:
+    """As the registry would know them. Unsupported if a file is not Parquet."""
+    return (file for file, _ in dated_files(table, snapshot))
+
+
+def dated_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[tuple[LiveFile, int | None]]:
+    """Each with the snapshot that has added it: a file that was removed and came back has another."""
+    paths = PartitionPaths(table.metadata)
+    for entry in _entries(table, snapshot):
+        file = entry.data_file
+        if file.file_format != FileFormat.PARQUET:
+            raise Unsupported(f"{file.file_path} is {file.file_format.value}: only Parquet can be adopted")
+        yield LiveFile(file.file_path, file.record_count, file.file_size_in_bytes, paths.of(file)), entry.snapshot_id
+
+
+def _entries(table: Table, snapshot: Snapshot | None) -> Iterator[ManifestEntry]:
     snapshot = snapshot or table.metadata.current_snapshot()
     if snapshot is None:
         return
     for manifest in snapshot.manifests(table.io):
         if manifest.content == ManifestContent.DATA and is_live(manifest):
-            for entry in manifest.fetch_manifest_entry(table.io):
-                yield entry.data_file
-
-
-def live_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[LiveFile]:
-    """As the registry would know them. Unsupported if a file is not Parquet."""
-    paths = PartitionPaths(table.metadata)
-    for file in data_files(table, snapshot):
-        if file.file_format != FileFormat.PARQUET:
-            raise Unsupported(f"{file.file_path} is {file.file_format.value}: only Parquet can be adopted")
-        yield LiveFile(file.file_path, file.record_count, file.file_size_in_bytes, paths.of(file))
+            yield from manifest.fetch_manifest_entry(table.io)
 
 
 def live_digest(table: Table, snapshot: Snapshot | None = None) -> Digest:

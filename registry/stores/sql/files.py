@@ -38,13 +38,7 @@ class FileChange(msgspec.Struct, frozen=True):
     intents_of: str | None = None  # whose upload intents the new ones must have
 
     def check(self) -> None:
-        checks.whole("table_id", self.table_id)
-        checks.one_of("operation", self.operation, get_args(FileOperation))
-        checks.optional("operation_id", self.operation_id, checks.name)
-        checks.filled("reason", self.reason)
-        checks.optional("intents_of", self.intents_of, checks.filled)
-        if self.operation == "compaction" and self.operation_id is None:
-            raise Invalid("operation_id", None, "a compaction names its swap")
+        self.check_operation()
         checked(self.new)
         for field in ("file_size", "row_count"):
             total = sum(getattr(draft, field) for draft in self.new)
@@ -57,6 +51,16 @@ class FileChange(msgspec.Struct, frozen=True):
         for file in self.old:
             if file.table_id != self.table_id:
                 raise Invalid("file", file.file_path, f"belongs to table {file.table_id}, not {self.table_id}")
+
+    def check_operation(self) -> None:
+        """All but the files."""
+        checks.whole("table_id", self.table_id)
+        checks.one_of("operation", self.operation, get_args(FileOperation))
+        checks.optional("operation_id", self.operation_id, checks.name)
+        checks.filled("reason", self.reason)
+        checks.optional("intents_of", self.intents_of, checks.filled)
+        if self.operation == "compaction" and self.operation_id is None:
+            raise Invalid("operation_id", None, "a compaction names its swap")
 
     def new_rows(self, now: int) -> list[tuple[object, ...]]:
         return [
@@ -91,10 +95,10 @@ class SqlFiles(SqlTables):
             for part in registrations
         ]
         for change in changes:
-            change.check()
+            change.check_operation()
         joined = _joined(changes)
         for change in joined:
-            change.check()  # no path twice, and sums that statistics can hold
+            change.check()
         async with self._explained(joined):
             added = await self._change_all(joined)
         by_path = {(file.table_id, file.file_path): file for file in added}
@@ -164,12 +168,16 @@ class SqlFiles(SqlTables):
         await self._insert_many(connection, table_files, NEW_COLUMNS, change.new_rows(now))
         await self._count(connection, change, now)
         paths = self._new_paths(change)
-        await connection.execute(
-            delete(files_awaiting_deletion).where(
+        listed = await connection.execute(
+            delete(files_awaiting_deletion)
+            .where(
                 files_awaiting_deletion.c.table_id == change.table_id,
                 files_awaiting_deletion.c.file_path.in_(paths),
             )
+            .returning(files_awaiting_deletion.c.file_path)
         )
+        if change.operation == "rollback":
+            _require_listed(change, set(listed.scalars()))
         query = select_rows(TableFile).where(
             table_files.c.table_id == change.table_id, table_files.c.file_path.in_(paths)
         )
@@ -364,6 +372,16 @@ def _joined(changes: Sequence[FileChange]) -> list[FileChange]:
         msgspec.structs.replace(alike[0], new=[draft for change in alike for draft in change.new])
         for _, alike in sorted(kinds.items(), key=lambda item: item[0])
     ]
+
+
+def _require_listed(change: FileChange, listed: set[str]) -> None:
+    """Who deletes a file takes it off the list first: what is not on it may be gone already."""
+    missing = [draft.file_path for draft in change.new if draft.file_path not in listed]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise Conflict(
+            f"files of table {change.table_id} can't come back, they no longer await deletion: {shown}", missing
+        )
 
 
 def touched_files(table_id: int, paths: Sequence[str]) -> Conflict:

@@ -38,10 +38,12 @@ class SqlConsistentRead:
         with self._store._translating():
             return await _count(self._connection, kind)
 
-    async def rows(self, kind: type[R], *, page: int = PAGE) -> AsyncIterator[list[R]]:
+    async def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
         checks.whole("page", page, 1)
         key = [table_of(kind).c[name] for name in kind.key]
         query: Select[Any] = select_rows(kind).order_by(*key).limit(page)
+        if table_id is not None:
+            query = query.where(table_of(kind).c.table_id == table_id)
         after: tuple[object, ...] | None = None
         while True:
             following = query if after is None else query.where(tuple_(*key) > after)

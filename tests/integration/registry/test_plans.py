@@ -139,3 +139,21 @@ def _uses(plan: str, index: str, sqlite: bool) -> list[str]:
     found = re.findall(r"using (\S+) on .*\n(?:.*Sort.*\n)?.*Index Cond: (.*)", plan)
     found += re.findall(r"Bitmap Index Scan on (\S+) .*\n.*Index Cond: (.*)", plan)
     return [condition for name, condition in found if name.endswith(index)]
+
+
+async def test_files_are_registered_by_index_in_a_table_that_grows_faster_than_it_is_analyzed(
+    store: MetadataStore, url: str
+) -> None:
+    """PostgreSQL takes such a table for a small one; what is no look into an index grows with the table."""
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+    for turn in range(3):
+        await store.add_files(table.id, [file(f"s3://lake/t/{turn}/{n}") for n in range(1_000)])
+    async with _asked(store) as seen:
+        await store.add_files(table.id, [file(f"s3://lake/t/new/{n}") for n in range(1_000)])
+    for statement, parameters in seen:
+        if "table_files" not in statement or statement.startswith("INSERT"):
+            continue
+        plan = _plan(url, statement, parameters)
+        assert not re.search(r"Seq Scan on table_files|SCAN table_files", plan), plan
+        for condition in _uses(plan, "table_files_table_id_file_path", url.startswith("sqlite")):
+            assert "file_path" in condition, plan

@@ -1,0 +1,92 @@
+"""Every call to registry and storage as a point at which something can go wrong, once or from then on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum
+from typing import Any, TypeVar
+
+from components.lake.objects import Objects, StorageError, StorageRefused, StorageUnavailable
+from components.lake.sinks import Sink
+from registry.contract import MetadataStore
+from registry.errors import Unavailable
+from registry.forwarding import ForwardingStore
+
+T = TypeVar("T")
+
+
+class Fault(Enum):
+    CALL_LOST = "the call never arrives"
+    ANSWER_LOST = "it happens, but nobody says so"
+    REFUSED = "storage says no"
+    CANCELLED = "the caller is cancelled just before"
+    CANCELLED_AFTER = "the caller is cancelled just after"
+    DOWN = "nothing answers from here on"
+
+
+class FaultPoints:
+    """Counts calls; at number ``at`` the fault happens. ``names`` says which calls there were."""
+
+    def __init__(self, at: int = -1, fault: Fault | None = None) -> None:
+        self._at = at
+        self._fault = fault
+        self.names: list[str] = []
+        self.victim: asyncio.Task[Any] | None = None
+        self.down = False
+
+    async def reach(self, name: str, call: Callable[[], Awaitable[T]], lost: Callable[[str], Exception]) -> T:
+        here = len(self.names) == self._at
+        self.names.append(name)
+        fault = self._fault if here else None
+        if fault is Fault.DOWN:
+            self.down = True
+        if self.down or fault is Fault.CALL_LOST:
+            raise lost(f"{name}: lost")
+        if fault is Fault.REFUSED:
+            raise StorageRefused(f"{name}: refused")
+        if fault is Fault.CANCELLED and self.victim is not None:
+            self.victim.cancel()
+        answer = await call()
+        if fault is Fault.ANSWER_LOST:
+            raise lost(f"{name}: its answer was lost")
+        if fault is Fault.CANCELLED_AFTER and self.victim is not None:
+            self.victim.cancel()
+        return answer
+
+
+VERBS = (
+    "get_table", "get_table_by_id", "get_table_metadata", "record_intents", "renew_intents", "complete_intents",
+    "register_files", "get_files",
+)  # fmt: skip
+
+
+class FaultyRegistry(ForwardingStore):
+    """The verbs that an insert uses. Others go through."""
+
+    def __init__(self, inner: MetadataStore, points: FaultPoints) -> None:
+        super().__init__(inner)
+        self._points = points
+        for verb in VERBS:
+            setattr(self, verb, self._faulty(verb, getattr(inner, verb)))
+
+    def _faulty(self, name: str, verb: Callable[..., Awaitable[T]]) -> Callable[..., Awaitable[T]]:
+        async def call(*args: Any, **options: Any) -> T:
+            return await self._points.reach(name, lambda: verb(*args, **options), Unavailable)
+
+        return call
+
+
+class FaultyObjects(Objects):
+    def __init__(self, inner: Objects, points: FaultPoints) -> None:
+        self._inner = inner
+        self._points = points
+
+    async def write(self, uri: str, fill: Callable[[Sink], T]) -> T:
+        return await self._points.reach("write", lambda: self._inner.write(uri, fill), StorageUnavailable)
+
+    async def delete_many(self, uris: Iterable[str]) -> None:
+        await self._points.reach("delete_many", lambda: self._inner.delete_many(uris), StorageUnavailable)
+
+
+LOST_ERRORS = (Unavailable, StorageError)
