@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick faults lint format docs demo bench lock clean
+.PHONY: help setup test quick faults matrix lint format docs demo bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -50,6 +50,9 @@ quick: setup ## the quick tests
 
 faults: setup ## the oracle: random writers and faults (SEED=... MINUTES=... to repeat a run or to run longer)
 	SEED="$(SEED)" MINUTES="$(or $(MINUTES),5)" $(RUN) -m pytest -s tests/faults
+
+matrix: setup ## what depends on PostgreSQL, on versions 14 to 18 (VERSIONS="14 18" to choose; fetches them, needs Java)
+	$(RUN) -m tests.matrix $(VERSIONS)
 
 lint: setup ## style, types, direction of imports
 	$(RUN) -m ruff check

@@ -38,7 +38,7 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
         components = load_components(subscriptions, surroundings(settings, store, clock), settings.subscriptions)
         holder = _holder()
         leadership = Leadership(store, settings.lease, holder, clock)
-        source = open_source(url, store, settings.source, clock)
+        source = open_source(url, store, settings.source, settings.change_log, clock)
         daemon = Daemon(store, source, components, leadership, settings.daemon, clock)
     except BaseException:
         await store.close()

@@ -63,14 +63,14 @@ class Leadership:
                     lease = await self._store.take_daemon_lease(self._settings.name, self._holder, self._ttl_ms)
             except (Unavailable, TimeoutError) as error:
                 log.warning("can't ask for leadership", error=repr(error))
-                lease = None
-            if lease is not None:
-                self._accept(lease, asked)
-                log.info("leading", epoch=lease.epoch, holder=self._holder)
-                return
-            if not waited:
-                waited = True
-                log.info("another daemon leads: standing by", lease=self._settings.name)
+            else:
+                if lease is not None:
+                    self._accept(lease, asked)
+                    log.info("leading", epoch=lease.epoch, holder=self._holder)
+                    return
+                if not waited:
+                    waited = True
+                    log.info("another daemon leads: standing by", lease=self._settings.name)
             await self._clock.sleep(self._settings.ttl_s / 5)
 
     async def hold(self) -> None:

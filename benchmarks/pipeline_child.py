@@ -1,17 +1,15 @@
-"""A reader in a process of its own: the daemon with its lanes, or a bare reader without them.
-
-Run by `benchmarks.pipeline` with a JSON object as its argument; answers with JSON lines on stdout.
-"""
+"""A reader in a process of its own: the daemon with its lanes, or a bare reader without them."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
-import resource
 import sys
 import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, TypeAlias
 
 import msgspec
 import structlog
@@ -23,10 +21,14 @@ from astha.leadership import Leadership, LeaseSettings
 from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.postgres.stream import ReplicationStream
+from benchmarks.processes import memory_mb
 from registry.contract import ConsistentRead
 from registry.models import Row, Segment
 from registry.opening import open_store
 from registry.position import Position
+
+Answer: TypeAlias = dict[str, Any]
+Parent: TypeAlias = Connection
 
 TABLES = frozenset({Segment.table})
 
@@ -37,7 +39,7 @@ class Job(msgspec.Struct, kw_only=True):
     slot: str
     lanes: int = 4
     hung: int = 0  # of the lanes
-    expect: int | None = None  # events, then it ends; None: until stdin ends
+    expect: int | None = None  # events, then it ends; None: until it is told to
     bare: bool = False
 
 
@@ -74,15 +76,16 @@ class Draining(Counting):
         self.count += 1
 
 
-def say(**fields: object) -> None:
-    print(json.dumps(fields), flush=True)
+def serve(job: Job, parent: Parent) -> None:
+    """What the process runs. Unless it expects a number of events it says when it is ready, and ends when told to."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    asyncio.run(run_bare(job, parent) if job.bare else run_daemon(job, parent))
 
 
-def peak_kb() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-async def run_daemon(job: Job) -> None:
+async def run_daemon(job: Job, parent: Parent) -> None:
     store = await open_store(job.store_url)
     clock = SystemLoopClock()
     kind = Counting if job.expect is None else Draining
@@ -95,7 +98,7 @@ async def run_daemon(job: Job) -> None:
         DaemonSettings(),
         clock,
     )
-    idle, cpu, started = peak_kb(), time.process_time(), time.perf_counter()
+    (idle_mb, _), cpu = memory_mb(), time.process_time()
     running = asyncio.create_task(daemon.run())
     last = subscribers[-1]
     if job.expect is not None:
@@ -103,24 +106,15 @@ async def run_daemon(job: Job) -> None:
             await asyncio.sleep(0.001)
             if running.done():
                 running.result()
-        say(
-            seconds=time.perf_counter() - started,
-            cpu=time.process_time() - cpu,
-            grown_mb=(peak_kb() - idle) / 1024,
-        )
+        peak_mb = memory_mb()[1]
+        answer: Answer = {"last_at": time.time(), "cpu": time.process_time() - cpu}
+        parent.send({**answer, "peak_mb": peak_mb, "grown_mb": peak_mb - idle_mb})
     else:
         while not all(lane.state == "live" for lane in daemon.lanes):  # noqa: ASYNC110  (looking costs it nothing)
             await asyncio.sleep(0.001)
-        say(ready=True)
-        await until_stdin_ends()
-        healthy = [subscriber for subscriber in subscribers if not subscriber.hung]
-        say(
-            late_us=last.late_us,
-            cpu=time.process_time() - cpu,
-            seconds=time.perf_counter() - started,
-            counts=[subscriber.count for subscriber in healthy],
-            first_at=last.first_at,
-        )
+        parent.send({"ready": True})
+        await told_to_end(parent)
+        parent.send({"late_us": last.late_us, "first_at": last.first_at})
     if job.hung:
         await daemon.leadership.resign()
         os._exit(0)  # all is said, and how long a hung component is waited for is not what is measured
@@ -129,12 +123,11 @@ async def run_daemon(job: Job) -> None:
     await store.close()
 
 
-async def run_bare(job: Job) -> None:
+async def run_bare(job: Job, parent: Parent) -> None:
     """The same decoder, no lanes: what is there to lose."""
     stream = await ReplicationStream.open(job.url, SystemLoopClock())
     await stream.start(job.slot, "astha", Position(0), 1, status_interval_s=5.0, silence_s=60.0)
     reader = Counting()
-    cpu, started = time.process_time(), time.perf_counter()
 
     async def read() -> None:
         async for batch in stream.batches(Decoder({Segment.table: Segment})):
@@ -142,12 +135,12 @@ async def run_bare(job: Job) -> None:
                 await deliver(batch, reader)
 
     reading = asyncio.create_task(read())
-    say(ready=True)
-    await until_stdin_ends()
+    parent.send({"ready": True})
+    await told_to_end(parent)
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     await stream.close()
-    say(late_us=reader.late_us, cpu=time.process_time() - cpu, seconds=time.perf_counter() - started)
+    parent.send({"late_us": reader.late_us})
 
 
 async def deliver(batch: list[Transaction], reader: Counting) -> None:
@@ -156,14 +149,6 @@ async def deliver(batch: list[Transaction], reader: Counting) -> None:
             await reader.on_event(event)
 
 
-async def until_stdin_ends() -> None:
-    await asyncio.to_thread(sys.stdin.read)
-
-
-if __name__ == "__main__":
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-    wanted = msgspec.json.decode(sys.argv[1], type=Job)
-    asyncio.run(run_bare(wanted) if wanted.bare else run_daemon(wanted))
+async def told_to_end(parent: Parent) -> None:
+    with suppress(EOFError):
+        await asyncio.to_thread(parent.recv)

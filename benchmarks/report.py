@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
+from math import isnan
 from statistics import median
 from time import perf_counter
 
@@ -19,7 +20,10 @@ Measure = Callable[["Report"], Coroutine[None, None, None]]
 
 @dataclass(frozen=True)
 class Figure:
-    """``detail`` says what was compared with what, and the absolute numbers behind the ratio."""
+    """``detail`` says what was compared with what, and the absolute numbers behind the ratio.
+
+    What could not be measured is NaN, which reaches no goal.
+    """
 
     name: str
     value: float
@@ -30,8 +34,11 @@ class Figure:
     @property
     def goal(self) -> str:
         if self.at_most is not None:
-            return f"<= {self.at_most:g}"
-        return "" if self.at_least is None else f">= {self.at_least:g}"
+            return f"<= {self.at_most:.3g}"
+        return "" if self.at_least is None else f">= {self.at_least:.3g}"
+
+    def as_json(self) -> float | None:
+        return None if isnan(self.value) else round(self.value, 4)
 
     @property
     def reached(self) -> bool:
@@ -69,7 +76,7 @@ def run(title: str, measure: Measure) -> int:
     report = Report(wanted.quick)
     asyncio.run(measure(report))
     if wanted.json:
-        print(json.dumps({figure.name: round(figure.value, 4) for figure in report.figures}))
+        print(json.dumps({figure.name: figure.as_json() for figure in report.figures}))
     else:
         _print_table(f"{title} ({perf_counter() - report.started:.0f} s)", report.figures)
     return int(wanted.check and not all(figure.reached for figure in report.figures))
@@ -80,9 +87,15 @@ def _print_table(title: str, figures: list[Figure]) -> None:
     for column, justify in (("figure", "left"), ("value", "right"), ("goal", "right"), ("what was compared", "left")):
         table.add_column(column, justify=justify, no_wrap=column != "what was compared")  # type: ignore[arg-type]
     for figure in figures:
-        value = f"{figure.value:.3g}" if figure.value < 1_000 else f"{figure.value:,.0f}"
-        table.add_row(figure.name, value if figure.reached else f"[red]{value}[/]", figure.goal, figure.detail)
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+        value = f"{figure.value:,.0f}" if figure.value >= 1_000 else f"{figure.value:.3g}"
+        if figure.reached:
+            table.add_row(figure.name, value, figure.goal, figure.detail)
+        else:
+            table.add_row(figure.name, f"[red]{value}[/]", f"{figure.goal} [red]missed[/]", figure.detail)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    console.print(table)
+    goals = [figure for figure in figures if figure.goal]
+    console.print(f"{sum(figure.reached for figure in goals)} of {len(goals)} goals reached")
 
 
 def percentile(samples: list[float], share: float) -> float:

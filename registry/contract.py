@@ -285,7 +285,8 @@ class Files(Protocol):
     ) -> list[TableFile]:
         """`old`, as they were read, for `new`. Conflict names the old ones that are gone or changed since.
 
-        A new file whose path awaits deletion (a rollback) is taken off that list. ``intents_of`` as in `add_files`.
+        A new file whose path awaits deletion is taken off that list. A rollback's new files must all be on it: Conflict
+        names those that are not, which somebody may be deleting. ``intents_of`` as in `add_files`.
         """
         ...  # fmt: skip
 
@@ -342,6 +343,16 @@ class Files(Protocol):
         self, *, table_id: int | None = None, removed_before: int | None = None, after: int = 0, limit: int = PAGE
     ) -> list[FileAwaitingDeletion]:
         """By id, after the id ``after``."""
+        ...
+
+    async def claim_files_awaiting_deletion(
+        self, ids: Sequence[int], *, purpose: str, owner: str
+    ) -> list[FileAwaitingDeletion]:
+        """Takes those that are still there off the list, and records upload intents of the owner for their paths.
+
+        From then on no rollback can bring them back, so the owner may delete them. If it dies, whoever cleans stale
+        intents does.
+        """
         ...
 
     async def forget_deleted_files(self, ids: Sequence[int]) -> None:
@@ -401,12 +412,17 @@ class ConsistentRead(Protocol):
     """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""
 
     @property
-    def place(self) -> Place: ...
+    def place(self) -> Place:
+        """Unavailable on a standby server: it can be read from, but does not know which transactions are running."""
+        ...
 
     async def count(self, kind: type[Row]) -> int: ...
 
-    def rows(self, kind: type[R], *, page: int = PAGE) -> AsyncIterator[list[R]]:
-        """All rows of a table in pages by primary key. Memory is bounded by the page."""
+    def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
+        """All rows of a table in pages by primary key. Memory is bounded by the page.
+
+        ``table_id``: only those that belong to this table of the lake.
+        """
         ...
 
 

@@ -91,7 +91,6 @@ class EmbeddedPostgres:
     def __init__(self, directory: Path | None = None, settings: Mapping[str, str | int] | None = None) -> None:
         self.bin = find_binaries()
         self._account = _unprivileged_account()
-        self.bin = find_binaries()
         self._temporary = directory is None
         self.directory = directory or Path(tempfile.mkdtemp(prefix="astha-postgres-"))
         self._settings = {**_SERVER_SETTINGS, **(settings or {})}
@@ -99,7 +98,7 @@ class EmbeddedPostgres:
         self.port = 0
 
     @property
-    def _data(self) -> Path:
+    def data(self) -> Path:
         return self.directory / "data"
 
     @property
@@ -118,11 +117,11 @@ class EmbeddedPostgres:
     def start(self) -> None:
         self._prepare_directory()
         self._reach_binaries()
-        if not (self._data / "PG_VERSION").exists():
+        if not (self.data / "PG_VERSION").exists():
             self._initialise()
         self.port = self.port or _free_port()
         settings = {**self._settings, "port": self.port, "unix_socket_directories": str(self.directory)}
-        command = [str(self.bin / "postgres"), "-D", str(self._data)]
+        command = [str(self.bin / "postgres"), "-D", str(self.data)]
         command += [f"--{name}={value}" for name, value in settings.items()]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603
@@ -162,6 +161,12 @@ class EmbeddedPostgres:
         while any(_alive(pid) for pid in backends) and time.monotonic() < deadline:
             time.sleep(0.005)
 
+    def hand_over(self, tree: Path) -> None:
+        """Files and directories, to the user that the server runs as."""
+        if self._account is not None:
+            for path in (tree, *tree.rglob("*")):
+                os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
+
     def __enter__(self) -> EmbeddedPostgres:
         try:
             self.start()
@@ -191,16 +196,15 @@ class EmbeddedPostgres:
             libraries = install.parent.with_name(f"{install.parent.name}.libs")
             if libraries.is_dir():
                 shutil.copytree(libraries, copy / libraries.name, symlinks=True)
-            for path in (copy, *copy.rglob("*")):
-                os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
+            self.hand_over(copy)
         self.bin = copy / install.parent.name / install.name / self.bin.name
 
     def _initialise(self) -> None:
-        command = [str(self.bin / "initdb"), "-D", str(self._data), "-U", "postgres", "-A", "trust"]
+        command = [str(self.bin / "initdb"), "-D", str(self.data), "-U", "postgres", "-A", "trust"]
         command += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, **self._run_as())  # noqa: S603
         if done.returncode != 0:
-            raise Unavailable(f"initdb in {self._data} failed: {done.stderr.strip()[-500:]}")
+            raise Unavailable(f"initdb in {self.data} failed: {done.stderr.strip()[-500:]}")
 
     def _run_as(self) -> dict[str, Any]:
         environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
@@ -211,7 +215,7 @@ class EmbeddedPostgres:
 
     def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
         # The postmaster writes its state as the eighth line of its pid file: no polling of connections needed.
-        pid_file = self._data / "postmaster.pid"
+        pid_file = self.data / "postmaster.pid"
         deadline = time.monotonic() + _STARTUP_LIMIT_S
         while time.monotonic() < deadline:
             if process.poll() is not None:

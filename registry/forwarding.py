@@ -279,6 +279,11 @@ class ForwardingStore(MetadataStore):
             table_id=table_id, removed_before=removed_before, after=after, limit=limit
         )
 
+    async def claim_files_awaiting_deletion(
+        self, ids: Sequence[int], *, purpose: str, owner: str
+    ) -> list[FileAwaitingDeletion]:
+        return await self.inner.claim_files_awaiting_deletion(ids, purpose=purpose, owner=owner)
+
     async def forget_deleted_files(self, ids: Sequence[int]) -> None:
         await self.inner.forget_deleted_files(ids)
 

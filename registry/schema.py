@@ -347,7 +347,6 @@ table_snapshots = _table(
     _text("reason", null=True),
     _big("created_at"),
     _big("updated_at"),
-    UniqueConstraint("table_id", "snapshot_id"),
     Index(None, "table_id", "id"),
     _one_of("trigger", "manual", "time", "size", "query"),
     _one_of("status", "requested", "created", "failed", "expired"),

@@ -52,7 +52,7 @@ def time_text(epoch_ms: int) -> str:
 
 
 @contextmanager
-def table_progress(*, quiet: bool = False) -> Iterator[Report]:
+def table_progress(*, quiet: bool = False, unit: str = "rows") -> Iterator[Report]:
     """How far each table is: bars on a terminal, else a line now and then (none at all if ``quiet``)."""
     console = Console(stderr=True)
     if console.is_terminal:
@@ -65,7 +65,7 @@ def table_progress(*, quiet: bool = False) -> Iterator[Report]:
         ) as bars:
             yield _Bars(bars)
     else:
-        yield _silent if quiet else _Lines()
+        yield _silent if quiet else _Lines(unit)
 
 
 class _Bars:
@@ -83,7 +83,8 @@ class _Bars:
 class _Lines:
     """One line for a table that is done, and one every few seconds for a long one."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
         self._spoken = monotonic()
 
     def __call__(self, table: str, done: int, total: int) -> None:
@@ -92,7 +93,7 @@ class _Lines:
             return
         if total:
             self._spoken = now
-            click.echo(f"{table}: {done:,} of {total:,} rows", err=True)
+            click.echo(f"{table}: {done:,} of {total:,} {self._unit}", err=True)
 
 
 def _silent(_table: str, _done: int, _total: int) -> None:

@@ -64,6 +64,7 @@ class Lane:
         self._not_enough: str | None = self.reason  # why what waits here is of no use: a refresh has to begin (again)
         self._anew = False  # another history has begun, where it starts is not known yet
         self._cramped = False  # the refresh under way lost what came meanwhile, for want of room
+        self._moved = 0.0  # when the delivery under way began, or what waits for it came
         self._run_events = 1  # handed over together; grows while the component is quick
         self._wake = asyncio.Event()
         self._worker = Worker(name, policy, self._clock)
@@ -78,6 +79,8 @@ class Lane:
         seen, self._seen = self._seen, max(self._seen, run.position)
         if self._not_enough is not None:
             return  # the snapshot of a later refresh will contain it
+        if not self.queue:
+            self._moved = self._clock.monotonic()
         plain = self.contained is None and not run.untold and run.first.position > seen
         if (plain and self.queue.put(run)) or all(self._accept(transaction, seen) for transaction in run.transactions):
             self._wake.set()
@@ -162,6 +165,11 @@ class Lane:
             self._leave(LaneState.RECOVERING, "resumed by an operator")
 
     @property
+    def stuck_s(self) -> float:
+        """How long the same delivery has been tried; 0 if nothing waits, or if the component is not live anyway."""
+        return self._clock.monotonic() - self._moved if self.queue and self.state is LaneState.LIVE else 0.0
+
+    @property
     def owes_refresh(self) -> bool:
         return self.state is not LaneState.LIVE
 
@@ -242,7 +250,7 @@ class Lane:
         queue, delivery = self.queue, self._delivery
         while queue and self.wanted():
             run = delivery.take(queue, self._run_events)
-            began = self._clock.monotonic()
+            began = self._moved = self._clock.monotonic()
             await delivery.deliver(run)
             if self._worker.interrupted:
                 self.returned(None)

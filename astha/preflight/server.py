@@ -184,8 +184,9 @@ async def slot(target: Target) -> Finding:
     if found.lost:
         return problem(
             "slot",
-            f"{name} was invalidated: the server no longer has the WAL it needs",
-            "start the daemon: it makes a new slot and refreshes everybody; a larger max_slot_wal_keep_size keeps more",
+            f"{name} was invalidated: {found.loss}",
+            "start the daemon: it makes a new slot and refreshes everybody; max_slot_wal_keep_size and, from "
+            "PostgreSQL 18 on, idle_replication_slot_timeout say what the server keeps",
         )
     use = "in use by a daemon" if found.active else "not in use"
     return ok("slot", f"{name} is {use}, wal_status {found.wal_status}, {found.retained_bytes:,} bytes retained")

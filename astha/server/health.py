@@ -1,8 +1,8 @@
 """Alive and ready, and why not.
 
 *Alive* means that the event loop turns; a daemon that stands by is alive. *Ready* means that changes reach every
-component: this daemon leads, the source is heard from, and all components are live. A daemon that stands by is not
-ready, so that whoever asks for the one at work finds it.
+component: this daemon leads, the source is heard from, all components are live, and none of them is stuck. A daemon
+that stands by is not ready, so that whoever asks for the one at work finds it.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ def readiness(daemon: Daemon, stall_after_s: float) -> Readiness:
             f"component {lane.name} is {lane.state}" + (f": {lane.reason}" if lane.reason else "")
             for lane in daemon.lanes
             if lane.state is not LaneState.LIVE
+        ]
+        reasons += [
+            f"component {lane.name} makes no progress: the same delivery has been tried for {lane.stuck_s:.0f} s"
+            for lane in daemon.lanes
+            if lane.stuck_s > stall_after_s
         ]
     return Readiness(not reasons, role(daemon), reasons)
 

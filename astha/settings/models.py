@@ -18,6 +18,7 @@ from astha.errors import ConfigError
 from astha.leadership import LeaseSettings
 from astha.sources.opening import conninfo_of
 from astha.sources.postgres.source import PostgresSourceSettings
+from astha.sources.sqlite import TailSettings
 from astha.subscribers.surroundings import LakeSettings
 from registry.engines import StoreSettings, parse_url, shown
 from registry.errors import Invalid
@@ -97,7 +98,9 @@ class ServerSettings(_Group):
     )
     token_file: Path | None = Field(None, description="A file that holds the token instead.")
     stall_after_s: float = Field(
-        20.0, gt=0, description="Not ready if the source has not been heard from for so long, keepalives included."
+        20.0,
+        gt=0,
+        description="Not ready if the source is silent, or one and the same delivery tried, for so long.",
     )
     tail_buffer_events: int = Field(10_000, gt=0, description="What may wait for one slow reader of `astha tail`.")
 
@@ -157,6 +160,7 @@ class Settings(BaseSettings):
     subscriptions: Path = Field(Path("subscriptions.yaml"), description="The file that says who gets what.")
     registry: RegistrySettings = RegistrySettings()
     source: PostgresSourceSettings = PostgresSourceSettings()
+    change_log: TailSettings = TailSettings()
     lease: LeaseSettings = LeaseSettings()
     daemon: DaemonSettings = DaemonSettings()
     server: ServerSettings = ServerSettings()

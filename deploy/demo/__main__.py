@@ -13,7 +13,7 @@ from types import FrameType
 import psycopg
 from sqlalchemy import make_url
 
-from deploy.demo import daemon, registry
+from deploy.demo import daemon, lake, registry
 from deploy.demo.stage import Stage
 from registry.embedded import EmbeddedPostgres
 from registry.errors import RegistryError, Unavailable
@@ -51,20 +51,24 @@ def play(segments: int, stage: Stage) -> None:
         for name, url in urls.items():
             outcomes[name] = asyncio.run(registry.show(name, url, segments, stage))
         stage.show_cells("What the registry did", {name: outcome.cells() for name, outcome in outcomes.items()})
-        backend, url = _second_database(urls, directory)
+        backend, url = _another_database(urls, directory, "daemon")
         stage.say(f"the daemon, on {backend}: three components, four writers")
         delivered = asyncio.run(daemon.show(url, stage))
         stage.show_cells("What the daemon did", {outcome.name: outcome.cells() for outcome in delivered})
+        backend, url = _another_database(urls, directory, "lake")
+        stage.say(f"the lake, with its registry on {backend}: four writers, Iceberg, and another engine that reads")
+        kept = asyncio.run(lake.show(url, Path(directory) / "warehouse", stage))
+        stage.show_cells("What became of the rows", {lake.TABLE: kept.cells()})
     stage.say(f"All of it is removed again; {monotonic() - started:.0f} s in all.")
 
 
-def _second_database(urls: dict[str, str], directory: str) -> tuple[str, str]:
-    """An empty registry for the daemon: on PostgreSQL, with real logical replication, if there is one."""
+def _another_database(urls: dict[str, str], directory: str, name: str) -> tuple[str, str]:
+    """An empty registry: on PostgreSQL, with real logical replication, if there is one."""
     if "PostgreSQL" not in urls:
-        return "SQLite", f"sqlite:///{Path(directory) / 'daemon.db'}"
+        return "SQLite", f"sqlite:///{Path(directory) / name}.db"
     with psycopg.connect(urls["PostgreSQL"], autocommit=True) as connection:
-        connection.execute("CREATE DATABASE daemon")
-    return "PostgreSQL", str(make_url(urls["PostgreSQL"]).set(database="daemon"))
+        connection.execute(f"CREATE DATABASE {name}")
+    return "PostgreSQL", str(make_url(urls["PostgreSQL"]).set(database=name))
 
 
 def _positive(text: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -16,6 +16,8 @@ from astha.lanes.lane import Lane
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.opening import open_source
 from astha.sources.postgres.source import PostgresSourceSettings
+from astha.sources.sqlite import TailSettings
+from astha.subscribers import Subscriber
 from astha.subscribers.policy import LanePolicy
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from deploy.demo.stage import Stage
@@ -61,7 +63,7 @@ async def show(url: str, stage: Stage) -> list[Outcome]:
     }
     store = await open_store(url)
     try:
-        async with _running(url, store, components, stage) as lanes:
+        async with running(url, store, components, stage) as lanes:
             await _act(store, components, lanes, stage)
             return [await _outcome(store, lane, components[lane.name]) for lane in lanes]
     finally:
@@ -73,7 +75,7 @@ async def _act(
 ) -> None:
     fragile, lane = components["fragile"], next(lane for lane in lanes if lane.name == "fragile")
     assert isinstance(fragile, FaultySubscriber)  # noqa: S101  (made so above)
-    await _until(lambda: all(lane.state == "live" for lane in lanes))
+    await until(lambda: all(lane.state == "live" for lane in lanes))
     tables = [await store.create_table("demo", f"t{number}", f"/lake/t{number}", _TABLE) for number in range(WRITERS)]
     with stage.working("commits of four writers", WRITERS * COMMITS) as advance:
 
@@ -83,27 +85,28 @@ async def _act(
                 advance(1)
 
         writing = asyncio.gather(*(write(table.id) for table in tables))
-        await _until(lambda: len(fragile.events) > WRITERS * COMMITS * FILES // 4)
+        await until(lambda: len(fragile.events) > WRITERS * COMMITS * FILES // 4)
         fragile.misbehave(Fault.FAIL)
-        await _until(lambda: lane.state == "broken")
+        await until(lambda: lane.state == "broken")
         stage.say(f"fragile is broken: {lane.reason}")
         stage.say("the others go on; the database keeps nothing on its account")
         await writing
-    await _until(lambda: len(components["files"].rows["table_files"]) == WRITERS * COMMITS * FILES)
+    await until(lambda: len(components["files"].rows["table_files"]) == WRITERS * COMMITS * FILES)
     stage.say("everything is delivered to the others; now fragile is mended")
     fragile.behave()
-    await _until(lambda: lane.state == "live" and len(fragile.rows["table_files"]) == WRITERS * COMMITS * FILES)
+    await until(lambda: lane.state == "live" and len(fragile.rows["table_files"]) == WRITERS * COMMITS * FILES)
     stage.say("fragile has read the registry and is live again")
 
 
 @asynccontextmanager
-async def _running(
-    url: str, store: MetadataStore, components: dict[str, RecordingSubscriber], stage: Stage
+async def running(
+    url: str, store: MetadataStore, components: Mapping[str, Subscriber], stage: Stage
 ) -> AsyncIterator[list[Lane]]:
+    """A daemon with these components; their lanes, in the same order."""
     clock = SystemLoopClock()
     daemon = Daemon(
         store,
-        open_source(url, store, PostgresSourceSettings(), clock),
+        open_source(url, store, PostgresSourceSettings(), TailSettings(), clock),
         [Component(name, subscriber, _IMPATIENT) for name, subscriber in components.items()],
         Leadership(store, LeaseSettings(), "demo", clock),
         DaemonSettings(),
@@ -139,7 +142,7 @@ async def _registry_rows(store: MetadataStore, subscriber: RecordingSubscriber) 
         }
 
 
-async def _until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  (a spectator: nothing here tells it)
             await asyncio.sleep(0.01)

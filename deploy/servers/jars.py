@@ -64,7 +64,7 @@ def fetch(name: str, *jars: Jar) -> Path:
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target.with_suffix(".lock")):
+    with alone(target.with_suffix(".lock")):
         if not target.exists():
             print(f"fetching {name}: {', '.join(str(jar) for jar in jars)}", file=sys.stderr, flush=True)
             _download(jars, target)
@@ -75,9 +75,11 @@ def fetch(name: str, *jars: Jar) -> Path:
 def _download(jars: tuple[Jar, ...], target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         description = Path(scratch) / "ivy.xml"
+        # The resolver notes what it has found in its cache, by the module's name: one that is ours alone.
         description.write_text(
             '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
-            '<info organisation="astha" module="servers"/><configurations><conf name="default"/></configurations>'
+            f'<info organisation="astha" module="{target.name}"/>'
+            '<configurations><conf name="default"/></configurations>'
             f"<dependencies>{''.join(jar.dependency() for jar in jars)}</dependencies></ivy-module>"
         )
         library = Path(scratch) / "library"
@@ -100,7 +102,7 @@ def _resolver() -> Path:
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
+def alone(path: Path) -> Iterator[None]:
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from registry.contract import MetadataStore
 from registry.errors import Conflict
 from registry.models import UploadIntent
@@ -149,12 +151,55 @@ async def test_files_awaiting_deletion_are_listed_and_forgotten(store: MetadataS
     assert await store.list_files_awaiting_deletion(table_id=one.id) == rows[1:3]  # the list outlives the table
 
 
+async def test_what_is_claimed_for_deletion_can_not_come_back(store: MetadataStore, clock: ManualClock) -> None:
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+    files = await store.add_files(table.id, [file(name) for name in "abc"])
+    await store.remove_files(table.id, files, reason="old")
+    rows = await store.list_files_awaiting_deletion()
+    taken = await store.claim_files_awaiting_deletion([rows[1].id, rows[0].id, 10**9], purpose="deletion", owner="c")
+    assert taken == rows[:2]
+    assert await store.list_files_awaiting_deletion() == rows[2:]
+    assert [(intent.path, intent.purpose, intent.owner) for intent in await store.list_stale_intents(0)] == [
+        ("a", "deletion", "c"), ("b", "deletion", "c"),
+    ]  # fmt: skip
+    assert await store.claim_files_awaiting_deletion([rows[0].id], purpose="deletion", owner="d") == []
+    async with unchanged(store):
+        with pytest.raises(Conflict, match="no longer await deletion: b") as refusal:
+            await store.swap_files(table.id, [], [file("b"), file("c")], operation="rollback", operation_id="r")
+        assert refusal.value.names == ("b",)
+    await store.swap_files(table.id, [], [file("c")], operation="rollback", operation_id="r")
+    assert await store.list_files_awaiting_deletion() == []
+
+
+async def test_rolled_back_or_claimed_never_both(store: MetadataStore, other: MetadataStore) -> None:
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+
+    async def roll_back(path: str) -> str | None:
+        try:
+            await store.swap_files(table.id, [], [file(path)], operation="rollback", operation_id="r")
+        except Conflict:
+            return None
+        return path
+
+    for turn in range(10):
+        paths = [f"{turn}-{number}" for number in range(8)]
+        await store.remove_files(table.id, await store.add_files(table.id, [file(path) for path in paths]), reason="x")
+        listed = [row.id for row in await store.list_files_awaiting_deletion()]
+        claiming = asyncio.create_task(other.claim_files_awaiting_deletion(listed, purpose="deletion", owner="c"))
+        back = await asyncio.gather(*(roll_back(path) for path in paths))
+        taken = {row.file_path for row in await claiming}
+        assert taken | {path for path in back if path} == set(paths)
+        assert taken.isdisjoint(back)
+        await store.forget_deleted_files(listed)
+
+
 async def test_empty_calls_do_nothing(store: MetadataStore) -> None:
     await store.record_intents(["a"], purpose="insert", owner="w")
     async with unchanged(store):
         await store.record_intents([], purpose="insert", owner="w")
         await store.complete_intents([])
         assert await store.renew_intents([], owner="w") == []
+        assert await store.claim_files_awaiting_deletion([], purpose="deletion", owner="c") == []
         await store.forget_deleted_files([])
 
 
@@ -180,3 +225,4 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
             await refused(store.list_files_awaiting_deletion(after=number), "after", number)
             await refused(store.list_files_awaiting_deletion(limit=number), "limit", number)
             await refused(store.forget_deleted_files([1, number]), "id", number)
+            await refused(store.claim_files_awaiting_deletion([1, number], purpose="p", owner="c"), "id", number)

@@ -57,6 +57,10 @@ class PostgresProxy:
         user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
         return urlunsplit(parts._replace(netloc=f"{user}127.0.0.1:{self.port}"))
 
+    def lead_to(self, host: str, port: int) -> None:
+        """New connections reach another server, as when a virtual address moves."""
+        self._target = (host, port)
+
     # -- faults ------------------------------------------------------------------------------------------
 
     def cut(self) -> None:

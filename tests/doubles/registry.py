@@ -119,8 +119,10 @@ class _Snapshot:
     async def count(self, kind: type[Row]) -> int:
         return len(self._rows[kind])
 
-    async def rows(self, kind: type[R], *, page: int = 1_000) -> AsyncIterator[list[R]]:
+    async def rows(self, kind: type[R], *, page: int = 1_000, table_id: int | None = None) -> AsyncIterator[list[R]]:
         rows = cast("list[R]", self._rows[kind])
+        if table_id is not None:
+            rows = [row for row in rows if getattr(row, "table_id", None) == table_id]
         for start in range(0, len(rows), page):
             yield rows[start : start + page]
 

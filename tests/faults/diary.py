@@ -8,6 +8,7 @@ back, pairs of rows that are always written together must always agree.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import sqlite3
@@ -67,8 +68,9 @@ class Mood:
 
 class Diary:
     def __init__(self, path: Path, tables: frozenset[str], mood: Mood, *, whole: bool) -> None:
+        _make_tables(path)
         self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
-        self._database.executescript(f"PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; {_SCHEMA}")
+        self._database.execute("PRAGMA synchronous = OFF")
         self._tables = tables
         self._mood = mood
         self._latest = (0, -1)  # call, in this process
@@ -185,6 +187,19 @@ class Diary:
         self._database.execute("INSERT INTO violations VALUES (?)", (f"process {os.getpid()}: {what}",))
 
 
+def _make_tables(path: Path) -> None:
+    """Before the file has its name: whoever finds one, reader or second writer, finds it whole."""
+    if path.exists():
+        return
+    nameless = path.with_name(f"{path.name}.{os.getpid()}")
+    database = sqlite3.connect(nameless, isolation_level=None)
+    database.executescript(f"PRAGMA journal_mode = WAL; {_SCHEMA}")
+    database.close()
+    with contextlib.suppress(FileExistsError):  # another process was quicker
+        path.hardlink_to(nameless)
+    nameless.unlink()
+
+
 class Reading:
     """A diary, read by the test while its writer lives or is dead."""
 
@@ -192,7 +207,7 @@ class Reading:
         self._path = path
 
     def ask(self, query: str) -> list[tuple[str, ...]]:
-        database = sqlite3.connect(self._path, timeout=30)
+        database = sqlite3.connect(f"{self._path.as_uri()}?mode=rw", timeout=30, uri=True)  # makes none
         try:
             return database.execute(query).fetchall()
         finally:

@@ -30,10 +30,18 @@ class SlotStatus(msgspec.Struct, frozen=True):
     wal_status: str | None
     safe_wal_size: int | None
     server: Position
+    invalidation_reason: str | None  # from PostgreSQL 17 on
 
     @property
     def lost(self) -> bool:
         return self.wal_status == "lost"
+
+    @property
+    def loss(self) -> str:
+        """Why, for a person."""
+        if self.invalidation_reason in (None, "wal_removed"):
+            return "the server no longer has the WAL it needs"
+        return f"the server's reason is {self.invalidation_reason}"
 
 
 @asynccontextmanager
@@ -58,13 +66,20 @@ async def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
             """
             SELECT plugin, database, active, (coalesce(confirmed_flush_lsn, '0/0') - '0/0'::pg_lsn)::bigint,
                    coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint, wal_status, safe_wal_size,
-                   (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint
-            FROM pg_replication_slots WHERE slot_name = %s
+                   (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint, to_jsonb(s) ->> 'invalidation_reason'
+            FROM pg_replication_slots s WHERE slot_name = %s
             """,
             [slot],
         )
     ).fetchone()
     return None if row is None else SlotStatus(*row)  # type: ignore[arg-type]
+
+
+async def require_primary(connection: Connection) -> None:
+    """SourceLost at a standby: promoted or replaced by the primary, it will do. Until then its slots are not ours."""
+    (standby,) = await (await connection.execute("SELECT pg_is_in_recovery()")).fetchone() or (True,)
+    if standby:
+        raise SourceLost("the server is a standby: waiting until it is promoted or the address leads to a primary")
 
 
 async def require_publication(connection: Connection, publication: str, tables: Sequence[str]) -> None:
@@ -83,8 +98,8 @@ async def require_publication(connection: Connection, publication: str, tables: 
         )
 
 
-async def prepare_slot(connection: Connection, slot: str) -> Position:
-    """Where the existing slot stands. SourceReset if there is none, or none that can be used: see `create_slot`."""
+async def prepare_slot(connection: Connection, slot: str) -> SlotStatus:
+    """The existing slot. SourceReset if there is none, or none that can be used: see `create_slot`."""
     status = await slot_status(connection, slot)
     if status is None:
         raise SourceReset(f"slot {slot} does not exist")
@@ -95,8 +110,8 @@ async def prepare_slot(connection: Connection, slot: str) -> Position:
             f"{database}: choose another slot name, or drop it with `SELECT pg_drop_replication_slot('{slot}')`"
         )
     if status.lost:
-        raise SourceReset(f"slot {slot} was invalidated: the server no longer has the WAL it needs")
-    return status.confirmed
+        raise SourceReset(f"slot {slot} was invalidated: {status.loss}")
+    return status
 
 
 async def create_slot(connection: Connection, slot: str) -> Position:

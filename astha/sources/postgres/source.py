@@ -21,6 +21,7 @@ from astha.sources.postgres.slot import (
     free_slot,
     prepare_slot,
     protocol_version,
+    require_primary,
     require_publication,
     slot_status,
 )
@@ -164,12 +165,16 @@ class PostgresSource:
     ) -> tuple[Gap | None, Position]:
         settings = self._settings
         async with connected(self._conninfo) as connection:
+            await require_primary(connection)
             await require_publication(connection, settings.publication, sorted(tables))
             gap = await self._compare_identity()
             if evict and await free_slot(connection, settings.slot):
                 log.warning("ended a connection that was reading our slot", slot=settings.slot)
             try:
-                start = await prepare_slot(connection, settings.slot)
+                status = await prepare_slot(connection, settings.slot)
+                start = status.confirmed
+                if status.server < self._received:
+                    gap = gap or Gap(f"the server is at {status.server}, we were at {self._received}: it was set back")
             except SourceReset as reset:
                 start = await create_slot(connection, settings.slot)
                 gap = gap or Gap(str(reset))

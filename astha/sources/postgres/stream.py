@@ -18,6 +18,7 @@ from astha.errors import SlotInUse, SourceLost, SourceReset
 from astha.events import Transaction
 from astha.sources.contract import Progress
 from astha.sources.postgres.decode import POSTGRES_EPOCH_US, Decoder
+from astha.sources.postgres.slot import require_primary
 from registry.clock import Clock
 from registry.position import Position
 
@@ -66,7 +67,11 @@ class ReplicationStream:
         return cls(connection, clock, Position(0))
 
     async def identify(self) -> tuple[str, int]:
-        """The server's system identifier and timeline."""
+        """The primary's system identifier and timeline. SourceLost at a standby.
+
+        In this order: a standby that is promoted in between would still have answered with its old timeline.
+        """
+        await require_primary(self._connection)
         row = await (await self._connection.execute("IDENTIFY_SYSTEM")).fetchone()
         assert row is not None  # noqa: S101  (the command always answers)
         return str(row[0]), int(str(row[1]))

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
-import msgspec
+from pydantic import BaseModel, ConfigDict, Field
 
 from astha.sources.contract import Batch, Gap, Progress, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
@@ -27,11 +27,15 @@ _START = Position(0)
 _PAUSE_S = 0.5
 
 
-class TailSettings(msgspec.Struct, frozen=True, kw_only=True):
-    name: str = "change_log"  # under which the file's identity is recorded in the registry
-    trim_every_s: float = 0.5  # acknowledged rows stay in the log about so long
-    inotify: bool = True
-    pace: Pace = Pace()
+_NAME = "change_log"
+"""Under which the file's identity is recorded in the registry."""
+
+
+class TailSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    trim_every_s: float = Field(0.5, gt=0, description="Acknowledged rows stay in the change log about so long.")
+    inotify: bool = Field(True, description="Whether the file system wakes the tail; off for one that can't.")
 
 
 class SqliteSource:
@@ -54,6 +58,7 @@ class SqliteSource:
         identity: str | None = None,
         limits: TransactionLimits | None = None,
         settings: TailSettings | None = None,
+        pace: Pace | None = None,
     ) -> None:
         self._path = sqlite_path(parse_url(url))
         self._store = store
@@ -61,6 +66,7 @@ class SqliteSource:
         self._expected = identity
         self._limits = limits or TransactionLimits()
         self._settings = settings or TailSettings()
+        self._pace = pace
         self._trimmer = Trimmer(self._path, acknowledged)
         self._trim_due = asyncio.Event()
         self._tail: Tail | None = None
@@ -80,8 +86,7 @@ class SqliteSource:
             await self._remember(self._store)
         expected = self.identity or self._expected
         reader = LogReader(self._path, tables, self._limits, self._acknowledged, expected)
-        settings = self._settings
-        tail = self._tail = Tail(reader, Watch(self._path, settings.pace, inotify=settings.inotify))
+        tail = self._tail = Tail(reader, Watch(self._path, self._pace, inotify=self._settings.inotify))
         self._trim_due.set()  # what an earlier run left behind
         started = False
         trimming = asyncio.create_task(self._trim(), name="change log trimming")
@@ -155,7 +160,7 @@ class SqliteSource:
         """Where an earlier run left off, from what it left behind."""
         while True:
             try:
-                recorded = await store.get_source_identity(self._settings.name)
+                recorded = await store.get_source_identity(_NAME)
                 start = await asyncio.to_thread(oldest, self._path)
             except (RegistryError, sqlite3.Error, OSError) as error:
                 log.warning("the registry can't be read, trying again: %s", error)
@@ -170,7 +175,7 @@ class SqliteSource:
         """After a Gap has been taken note of: had we died before, the next start would find it again."""
         while self._store is not None and self.identity is not None:
             try:
-                await self._store.record_source_identity(self._settings.name, self.identity)
+                await self._store.record_source_identity(_NAME, self.identity)
                 return
             except RegistryError as error:
                 log.warning("the file's identity could not be recorded, trying again: %s", error)

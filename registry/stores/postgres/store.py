@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
 import psycopg
@@ -17,17 +17,19 @@ from sqlalchemy import (
     cast,
     column,
     func,
+    literal,
     select,
 )
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.types import TypeEngine
 
 from registry.documents import Document
 from registry.drafts import Fence, FileDraft, SegmentDraft
 from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
-from registry.models import OWN, PUBLISHED, TableFile
+from registry.models import OWN, PUBLISHED, FileAwaitingDeletion, TableFile
 from registry.position import Position, XidPlace
 from registry.schema import DocumentType, Flag
 from registry.stores.postgres.arrays import array_literal
@@ -60,6 +62,9 @@ _OLD_FIELDS = {
     "old_modified": "modified_at",
 }
 _NEW_FIELDS = ("file_name", *(name for name in FileDraft.__struct_fields__))
+
+_FEW = 32
+"""Files for which a plan of their own, some 2 ms, costs more than it can save."""
 
 
 class PostgresStore(
@@ -133,7 +138,12 @@ class PostgresStore(
         return await super()._apply(connection, change) if added is None else added
 
     async def _change_in_one(self, connection: AsyncConnection, change: FileChange) -> list[TableFile] | None:
-        """By one statement; None, and nothing done, if somebody else was at these files just now."""
+        """By one statement; None, and nothing done, if somebody else was at these files just now.
+
+        A rollback has to see what it took off the list before it is over: more than a statement can say.
+        """
+        if change.operation == "rollback":
+            return None
         values: dict[str, object] = {
             name: array_literal([getattr(file, field) for file in change.old]) for name, field in _OLD_FIELDS.items()
         }
@@ -152,7 +162,9 @@ class PostgresStore(
             "intents_of": change.intents_of,
             "now": self._clock.now_ms(),
         }
-        answer = (await connection.execute(CHANGE_FILES, values)).all()
+        many = len(change.old) + len(change.new) > _FEW
+        async with _planned_anew(connection) if many else nullcontext():
+            answer = (await connection.execute(CHANGE_FILES, values)).all()
         held, refused, raced, lost = answer[0][:4]
         if not held:
             raise NotFound(f"table {change.table_id} does not exist")
@@ -164,6 +176,14 @@ class PostgresStore(
             return None
         return [TableFile(*row[4:]) for row in answer if row[4] is not None]
 
+    async def _claim(self, taken: ReturningDelete[Any], purpose: str, owner: str) -> list[FileAwaitingDeletion]:
+        """By one statement."""
+        gone = taken.cte("gone")
+        paths = select(gone.c.file_path).distinct()
+        recorded = self._recording(paths, purpose, owner).returning(literal(1)).cte("recorded")
+        async with self._writing_once() as connection:
+            return [FileAwaitingDeletion(*row) for row in await connection.execute(select(gone).add_cte(recorded))]
+
     async def position(self) -> Position:
         async with self._reading() as connection:
             lsn = await connection.exec_driver_sql("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
@@ -173,8 +193,10 @@ class PostgresStore(
     async def consistent_read(self) -> AsyncIterator[SqlConsistentRead]:
         async with self._reading() as connection:
             await connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            place = await connection.exec_driver_sql("SELECT pg_current_snapshot()::text")
-            yield SqlConsistentRead(self, connection, XidPlace.parse(place.scalar_one()))
+            # A standby lists no running transactions in it: everything would seem to be contained.
+            query = "SELECT pg_current_snapshot()::text WHERE NOT pg_is_in_recovery()"
+            place = (await connection.exec_driver_sql(query)).scalar_one_or_none()
+            yield SqlConsistentRead(self, connection, None if place is None else XidPlace.parse(place))
 
     async def _before_load(self, connection: AsyncConnection) -> None:
         tables = ", ".join(kind.table for kind in (*PUBLISHED, *OWN))
@@ -207,6 +229,19 @@ class PostgresStore(
                 return SchemaMismatch(f"{self.url}: {cause.diag.message_primary}: run `astha registry migrate`")
             case _:
                 return Unavailable(f"{self.url}: {detail}")
+
+
+@asynccontextmanager
+async def _planned_anew(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Statements in the block are planned for their own parameters and for the tables as they are now. Prepared ones
+    keep a plan that may have been made for an empty table, and what is right for that is slow for a thousand rows.
+    """
+    driver: Any = (await connection.get_raw_connection()).driver_connection
+    threshold, driver.prepare_threshold = driver.prepare_threshold, None
+    try:
+        yield
+    finally:
+        driver.prepare_threshold = threshold
 
 
 def _plain(kind: TypeEngine[Any]) -> TypeEngine[Any]:

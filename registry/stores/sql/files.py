@@ -168,12 +168,16 @@ class SqlFiles(SqlTables):
         await self._insert_many(connection, table_files, NEW_COLUMNS, change.new_rows(now))
         await self._count(connection, change, now)
         paths = self._new_paths(change)
-        await connection.execute(
-            delete(files_awaiting_deletion).where(
+        listed = await connection.execute(
+            delete(files_awaiting_deletion)
+            .where(
                 files_awaiting_deletion.c.table_id == change.table_id,
                 files_awaiting_deletion.c.file_path.in_(paths),
             )
+            .returning(files_awaiting_deletion.c.file_path)
         )
+        if change.operation == "rollback":
+            _require_listed(change, set(listed.scalars()))
         query = select_rows(TableFile).where(
             table_files.c.table_id == change.table_id, table_files.c.file_path.in_(paths)
         )
@@ -368,6 +372,16 @@ def _joined(changes: Sequence[FileChange]) -> list[FileChange]:
         msgspec.structs.replace(alike[0], new=[draft for change in alike for draft in change.new])
         for _, alike in sorted(kinds.items(), key=lambda item: item[0])
     ]
+
+
+def _require_listed(change: FileChange, listed: set[str]) -> None:
+    """Who deletes a file takes it off the list first: what is not on it may be gone already."""
+    missing = [draft.file_path for draft in change.new if draft.file_path not in listed]
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        raise Conflict(
+            f"files of table {change.table_id} can't come back, they no longer await deletion: {shown}", missing
+        )
 
 
 def touched_files(table_id: int, paths: Sequence[str]) -> Conflict:

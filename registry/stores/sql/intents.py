@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import delete, literal, select, update
+from sqlalchemy import Select, delete, literal, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningDelete
 
 from registry import checks
 from registry.contract import PAGE
@@ -21,15 +24,16 @@ class SqlIntents(SqlBase):
         if not paths:
             return
         given = self._given([upload_intents.c.path], [(path,) for path in sorted(set(paths))])
-        rows = select(
-            given.c.path, literal(purpose), literal(owner), literal(self._clock.now_ms())
-        ).where(literal(True))  # SQLite's grammar wants a WHERE between SELECT and ON CONFLICT  # fmt: skip
+        await self._write(self._recording(select(given.c.path), purpose, owner))
+
+    def _recording(self, paths: Select[tuple[str]], purpose: str, owner: str) -> postgresql.Insert | sqlite.Insert:
+        rows = paths.add_columns(literal(purpose), literal(owner), literal(self._clock.now_ms())).where(
+            literal(True)  # SQLite's grammar wants a WHERE between SELECT and ON CONFLICT
+        )
         insert = self._insert(upload_intents).from_select(["path", "purpose", "owner", "created_at"], rows)
-        await self._write(
-            insert.on_conflict_do_update(
-                index_elements=[upload_intents.c.path],
-                set_={name: insert.excluded[name] for name in ("purpose", "owner", "created_at")},
-            )
+        return insert.on_conflict_do_update(
+            index_elements=[upload_intents.c.path],
+            set_={name: insert.excluded[name] for name in ("purpose", "owner", "created_at")},
         )
 
     async def renew_intents(
@@ -105,6 +109,31 @@ class SqlIntents(SqlBase):
         if removed_before is not None:
             query = query.where(columns.removed_at < removed_before)
         return await self._rows(FileAwaitingDeletion, query.order_by(columns.id).limit(limit))
+
+    async def claim_files_awaiting_deletion(
+        self, ids: Sequence[int], *, purpose: str, owner: str
+    ) -> list[FileAwaitingDeletion]:
+        checks.every("id", ids, checks.whole)
+        checks.filled("purpose", purpose)
+        checks.filled("owner", owner)
+        if not ids:
+            return []
+        given = self._given([files_awaiting_deletion.c.id], [(number,) for number in ids])
+        taken = (
+            delete(files_awaiting_deletion)
+            .where(files_awaiting_deletion.c.id.in_(select(given.c.id)))
+            .returning(*files_awaiting_deletion.c)
+        )
+        return sorted(await self._claim(taken, purpose, owner), key=lambda file: file.id)
+
+    async def _claim(self, taken: ReturningDelete[Any], purpose: str, owner: str) -> list[FileAwaitingDeletion]:
+        async with self._writing() as connection:
+            files = [FileAwaitingDeletion(*row) for row in await connection.execute(taken)]
+            if files:
+                paths = sorted({file.file_path for file in files})
+                given = self._given([upload_intents.c.path], [(path,) for path in paths])
+                await connection.execute(self._recording(select(given.c.path), purpose, owner))
+            return files
 
     async def forget_deleted_files(self, ids: Sequence[int]) -> None:
         checks.every("id", ids, checks.whole)

@@ -58,9 +58,8 @@ class SqlSnapshots(SqlBase):
     async def _snapshot(self, draft: SnapshotDraft, statement: Executable) -> TableSnapshot | None:
         try:
             return await self._write_one(TableSnapshot, statement)
-        except AlreadyExists as error:
-            what = f"tag {draft.tag!r}" if "tag" in str(error) else f"snapshot {draft.snapshot_id}"
-            raise AlreadyExists(f"the table has {what} already") from None
+        except AlreadyExists:
+            raise AlreadyExists(f"the table has a snapshot with the tag {draft.tag!r} already") from None
 
 
 def _check(draft: SnapshotDraft) -> None:

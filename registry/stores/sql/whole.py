@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
 from registry.contract import PAGE
-from registry.errors import Conflict
+from registry.errors import Conflict, Unavailable
 from registry.models import OWN, PUBLISHED, Row
 from registry.position import Place, Position
 from registry.schema import table_of
@@ -23,19 +23,27 @@ R = TypeVar("R", bound=Row)
 
 
 class SqlConsistentRead:
-    def __init__(self, store: SqlBase, connection: AsyncConnection, place: Place) -> None:
+    def __init__(self, store: SqlBase, connection: AsyncConnection, place: Place | None) -> None:
         self._store = store
         self._connection = connection
-        self.place = place
+        self._place = place
+
+    @property
+    def place(self) -> Place:
+        if self._place is None:
+            raise Unavailable(f"{self._store.url}: a standby can't tell what its snapshots contain: use the primary")
+        return self._place
 
     async def count(self, kind: type[Row]) -> int:
         with self._store._translating():
             return await _count(self._connection, kind)
 
-    async def rows(self, kind: type[R], *, page: int = PAGE) -> AsyncIterator[list[R]]:
+    async def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
         checks.whole("page", page, 1)
         key = [table_of(kind).c[name] for name in kind.key]
         query: Select[Any] = select_rows(kind).order_by(*key).limit(page)
+        if table_id is not None:
+            query = query.where(table_of(kind).c.table_id == table_id)
         after: tuple[object, ...] | None = None
         while True:
             following = query if after is None else query.where(tuple_(*key) > after)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,7 +20,7 @@ from registry.models import ConsumerGroup, Topic
 from registry.position import Position
 from tests.doubles.proxy import PostgresProxy
 from tests.faults.oracle import drop_slot
-from tests.fixtures.servers import MakeServer
+from tests.fixtures.servers import MakeServer, ask, require_version
 from tests.fixtures.sources import EVERYTHING, Follower, busy_server, postgres_settings, release_slot, slot_of
 from tests.fixtures.stores import OpenStore
 from tests.waiting import eventually
@@ -89,6 +90,31 @@ async def test_a_server_that_is_killed_and_restarted(own_server: EmbeddedPostgre
         assert len(follower.gaps) == 1, "of the first start only"
     wanted = [name for number in range(3) for name in (f"before {number}", f"after {number}")]
     assert list(dict.fromkeys(groups(follower))) == wanted, "nothing lost, some of it twice"
+
+
+async def test_a_server_that_was_set_back_to_an_older_copy_of_itself(
+    own_server: EmbeddedPostgres, opened: OpenStore
+) -> None:
+    """As by a snapshot of its volume: system identifier and timeline are the same, the history is not."""
+    url = own_server.url("postgres")
+    async with following(url, await opened(url)) as follower:
+        await written(url, "kept")
+        await follower.until(lambda: "kept" in groups(follower), "the stream")
+        await asyncio.to_thread(own_server.kill)
+        copy = own_server.data.with_name("copy")
+        await asyncio.to_thread(shutil.copytree, own_server.data, copy)
+        await asyncio.to_thread(own_server.start)
+        await written(url, *(f"undone {number}" for number in range(50)))
+        await follower.until(lambda: "undone 49" in groups(follower), "the stream")
+        await asyncio.to_thread(own_server.kill)
+        await asyncio.to_thread(shutil.rmtree, own_server.data)
+        copy.rename(own_server.data)
+        own_server.hand_over(own_server.data)
+        await asyncio.to_thread(own_server.start)
+        await follower.until(lambda: len(follower.gaps) == 2, "the gap")
+        assert "set back" in follower.gaps[1]
+        await written(url, "after")
+        await follower.until(lambda: "after" in groups(follower), "the stream")
 
 
 async def test_a_connection_that_is_cut(postgres_url: str, postgres: EmbeddedPostgres, store: MetadataStore) -> None:
@@ -168,6 +194,28 @@ async def test_a_slot_that_was_invalidated(make_server: MakeServer, opened: Open
     await asyncio.to_thread(invalidate)
     async with following(url, store) as follower:
         assert "invalidated" in follower.gaps[0]
+        await written(url, "after")
+        await follower.until(lambda: "after" in groups(follower), "the stream")
+
+
+async def test_a_slot_that_was_idle_for_too_long(make_server: MakeServer, opened: OpenStore) -> None:
+    server = await asyncio.to_thread(make_server)
+    await asyncio.to_thread(require_version, server, 18, "idle_replication_slot_timeout")
+    url = server.url("postgres")
+    store = await opened(url)
+    async with following(url, store):
+        await written(url, "before")
+    await asyncio.to_thread(release_slot, url)
+    await asyncio.to_thread(execute, url, "ALTER SYSTEM SET idle_replication_slot_timeout = '1s'")
+    await asyncio.to_thread(execute, url, "SELECT pg_reload_conf()")
+
+    async def lost() -> bool:
+        await asyncio.to_thread(execute, url, "CHECKPOINT")
+        return bool(await asyncio.to_thread(ask, server, "SELECT wal_status = 'lost' FROM pg_replication_slots"))
+
+    await eventually(lost, "the slot given up")
+    async with following(url, store) as follower:
+        assert "idle_timeout" in follower.gaps[0]
         await written(url, "after")
         await follower.until(lambda: "after" in groups(follower), "the stream")
 

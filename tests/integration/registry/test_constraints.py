@@ -112,8 +112,6 @@ VIOLATIONS = [
     "INSERT INTO table_files SELECT id + 1, table_id, file_name, file_path, 0, file_type, partition_path, 0, NULL, "
     "is_compressed, schema_version, NULL, operation, operation_id, 0, 0 FROM table_files",
     "INSERT INTO table_stats SELECT id + 1, table_id, partition_path, 0, 0, 0, 0, 0, 0 FROM table_stats",
-    "INSERT INTO table_snapshots SELECT id + 1, table_id, snapshot_id, 0, NULL, summary, NULL, \"trigger\", status, "
-    "NULL, NULL, 0, 0 FROM table_snapshots",
     "INSERT INTO table_snapshots SELECT id + 1, table_id, NULL, 0, NULL, summary, NULL, \"trigger\", 'requested', "
     "tag, NULL, 0, 0 FROM table_snapshots",
     "INSERT INTO ledger SELECT * FROM ledger",

@@ -78,6 +78,8 @@ async def test_lake(counted: MetadataStore, proxy: PostgresProxy, table: LakeTab
     await _assert_once(proxy, lambda: counted.remove_files(table.id, files, reason="x"))
     awaiting = await counted.list_files_awaiting_deletion(limit=2_000)
     assert len(awaiting) == 2 * count
+    half = [row.id for row in awaiting[:count]]
+    await _assert_once(proxy, lambda: counted.claim_files_awaiting_deletion(half, purpose="deletion", owner="c"))
     await _assert_once(proxy, lambda: counted.forget_deleted_files([row.id for row in awaiting]))
     await counted.record_intents(paths, purpose="insert", owner="w")
     await _assert_once(proxy, lambda: counted.complete_intents(paths))

@@ -15,6 +15,21 @@ from tests.unit.astha.lanes.bench import Bench
 from tests.waiting import eventually
 
 
+async def test_how_long_a_delivery_has_been_tried_is_known() -> None:
+    async with Bench(breaker_failures=1_000, backoff_max_s=2.0) as bench:
+        assert bench.lane.stuck_s == 0
+        bench.subject.misbehave(Fault.FAIL)
+        bench.commit("a")
+        await bench.pass_time(10)
+        bench.commit("b")
+        assert bench.lane.state is LaneState.LIVE
+        assert bench.lane.stuck_s >= 10
+        bench.subject.behave()
+        await bench.pass_time(3)
+        assert bench.subject.names == ["a", "b"]
+        assert bench.lane.stuck_s == 0
+
+
 async def test_consecutive_failures_open_the_breaker() -> None:
     async with Bench(breaker_failures=5) as bench:
         bench.subject.misbehave(Fault.FAIL)

@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
+from pydantic import SecretStr
 
+from astha.assembly import load_components
 from astha.errors import ConfigError
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
+from astha.subscribers import LakeSettings, Surroundings
+from astha.testing import ManualClock
+from registry.contract import MetadataStore
 
 SHIPPED = Path(__file__).parents[4] / "subscriptions.yaml"
 
@@ -15,20 +21,33 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "subscriptions.yaml"
 
 
-def test_the_one_that_is_shipped_is_valid() -> None:
-    assert read_subscriptions(SHIPPED) == {}
+def test_the_one_that_is_shipped_fits_its_components() -> None:
+    around = Surroundings(cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings())
+    shipped = read_subscriptions(SHIPPED)
+    for component in load_components(shipped, around, SHIPPED):
+        assert component.subscriber.subscribed_tables == shipped[component.name].tables
+    assert {"iceberg_updater", "metadata_orchestrator"} <= shipped.keys()
 
 
-def test_its_example_is_valid_too(path: Path) -> None:
-    lines = [line.removeprefix("# ") for line in SHIPPED.read_text().splitlines() if line.startswith("# ")]
-    start = lines.index("components:")
-    example = [lines[start], *(line for line in lines[start + 1 :] if line.startswith("  "))]
-    path.write_text("\n".join(example))
+def test_what_an_entry_may_say(path: Path) -> None:
+    path.write_text(
+        """
+components:
+  iceberg_updater:
+    tables: [table_metadata, table_files]
+    lane: {delivery_timeout_s: 120}
+    settings: {max_snapshots: 10}
+  audit:
+    use: acme.audit:create
+    tables: [tables]
+"""
+    )
     found = read_subscriptions(path)
     assert found["iceberg_updater"].tables == {"table_metadata", "table_files"}
     assert found["iceberg_updater"].lane.delivery_timeout_s == 120
+    assert found["iceberg_updater"].settings == {"max_snapshots": 10}
     assert found["audit"].use == "acme.audit:create"
-    assert found["audit"].line == 6
+    assert found["audit"].line == 7
 
 
 @pytest.mark.parametrize(

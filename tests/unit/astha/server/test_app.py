@@ -86,6 +86,16 @@ class TestHealth:
             ["component audit is broken: it raised", "component index is paused: paused by an operator"],
         )
 
+    async def test_a_component_that_only_repeats_itself_is_not_ready(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        stage.pass_by(topics(950, "a"))
+        assert await ready(client) == (200, [])
+        stage.daemon.lanes[0]._moved -= 21
+        status, (reason,) = await ready(client)
+        assert (status, reason) == (
+            503, "component audit makes no progress: the same delivery has been tried for 21 s"
+        )  # fmt: skip
+
     async def test_a_lease_in_doubt_is_not_ready(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         await stage.clock.advance(9.5)

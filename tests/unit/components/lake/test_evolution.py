@@ -146,6 +146,11 @@ def test_the_last_column_stays() -> None:
         evolve(table(columns={"a": "int"}), [Drop("a")])
 
 
+def test_a_float_that_partitions_stays_one() -> None:
+    with pytest.raises(SchemaProblem, match="a double can't be a partition's value"):
+        evolve(table(columns={"f": "float"}, partition_by=["f"]), [Widen("f", DoubleType())])
+
+
 def _schema(*fields: tuple[int, str, IcebergType, bool], partition_by: str | None = None) -> TableSchema:
     schema = Schema(*(NestedField(*field[:3], required=field[3]) for field in fields))
     return parse_definition({"columns": schema.model_dump(mode="json"), "partition_by": partition_by}).schema()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date
 from decimal import Decimal
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestEntry, ManifestEntryStatus, write_manifest
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
@@ -311,3 +314,32 @@ _HASHES: list[tuple[IcebergType, object, int]] = [
     (PRIMITIVES["uuid"], UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7"), 1488055340),
     (PRIMITIVES["binary"], bytes([0, 1, 2, 3]), -188683207),
 ]
+
+
+@pytest.mark.parametrize(("transform", "kind"), [case for case in CASES if case != ("identity", "double")])
+@settings(max_examples=5, deadline=None)
+@given(data=st.data())
+def test_what_a_manifest_gives_back_has_the_same_path(transform: str, kind: str, data: st.DataObject) -> None:
+    schema = of_one(PRIMITIVES[kind], transform)
+    partitioning = Partitioning(schema)
+    function = parse_transform(transform).transform(PRIMITIVES[kind])
+    values = data.draw(st.lists(st.none() | _for_python(kind), min_size=1, max_size=20))
+    paths = [partitioning.path([function(value)]) for value in values]
+    with TemporaryDirectory() as directory:
+        io = PyArrowFileIO()
+        output = io.new_output(f"file://{directory}/manifest.avro")
+        with write_manifest(2, schema.partition, schema.iceberg, output, 1, "null") as writer:
+            for path in paths:
+                writer.add(_entry(partitioning.values(path)))
+        entries = writer.to_manifest_file().fetch_manifest_entry(io)
+    assert [partitioning.path(entry.data_file.partition) for entry in entries] == paths
+
+
+def _entry(partition: Record) -> ManifestEntry:
+    file = DataFile.from_args(
+        content=DataFileContent.DATA, file_path="file:///f", file_format=FileFormat.PARQUET, record_count=1,
+        file_size_in_bytes=1, partition=partition,
+    )  # fmt: skip
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED, snapshot_id=1, sequence_number=1, file_sequence_number=1, data_file=file
+    )

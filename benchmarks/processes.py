@@ -1,0 +1,79 @@
+"""What processes cost, their own or a server's, as Linux counts it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+import psycopg
+
+_TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def cpu_seconds(pid: int) -> float:
+    """Of all its threads, in steps of 10 ms. Raises OSError if it is gone."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
+
+
+def memory_mb(pid: int | str = "self") -> tuple[float, float]:
+    """Resident now, and at its peak. (``getrusage`` would count the parent's memory at the fork.)"""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(lines["VmRSS"].split()[0]) / 1024, int(lines["VmHWM"].split()[0]) / 1024
+
+
+class WalsenderWatch:
+    """Looks at whoever serves a slot for as long as it is entered, because nothing is left to see afterwards.
+
+    ``streaming_since`` is the last moment (wall clock) at which nobody served it yet: too early by 10 ms or two.
+    """
+
+    _PAUSE_S = 0.01
+    _LOOKS_A_QUERY = 20
+
+    def __init__(self, url: str, slot: str) -> None:
+        self.begun = self.streaming_since = 0.0
+        self._connection = psycopg.connect(url, autocommit=True)
+        self._slot = slot
+        self._seconds: dict[int, float] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    @property
+    def cpu(self) -> float:
+        return sum(self._seconds.values())
+
+    def __enter__(self) -> WalsenderWatch:
+        self.begun = self.streaming_since = time.time()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+        self._connection.close()
+
+    def _look(self) -> None:
+        pid: int | None = None
+        looks = 0
+        while not self._done.wait(self._PAUSE_S):
+            now = time.time()
+            if pid is None or looks % self._LOOKS_A_QUERY == 0:
+                pid = self._serving()
+            looks += 1
+            if pid is not None:
+                with suppress(OSError):  # it has just ended
+                    self._seconds[pid] = cpu_seconds(pid)
+            elif not self._seconds:
+                self.streaming_since = now
+
+    def _serving(self) -> int | None:
+        query = "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s"
+        row = self._connection.execute(query, [self._slot]).fetchone()
+        return None if row is None else row[0]

@@ -1,0 +1,203 @@
+"""`astha iceberg`: how tables stand in Iceberg, and what to do about another engine's commits.
+
+PyIceberg takes a second to load: it is imported by who uses it, not by `astha --help`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+from astha.cli.control import client_of
+from astha.cli.exits import Exit, Failure
+from astha.cli.options import json_option, server_options, settings_options
+from astha.cli.output import print_json, print_pairs
+from astha.client import NoDaemon, Refused
+from astha.settings import Settings
+from registry.contract import MetadataStore
+from registry.errors import NotFound
+from registry.models import LakeTable
+from registry.opening import open_store
+
+if TYPE_CHECKING:
+    from components.iceberg_updater.foreign import Outcome
+    from components.iceberg_updater.report import TableReport
+    from components.lake.iceberg import IcebergTables
+
+T = TypeVar("T")
+Work: TypeAlias = "Callable[[MetadataStore, IcebergTables], Awaitable[T]]"
+Mend: TypeAlias = "Callable[[MetadataStore, IcebergTables, LakeTable], Awaitable[Outcome]]"
+
+COMPONENT = "iceberg_updater"
+
+
+@click.group("iceberg", short_help="Iceberg tables: how they stand, and other engines' commits.")
+def commands() -> None:
+    """Iceberg tables as the updater keeps them, and what to do when another engine has committed to one."""
+
+
+@commands.command("status")
+@click.argument("name", metavar="[TABLE]", required=False)
+@settings_options
+@json_option
+def status_command(name: str | None, reload: Callable[[], Settings], as_json: bool) -> None:
+    """Show each table's last commit, how far it is behind the registry, and why if it is stopped.
+
+    Exits with 1 if a table is stopped.
+    """
+    from components.iceberg_updater.report import report_all
+
+    async def look(store: MetadataStore, tables: IcebergTables) -> list[TableReport]:
+        return await report_all(store, tables, None if name is None else await _table(store, name))
+
+    reports = _with_lake(reload(), look)
+    if as_json:
+        print_json([{**msgspec.to_builtins(report), "state": report.state} for report in reports])
+    elif name is not None and reports:
+        _print_one(reports[0])
+    else:
+        _print_all(reports)
+    if any(report.stopped for report in reports):
+        raise click.exceptions.Exit(Exit.PROBLEM)
+
+
+@commands.command("adopt")
+@click.argument("name", metavar="TABLE")
+@settings_options
+@server_options
+@json_option
+def adopt_command(
+    name: str, reload: Callable[[], Settings], server_url: str | None, token_file: Path | None, as_json: bool
+) -> None:
+    """Take what another engine has committed over into the registry: its files are registered, those that it has
+    removed are removed, in one transaction. Refused if it has written delete files or changed the schema.
+    """
+    from components.iceberg_updater.foreign import adopt
+
+    _mend(adopt, "registered", name, reload(), server_url, token_file, as_json)
+
+
+@commands.command("revert")
+@click.argument("name", metavar="TABLE")
+@settings_options
+@server_options
+@json_option
+def revert_command(
+    name: str, reload: Callable[[], Settings], server_url: str | None, token_file: Path | None, as_json: bool
+) -> None:
+    """Undo what another engine has committed: a new snapshot with exactly the registry's files and schema. The other
+    engine's snapshots stay until they expire.
+    """
+    from components.iceberg_updater.foreign import revert
+
+    _mend(revert, "brought back", name, reload(), server_url, token_file, as_json)
+
+
+def _mend(
+    mend: Mend, verb: str, name: str, settings: Settings, server_url: str | None, token_file: Path | None, as_json: bool
+) -> None:
+    async def work(store: MetadataStore, tables: IcebergTables) -> Outcome:
+        return await mend(store, tables, await _table(store, name))
+
+    outcome = _with_lake(settings, work)
+    refreshes = _ask_for_refresh(settings, server_url, token_file)
+    if as_json:
+        print_json({**msgspec.to_builtins(outcome), "refreshing": refreshes is None})
+        return
+    click.echo(f"{outcome.table}: {outcome.added:,} files {verb}, {outcome.removed:,} removed")
+    click.echo("the daemon compares the table with the registry now" if refreshes is None else refreshes)
+
+
+def _ask_for_refresh(settings: Settings, server_url: str | None, token_file: Path | None) -> str | None:
+    """None if the daemon does it now, else when it will."""
+    try:
+        client_of(settings, server_url, token_file).post(f"/components/{COMPONENT}/refresh")
+    except NoDaemon:
+        return "no daemon answers: the next change of the table makes one compare it with the registry"
+    except Refused as error:
+        return f"the daemon does not refresh now ({error}): it will at the table's next change"
+    return None
+
+
+async def _table(store: MetadataStore, name: str) -> LakeTable:
+    database, dot, short = name.rpartition(".")
+    if not dot:
+        raise Failure(f"{name!r}: write DATABASE.TABLE", Exit.USAGE)
+    table = await store.get_table(database, short)
+    if table is None:
+        raise NotFound(f"the registry has no table {name}")
+    return table
+
+
+def _with_lake(settings: Settings, work: Work[T]) -> T:
+    from components.lake.iceberg import CatalogTrouble, IcebergTables, open_catalog
+
+    url = settings.registry.url.get_secret_value()
+
+    async def run() -> T:
+        store = await open_store(url)
+        try:
+            tables = IcebergTables(await asyncio.to_thread(open_catalog, url, settings.lake))
+            try:
+                return await work(store, tables)
+            finally:
+                await asyncio.to_thread(tables.close)
+        finally:
+            await store.close()
+
+    try:
+        return asyncio.run(run())
+    except CatalogTrouble as error:
+        raise Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE) from error
+
+
+def _print_all(reports: list[TableReport]) -> None:
+    if not reports:
+        click.echo("no tables for Iceberg")
+        return
+    table = Table(box=None, pad_edge=False, header_style="")
+    for column in ("table", "state", "snapshot", "position", "files", "behind", "committed"):
+        table.add_column(column, justify="right" if column in ("files", "behind") else "left", no_wrap=True)
+    for report in reports:
+        table.add_row(
+            report.table,
+            report.state,
+            str(report.snapshot or ""),
+            str(report.position or ""),
+            "" if report.files is None else f"{report.files:,}",
+            "" if report.behind is None else f"{report.behind:,}",
+            _time(report.committed_at),
+        )
+    Console(width=max(Console().width, 120)).print(table)
+    for report in reports:
+        if report.stopped:
+            click.echo(f"\n{report.table} is stopped: {report.stopped}")
+
+
+def _print_one(report: TableReport) -> None:
+    pairs = {
+        "table": report.table,
+        "state": report.state,
+        "stopped": report.stopped,
+        "snapshot": report.snapshot,
+        "position": report.position,
+        "digest": report.digest,
+        "files": report.files,
+        "registered files": report.registered_files,
+        "schema version": f"{report.schema_version} of {report.registered_version}",
+        "committed": _time(report.committed_at) or None,
+        "metadata": report.metadata,
+    }
+    print_pairs({name: str(value) for name, value in pairs.items() if value is not None})
+
+
+def _time(ms: int | None) -> str:
+    return "" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

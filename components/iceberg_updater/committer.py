@@ -1,0 +1,219 @@
+"""From a table's events, or from its rows in a refresh, to one Iceberg commit. Blocking: for the updater's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import structlog
+
+from astha.errors import Reject
+from components.iceberg_updater.changes import TableEvents, fold
+from components.lake.digest import Digest, LiveFile
+from components.lake.iceberg import (
+    BadFile,
+    CatalogTrouble,
+    Change,
+    ForeignCommit,
+    IcebergTables,
+    Retention,
+    Stamp,
+    TableCommit,
+    TableProblem,
+    live_files,
+    require_supported,
+)
+from components.lake.iceberg.commits import FilesMissing
+from components.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
+from components.lake.schema import SchemaProblem, TableSchema
+from registry.models import LakeTable, TableFile, TableMetadata
+
+log = structlog.get_logger(__name__)
+
+COMPARE = "to be compared with the registry"
+"""The reason of a table that needs nobody's help any more, only a refresh: adopt and revert leave it."""
+
+_PASSED_ON = ("history.expire.", "write.", "read.", "commit.", "comment")
+"""Of a table's properties in the registry, those that are Iceberg's business."""
+
+
+class TableWork(msgspec.Struct):
+    """A table and its schema versions, as the registry has them: those that its files have, and the newest."""
+
+    table: LakeTable
+    metadata: dict[int, TableMetadata]
+
+    @property
+    def name(self) -> str:
+        return f"{self.table.database}.{self.table.name}"
+
+    @property
+    def newest(self) -> TableMetadata:
+        return self.metadata[max(self.metadata)]
+
+
+class Committed(msgspec.Struct):
+    """What came of it, for the log and for the cleaner."""
+
+    snapshots: int = 0
+    files: int = 0
+    unreferenced: list[str] = []
+
+
+class Committer:
+    def __init__(self, tables: IcebergTables, retention: Retention) -> None:
+        self.tables = tables
+        self._retention = retention
+        self._schemas: dict[int, dict[int, tuple[TableMetadata, TableSchema]]] = {}
+        self._uncreated: dict[int, str] = {}  # stopped without an Iceberg table that could say so
+
+    def commit(self, work: TableWork, events: TableEvents) -> Committed | None:
+        """Everything that the table's stamp does not cover. None if there is nothing of it, or if it is stopped.
+
+        Reject if the table has to be compared with the registry. CatalogTrouble: not now.
+        """
+        if work.table.id in self._uncreated and not events.speaks_of_schema:
+            return None
+        try:
+            return self._commit(work, events)
+        except (TableProblem, SchemaProblem) as problem:
+            self.stop(work, str(problem))
+            return None
+        except FilesMissing as error:
+            raise Reject(f"{error}: comparing with the registry") from error
+
+    def _commit(self, work: TableWork, events: TableEvents) -> Committed | None:
+        schemas = self.schemas(work)
+        newest = schemas[max(schemas)]
+        if not events.creates and not self.tables.has(work.table):
+            raise Reject(f"{work.name} has no Iceberg table: creating it from the registry")
+        table = self.tables.ensure(work.table, newest)
+        if STOPPED in table.metadata.properties:
+            self.tables.load(work.table)  # somebody may have helped it since
+        stopped: list[str] = []
+
+        def build(draft: TableCommit) -> None:
+            properties = draft.table.metadata.properties
+            pending = [part for part in events.transactions if not draft.stamp.covers(part.position)]
+            if not pending:
+                return
+            if STOPPED in properties:
+                stopped.append(properties[STOPPED])
+                return
+            self._require_own(draft)
+            version = int(properties.get(SCHEMA_VERSION, 0))
+            if newest.version > version:
+                draft.evolve(newest)
+            if events.speaks_of_schema and newest.version >= version:
+                self._pass_on(draft, work.newest)
+            changes = list(fold(pending))
+            for change, position in changes:
+                draft.add_snapshot(_checked(change), schemas, position)
+            if changes or draft.updates:
+                draft.set_stamp(pending[-1].position)
+                draft.retain(self._retention)
+
+        done = self.tables.commit(work.table, build)
+        if stopped and (stopped[-1] == COMPARE or events.speaks_of_schema):
+            raise Reject(f"{work.name} was stopped ({stopped[-1]}), and something has changed: comparing")
+        return _told(done)
+
+    def compare(self, work: TableWork, digest: Digest) -> bool:
+        """Whether the files differ from the registry's; if not, all else is brought up to date."""
+        schemas = self.schemas(work)
+        table = self.tables.ensure(work.table, schemas[max(schemas)])
+        if Stamp.read(table.metadata).digest != digest:
+            self._require_own(TableCommit(table))
+            return True
+        self.settle(work, [], [], None)
+        return False
+
+    def live(self, work: TableWork) -> dict[str, LiveFile]:
+        """What Iceberg has, by path."""
+        table = self.tables.load(work.table)
+        if table is None:
+            raise CatalogTrouble(f"the Iceberg table {work.name} was dropped meanwhile")
+        return {file.path: file for file in live_files(table)}
+
+    def settle(
+        self, work: TableWork, added: list[TableFile], removed: list[LiveFile], before: Digest | None
+    ) -> Committed | None:
+        """The registry's files, schema and properties, in one commit; `before` is what `live` had."""
+        schemas = self.schemas(work)
+
+        def build(draft: TableCommit) -> None:
+            self._require_own(draft)
+            draft.evolve(schemas[max(schemas)])
+            self._pass_on(draft, work.newest)
+            if before is not None:
+                draft.restart_digest(before)
+            if added or removed:
+                draft.add_snapshot(_checked(Change(added, removed)), schemas)
+            draft.set_stamp(None)
+            draft.stop(None)
+            draft.retain(self._retention)
+
+        done = _told(self.tables.commit(work.table, build))
+        if self._uncreated.pop(work.table.id, None) is not None or done is not None:
+            log.info("table settled", table=work.name, added=len(added), removed=len(removed))
+        return done
+
+    def stop(self, work: TableWork, reason: str) -> None:
+        """Says so in the log and, if there is one, in the Iceberg table itself, where a restart finds it."""
+        try:
+            done = self.tables.commit(work.table, lambda draft: draft.stop(reason))
+        except CatalogTrouble:
+            raise
+        except Exception as error:  # whatever is the matter with the table may also keep us from writing it down
+            done = None
+            if self._uncreated.get(work.table.id) == reason:
+                return
+            self._uncreated[work.table.id] = reason
+            log.error("table stopped", table=work.name, reason=reason, not_written_down=str(error))
+            return
+        if done is not None:
+            log.error("table stopped", table=work.name, reason=reason)
+
+    def schemas(self, work: TableWork) -> dict[int, TableSchema]:
+        """SchemaProblem names the table."""
+        known = self._schemas.setdefault(work.table.id, {})
+        for version, row in work.metadata.items():
+            if version not in known or known[version][0] != row:
+                known[version] = (row, TableSchema.of(row, table=work.name))
+        return {version: known[version][1] for version in work.metadata}
+
+    def forget(self, table_id: int) -> None:
+        self._schemas.pop(table_id, None)
+        self._uncreated.pop(table_id, None)
+
+    def _require_own(self, draft: TableCommit) -> None:
+        try:
+            draft.require_own()
+        except ForeignCommit:
+            require_supported(draft.table)  # says more
+            raise
+
+    def _pass_on(self, draft: TableCommit, row: TableMetadata) -> None:
+        given = row.properties.load()
+        if not isinstance(given, Mapping):
+            return
+        wanted = {name: str(value) for name, value in given.items() if name.startswith(_PASSED_ON)}
+        before: Mapping[str, str] = draft.table.metadata.properties
+        if any(before.get(name) != value for name, value in wanted.items()):
+            draft.set_properties(wanted)
+
+
+def _checked(change: Change) -> Change:
+    for file in change.added:
+        if file.file_type != "parquet":
+            raise BadFile(f"{file.file_path} is {file.file_type}: Iceberg tables here hold Parquet files only")
+    return change
+
+
+def _told(done: TableCommit | None) -> Committed | None:
+    return None if done is None else Committed(done.snapshots, done.digest.files, done.unreferenced)
+
+
+def is_iceberg(rows: Iterable[TableMetadata]) -> bool:
+    """Whether a table, by its newest version, is one for Iceberg."""
+    return max(rows, key=lambda row: row.schema_version).format == "parquet"

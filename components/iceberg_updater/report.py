@@ -1,0 +1,92 @@
+"""How a table stands in Iceberg, for people: `astha iceberg status`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from pyiceberg.table import Table
+
+from components.iceberg_updater.committer import is_iceberg
+from components.lake.iceberg import IcebergTables, Stamp, TableCommit, TableProblem, require_supported
+from components.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
+from registry.contract import MetadataStore
+from registry.models import LakeTable, TableMetadata
+
+
+class TableReport(msgspec.Struct, frozen=True):
+    """`behind` is what the registry has more (or fewer) than the last commit: None if there was none."""
+
+    table: str
+    registered_files: int
+    registered_version: int
+    snapshot: int | None = None
+    position: int | None = None
+    digest: str | None = None
+    files: int | None = None
+    schema_version: int | None = None
+    committed_at: int | None = None
+    metadata: str | None = None
+    stopped: str | None = None
+
+    @property
+    def behind(self) -> int | None:
+        return None if self.files is None else self.registered_files - self.files
+
+    @property
+    def state(self) -> str:
+        if self.stopped is not None:
+            return "stopped"
+        if self.metadata is None:
+            return "not created yet"
+        return "current" if not self.behind and self.schema_version == self.registered_version else "behind"
+
+
+async def report_all(store: MetadataStore, tables: IcebergTables, only: LakeTable | None = None) -> list[TableReport]:
+    """Of the tables that are for Iceberg, by name."""
+    found = [only] if only is not None else await store.list_tables()
+    reports = []
+    for table in sorted(found, key=lambda table: (table.database, table.name)):
+        newest = await store.get_table_metadata(table.id)
+        if newest is not None and is_iceberg([newest]):
+            reports.append(await asyncio.to_thread(report, tables, table, newest))
+    return reports
+
+
+def report(tables: IcebergTables, table: LakeTable, newest: TableMetadata) -> TableReport:
+    name = f"{table.database}.{table.name}"
+    problem = loaded = None
+    try:
+        loaded = tables.load(table)
+    except TableProblem as error:
+        problem = str(error)
+    if loaded is None:
+        return TableReport(name, table.file_count, newest.schema_version, stopped=problem)
+    stamp = Stamp.read(loaded.metadata)
+    current = loaded.metadata.current_snapshot()
+    return TableReport(
+        table=name,
+        snapshot=loaded.metadata.current_snapshot_id,
+        position=stamp.position,
+        digest=str(stamp.digest),
+        files=stamp.digest.files,
+        registered_files=table.file_count,
+        schema_version=int(loaded.metadata.properties.get(SCHEMA_VERSION, 0)),
+        registered_version=newest.schema_version,
+        committed_at=None if current is None else current.timestamp_ms,
+        metadata=loaded.metadata_location,
+        stopped=_reason(loaded),
+    )
+
+
+def _reason(table: Table) -> str | None:
+    """What was written down, or what anybody can see."""
+    try:
+        TableCommit(table).require_own()
+    except TableProblem as problem:
+        try:
+            require_supported(table)
+        except TableProblem as worse:
+            return str(worse)
+        return str(problem)
+    return table.metadata.properties.get(STOPPED)

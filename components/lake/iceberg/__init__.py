@@ -1,0 +1,45 @@
+"""Iceberg: the catalog, its tables, and commits to them. The one place from which anybody commits (decision 0010).
+
+    tables = IcebergTables(open_catalog(registry_url, lake))         blocking throughout: not for an event loop's thread
+    tables.load(table)                                               the catalog's table of the registry's, or None
+    Stamp.read(loaded.metadata)                                      what the last commit says of itself
+    live_files(loaded), live_digest(loaded)                          what the manifests say
+    tables.commit(table, lambda commit: commit.set_tag("v1", 42))    one atomic commit, decided anew after a conflict
+
+Errors: `TableProblem` concerns one table and needs a person, `CatalogTrouble` passes.
+"""
+
+from components.lake.iceberg.catalog import RegistryCatalog, open_catalog
+from components.lake.iceberg.commits import Change, TableCommit
+from components.lake.iceberg.errors import (
+    BadFile,
+    CatalogTrouble,
+    ForeignCommit,
+    ForeignTable,
+    TableProblem,
+    Unsupported,
+)
+from components.lake.iceberg.live import (
+    PartitionPaths,
+    data_files,
+    dated_files,
+    live_digest,
+    live_files,
+    require_format,
+    require_supported,
+)
+from components.lake.iceberg.retention import Retention
+from components.lake.iceberg.stamp import Stamp
+from components.lake.iceberg.tables import IcebergTables, identifier_of
+from components.lake.iceberg.trouble import explained
+
+__all__ = [
+    # the catalog
+    "IcebergTables", "RegistryCatalog", "identifier_of", "open_catalog",
+    # commits
+    "Change", "Retention", "Stamp", "TableCommit",
+    # what is there
+    "PartitionPaths", "data_files", "dated_files", "live_digest", "live_files", "require_format", "require_supported",
+    # errors
+    "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "TableProblem", "Unsupported", "explained",
+]  # fmt: skip

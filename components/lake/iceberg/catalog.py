@@ -1,0 +1,149 @@
+"""The Iceberg catalog: tables in the registry's own database unless the settings name another.
+
+PyIceberg's tables `iceberg_tables` and `iceberg_namespace_properties` stand beside the registry's and are no part of
+its schema: every engine that speaks Iceberg's JDBC catalog can use them, under the catalog name `astha`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
+from pyiceberg.catalog.sql import IcebergTables as CatalogRow
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import CommitTableResponse, Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    AssertCreate,
+    TableRequirement,
+    TableUpdate,
+    _apply_table_update,
+    _TableMetadataUpdateContext,
+    _update_table_metadata_log,
+)
+from sqlalchemy import URL, Engine, create_engine, event, update
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from astha.subscribers.surroundings import LakeSettings, S3Settings
+from components.lake.iceberg.trouble import explained
+from registry.engines import parse_url
+
+NAME = "astha"
+"""Of the catalog: other engines must use the same one to see the same rows of `iceberg_tables`."""
+
+_WAIT_S = 30
+"""SQLite: how long to wait for another writer of the registry's file."""
+
+
+def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
+    """Close it after use. CatalogTrouble if it can't be reached."""
+    storage = file_io_properties(lake.s3)
+    properties = lake.catalog_properties()
+    if properties:
+        name = properties.pop("name", NAME)
+        return explained(lambda: load_catalog(name, **storage, **properties))
+    return explained(lambda: RegistryCatalog(NAME, parse_url(registry_url), **storage))
+
+
+def file_io_properties(s3: S3Settings) -> dict[str, str]:
+    """PyIceberg's names for what one needs to reach S3. Holds secrets."""
+    given = {
+        "s3.endpoint": s3.endpoint,
+        "s3.region": s3.region,
+        "s3.access-key-id": None if s3.access_key is None else s3.access_key.get_secret_value(),
+        "s3.secret-access-key": None if s3.secret_key is None else s3.secret_key.get_secret_value(),
+        "s3.session-token": None if s3.session_token is None else s3.session_token.get_secret_value(),
+        "s3.force-virtual-addressing": "true" if s3.virtual_hosted else "false",
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+class RegistryCatalog(SqlCatalog):
+    """A SQL catalog over the registry's database. Its URL is no property: what holds a password is not passed on."""
+
+    def __init__(self, name: str, url: URL, **properties: str) -> None:
+        MetastoreCatalog.__init__(self, name, **properties)
+        self.engine = _engine(url)
+        try:
+            self._init_catalog()
+        except (IntegrityError, OperationalError, ProgrammingError):
+            self._init_catalog()  # another process has created the tables at the same moment
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """On top of the metadata that `table` has, which the swap of the pointer checks to be the current one.
+
+        PyIceberg's own reads the metadata file again and copies all of it twice, at a cost that grows with
+        the number of snapshots. A table that is not new enough is CommitFailedException here and there.
+        """
+        if any(isinstance(requirement, AssertCreate) for requirement in requirements):
+            return super().commit_table(table, requirements, updates)
+        for requirement in requirements:
+            requirement.validate(table.metadata)
+        metadata = _applied(table, updates)
+        if metadata is table.metadata:
+            return CommitTableResponse(metadata=metadata, metadata_location=table.metadata_location)
+        version = self._parse_metadata_version(table.metadata_location) + 1
+        location = load_location_provider(metadata.location, metadata.properties).new_table_metadata_file_location(
+            version
+        )
+        self._write_metadata(metadata, table.io, location)
+        self._swap(table, location)
+        return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
+
+    def _swap(self, table: Table, location: str) -> None:
+        *namespace, name = table.name()
+        statement = (
+            update(CatalogRow)
+            .where(
+                CatalogRow.catalog_name == self.name,
+                CatalogRow.table_namespace == Catalog.namespace_to_string(tuple(namespace)),
+                CatalogRow.table_name == name,
+                CatalogRow.metadata_location == table.metadata_location,
+            )
+            .values(metadata_location=location, previous_metadata_location=table.metadata_location)
+        )
+        with Session(self.engine) as session:
+            if session.execute(statement).rowcount < 1:  # type: ignore[attr-defined]  # an UPDATE has one
+                table.io.delete(location)
+                raise CommitFailedException(f"table {'.'.join(table.name())} has been committed to by another process")
+            session.commit()
+
+
+def _applied(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:
+    """PyIceberg's `update_table_metadata` without its deep copy: nobody changes metadata in place."""
+    context = _TableMetadataUpdateContext()
+    metadata = table.metadata
+    for change in updates:
+        metadata = _apply_table_update(change, metadata, context)
+    if not context.has_changes():
+        return table.metadata
+    metadata.spec().check_compatible(metadata.schema())
+    metadata.sort_order().check_compatible(metadata.schema())
+    return _update_table_metadata_log(metadata, table.metadata_location, table.metadata.last_updated_ms)
+
+
+def _engine(url: URL) -> Engine:
+    if url.drivername == "sqlite":
+        engine = create_engine(url, connect_args={"timeout": _WAIT_S})
+
+        @event.listens_for(engine, "connect")
+        def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+            assert isinstance(connection, sqlite3.Connection)  # noqa: S101  (the driver of this URL)
+            connection.execute("PRAGMA synchronous = FULL")
+
+        return engine
+    return create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        pool_pre_ping=True,
+        connect_args={"application_name": "astha-iceberg", "connect_timeout": 10},
+    )

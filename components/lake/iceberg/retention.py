@@ -1,0 +1,75 @@
+"""Which snapshots a commit expires, so that metadata stays small: every commit writes all of it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from pyiceberg.io import FileIO
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+
+
+class Retention(msgspec.Struct, frozen=True):
+    """`max_snapshots`: kept beside those that tags and branches name.
+
+    A table's own `history.expire.min-snapshots-to-keep` can ask for more, its `history.expire.max-snapshot-age-ms` for
+    fewer.
+    """
+
+    max_snapshots: int = 100
+
+    def expired(self, metadata: TableMetadata, now_ms: int) -> list[Snapshot]:
+        """Oldest first. Ten at a time where it is by number: expiring has its price too."""
+        properties = metadata.properties
+        least = int(
+            properties.get(TableProperties.MIN_SNAPSHOTS_TO_KEEP, TableProperties.MIN_SNAPSHOTS_TO_KEEP_DEFAULT)
+        )
+        age_ms = properties.get(TableProperties.MAX_SNAPSHOT_AGE_MS)
+        kept = _named(metadata)
+        free = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in kept]
+        free.sort(key=lambda snapshot: (snapshot.sequence_number or 0, snapshot.timestamp_ms))
+        most = max(self.max_snapshots, least)
+        surplus = len(free) + 1 - most  # and the current one
+        if surplus < max(1, most // 10):
+            surplus = 0
+        if age_ms is not None:
+            old = sum(snapshot.timestamp_ms < now_ms - int(age_ms) for snapshot in free)
+            surplus = max(surplus, min(old, len(free) + 1 - least))
+        return free[: max(0, surplus)]
+
+
+def unreferenced_files(io: FileIO, metadata: TableMetadata, expired: Sequence[Snapshot]) -> list[str]:
+    """Manifest lists and manifests that only the expired snapshots refer to.
+
+    A manifest, once left out of a snapshot, does not come back in a later one: what the neighbours among the snapshots
+    that stay do not have, nobody has.
+    """
+    gone = {snapshot.snapshot_id for snapshot in expired}
+    history = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    doomed: set[str] = set()
+    alive: set[str] = set()
+    for place, snapshot in enumerate(history):
+        is_gone = snapshot.snapshot_id in gone
+        beside_gone = any(near.snapshot_id in gone for near in history[max(0, place - 1) : place + 2])
+        if is_gone or beside_gone:
+            manifests = {manifest.manifest_path for manifest in snapshot.manifests(io)}
+            (doomed if is_gone else alive).update(manifests)
+    return [snapshot.manifest_list for snapshot in expired] + sorted(doomed - alive)
+
+
+def _named(metadata: TableMetadata) -> set[int]:
+    """The heads of all branches and tags, and everything that a branch other than main came from."""
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
+    kept = {ref.snapshot_id for ref in metadata.refs.values()}
+    for name, ref in metadata.refs.items():
+        if name != MAIN_BRANCH and ref.snapshot_ref_type == "branch":
+            ancestor: int | None = ref.snapshot_id
+            while ancestor is not None and ancestor in parents:
+                kept.add(ancestor)
+                ancestor = parents[ancestor]
+    if metadata.current_snapshot_id is not None:
+        kept.add(metadata.current_snapshot_id)
+    return kept

@@ -1,0 +1,302 @@
+"""The registry's tables in the Iceberg catalog: found, created, evolved, renamed, dropped, committed to.
+
+Blocking, and safe from several threads: one commit to a table at a time in this process, and whoever finds that
+another process was quicker starts again from the newest metadata.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TypeAlias
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.io import load_file_io
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import StagedTable, Table, TableProperties
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.update import AssertCreate
+
+from components.lake.iceberg.commits import TableCommit
+from components.lake.iceberg.errors import BrokenTable, CatalogTrouble, ForeignTable
+from components.lake.iceberg.schemas import creation
+from components.lake.iceberg.stamp import REGISTRY, TABLE_ID
+from components.lake.iceberg.trouble import explained
+from components.lake.schema import TableSchema
+from registry.models import LakeTable
+
+log = structlog.get_logger(__name__)
+
+Identifier: TypeAlias = tuple[str, ...]
+Build: TypeAlias = Callable[[TableCommit], None]
+
+PROPERTIES = {
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "20",
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    # Ours to merge; said for other engines, which would else merge everything into one now and then.
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",
+}
+"""Of a new table."""
+
+_ATTEMPTS = 10
+_locks: dict[object, threading.Lock] = {}
+_locks_guard = threading.Lock()
+
+
+def identifier_of(table: LakeTable) -> Identifier:
+    return (*table.database.split("."), table.name)
+
+
+class IcebergTables:
+    """`TableProblem` is one table's; `CatalogTrouble` is everybody's and passes.
+
+    `registry` tells the tables of one registry from those of another that has the same ids; who creates or drops
+    tables has to give it.
+    """
+
+    def __init__(self, catalog: Catalog, registry: str | None = None) -> None:
+        self.catalog = catalog
+        self._registry = registry
+        self._loaded: dict[int, Table] = {}
+        self._names: dict[int, Identifier] | None = None
+        self._heads: dict[int, tuple[int, list[ManifestFile]]] = {}
+
+    def close(self) -> None:
+        self.catalog.close()
+
+    def load(self, table: LakeTable, *, cached: bool = False) -> Table | None:
+        """By its name in the registry. ForeignTable if the catalog's table of that name is another."""
+        if cached and (known := self._loaded.get(table.id)) is not None and known.name() == identifier_of(table):
+            return known
+        found = self._load(identifier_of(table))
+        if found is None:
+            self._loaded.pop(table.id, None)
+            return None
+        owner = found.metadata.properties.get(TABLE_ID)
+        if owner != str(table.id) or not self._is_ours(found):
+            whose = "not Astha's" if owner is None else f"that of table {owner} of this or another registry"
+            raise ForeignTable(
+                f"the catalog has a table {table.database}.{table.name}, and it is {whose}: rename or drop one of them"
+            )
+        self._loaded[table.id] = found
+        return found
+
+    def has(self, table: LakeTable) -> bool:
+        """Under its own or another name."""
+        if table.id in self._loaded:
+            return True
+        with suppress(ForeignTable):
+            if self.load(table) is not None:
+                return True
+        return table.id in self.names()
+
+    def ensure(self, table: LakeTable, schema: TableSchema) -> Table:
+        """The table under its name, created if it is not there, renamed if it is there under another.
+
+        A name is one table's in the registry: another of its tables that still has it is on its way to another name,
+        or out, and has to wait for that elsewhere.
+        """
+        try:
+            found = self.load(table, cached=True)
+        except ForeignTable:
+            if not self._move_aside(identifier_of(table)):
+                raise
+            found = None
+        if found is not None:
+            return found
+        former = self.names().get(table.id)
+        if former is not None and former != identifier_of(table):
+            renamed = self._rename(former, table)
+            if renamed is not None:
+                return renamed
+        return self._create(table, schema)
+
+    def commit(self, table: LakeTable, build: Build) -> TableCommit | None:
+        """What `build` makes of the newest metadata; it is called again if another process commits meanwhile.
+
+        None if it found nothing to do. NoSuchTableError can't be: call `ensure` first.
+        """
+        with _lock_of(self.catalog, table.id):
+            loaded = self.load(table, cached=True)
+            for _ in range(_ATTEMPTS):
+                if loaded is None:
+                    raise CatalogTrouble(f"the Iceberg table {table.database}.{table.name} was dropped meanwhile")
+                draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
+                if not self._built(draft, build):
+                    return None
+                try:
+                    self._commit(draft)
+                except CommitFailedException:
+                    draft.discard()
+                    loaded = self.load(table)
+                    continue
+                except Exception:
+                    # Who knows what was committed: the next attempt starts from what the catalog says.
+                    self._loaded.pop(table.id, None)
+                    raise
+                if draft.head is not None:
+                    self._heads[table.id] = draft.head
+                return draft
+            raise CatalogTrouble(f"{table.database}.{table.name}: {_ATTEMPTS} commits in a row met another's")
+
+    def drop(self, table_id: int) -> bool:
+        """From the catalog; files stay. False if there was none."""
+        name = self.names().pop(table_id, None)
+        self._loaded.pop(table_id, None)
+        self._heads.pop(table_id, None)
+        if name is None:
+            return False
+        try:
+            self.catalog.drop_table(name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return False
+        self._drop_empty_namespace(name[:-1])
+        return True
+
+    def names(self) -> dict[int, Identifier]:
+        """Of all tables that are the registry's. Read from the catalog once, which costs one load a table."""
+        if self._names is None:
+            self._names = dict(self._scan())
+        return self._names
+
+    def forget(self) -> None:
+        """Whatever is remembered may be out of date."""
+        self._names = None
+        self._loaded.clear()
+        self._heads.clear()
+
+    def _manifests_of(self, table_id: int, table: Table) -> list[ManifestFile] | None:
+        snapshot_id, manifests = self._heads.get(table_id, (None, []))
+        return manifests if snapshot_id is not None and snapshot_id == table.metadata.current_snapshot_id else None
+
+    def _scan(self) -> Iterator[tuple[int, Identifier]]:
+        for namespace in explained(lambda: list(self._namespaces(()))):
+            for identifier in explained(lambda name=namespace: self._list(name)):  # type: ignore[misc]
+                try:
+                    found = self._load(identifier)
+                except BrokenTable as problem:  # its own, when somebody asks for it
+                    log.warning("an Iceberg table can't be read", table=".".join(identifier), problem=str(problem))
+                    continue
+                if found is not None and TABLE_ID in found.metadata.properties and self._is_ours(found):
+                    yield int(found.metadata.properties[TABLE_ID]), tuple(identifier)
+
+    def _list(self, namespace: Identifier) -> list[Identifier]:
+        try:
+            return self.catalog.list_tables(namespace)
+        except NoSuchNamespaceError:  # dropped with its last table, just now
+            return []
+
+    def _is_ours(self, table: Table) -> bool:
+        return self._registry is None or table.metadata.properties.get(REGISTRY) == self._registry
+
+    def _namespaces(self, parent: Identifier) -> Iterator[Identifier]:
+        with suppress(NoSuchNamespaceError):  # likewise
+            for namespace in self.catalog.list_namespaces(parent):
+                if namespace != parent:
+                    yield tuple(namespace)
+                    yield from self._namespaces(tuple(namespace))
+
+    def _load(self, identifier: Identifier) -> Table | None:
+        try:
+            return explained(lambda: self.catalog.load_table(identifier))
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except FileNotFoundError as error:
+            raise BrokenTable(
+                f"{'.'.join(identifier)}: the catalog points to metadata that is not there ({error}): restore it, or "
+                "drop the table from the catalog, and `astha refresh iceberg_updater` creates it anew"
+            ) from error
+
+    def _create(self, table: LakeTable, schema: TableSchema) -> Table:
+        identifier = identifier_of(table)
+        self._create_namespace(identifier[:-1])
+        properties = {**PROPERTIES, TABLE_ID: str(table.id), REGISTRY: self._registry or ""}
+        draft = new_table_metadata(schema.iceberg, schema.partition, schema.order, table.location, properties)
+        staged = StagedTable(identifier, draft, "", load_file_io(self.catalog.properties, table.location), self.catalog)
+        try:
+            explained(
+                lambda: self.catalog.commit_table(
+                    staged, (AssertCreate(),), creation(schema, table.location, properties)
+                )
+            )
+        except (CommitFailedException, TableAlreadyExistsError):
+            log.info("the Iceberg table was there already", table=f"{table.database}.{table.name}")
+        found = self.load(table)
+        if found is None:
+            raise CatalogTrouble(f"the Iceberg table {table.database}.{table.name} is gone as soon as it was created")
+        self._remember(table)
+        return found
+
+    def _create_namespace(self, namespace: Identifier) -> None:
+        for depth in range(1, len(namespace) + 1):
+            try:
+                explained(lambda name=namespace[:depth]: self.catalog.create_namespace(name))  # type: ignore[misc]
+            except NamespaceAlreadyExistsError:
+                continue
+
+    def _drop_empty_namespace(self, namespace: Identifier) -> None:
+        try:
+            if not self.catalog.list_tables(namespace):
+                self.catalog.drop_namespace(namespace)
+        except (NamespaceNotEmptyError, NoSuchNamespaceError):
+            pass
+
+    def _rename(self, former: Identifier, table: LakeTable) -> Table | None:
+        self._create_namespace(identifier_of(table)[:-1])
+        try:
+            explained(lambda: self.catalog.rename_table(former, identifier_of(table)))
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except TableAlreadyExistsError as error:
+            raise ForeignTable(f"{'.'.join(former)} can't become {table.database}.{table.name}: {error}") from error
+        self._remember(table)
+        log.info("Iceberg table renamed", was=".".join(former), table=f"{table.database}.{table.name}")
+        return self.load(table)
+
+    def _move_aside(self, identifier: Identifier) -> bool:
+        found = self._load(identifier)
+        owner = None if found is None else found.metadata.properties.get(TABLE_ID)
+        if found is None or owner is None or self._registry is None or not self._is_ours(found):
+            return False
+        aside = (*identifier[:-1], f"{identifier[-1]}__astha_{owner}")
+        explained(lambda: self.catalog.rename_table(identifier, aside))
+        self._loaded.pop(int(owner), None)
+        self.names()[int(owner)] = aside
+        log.info("Iceberg table moved aside", was=".".join(identifier), now=".".join(aside))
+        return True
+
+    def _remember(self, table: LakeTable) -> None:
+        if self._names is not None:
+            self._names[table.id] = identifier_of(table)
+
+    def _built(self, draft: TableCommit, build: Build) -> bool:
+        """Whether there is anything to commit. What was written for nothing is removed."""
+        try:
+            explained(lambda: build(draft))
+        except FileNotFoundError as error:
+            draft.discard()
+            raise BrokenTable(f"{'.'.join(draft.table.name())} refers to a file that is not there: {error}") from error
+        except BaseException:
+            draft.discard()
+            raise
+        return bool(draft.updates)
+
+    def _commit(self, draft: TableCommit) -> None:
+        """Through `Table`, which also removes metadata files that are too old."""
+        updates, requirements = tuple(draft.updates), draft.requirements()
+        explained(lambda: draft.table._do_commit(updates, requirements))
+
+
+def _lock_of(catalog: Catalog, table_id: int) -> threading.Lock:
+    with _locks_guard:
+        return _locks.setdefault((catalog.name, catalog.properties.get("uri"), table_id), threading.Lock())

@@ -1,0 +1,196 @@
+"""One request on its way to a snapshot: wait until Iceberg contains what was committed before it, then tag."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+import structlog
+
+from astha.clock import LoopClock
+from components.lake.digest import Digest, LiveFile
+from components.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableProblem
+from components.snapshotter.tags import Pinned, Seen, look, pin, release
+from registry.contract import MetadataStore
+from registry.documents import Document
+from registry.drafts import SnapshotDraft
+from registry.errors import AlreadyExists, NotFound, Unavailable
+from registry.models import LakeTable, TableSnapshot
+from registry.position import Position
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+_FIRST_WAIT_S = 0.05
+_LONGEST_WAIT_S = 2.0
+_TO_BE_COMPARED = "to be compared with the registry"
+"""Why the updater has stopped a table that only waits for its refresh."""
+
+
+class Call(Protocol):
+    def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
+
+
+class Failed(Exception):
+    """The request can't be met; the message is what its row will say."""
+
+
+class Requests:
+    """Everything here may be begun again at any point: the row says what is to be done, the tag what has been."""
+
+    def __init__(
+        self, store: MetadataStore, tables: IcebergTables, call: Call, clock: LoopClock, wait_s: float
+    ) -> None:
+        self._store = store
+        self._tables = tables
+        self._call = call
+        self._clock = clock
+        self._wait_s = wait_s
+
+    async def fulfil(self, row: TableSnapshot, position: Position) -> TableSnapshot | None:
+        """The row as it is afterwards; None if it no longer waits. Returns when the registry says what came of it.
+
+        ``position``: where the registry was when the request was made, or later.
+        """
+        try:
+            pinned = await self._pinned(row, position)
+            if pinned is None:
+                return None
+            return await self._insist(lambda: self._store.update_snapshot(row.id, _created(row, pinned)))
+        except Failed as failed:
+            reason = str(failed)
+        except AlreadyExists as error:  # a row of the same tag, which only this one can have been made for
+            await self._release(row)
+            reason = str(error)
+        except NotFound:
+            return None
+        except Exception as error:
+            log.exception("unexpected trouble with a request", table_id=row.table_id, request=row.id)
+            reason = f"unexpected trouble: {error!r}"
+        log.warning("no snapshot", table_id=row.table_id, request=row.id, tag=row.tag, reason=reason)
+        try:
+            return await self._insist(lambda: self._store.update_snapshot(row.id, _failed(row, reason)))
+        except NotFound:
+            return None
+
+    async def _pinned(self, row: TableSnapshot, position: Position) -> Pinned | None:
+        deadline = self._clock.monotonic() + self._wait_s
+        comparison = Comparison(self._store)
+        wait_s, behind = _FIRST_WAIT_S, "nobody has looked"
+        while True:
+            try:
+                table = await self._store.get_table_by_id(row.table_id)
+                if table is None or not await self._stands(row):
+                    return None
+                await self._require_iceberg(table)
+                found = await self._attempt(table, row, position, comparison)
+                if isinstance(found, Pinned):
+                    return found
+                behind = found
+            except (CatalogTrouble, Unavailable) as trouble:
+                behind = str(trouble)
+            except TableProblem as problem:
+                raise Failed(str(problem)) from problem
+            if self._clock.monotonic() >= deadline:
+                raise Failed(f"given up after {self._wait_s:.0f} s: {behind}")
+            await self._clock.sleep(wait_s)
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+    async def _attempt(
+        self, table: LakeTable, row: TableSnapshot, position: Position, comparison: Comparison
+    ) -> Pinned | str:
+        """Or what is still to be waited for."""
+        seen = await self._call(lambda: look(self._tables, table, row))
+        if seen is None:
+            return "its Iceberg table has not been created yet: is the Iceberg updater running? see `astha status`"
+        if seen.pinned is not None:
+            return seen.pinned
+        if seen.stamp.covers(position) or await comparison.equal(table, seen.stamp):
+            return await self._call(lambda: pin(self._tables, table, row))
+        return _behind(seen, position)
+
+    async def _stands(self, row: TableSnapshot) -> bool:
+        """Whether the request still waits: an event that comes again may be long out of date."""
+        found = await self._store.list_snapshots(row.table_id, after=row.id - 1, limit=1)
+        return bool(found) and found[0].id == row.id and found[0].status == "requested"
+
+    async def _require_iceberg(self, table: LakeTable) -> None:
+        metadata = await self._store.get_table_metadata(table.id)
+        if metadata is not None and metadata.format != "parquet":
+            raise Failed(f"{table.database}.{table.name} holds {metadata.format}: only Parquet tables are in Iceberg")
+
+    async def _release(self, row: TableSnapshot) -> None:
+        table = await self._insist(lambda: self._store.get_table_by_id(row.table_id))
+        if table is not None:
+            await self._insist(lambda: self._call(lambda: release(self._tables, table, [row.id])))
+
+    async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
+        """What is done in Iceberg has to be said in the registry, however long that is out of reach."""
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                return await step()
+            except (Unavailable, CatalogTrouble) as error:
+                log.warning("will be tried again", error=str(error), wait_s=wait_s)
+            await self._clock.sleep(wait_s)
+            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+
+class Comparison(msgspec.Struct):
+    """The registry's files with a stamp: for a table whose last change came long before, no position tells."""
+
+    store: MetadataStore
+    _last: tuple[LakeTable, Digest] | None = None
+
+    async def equal(self, table: LakeTable, stamp: Stamp) -> bool:
+        """Whether the registry, now, has the files of the stamp. Reads them only if they can be the same.
+
+        Every change of files changes the table's row as well: if that is the same before and after, nothing came
+        between the pages.
+        """
+        if table.file_count != stamp.digest.files or self._last == (table, stamp.digest):
+            return False
+        found = Digest()
+        async for file in self.store.stream_files(table.id):
+            found.add(LiveFile.of(file))
+        if await self.store.get_table_by_id(table.id) != table:
+            return False
+        self._last = (table, stamp.digest)
+        return found == stamp.digest
+
+
+def _behind(seen: Seen, position: Position) -> str:
+    if seen.stopped is not None and seen.stopped != _TO_BE_COMPARED:
+        raise Failed(f"the Iceberg table is stopped: {seen.stopped}")
+    at = "an unknown position" if seen.stamp.position is None else f"position {seen.stamp.position}"
+    return (
+        f"Iceberg is at {at} and does not contain what the registry had at {position}: is the Iceberg updater running? "
+        "see `astha status`"
+    )
+
+
+def _created(row: TableSnapshot, pinned: Pinned) -> SnapshotDraft:
+    snapshot = pinned.snapshot
+    summary = {} if snapshot.summary is None else {"operation": snapshot.summary.operation.value, **_plain(snapshot)}
+    return SnapshotDraft(
+        snapshot_id=snapshot.snapshot_id,
+        timestamp=snapshot.timestamp_ms,
+        manifest_list=snapshot.manifest_list,
+        summary=Document.of(summary),
+        schema_id=snapshot.schema_id,
+        trigger=row.trigger,
+        status="created",
+        tag=pinned.tag,
+        reason=row.reason,
+    )
+
+
+def _plain(snapshot: object) -> dict[str, str]:
+    summary = getattr(snapshot, "summary", None)
+    return {} if summary is None else dict(summary.additional_properties)
+
+
+def _failed(row: TableSnapshot, reason: str) -> SnapshotDraft:
+    return SnapshotDraft(timestamp=row.timestamp, trigger=row.trigger, status="failed", tag=row.tag, reason=reason)

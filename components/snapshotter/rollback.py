@@ -1,0 +1,166 @@
+"""A table back at a snapshot: the registry's files become the snapshot's in one transaction, and Iceberg follows.
+
+Only files: the schema stays the newest, under which older files can be read. What others insert while the rollback is
+at work stays: it is as if it came afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+
+import msgspec
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
+
+from astha.errors import AsthaError
+from components.lake.digest import LiveFile
+from components.lake.iceberg import IcebergTables, live_files
+from components.lake.objects import Objects
+from components.snapshotter.requests import Call
+from registry.contract import MetadataStore
+from registry.drafts import FileDraft
+from registry.errors import AlreadyExists, Conflict
+from registry.models import LakeTable, TableFile
+
+_ATTEMPTS = 5
+_AT_ONCE = 32
+_SHOWN = 3
+_EVERYTHING = 1 << 31
+
+
+class CantRollBack(AsthaError):
+    """The message names the snapshot, the first files and the reason. Nothing was changed."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """`removed` leave the table, `restored` come back to it."""
+
+    table: LakeTable
+    snapshot_id: int
+    removed: list[TableFile]
+    restored: list[FileDraft]
+
+    @property
+    def rows(self) -> int:
+        """By how much the table's number of rows changes."""
+        return sum(draft.row_count for draft in self.restored) - sum(file.row_count for file in self.removed)
+
+
+class Rollback:
+    def __init__(self, store: MetadataStore, tables: IcebergTables, call: Call, objects: Objects) -> None:
+        self._store = store
+        self._tables = tables
+        self._call = call
+        self._objects = objects
+
+    async def plan(self, table: LakeTable, name: str) -> Plan:
+        """`name` is a tag or a snapshot's id. CantRollBack if one of its files can't come back."""
+        snapshot_id, wanted = await self._call(lambda: self._snapshot(table, name))
+        removed: list[TableFile] = []
+        # In one page, which is one moment: of a swap between two pages one would see both sides.
+        for file in await self._store.list_files(table.id, limit=_EVERYTHING):
+            if wanted.get(file.file_path) == LiveFile.of(file):
+                del wanted[file.file_path]
+            else:
+                removed.append(file)
+        restored = await self._restored(table, name, wanted)
+        await self._require_stored(name, restored)
+        return Plan(table, snapshot_id, removed, restored)
+
+    async def roll_back(self, table: LakeTable, name: str) -> Plan:
+        """Plan and do it; plan again if the files of the plan have changed meanwhile. Answers what was done."""
+        for _ in range(_ATTEMPTS):
+            plan = await self.plan(table, name)
+            try:
+                await self.perform(plan)
+            except (Conflict, AlreadyExists) as conflict:
+                last = conflict
+                continue
+            return plan
+        raise CantRollBack(f"{name}: the table's files changed {_ATTEMPTS} times while it was at work: {last}")
+
+    async def perform(self, plan: Plan) -> None:
+        """Conflict, and nothing done, if one of the files has changed or was deleted since the plan was made."""
+        await self._store.swap_files(
+            plan.table.id,
+            plan.removed,
+            plan.restored,
+            operation="rollback",
+            operation_id=f"rollback-{plan.snapshot_id}-{secrets.token_hex(4)}",
+        )
+
+    def _snapshot(self, table: LakeTable, name: str) -> tuple[int, dict[str, LiveFile]]:
+        loaded = self._tables.load(table)
+        if loaded is None:
+            raise CantRollBack(f"{table.database}.{table.name} has no Iceberg table: the daemon creates it")
+        snapshot = find_snapshot(loaded, name)
+        return snapshot.snapshot_id, {file.path: file for file in live_files(loaded, snapshot)}
+
+    async def _restored(self, table: LakeTable, name: str, wanted: dict[str, LiveFile]) -> list[FileDraft]:
+        missing, after = dict(wanted), 0
+        drafts: list[FileDraft] = []
+        while missing:
+            page = await self._store.list_files_awaiting_deletion(table_id=table.id, after=after)
+            if not page:
+                break
+            after = page[-1].id
+            for listed in page:
+                if listed.file_path in missing:
+                    file = listed.file.load_as(TableFile)
+                    if missing[listed.file_path] == LiveFile.of(file):
+                        drafts.append(draft_of(file))
+                        del missing[listed.file_path]
+        if missing:
+            raise CantRollBack(
+                f"{name}: {len(missing)} of its files are unknown to the registry, or deleted: {_shown(list(missing))}"
+            )
+        return drafts
+
+    async def _require_stored(self, name: str, drafts: Sequence[FileDraft]) -> None:
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def is_there(draft: FileDraft) -> bool:
+            async with gate:
+                return await self._objects.size(draft.file_path) == draft.file_size
+
+        found = await asyncio.gather(*(is_there(draft) for draft in drafts))
+        gone = [draft.file_path for draft, there in zip(drafts, found, strict=True) if not there]
+        if gone:
+            raise CantRollBack(f"{name}: {len(gone)} of its files are gone from storage, or changed: {_shown(gone)}")
+
+
+def find_snapshot(table: Table, name: str) -> Snapshot:
+    """By tag, whoever has set it, or by id."""
+    metadata = table.metadata
+    ref = metadata.refs.get(name)
+    wanted = ref.snapshot_id if ref is not None else int(name) if name.isascii() and name.isdigit() else None
+    found = None if wanted is None else metadata.snapshot_by_id(wanted)
+    if found is None:
+        tags = sorted(known for known, ref in metadata.refs.items() if ref.snapshot_ref_type == "tag")
+        raise CantRollBack(
+            f"{'.'.join(table.name())} has no snapshot {name!r}, or it has expired; its tags are "
+            f"{', '.join(tags) if tags else 'none'}"
+        )
+    return found
+
+
+def draft_of(file: TableFile) -> FileDraft:
+    """With everything that was known of it."""
+    return FileDraft(
+        file_path=file.file_path,
+        file_size=file.file_size,
+        row_count=file.row_count,
+        schema_version=file.schema_version,
+        partition_path=file.partition_path,
+        file_type=file.file_type,
+        checksum=file.checksum,
+        is_compressed=file.is_compressed,
+        column_stats=file.column_stats,
+    )
+
+
+def _shown(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
+    return ", ".join(paths[:_SHOWN]) + more

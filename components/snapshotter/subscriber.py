@@ -1,0 +1,214 @@
+"""The subscriber: keeps the books, sees requests through in the background, and does its upkeep now and then.
+
+Nothing here holds up a delivery: what takes time is a task. Whatever a stop or a crash interrupts is found again in
+the registry by the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+import structlog
+
+from astha.errors import Retry
+from astha.events import Event
+from astha.subscribers import Surroundings
+from components.lake.iceberg import IcebergTables, open_catalog
+from components.lake.objects import Objects
+from components.snapshotter.books import Books, awaits_release
+from components.snapshotter.lifecycle import Lifecycle
+from components.snapshotter.requests import Requests
+from components.snapshotter.settings import SnapshotterSettings
+from registry.contract import ConsistentRead
+from registry.errors import NotFound, RegistryError
+from registry.models import Row, TableFile, TableMetadata, TableSnapshot
+from registry.position import Place, Position
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class Snapshotter:
+    def __init__(self, settings: SnapshotterSettings, surroundings: Surroundings) -> None:
+        self._settings = settings
+        self._surroundings = surroundings
+        self._store = surroundings.store
+        self._clock = surroundings.clock
+        self._books = Books(settings.policy)
+        self._contained: Place | None = None  # what the books held when they were loaded
+        self._thread: ThreadPoolExecutor | None = None
+        self._tables: IcebergTables | None = None
+        self._tasks: dict[object, asyncio.Task[None]] = {}
+
+    @property
+    def subscribed_tables(self) -> frozenset[str]:
+        return frozenset((TableMetadata.table, TableFile.table, TableSnapshot.table))
+
+    async def start(self) -> None:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
+        if self._tables is None:
+            identity = await self._store.get_source_identity("lake")
+            self._tables = await self._call(partial(self._opened, None if identity is None else identity.identity))
+        async with self._store.consistent_read() as snapshot:
+            await self.on_refresh(snapshot)
+        self._begin("time", self._watch_time())
+        self._begin("upkeep", self._keep_up())
+
+    async def stop(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
+        tables, self._tables = self._tables, None
+        if tables is not None:
+            await self._call(tables.close)
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=False)
+
+    async def on_event(self, event: Event[Row]) -> None:
+        await self.on_transaction([event])
+
+    async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
+        first = events[0]
+        if self._contained is not None and self._contained.contains(first.transaction, first.position):
+            return
+        touched: set[int] = set()
+        for event in events:
+            self._books.apply(event)
+            row = event.data
+            if isinstance(row, TableSnapshot):
+                if row.status == "requested":
+                    self._fulfil(row, event.position)
+            elif isinstance(row, TableFile | TableMetadata):
+                touched.add(row.table_id)
+        for table_id in touched:
+            self._ask_if_due(table_id)
+
+    async def on_health(self) -> bool:
+        tables = self._opened_tables()
+        await self._call(lambda: tables.catalog.list_namespaces())
+        return True
+
+    async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        await self._books.load(snapshot)
+        self._contained = snapshot.place
+        position = await self._store.position()
+        for table_id, book in self._books:
+            for row in list(book.rows.values()):
+                if row.status == "requested":
+                    self._fulfil(row, position)
+            self._ask_if_due(table_id)
+
+    def _fulfil(self, row: TableSnapshot, position: Position) -> None:
+        requests = Requests(self._store, self._opened_tables(), self._call, self._clock, self._settings.wait_s)
+
+        async def see_through() -> None:
+            done = await requests.fulfil(row, position)
+            if done is not None and done.status == "created":
+                log.info("snapshot created", table_id=row.table_id, tag=done.tag, snapshot=done.snapshot_id)
+
+        self._begin(("request", row.id), see_through())
+
+    def _ask_if_due(self, table_id: int) -> None:
+        book = self._books.of(table_id)
+        due = None if book is None else book.due(self._clock.now_ms(), int(self._settings.retry_after_s * 1000))
+        if book is None or due is None:
+            return
+        book.asking = True
+        trigger, reason = due
+
+        async def ask() -> None:
+            try:
+                await self._store.request_snapshot(table_id, trigger=trigger, reason=reason)
+            except NotFound:
+                pass
+            except RegistryError as error:
+                book.asking = False
+                log.warning("no snapshot could be asked for", table_id=table_id, error=str(error))
+
+        self._begin(("ask", table_id), ask())
+
+    async def _watch_time(self) -> None:
+        while True:
+            await self._clock.sleep(self._settings.check_every_s)
+            for table_id, _ in self._books:
+                self._ask_if_due(table_id)
+
+    async def _keep_up(self) -> None:
+        """The first round at once: a daemon may never live until the second."""
+        while True:
+            await self.upkeep()
+            await self._clock.sleep(self._settings.upkeep_every_s)
+
+    async def upkeep(self) -> None:
+        """One round of expiry and cleaning. What fails is logged, and done in the next one."""
+        settings = self._settings
+        lifecycle = Lifecycle(
+            self._store,
+            self._opened_tables(),
+            self._call,
+            Objects(self._surroundings.lake),
+            self._clock,
+            defaults=settings.policy,
+            updater=settings.updater,
+        )
+        for table_id, book in self._books:
+            if book.policy.expires or any(awaits_release(row) for row in book.rows.values()):
+                await self._attempt("expiry", partial(self._expire, lifecycle, table_id))
+        await self._attempt("cleaning", partial(self._clean, lifecycle))
+        await self._attempt("cleaning", partial(lifecycle.clean_intents, settings.intents_stale_after_s))
+
+    async def _expire(self, lifecycle: Lifecycle, table_id: int) -> None:
+        table = await self._store.get_table_by_id(table_id)
+        if table is None:
+            return
+        report = await lifecycle.expire(table)
+        for verdict in report.gone:
+            log.info("snapshot expired", table=report.table, tag=verdict.name, why=verdict.why)
+
+    async def _clean(self, lifecycle: Lifecycle) -> None:
+        graces = [self._settings.policy.grace_ms, *(book.policy.grace_ms for _, book in self._books)]
+        for report in await lifecycle.clean(removed_before=self._clock.now_ms() - min(graces) + 1):
+            if report.problem is not None:
+                log.warning("files of a table can't be cleaned now", table=report.table, problem=report.problem)
+
+    async def _attempt(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await step()
+        except Exception as error:
+            log.warning("upkeep failed, will be tried again", step=what, error=repr(error))
+
+    def _begin(self, key: object, work: Coroutine[None, None, None]) -> None:
+        """One task a key; an error in it is logged, and found again at the next start."""
+        if key in self._tasks:
+            work.close()
+            return
+        task = asyncio.create_task(work, name=f"snapshotter {key}")
+        self._tasks[key] = task
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: object, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the snapshotter has failed", task=task.get_name(), error=repr(error))
+
+    def _opened(self, identity: str | None) -> IcebergTables:
+        catalog = open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake)
+        return IcebergTables(catalog, identity)
+
+    def _opened_tables(self) -> IcebergTables:
+        if self._tables is None:
+            raise Retry("the catalog is not open")
+        return self._tables
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

@@ -1,0 +1,208 @@
+"""Our tags in Iceberg: set, retired and released, each in one commit. Blocking: for the snapshotter's thread.
+
+A table property written in the same commit says whose a tag is, ``astha.tag.<name>`` = ``<row id> <snapshot id>``: so a
+tag that was set before a crash is found again, and one that somebody else has set, or has moved, is never touched.
+
+A snapshot ends in two steps. Retired, it loses its name, which is free again, and is held by a tag
+``astha-expiring-<row id>``, so that whoever reads it can finish. Released, that tag goes too, and with it the Iceberg
+snapshot, unless it is the current one, another ref names it or it lies amid the history that the updater keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import RemovePropertiesUpdate, RemoveSnapshotsUpdate
+
+from components.lake.iceberg import IcebergTables, Stamp, TableCommit, TableProblem
+from components.lake.iceberg.stamp import STOPPED
+from components.snapshotter.references import unreferenced_metadata
+from registry.models import LakeTable, TableSnapshot
+
+PROPERTY = "astha.tag."
+
+
+class CantTag(TableProblem):
+    pass
+
+
+class OwnTag(msgspec.Struct, frozen=True):
+    name: str
+    row_id: int
+    snapshot_id: int
+
+
+class Pinned(msgspec.Struct, frozen=True):
+    """The Iceberg snapshot that a tag names."""
+
+    tag: str
+    snapshot: Snapshot
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """How the table stands, as far as a request is concerned."""
+
+    stamp: Stamp
+    pinned: Pinned | None  # by an earlier attempt for the same row
+    stopped: str | None
+
+
+def tag_of(row: TableSnapshot) -> str:
+    """The name that was asked for, or one of our own making."""
+    return row.tag or f"snapshot-{row.id}"
+
+
+def expiring_tag(row_id: int) -> str:
+    return f"astha-expiring-{row_id}"
+
+
+def own_tags(metadata: TableMetadata) -> dict[int, OwnTag]:
+    """By row id: those that still name what we let them name."""
+    found: dict[int, OwnTag] = {}
+    for name, value in metadata.properties.items():
+        if not name.startswith(PROPERTY):
+            continue
+        row_id, snapshot_id = map(int, value.split())
+        ref = metadata.refs.get(name.removeprefix(PROPERTY))
+        if ref is not None and ref.snapshot_id == snapshot_id:
+            found[row_id] = OwnTag(name.removeprefix(PROPERTY), row_id, snapshot_id)
+    return found
+
+
+def look(tables: IcebergTables, table: LakeTable, row: TableSnapshot) -> Seen | None:
+    """None if there is no Iceberg table. TableProblem if its state is not the registry's."""
+    loaded = tables.load(table)
+    if loaded is None:
+        return None
+    metadata = loaded.metadata
+    pinned = _pinned(metadata, row)
+    if pinned is None:
+        TableCommit(loaded).require_own()
+    return Seen(Stamp.read(metadata), pinned, metadata.properties.get(STOPPED))
+
+
+def pin(tables: IcebergTables, table: LakeTable, row: TableSnapshot) -> Pinned:
+    """Tag the current snapshot, or find that it has been done. CantTag if the name is somebody else's."""
+    name = tag_of(row)
+    done: list[Pinned] = []
+
+    def build(draft: TableCommit) -> None:
+        metadata = draft.table.metadata
+        before = _pinned(metadata, row)
+        current = metadata.current_snapshot()
+        if before is not None:
+            done.append(before)
+            return
+        draft.require_own()
+        if current is None:
+            raise CantTag("the table has no Iceberg snapshot yet: insert something first")
+        _require_free(metadata, name)
+        draft.set_tag(name, current.snapshot_id)
+        draft.set_properties({PROPERTY + name: f"{row.id} {current.snapshot_id}"})
+        done.append(Pinned(name, current))
+
+    tables.commit(table, build)
+    return done[-1]
+
+
+def retire(tables: IcebergTables, table: LakeTable, rows: Sequence[TableSnapshot]) -> None:
+    """Their names are free; what they name stays until it is released. Doing it again changes nothing."""
+
+    def build(draft: TableCommit) -> None:
+        known = own_tags(draft.table.metadata)
+        for row in rows:
+            tag = known.get(row.id)
+            if tag is None or tag.name == expiring_tag(row.id):
+                continue
+            _drop(draft, tag)
+            draft.set_tag(expiring_tag(row.id), tag.snapshot_id)
+            draft.set_properties({PROPERTY + expiring_tag(row.id): f"{row.id} {tag.snapshot_id}"})
+
+    _commit_if_there(tables, table, build)
+
+
+def release(tables: IcebergTables, table: LakeTable, row_ids: Iterable[int]) -> list[str]:
+    """Tags of these rows go, and the snapshots that nobody else wants. Answers metadata files without a reader."""
+    wanted = set(row_ids)
+    unreferenced: list[str] = []
+
+    def build(draft: TableCommit) -> None:
+        unreferenced.clear()
+        metadata = draft.table.metadata
+        going = [tag for row_id, tag in own_tags(metadata).items() if row_id in wanted]
+        for tag in going:
+            _drop(draft, tag)
+        gone = expirable(metadata, {tag.name for tag in going})
+        if gone:
+            unreferenced.extend(unreferenced_metadata(draft.table, gone))
+            draft.updates.append(RemoveSnapshotsUpdate(snapshot_ids=sorted(gone)))
+
+    return unreferenced if _commit_if_there(tables, table, build) else []
+
+
+def expirable(metadata: TableMetadata, tags: set[str]) -> set[int]:
+    """Of the snapshots that these tags name, those that can go with them.
+
+    The history that the updater keeps must stay without a gap: a streaming reader goes along it.
+    """
+    named = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in tags}
+    named |= _ancestors(metadata, [ref.snapshot_id for name, ref in metadata.refs.items() if _is_branch(name, ref)])
+    named.add(metadata.current_snapshot_id or 0)
+    wanted = {metadata.refs[name].snapshot_id for name in tags}
+    by_age = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    gone: set[int] = set()
+    for snapshot in by_age:
+        if snapshot.snapshot_id in wanted and snapshot.snapshot_id not in named:
+            gone.add(snapshot.snapshot_id)
+        elif snapshot.snapshot_id not in named:
+            break  # from here on it is the history
+    return gone
+
+
+def _is_branch(name: str, ref: object) -> bool:
+    return name != MAIN_BRANCH and getattr(ref, "snapshot_ref_type", None) == "branch"
+
+
+def _ancestors(metadata: TableMetadata, heads: Iterable[int]) -> set[int]:
+    parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
+    found: set[int] = set()
+    for head in heads:
+        at: int | None = head
+        while at is not None and at in parents and at not in found:
+            found.add(at)
+            at = parents[at]
+    return found
+
+
+def _pinned(metadata: TableMetadata, row: TableSnapshot) -> Pinned | None:
+    tag = own_tags(metadata).get(row.id)
+    snapshot = None if tag is None else metadata.snapshot_by_id(tag.snapshot_id)
+    return None if tag is None or snapshot is None else Pinned(tag.name, snapshot)
+
+
+def _require_free(metadata: TableMetadata, name: str) -> None:
+    if name == MAIN_BRANCH:
+        raise CantTag(f"{name!r} is the name of the table's branch: choose another tag")
+    ref = metadata.refs.get(name)
+    if ref is not None:
+        raise CantTag(
+            f"Iceberg has a {ref.snapshot_ref_type} {name!r} already, of snapshot {ref.snapshot_id}, which is not "
+            "ours to move: choose another tag"
+        )
+
+
+def _drop(draft: TableCommit, tag: OwnTag) -> None:
+    draft.remove_tag(tag.name)
+    draft.updates.append(RemovePropertiesUpdate(removals=[PROPERTY + tag.name]))
+
+
+def _commit_if_there(tables: IcebergTables, table: LakeTable, build: Callable[[TableCommit], None]) -> bool:
+    """False if there is no such Iceberg table any more."""
+    if tables.load(table) is None:
+        return False
+    tables.commit(table, build)
+    return True

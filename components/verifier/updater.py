@@ -1,0 +1,62 @@
+"""How far the updater is, by the ledger and the daemon's lease: whether to wait for it, and what to say of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from registry.clock import Clock
+from registry.contract import MetadataStore
+from registry.models import LedgerEntry
+from registry.position import Position
+
+COMPONENT = "iceberg_updater"
+_LIVE, _PAUSED = "live", "paused"
+_LATE_MS = 5_000
+"""A lease that ran out no longer ago may still be renewed, or be taken over by another daemon."""
+
+
+class UpdaterState(msgspec.Struct, frozen=True):
+    """`entry` is None if the updater never was part of a daemon on this registry."""
+
+    entry: LedgerEntry | None
+    daemon: bool
+    registry_position: Position
+
+    def has_passed(self, position: Position) -> bool:
+        """Whether everything up to there has been delivered to it, durably."""
+        entry = self.entry
+        return (
+            entry is not None and not entry.refresh_owed and entry.position is not None and entry.position >= position
+        )
+
+    @property
+    def is_worth_waiting_for(self) -> bool:
+        """Broken ones recover, and new ones start: only who is paused or not there at all will not come."""
+        return self.daemon and self.entry is not None and self.entry.state != _PAUSED
+
+    def __str__(self) -> str:
+        entry = self.entry
+        if entry is None:
+            return f"the ledger has no {COMPONENT}"
+        state = (
+            f"{COMPONENT} is {entry.state}" if self.daemon else f"{COMPONENT} was {entry.state}, and no daemon runs now"
+        )
+        owes = ", owes a refresh" if entry.refresh_owed else ""
+        reason = f" ({entry.reason})" if entry.reason else ""
+        at = "" if entry.position is None else f", at position {entry.position} of {self.registry_position}"
+        return f"{state}{owes}{reason}{at}"
+
+    @property
+    def is_live(self) -> bool:
+        return self.daemon and self.entry is not None and self.entry.state == _LIVE and not self.entry.refresh_owed
+
+    @property
+    def is_paused(self) -> bool:
+        return self.entry is not None and self.entry.state == _PAUSED
+
+
+async def read_updater(store: MetadataStore, lease: str, clock: Clock) -> UpdaterState:
+    found = await store.get_daemon_lease(lease)
+    entries = {entry.component: entry for entry in await store.read_ledger()}
+    daemon = found is not None and found.expires_at > clock.now_ms() - _LATE_MS
+    return UpdaterState(entries.get(COMPONENT), daemon, await store.position())

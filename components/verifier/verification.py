@@ -1,0 +1,270 @@
+"""`Verification`: the registry against itself, against Iceberg and against storage.
+
+Digests first; files only of tables whose digests differ, a batch of tables at a time, so that memory is bounded. What
+differs is looked at again until the updater has come past it (`components.verifier.observation` says why that decides).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable
+from functools import partial
+
+import msgspec
+
+from astha.clock import LoopClock
+from components.lake.iceberg import IcebergTables, TableProblem
+from components.verifier import causes
+from components.verifier.committed import Committed, look, remarks
+from components.verifier.observation import Comparison, Observation, sort
+from components.verifier.registered import RegisteredTable, batches, compare_files, read_tables
+from components.verifier.report import Cause, Difference, Kind, Report, TableReport
+from components.verifier.stored import Progress, Reading, StorageCheck
+from components.verifier.updater import UpdaterState, read_updater
+from registry.contract import MetadataStore
+from registry.models import LakeTable
+
+_FILES_AT_ONCE = 500_000
+_PAUSE_S = 0.2
+
+
+class Options(msgspec.Struct, frozen=True):
+    """`timeout_s` is how long to wait for the updater in all; `lease` the name that daemons share."""
+
+    files: bool = False
+    checksums: bool = False
+    repair_statistics: bool = False
+    parallel: int = 8
+    timeout_s: float = 60.0
+    lease: str = "astha"
+
+
+class _Look(msgspec.Struct):
+    """A table at one moment. `found` is None if the catalog has no such table, or another's under its name."""
+
+    found: Committed | None
+    observation: Observation
+
+    @property
+    def left_alone(self) -> bool:
+        return self.found is not None and self.found.left_alone
+
+
+class _Verdict(msgspec.Struct):
+    looks: dict[int, _Look]
+    certain: dict[int, Observation]
+    updater: UpdaterState
+    passed: bool
+    waited_s: float
+
+
+class Verification:
+    """`tables` must know the registry's identity for tables that the registry has no more to be looked for."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        tables: IcebergTables,
+        objects: Reading,
+        clock: LoopClock,
+        options: Options | None = None,
+        progress: Progress = lambda _table, _done, _total: None,
+    ) -> None:
+        self._store = store
+        self._tables = tables
+        self._objects = objects
+        self._clock = clock
+        self._options = options or Options()
+        self._progress = progress
+        self._deadline = 0.0
+        self._reports: dict[int, TableReport] = {}
+
+    async def run(self, wanted: Collection[int] | None = None) -> Report:
+        """Of all tables, or of these. CatalogTrouble, StorageError or Unavailable if somebody does not answer."""
+        self._deadline = self._clock.monotonic() + self._options.timeout_s
+        registered = await self._registered(wanted)
+        suspects = [table for table in registered.values() if table.is_iceberg and not await self._is_equal(table)]
+        for batch in batches(suspects, _FILES_AT_ONCE):
+            await self._settle(batch)
+        elsewhere = [] if wanted is not None else await self._leftovers()
+        if self._options.files or self._options.checksums:
+            for table in registered.values():
+                await self._check_storage(table)
+        return Report(sorted(self._reports.values(), key=lambda report: report.table), elsewhere)
+
+    async def _registered(self, wanted: Collection[int] | None) -> dict[int, RegisteredTable]:
+        found = await read_tables(self._store, wanted)
+        repaired = []
+        if self._options.repair_statistics:
+            repaired = [table.table.id for table in found.values() if any(table.wrong_statistics())]
+            for table_id in repaired:
+                await self._store.recount_statistics(table_id)
+            if repaired:
+                found = await read_tables(self._store, wanted)
+        for table_id, table in found.items():
+            report = self._reports[table_id] = TableReport(
+                table.name, table.metadata.format, table.total.files, table.total.rows, table.total.size_bytes
+            )
+            report.statistics_repaired = table_id in repaired
+            wrong = list(table.wrong_statistics())
+            if wrong:
+                report.differences.append(Difference(Kind.STATISTICS, wrong, causes.of_statistics(table.name)))
+        return found
+
+    async def _is_equal(self, table: RegisteredTable) -> bool:
+        try:
+            found = await asyncio.to_thread(look, self._tables, table.table)
+        except TableProblem:
+            return False
+        if found is None or found.foreign or found.digest != table.digest:
+            return False
+        self._describe(table.table.id, found)
+        return not any(remarks(found, table.table, table.metadata))
+
+    def _describe(self, table_id: int, found: Committed | None) -> None:
+        report = self._reports[table_id]
+        if found is not None:
+            report.digest = None if found.digest is None else str(found.digest)
+            report.snapshot = found.loaded.metadata.current_snapshot_id
+            report.position = found.stamp.position
+
+    async def _settle(self, batch: list[RegisteredTable]) -> None:
+        verdict = await self._decide([table.table.id for table in batch])
+        for table in batch:
+            last = verdict.looks.get(table.table.id)
+            if last is None:  # dropped meanwhile
+                del self._reports[table.table.id]
+                continue
+            self._describe(table.table.id, last.found)
+            certain = verdict.certain.get(table.table.id, Observation())
+            self._reports[table.table.id].differences += _differences(table.name, last.found, certain, verdict)
+
+    async def _decide(self, table_ids: list[int]) -> _Verdict:
+        began = self._clock.monotonic()
+        looks = await self._look(table_ids)
+        until = await self._store.position()
+        candidates = {table_id: seen.observation for table_id, seen in looks.items() if seen.observation}
+        while True:
+            updater = await read_updater(self._store, self._options.lease, self._clock)
+            passed = updater.has_passed(until)
+            pending = any(not looks[table_id].left_alone for table_id in candidates)
+            last = not pending or passed or not updater.is_worth_waiting_for or self._is_late
+            again = await self._look(list(candidates))
+            for table_id, before in list(candidates.items()):
+                later = again.get(table_id)
+                if later is None:
+                    del looks[table_id], candidates[table_id]
+                    continue
+                looks[table_id] = later
+                candidates[table_id] = before.persisting(later.observation)
+                if not candidates[table_id]:
+                    del candidates[table_id]
+            waited_s = self._clock.monotonic() - began
+            if last or not candidates:
+                return _Verdict(looks, candidates, updater, passed, waited_s)
+            await self._clock.sleep(max(_PAUSE_S, waited_s / 10))
+
+    @property
+    def _is_late(self) -> bool:
+        return self._clock.monotonic() >= self._deadline
+
+    async def _look(self, table_ids: list[int]) -> dict[int, _Look]:
+        """Iceberg first, the registry after it. Tables that are gone are not in the answer."""
+        found: dict[int, Committed | TableProblem | None] = {}
+        comparisons: dict[int, Comparison] = {}
+        for table_id in table_ids:
+            table = await self._store.get_table_by_id(table_id)
+            if table is not None:
+                found[table_id] = seen = await asyncio.to_thread(self._load, table)
+                comparisons[table_id] = Comparison(seen.files if isinstance(seen, Committed) else [])
+                if isinstance(seen, Committed):
+                    seen.files = []
+        if not comparisons:
+            return {}
+        looks: dict[int, _Look] = {}
+        for table_id, (table, metadata) in (await compare_files(self._store, comparisons)).items():
+            seen = found[table_id]
+            if isinstance(seen, TableProblem):
+                looks[table_id] = _Look(None, Observation(remarks={(Kind.UNREADABLE, str(seen))}))
+            elif seen is None or seen.digest is None:  # its files would all be missing: one reason is enough
+                looks[table_id] = _Look(seen, Observation(remarks=set(remarks(seen, table, metadata))))
+            else:
+                looks[table_id] = _Look(seen, comparisons[table_id].observation(remarks(seen, table, metadata)))
+        return looks
+
+    def _load(self, table: LakeTable) -> Committed | TableProblem | None:
+        try:
+            return look(self._tables, table, keep_files=True)
+        except TableProblem as problem:
+            return problem
+
+    async def _leftovers(self) -> list[Difference]:
+        """Iceberg tables of this registry's that it has no more."""
+        if await self._store.get_source_identity("lake") is None:
+            return []
+        try:
+            candidates = await self._unregistered()
+            until = await self._store.position()
+            while candidates:
+                updater = await read_updater(self._store, self._options.lease, self._clock)
+                last = updater.has_passed(until) or not updater.is_worth_waiting_for or self._is_late
+                again = await self._unregistered()
+                candidates = {table_id: name for table_id, name in candidates.items() if table_id in again}
+                if last and candidates:
+                    items = sorted(candidates.values())
+                    return [Difference(Kind.NO_REGISTRY_TABLE, items, causes.of_leftover(updater))]
+                await self._clock.sleep(_PAUSE_S if candidates else 0)
+        except TableProblem as problem:
+            return [Difference(Kind.UNREADABLE, [str(problem)], Cause("Iceberg's metadata are damaged", None))]
+        return []
+
+    async def _unregistered(self) -> dict[int, str]:
+        await asyncio.to_thread(self._tables.forget)
+        names = await asyncio.to_thread(self._tables.names)
+        known = {table.id for table in await self._store.list_tables()}
+        return {table_id: ".".join(name) for table_id, name in names.items() if table_id not in known}
+
+    async def _check_storage(self, table: RegisteredTable) -> None:
+        report = self._reports.get(table.table.id)
+        if report is None:
+            return
+        options = self._options
+        check = StorageCheck(self._store, self._objects, checksums=options.checksums, parallel=options.parallel)
+        stored = await check.run(table.table, table.total.files, self._progress)
+        report.objects_checked, report.bytes_checked = stored.checked, stored.bytes_read
+        report.without_checksum = stored.without_checksum
+        for kind, items in sorted(stored.found.items()):
+            cause = causes.of_missing_object() if kind is Kind.FILE_MISSING else causes.of_changed_object()
+            report.differences.append(Difference(kind, sorted(items), cause))
+
+
+def _differences(table: str, found: Committed | None, certain: Observation, verdict: _Verdict) -> Iterable[Difference]:
+    updater = verdict.updater
+    if found is not None and found.foreign:
+        yield Difference(Kind.FOREIGN_COMMIT, found.foreign, causes.of_foreign_commit(table))
+    lagging = partial(
+        causes.of_files, table, found=found, updater=updater, passed=verdict.passed, waited_s=verdict.waited_s
+    )
+    for kind, text in sorted(certain.remarks):
+        match kind:
+            case Kind.STOPPED:
+                cause = causes.of_stop(table, text, updater)
+            case Kind.UNREADABLE:
+                cause = causes.of_unreadable(table, text)
+            case Kind.STAMP:
+                cause = causes.of_stamp(table, updater)
+            case _:
+                cause = lagging(behind=1)
+        yield Difference(kind, [text], cause)
+    files = sort(certain.missing, certain.extra)
+    for kind, some in ((Kind.NOT_COMMITTED, files.missing), (Kind.NOT_REGISTERED, files.extra)):
+        if some:
+            items = [f"{file.path} ({file.rows:,} rows, {file.size_bytes:,} bytes)" for file in some]
+            yield Difference(kind, items, lagging(behind=certain.files))
+    if files.described:
+        items = [
+            f"{ours.path}: {ours.rows:,} rows, {ours.size_bytes:,} bytes, {ours.partition_path!r} registered, "
+            f"{theirs.rows:,} rows, {theirs.size_bytes:,} bytes, {theirs.partition_path!r} in Iceberg"
+            for ours, theirs in files.described
+        ]
+        yield Difference(Kind.DESCRIBED_DIFFERENTLY, items, lagging(behind=certain.files))

@@ -1,0 +1,153 @@
+"""Another engine's commits: noticed, left alone, and adopted or reverted by command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from astha.cli.root import main
+from components.iceberg_updater.foreign import adopt, revert
+from components.iceberg_updater.report import report_all
+from components.lake.iceberg import TableProblem
+from registry.models import LakeTable
+from tests.integration.components.iceberg.conftest import Lake
+from tests.parquet_files import PLAIN
+
+
+def append_elsewhere(lake: Lake, table: LakeTable, *ids: int) -> None:
+    loaded = lake.load(table)
+    rows = [{"id": number, "name": "foreign", "at": None} for number in ids]
+    loaded.append(pa.Table.from_pylist(rows, PLAIN.arrow()))
+
+
+@pytest.fixture
+async def table(lake: Lake) -> LakeTable:
+    """Two files, 1 and 2, then 3 and 4 of somebody else."""
+    made = await lake.create()
+    await lake.insert(made, 1)
+    await lake.insert(made, 2)
+    await lake.deliver()
+    append_elsewhere(lake, made, 3, 4)
+    return made
+
+
+async def test_a_foreign_commit_is_never_overwritten(lake: Lake, table: LakeTable) -> None:
+    other = await lake.create("other")
+    await lake.insert(table, 5)
+    await lake.insert(other, 6)
+    await lake.deliver()
+    assert lake.ids(table) == [1, 2, 3, 4]
+    assert lake.ids(other) == [6]
+    assert "somebody else has committed" in (lake.stopped(table) or "")
+    await lake.restart()
+    await lake.insert(table, 7)
+    await lake.deliver()
+    await lake.refresh()
+    assert lake.ids(table) == [1, 2, 3, 4]
+    (report, _) = await report_all(lake.store, lake.tables)
+    assert report.state == "stopped"
+    assert report.behind == 2
+
+
+async def test_a_refresh_notices_too(lake: Lake, table: LakeTable) -> None:
+    await lake.refresh()
+    assert lake.ids(table) == [1, 2, 3, 4]
+    assert "astha iceberg adopt" in (lake.stopped(table) or "")
+
+
+async def test_adopting_registers_the_files(lake: Lake, table: LakeTable) -> None:
+    await lake.insert(table, 5)
+    await lake.deliver()
+    outcome = await adopt(lake.store, lake.tables, table)
+    assert (outcome.added, outcome.removed) == (1, 0)
+    await lake.refresh()
+    assert lake.ids(table) == [1, 2, 3, 4, 5]
+    await lake.require_agreement(table)
+    assert lake.stopped(table) is None
+    files = [file async for file in lake.store.stream_files(table.id)]
+    assert [file.operation for file in files] == ["insert", "insert", "insert", "import"]
+    assert all(file.column_stats for file in files)
+    await lake.insert(table, 6)
+    await lake.deliver()
+    assert lake.ids(table) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_adopting_removes_what_was_removed_elsewhere(lake: Lake, table: LakeTable) -> None:
+    lake.load(table).delete("id = 1")
+    outcome = await adopt(lake.store, lake.tables, table)
+    assert (outcome.added, outcome.removed) == (1, 1)
+    await lake.refresh()
+    assert lake.ids(table) == [2, 3, 4]
+    await lake.require_agreement(table)
+    again = await adopt(lake.store, lake.tables, table)
+    assert (again.added, again.removed) == (0, 0)
+
+
+async def test_the_next_event_makes_the_daemon_compare(lake: Lake, table: LakeTable) -> None:
+    """Without a daemon that could be asked to: the table itself says it."""
+    await lake.insert(table, 5)
+    await lake.deliver()
+    await adopt(lake.store, lake.tables, table)
+    await lake.insert(table, 6)
+    with pytest.raises(Exception, match="comparing"):
+        await lake.deliver()
+    await lake.refresh()
+    assert lake.ids(table) == [1, 2, 3, 4, 5, 6]
+
+
+async def test_reverting_brings_back_the_registrys_files(lake: Lake, table: LakeTable) -> None:
+    lake.load(table).delete("id = 1")
+    await lake.insert(table, 5)
+    await lake.deliver()
+    outcome = await revert(lake.store, lake.tables, table)
+    assert (outcome.added, outcome.removed) == (2, 1)
+    assert lake.ids(table) == [1, 2, 5]
+    await lake.refresh()
+    assert lake.stopped(table) is None
+    await lake.require_agreement(table)
+
+
+async def test_a_changed_schema_is_noticed_and_reverted(lake: Lake, table: LakeTable) -> None:
+    await revert(lake.store, lake.tables, table)
+    with lake.load(table).update_schema() as change:
+        change.rename_column("name", "title")
+    await lake.refresh()
+    assert "schema was changed" in (lake.stopped(table) or "")
+    with pytest.raises(TableProblem, match="schema was changed"):
+        await adopt(lake.store, lake.tables, table)
+    await revert(lake.store, lake.tables, table)
+    await lake.refresh()
+    assert lake.stopped(table) is None
+    assert lake.load(table).schema().find_field("name").field_id == 5
+
+
+async def test_the_commands(lake: Lake, table: LakeTable) -> None:
+    await lake.refresh()
+
+    def astha(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, ["iceberg", *words, "--registry", lake.url, "--set", "server.port=1"])
+        return result.exit_code, result.output
+
+    code, text = await asyncio.to_thread(astha, "status", "--json")
+    assert code == 1
+    (told,) = json.loads(text)
+    assert told["state"] == "stopped"
+    assert told["table"] == "shop.orders"
+    assert told["registered_files"] == 2
+    code, text = await asyncio.to_thread(astha, "adopt", "shop.orders")
+    assert code == 0, text
+    assert "1 files registered, 0 removed" in text
+    assert "no daemon answers" in text
+    code, text = await asyncio.to_thread(astha, "status", "shop.orders")
+    assert "to be compared with the registry" in text
+    await lake.refresh()
+    code, text = await asyncio.to_thread(astha, "status")
+    assert code == 0
+    assert "current" in text
+    code, text = await asyncio.to_thread(astha, "revert", "shop.nothing")
+    assert code == 1
+    assert "no table shop.nothing" in text

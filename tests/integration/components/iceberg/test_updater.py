@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from astha.errors import Reject
+from astha.events import Operation
+from components.lake.iceberg import Stamp
+from components.lake.schema import TableSchema
+from registry.position import Position
+from tests.integration.components.iceberg.conftest import Lake
+from tests.parquet_files import BY_DAY, COLUMNS, PLAIN, write_files
+
+DAY = datetime(2024, 5, 1, tzinfo=UTC)
+
+
+async def test_a_table_its_files_and_their_end(lake: Lake) -> None:
+    table = await lake.create()
+    first = await lake.insert(table, 1, 2)
+    await lake.insert(table, 3)
+    await lake.deliver()
+    assert lake.ids(table) == [1, 2, 3]
+    assert lake.operations(table) == ["append"], "what waits is one snapshot"
+    await lake.remove(table, first)
+    await lake.deliver()
+    assert lake.ids(table) == [3]
+    assert lake.operations(table) == ["append", "delete"]
+    await lake.require_agreement(table)
+    await lake.drop(table)
+    await lake.deliver()
+    assert lake.tables.load(table) is None
+
+
+async def test_a_swap_is_a_replace_of_its_own(lake: Lake) -> None:
+    table = await lake.create()
+    small = [file for number in range(3) for file in await lake.insert(table, number)]
+    await lake.compact(table, small, 0, 1, 2)
+    await lake.insert(table, 9)
+    await lake.deliver()
+    assert lake.operations(table) == ["append", "replace", "append"]
+    assert len(lake.load(table).metadata.metadata_log) == 1, "one catalog commit after the table's creation"
+    assert lake.ids(table) == [0, 1, 2, 9]
+    await lake.require_agreement(table)
+
+
+async def test_a_compaction_that_loses_rows_is_no_replace(lake: Lake) -> None:
+    table = await lake.create()
+    files = await lake.insert(table, 1, 2)
+    await lake.deliver()
+    await lake.compact(table, files, 1)
+    await lake.deliver()
+    assert lake.operations(table) == ["append", "overwrite"]
+
+
+async def test_redelivery_changes_nothing(lake: Lake) -> None:
+    table = await lake.create()
+    files = await lake.insert(table, 1)
+    await lake.remove(table, files)
+    await lake.insert(table, 2)
+    given = await lake.deliver()
+    before = lake.load(table).metadata_location
+    await lake.updater.on_transactions(given)
+    await lake.restart()
+    await lake.updater.on_transactions(given)
+    for events in given:
+        await lake.updater.on_transaction(events)
+    assert lake.load(table).metadata_location == before
+
+
+async def test_redelivery_with_something_new_adds_only_that(lake: Lake) -> None:
+    table = await lake.create()
+    await lake.insert(table, 1)
+    given = await lake.deliver()
+    await lake.restart()
+    await lake.insert(table, 2)
+    await lake.updater.on_transactions([*given, *lake.pending])
+    assert lake.ids(table) == [1, 2]
+    await lake.require_agreement(table)
+    assert Stamp.read(lake.load(table).metadata).position == lake.pending[-1][0].position
+
+
+async def test_what_comes_and_goes_leaves_no_trace(lake: Lake) -> None:
+    table = await lake.create()
+    await lake.deliver()
+    files = await lake.insert(table, 1)
+    await lake.remove(table, files)
+    await lake.deliver()
+    assert lake.operations(table) == []
+
+
+async def test_schema_versions(lake: Lake) -> None:
+    table = await lake.create(schema=BY_DAY)
+    await lake.insert(table, 1, schema=BY_DAY, name="a", at=DAY)
+    renamed = (*COLUMNS[:1], NestedField(5, "title", StringType(), required=False), COLUMNS[2])
+    second = TableSchema(2, Schema(*renamed, NestedField(8, "n", LongType())), BY_DAY.partition, BY_DAY.order)
+    await lake.evolve(table, second)
+    rows = [{"id": 2, "title": "b", "at": DAY, "n": 7}]
+    drafts = write_files(lake.warehouse / "orders" / "data", rows, second)
+    await lake.happened(*((Operation.INSERT, file) for file in await lake.store.add_files(table.id, drafts)))
+    await lake.deliver()
+    found = lake.load(table).scan().to_arrow().sort_by("id").to_pylist()
+    assert [(one["id"], one["title"], one["n"]) for one in found] == [(1, "a", None), (2, "b", 7)]
+    await lake.require_agreement(table)
+
+
+async def test_an_impossible_schema_stops_that_table_alone(lake: Lake) -> None:
+    good, bad = await lake.create("good"), await lake.create("bad")
+    await lake.deliver()
+    await lake.evolve(bad, TableSchema(2, Schema(NestedField(1, "id", StringType())), PLAIN.partition, PLAIN.order))
+    await lake.insert(bad, 1)
+    await lake.insert(good, 2)
+    await lake.deliver()
+    assert lake.ids(good) == [2]
+    assert "column id: long can't become string" in (lake.stopped(bad) or "")
+    await lake.restart()
+    await lake.insert(bad, 3)
+    await lake.deliver()
+    assert lake.operations(bad) == [], "a restart does not forget it"
+    await lake.evolve(bad, TableSchema(3, PLAIN.iceberg, PLAIN.partition, PLAIN.order))
+    with pytest.raises(Reject, match="comparing"):
+        await lake.deliver()
+    await lake.refresh()
+    assert lake.stopped(bad) is None
+    assert lake.ids(bad) == [1, 3]
+    await lake.require_agreement(good, bad)
+
+
+async def test_tables_of_another_format_are_not_icebergs(lake: Lake) -> None:
+    schema = TableSchema(1, PLAIN.iceberg, PLAIN.partition, PLAIN.order, format="json")
+    table = await lake.create(schema=schema)
+    await lake.deliver()
+    await lake.refresh()
+    assert lake.tables.load(table) is None
+
+
+async def test_renames(lake: Lake) -> None:
+    table = await lake.create("old")
+    await lake.insert(table, 1)
+    await lake.deliver()
+    before = lake.load(table).metadata.table_uuid
+    renamed = await lake.rename(table, "new")
+    await lake.deliver()
+    assert lake.load(renamed).metadata.table_uuid == before
+    assert lake.tables.load(table) is None
+    await lake.restart()
+    again = await lake.rename(renamed, "newer")
+    await lake.insert(again, 2)
+    await lake.deliver()
+    assert lake.ids(again) == [1, 2]
+
+
+@pytest.mark.parametrize("by_refresh", [False, True])
+async def test_two_tables_exchange_their_names(lake: Lake, by_refresh: bool) -> None:
+    left, right = await lake.create("left"), await lake.create("right")
+    await lake.insert(left, 1)
+    await lake.insert(right, 2)
+    await lake.deliver()
+    await lake.rename(left, "between")
+    right = await lake.rename(right, "left")
+    left = await lake.rename(left, "right")
+    await (lake.refresh() if by_refresh else lake.deliver())
+    assert lake.ids(left) == [1]
+    assert lake.ids(right) == [2]
+    assert len(lake.tables.catalog.list_tables("shop")) == 2
+
+
+async def test_a_name_is_used_again_after_a_drop(lake: Lake) -> None:
+    first = await lake.create()
+    await lake.insert(first, 1)
+    await lake.deliver()
+    await lake.drop(first)
+    second = await lake.create()
+    await lake.insert(second, 2)
+    await lake.deliver()
+    assert lake.ids(second) == [2]
+
+
+async def test_a_name_that_is_somebody_elses(lake: Lake) -> None:
+    lake.tables.catalog.create_namespace("shop")
+    lake.tables.catalog.create_table(("shop", "orders"), Schema(*COLUMNS), location=lake.warehouse.as_uri())
+    table = await lake.create("orders")
+    other = await lake.create("other")
+    await lake.insert(table, 1)
+    await lake.insert(other, 2)
+    await lake.deliver()
+    assert lake.ids(other) == [2]
+    lake.tables.catalog.drop_table(("shop", "orders"))
+    await lake.insert(table, 3)
+    await lake.refresh()
+    assert lake.ids(table) == [1, 3]
+
+
+async def test_properties_of_the_registry_reach_iceberg(lake: Lake) -> None:
+    given = {"history.expire.min-snapshots-to-keep": "5", "comment": "of all shops", "own": "x"}
+    table = await lake.create(properties=given)
+    await lake.insert(table, 1)
+    await lake.deliver()
+    properties = lake.load(table).metadata.properties
+    assert properties["history.expire.min-snapshots-to-keep"] == "5"
+    assert properties["comment"] == "of all shops"
+    assert "own" not in properties
+
+
+async def test_old_metadata_goes_to_the_cleaner(lake: Lake) -> None:
+    table = await lake.create()
+    for number in range(30):
+        await lake.insert(table, number)
+        await lake.deliver()
+    doomed = [intent.path for intent in await lake.store.list_stale_intents(0)]
+    assert doomed
+    loaded = lake.load(table)
+    for path in doomed:
+        loaded.io.delete(path)
+    assert lake.ids(table) == list(range(30))
+    assert len(loaded.metadata.snapshots) <= 22
+
+
+async def test_health(lake: Lake) -> None:
+    assert await lake.updater.on_health() is True
+
+
+async def test_a_refresh_creates_everything(lake: Lake) -> None:
+    first, second = await lake.create("first"), await lake.create("second", BY_DAY)
+    await lake.insert(first, *range(10))
+    await lake.insert(second, 1, schema=BY_DAY, at=DAY)
+    await lake.refresh()
+    assert lake.ids(first) == list(range(10))
+    await lake.require_agreement(first, second)
+    assert Stamp.read(lake.load(first).metadata).position is None
+    before = lake.load(first).metadata_location
+    await lake.refresh()
+    assert lake.load(first).metadata_location == before, "a second one finds nothing to do"
+
+
+async def test_a_refresh_commits_the_difference_once(lake: Lake) -> None:
+    table, gone = await lake.create(), await lake.create("gone")
+    files = await lake.insert(table, 1)
+    await lake.insert(table, 2)
+    await lake.deliver()
+    await lake.remove(table, files)
+    await lake.insert(table, 3)
+    await lake.insert(table, 4)
+    await lake.drop(gone)
+    await lake.refresh()
+    assert lake.ids(table) == [2, 3, 4]
+    assert lake.operations(table) == ["append", "overwrite"]
+    assert lake.tables.load(gone) is None
+    await lake.require_agreement(table)
+
+
+async def test_a_position_of_another_history_means_nothing_after_a_refresh(lake: Lake) -> None:
+    table = await lake.create()
+    await lake.insert(table, 1)
+    await lake.deliver()
+    await lake.refresh()
+    files = await lake.insert(table, 2)
+    event = lake.pending.pop()[0]
+    event.commit.position = Position(1)  # a new server counts from the beginning
+    await lake.updater.on_transactions([[event]])
+    assert lake.ids(table) == [1, 2]
+    assert Stamp.read(lake.load(table).metadata).position == 1
+    assert len(files) == 1
+
+
+async def test_an_iceberg_table_that_somebody_dropped_comes_back(lake: Lake) -> None:
+    table = await lake.create()
+    await lake.insert(table, 1)
+    await lake.deliver()
+    lake.tables.catalog.drop_table(("shop", "orders"))
+    await lake.restart()
+    await lake.insert(table, 2)
+    with pytest.raises(Reject, match="no Iceberg table"):
+        await lake.deliver()
+    await lake.refresh()
+    assert lake.ids(table) == [1, 2]
+
+
+async def test_tables_of_another_registry_are_not_dropped(lake: Lake) -> None:
+    table = await lake.create()
+    await lake.deliver()
+    loaded = lake.load(table)
+    with loaded.transaction() as change:
+        change.set_properties({"astha.registry": "another", "astha.table-id": "999"})
+    await lake.restart()
+    await lake.drop(table)
+    await lake.refresh()
+    assert lake.tables.catalog.table_exists(("shop", "orders"))

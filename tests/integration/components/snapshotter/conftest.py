@@ -1,0 +1,189 @@
+"""A registry, a warehouse, an updater and a snapshotter; the test says what reaches whom, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+from pyiceberg.table import Table
+
+from astha.clock import SystemLoopClock
+from astha.events import Commit, Event, Operation
+from astha.subscribers import LakeSettings, Surroundings
+from components.iceberg_updater.settings import UpdaterSettings
+from components.iceberg_updater.subscriber import IcebergUpdater
+from components.lake.digest import Digest, LiveFile
+from components.lake.iceberg import IcebergTables, Stamp, live_digest, open_catalog
+from components.snapshotter.settings import SnapshotterSettings
+from components.snapshotter.subscriber import Snapshotter
+from registry.contract import MetadataStore
+from registry.models import LakeTable, Row, TableFile, TableMetadata, TableSnapshot
+from tests.doubles.clock import ManualClock
+from tests.fixtures.stores import OpenStore
+from tests.parquet_files import PLAIN, row, write_files
+from tests.waiting import eventually
+
+_FAR = 1 << 62
+"""A transaction's number that no snapshot of PostgreSQL contains."""
+
+
+class WaitingClock(SystemLoopClock):
+    """The test owns the hour; waiting is real."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._manual = clock
+
+    def now_ms(self) -> int:
+        return self._manual.now_ms()
+
+
+class Lake:
+    def __init__(self, url: str, store: MetadataStore, warehouse: Path, clock: ManualClock) -> None:
+        self.url, self.store, self.warehouse, self.clock = url, store, warehouse, clock
+        self.settings = LakeSettings()
+        self.surroundings = Surroundings(store, WaitingClock(clock), SecretStr(url), self.settings)
+        self.tables = IcebergTables(open_catalog(url, self.settings))
+        self.updater = IcebergUpdater(UpdaterSettings(max_snapshots=3), self.surroundings)
+        self.snapshotter = self.new_snapshotter()
+        self.for_updater: list[list[Event[Row]]] = []
+        self.for_snapshotter: list[list[Event[Row]]] = []
+        self._known: dict[int, TableSnapshot] = {}
+
+    def new_snapshotter(self, **settings: Any) -> Snapshotter:
+        return Snapshotter(SnapshotterSettings.model_validate({"wait_s": 20.0, **settings}), self.surroundings)
+
+    async def restart(self, **settings: Any) -> None:
+        """As after kill -9: what was under way is gone."""
+        await self.snapshotter.stop()
+        self.snapshotter = self.new_snapshotter(**settings)
+        self.for_snapshotter = []
+        await self.snapshotter.start()
+
+    async def create(self, name: str = "orders", properties: dict[str, str] | None = None) -> LakeTable:
+        location = (self.warehouse / name).resolve().as_uri()
+        table = await self.store.create_table("shop", name, location, PLAIN.draft(properties=properties))
+        metadata = await self.store.get_table_metadata(table.id)
+        assert metadata is not None
+        await self.happened((Operation.INSERT, metadata))
+        return table
+
+    async def insert(self, table: LakeTable, *ids: int) -> list[TableFile]:
+        drafts = write_files(self.warehouse / table.name / "data", [row(number) for number in ids], PLAIN)
+        files = await self.store.add_files(table.id, drafts)
+        await self.happened(*((Operation.INSERT, file) for file in files))
+        return files
+
+    async def remove(self, table: LakeTable, files: Sequence[TableFile]) -> None:
+        await self.store.remove_files(table.id, files, reason="test")
+        await self.happened(*((Operation.DELETE, file) for file in files))
+
+    async def compact(self, table: LakeTable, old: Sequence[TableFile], *ids: int) -> list[TableFile]:
+        drafts = write_files(self.warehouse / table.name / "data", [row(number) for number in ids], PLAIN)
+        files = await self.store.swap_files(table.id, old, drafts, operation_id="swap")
+        await self.happened(*((Operation.INSERT, file) for file in files), *((Operation.DELETE, file) for file in old))
+        return files
+
+    async def drop(self, table: LakeTable, *, purge: bool) -> None:
+        files = [file async for file in self.store.stream_files(table.id)]
+        versions = await self.store.list_table_metadata(table.id)
+        rows = await self.store.list_snapshots(table.id)
+        await self.store.drop_table(table.id, purge=purge)
+        await self.happened(*((Operation.DELETE, gone) for gone in (*files, *versions, *rows)))
+
+    async def request(self, table: LakeTable, tag: str | None = None, **rest: Any) -> TableSnapshot:
+        asked = await self.store.request_snapshot(table.id, tag=tag, **rest)
+        await self.see_rows(table)
+        return asked
+
+    async def see_rows(self, table: LakeTable) -> None:
+        """What became of the table's snapshot rows since the last look, as events."""
+        for found in await self.store.list_snapshots(table.id):
+            before = self._known.get(found.id)
+            if found != before:
+                self._known[found.id] = found
+                await self.happened((Operation.INSERT if before is None else Operation.UPDATE, found))
+
+    async def happened(self, *changes: tuple[Operation, Row]) -> None:
+        """One transaction, for everybody who subscribes."""
+        position = await self.store.position()
+        commit = Commit(_FAR, position, 0, len(changes))
+        events = [
+            Event(operation, data, None if operation is Operation.INSERT else data, commit, index)
+            for index, (operation, data) in enumerate(changes)
+        ]
+        self.for_snapshotter.append(events)
+        mine = [event for event in events if isinstance(event.data, TableFile | TableMetadata)]
+        if mine:
+            self.for_updater.append(mine)
+
+    async def update(self) -> None:
+        """The Iceberg updater gets everything that waits for it."""
+        given, self.for_updater = self.for_updater, []
+        if given:
+            await self.updater.on_transactions(given)
+
+    async def tell(self) -> list[list[Event[Row]]]:
+        """The snapshotter gets everything that waits for it."""
+        given, self.for_snapshotter = self.for_snapshotter, []
+        for events in given:
+            await self.snapshotter.on_transaction(events)
+        return given
+
+    async def answered(self, asked: TableSnapshot) -> TableSnapshot:
+        """The row of a request once it is no longer open."""
+
+        async def done() -> bool:
+            return (await self.row(asked)).status != "requested"
+
+        await eventually(done, f"an answer to request {asked.id}")
+        return await self.row(asked)
+
+    async def row(self, asked: TableSnapshot) -> TableSnapshot:
+        return (await self.store.list_snapshots(asked.table_id, after=asked.id - 1, limit=1))[0]
+
+    async def snapshot(self, table: LakeTable, tag: str | None = None) -> TableSnapshot:
+        """Asked for, with everybody up to date, and created."""
+        asked = await self.request(table, tag)
+        await self.update()
+        await self.tell()
+        done = await self.answered(asked)
+        assert done.status == "created", done.reason
+        await self.see_rows(table)
+        await self.tell()
+        return done
+
+    def load(self, table: LakeTable) -> Table:
+        found = self.tables.load(table)
+        assert found is not None, f"no Iceberg table {table.name}"
+        return found
+
+    def tags(self, table: LakeTable) -> dict[str, int]:
+        return {name: ref.snapshot_id for name, ref in self.load(table).metadata.refs.items() if name != "main"}
+
+    def ids(self, table: LakeTable, snapshot_id: int | None = None) -> list[int]:
+        """Reads every file of the snapshot."""
+        found: list[int] = self.load(table).scan(snapshot_id=snapshot_id).to_arrow()["id"].to_pylist()
+        return sorted(found)
+
+    async def require_agreement(self, table: LakeTable) -> None:
+        digest = Digest()
+        async for file in self.store.stream_files(table.id):
+            digest.add(LiveFile.of(file))
+        loaded = await asyncio.to_thread(self.load, table)
+        assert live_digest(loaded) == digest
+        assert Stamp.read(loaded.metadata).digest == digest
+
+
+@pytest.fixture
+async def lake(url: str, opened: OpenStore, sqlite_directory: Path, clock: ManualClock) -> AsyncIterator[Lake]:
+    made = Lake(url, await opened(url), sqlite_directory / "warehouse", clock)
+    await made.updater.start()
+    await made.snapshotter.start()
+    yield made
+    await made.snapshotter.stop()
+    await made.updater.stop()
+    made.tables.close()

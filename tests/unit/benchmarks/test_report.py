@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import pytest
+
+from benchmarks.report import Figure, Report, run
+
+
+def test_goals() -> None:
+    assert Figure("fast", 3.0, "", at_least=3).reached
+    assert not Figure("slow", 2.9, "", at_least=3).reached
+    assert Figure("cheap", 0.1, "", at_most=1 / 6).goal == "<= 0.167"
+    assert not Figure("dear", 0.2, "", at_most=1 / 6).reached
+    assert Figure("told", 7.0, "").reached
+
+
+@pytest.mark.parametrize("goal", [{"at_least": 3.0}, {"at_most": 3.0}])
+def test_what_could_not_be_measured_reaches_no_goal(goal: dict[str, float]) -> None:
+    figure = Figure("unknown", math.nan, "not measured: no Java", **goal)
+    assert not figure.reached
+    assert figure.as_json() is None
+
+
+async def _measure(report: Report) -> None:
+    report.add("reached", 4, "four over one", at_least=3)
+    report.add("not_reached", 2, "two over one", at_least=3)
+    report.add("not_measured", math.nan, "not measured: no Java", at_least=3)
+
+
+def test_a_missed_goal_is_said_without_colours(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmark", "--check"])
+    assert run("title", _measure) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "missed" in line] == [line for line in lines if "not_" in line]
+    assert lines[-1] == "1 of 3 goals reached"
+
+
+def test_json_has_every_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmark", "--json"])
+    assert run("title", _measure) == 0
+    assert json.loads(capsys.readouterr().out) == {"reached": 4, "not_reached": 2, "not_measured": None}
