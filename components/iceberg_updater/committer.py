@@ -21,6 +21,7 @@ from components.lake.iceberg import (
     TableCommit,
     TableProblem,
     live_files,
+    require_format,
     require_supported,
 )
 from components.lake.iceberg.commits import FilesMissing
@@ -192,6 +193,7 @@ class Committer:
         self._uncreated.pop(table_id, None)
 
     def _require_own(self, draft: TableCommit) -> None:
+        require_format(draft.table)
         try:
             draft.require_own()
         except ForeignCommit:
