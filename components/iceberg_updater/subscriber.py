@@ -15,7 +15,7 @@ from uuid import uuid4
 import structlog
 
 from astha.errors import Reject, Retry
-from astha.events import Event
+from astha.events import Commit, Event
 from astha.subscribers import Surroundings
 from components.iceberg_updater.changes import TableEvents, by_table
 from components.iceberg_updater.committer import Committed, Committer, TableWork, is_iceberg
@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 OWNER = "iceberg_updater"
+
+_VISIBLE_WITHIN_S = 10.0
 
 
 class IcebergUpdater:
@@ -70,7 +72,10 @@ class IcebergUpdater:
         await self.on_transactions([events])
 
     async def on_transactions(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
-        for events in by_table(transactions).values():
+        found = by_table(transactions)
+        if any(events.speaks_of_schema for events in found.values()):
+            await self._until_visible(transactions[-1][-1].commit)
+        for events in found.values():
             work = await self._work(events)
             if work is None:
                 continue
@@ -91,6 +96,19 @@ class IcebergUpdater:
         refresh = Refresh(self._opened_committer(), self._call)
         self._unreferenced += await refresh.run(snapshot)
         await self._hand_over()
+
+    async def _until_visible(self, commit: Commit) -> None:
+        """On PostgreSQL the stream brings a commit a moment before others can read it; what is asked of the registry
+        about a table must not be older than the event that made us ask.
+        """
+        deadline = self._surroundings.clock.monotonic() + _VISIBLE_WITHIN_S
+        while True:
+            async with self._store.consistent_read() as snapshot:
+                if snapshot.place.contains(commit.transaction, commit.position):
+                    return
+            if self._surroundings.clock.monotonic() > deadline:
+                raise Retry(f"transaction {commit.transaction} was committed but is still not visible")
+            await asyncio.sleep(0.002)
 
     async def _commit(self, work: TableWork, events: TableEvents) -> Committed | None:
         committer = self._opened_committer()

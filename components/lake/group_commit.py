@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done when the registry does not answer. Together they wait for about a minute."""
+    """What is done when the registry does not answer. Together the waits take about half a minute."""
 
     attempts: int = 12
     backoff_initial_s: float = 0.05

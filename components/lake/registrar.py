@@ -32,6 +32,8 @@ __all__ = ["Closed", "Registrar", "RegistrarStatistics", "Result", "Retries"]
 
 log = structlog.get_logger(__name__)
 
+_LONGEST_REST_S = 0.5
+
 Result: TypeAlias = "asyncio.Future[list[TableFile]]"
 
 
@@ -67,7 +69,11 @@ class Registrar:
         sync: bool = False,
         max_waiting_files: int = 5_000,
         retries: Retries | None = None,
+        pace: float = 0.0,
     ) -> None:
+        """``pace`` leaves the machine to those who write files: after a group, the next one gathers for so many times
+        as long as that one took. Nobody waits for it: a flush, a caller without room and `hurry` end it.
+        """
         if max_waiting_files < 1:
             raise ValueError(f"max_waiting_files = {max_waiting_files}: at least one file must be able to wait")
         self._clock = clock
@@ -81,6 +87,9 @@ class Registrar:
         self._accepted = 0
         self._settled = 0
         self._arrival = asyncio.Event()
+        self._pace = pace
+        self._rest_until = 0.0
+        self._hurried = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._statistics = RegistrarStatistics()
@@ -117,20 +126,27 @@ class Registrar:
         self._queue.append(Entry(registration, result))
         self._arrival.set()
         if self._sync if sync is None else sync:
+            self.hurry()
             await result
         return result
+
+    def hurry(self) -> None:
+        """Somebody waits for what was accepted."""
+        self._hurried.set()
 
     async def flush(self) -> None:
         """Returns when everything accepted so far has its result. Raises none of their errors."""
         if self._settled < self._accepted:
             word: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._flushes.append((self._accepted, word))
+            self.hurry()
             await word
 
     async def close(self, timeout_s: float = 60.0) -> None:
         """Takes nothing more, commits what was accepted, fails with Unavailable what is left after the timeout."""
         self._refuse_callers()
         self._arrival.set()
+        self.hurry()
         if self._task is None:
             return
         timer = asyncio.ensure_future(self._clock.sleep(timeout_s))
@@ -151,6 +167,7 @@ class Registrar:
         word: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         turn = (files, word)
         self._callers.append(turn)
+        self.hurry()
         try:
             await word
         except asyncio.CancelledError:
@@ -184,6 +201,7 @@ class Registrar:
         try:
             while not (self._closing and not self._queue and not self._statistics.waiting_files):
                 if self._queue:
+                    await self._rest()
                     await self._commit_group()
                 else:
                     self._arrival.clear()
@@ -195,15 +213,30 @@ class Registrar:
             self._refuse_callers()
             self._abandon()
 
+    async def _rest(self) -> None:
+        rest = self._rest_until - self._clock.monotonic()
+        if rest <= 0 or self._hurried.is_set():
+            return
+        ends = {asyncio.ensure_future(self._clock.sleep(rest)), asyncio.ensure_future(self._hurried.wait())}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for end in ends:
+                end.cancel()
+
     async def _commit_group(self) -> None:
+        started = self._clock.monotonic()
         self._group = list(self._queue)
         self._queue.clear()
+        self._hurried.clear()
         self._statistics.waiting_files -= sum(len(entry.registration.files) for entry in self._group)
         self._statistics.groups += 1
         self._make_room()
         await self._group_commit.commit(self._group)
         self._settle(self._group)
         self._group = []
+        ended = self._clock.monotonic()
+        self._rest_until = ended + min(_LONGEST_REST_S, (ended - started) * self._pace)
 
     def _settle(self, entries: list[Entry]) -> None:
         good = [entry for entry in entries if entry.succeeded]

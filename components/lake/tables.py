@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from registry.contract import MetadataStore
 from registry.errors import Invalid, NotFound
 from registry.models import LakeTable, TableMetadata
@@ -56,8 +58,14 @@ async def begin_drop(store: MetadataStore, table: LakeTable, *, purge: bool) -> 
 async def finish_drop(store: MetadataStore, table: LakeTable) -> bool:
     """Drops a table whose status is ``dropping``, as `begin_drop` wanted it. False if somebody else was quicker."""
     try:
-        properties = (await current_metadata(store, table)).properties.load_as(dict[str, str])
-        await store.drop_table(table.id, purge=properties.get(PURGE) == "true")
+        metadata = await current_metadata(store, table)
+        await store.drop_table(table.id, purge=wants_purge(metadata))
     except NotFound:
         return False
     return True
+
+
+def wants_purge(metadata: TableMetadata) -> bool:
+    """Whatever else somebody has written into the properties: a drop must not fail of it."""
+    properties = metadata.properties.load()
+    return isinstance(properties, Mapping) and str(properties.get(PURGE, False)).lower() == "true"

@@ -7,6 +7,7 @@ from collections.abc import Collection
 import msgspec
 import structlog
 
+from components.lake.tables import full_name
 from registry.models import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -36,7 +37,7 @@ class Problems:
         known = self._problems.get(key)
         if known is not None and known.text == text:
             return
-        name = f"{table.database}.{table.name}"
+        name = full_name(table)
         since = now_ms if known is None else known.since
         self._problems[key] = Problem(table.id, name, subject, text, since)
         self.reported += 1

@@ -11,15 +11,11 @@ import structlog
 from astha.clock import LoopClock
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects
+from components.lake.tables import finish_drop, full_name
 from components.metadata_orchestrator.settings import OrchestratorSettings
 from registry.contract import MetadataStore
-from registry.documents import Document
-from registry.errors import NotFound
 
 log = structlog.get_logger(__name__)
-
-PURGE = "drop.purge"
-"""The table's property that decides whether its files go with it."""
 
 
 class UpkeepStatistics(msgspec.Struct):
@@ -79,19 +75,7 @@ class Upkeep:
     async def finish_drop(self, table_id: int) -> None:
         """Nothing if it is done already, or if somebody has thought better of it."""
         table = await self._store.get_table_by_id(table_id)
-        metadata = await self._store.get_table_metadata(table_id)
-        if table is None or table.status != "dropping":
-            return
-        purge = metadata is not None and wants_purge(metadata.properties)
-        try:
-            await self._store.drop_table(table_id, purge=purge)
-        except NotFound:
+        if table is None or table.status != "dropping" or not await finish_drop(self._store, table):
             return
         self.statistics.tables_dropped += 1
-        name = f"{table.database}.{table.name}"
-        log.info("table dropped", table=name, table_id=table_id, files=table.file_count, purged=purge)
-
-
-def wants_purge(properties: Document) -> bool:
-    content = properties.load()
-    return isinstance(content, dict) and str(content.get(PURGE, False)).lower() == "true"
+        log.info("table dropped", table=full_name(table), table_id=table_id, files=table.file_count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +17,23 @@ log = structlog.get_logger(__name__)
 
 
 class Outcome(asyncio.Future[list[TableFile]]):
-    """The rows of the registered files, or why there are none. Knows whether anybody has looked."""
+    """The rows of the registered files, or why there are none. Knows whether anybody has looked, and lets ``hurry``
+    know when somebody begins to wait.
+    """
 
-    told = False
+    def __init__(self, hurry: Callable[[], None]) -> None:
+        super().__init__()
+        self.told = False
+        self._hurry = hurry
 
     def __await__(self) -> Generator[Any, None, list[TableFile]]:
         self.told = True
+        self._hurry()
         return super().__await__()
+
+    def add_done_callback(self, fn: Callable[..., object], *, context: Context | None = None) -> None:
+        self._hurry()
+        super().add_done_callback(fn, context=context)
 
     def result(self) -> list[TableFile]:
         self.told = True

@@ -41,6 +41,7 @@ log = structlog.get_logger(__name__)
 Batches: TypeAlias = "pa.RecordBatchReader | Iterable[pa.RecordBatch | pa.Table]"
 Data: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Row] | Batches"
 
+_PACE = 9.0  # while nobody waits, the registry gets at most a tenth of a core
 _SMALL = 256 << 10  # bytes that are checked and split faster than a thread is asked to
 
 
@@ -54,11 +55,14 @@ class StorageManager:
         *,
         registrar: Registrar | None = None,
         objects: Objects | None = None,
+        owner: str | None = None,
     ) -> None:
-        """A ``registrar`` or ``objects`` given stay their owner's; else the manager has its own."""
+        """A ``registrar`` or ``objects`` given stay their owner's; else the manager has its own. ``owner`` is that of
+        its intents: the same for all managers whose files are registered together.
+        """
         self.settings = settings or StorageSettings()
         self.clock = surroundings.clock
-        self.owner = f"storage-manager {uuid4().hex}"
+        self.owner = owner or f"storage-manager {uuid4().hex}"
         self._store = surroundings.store
         self._objects = objects or Objects(surroundings.lake)
         self._shared_registrar = registrar
@@ -74,7 +78,7 @@ class StorageManager:
         async with AsyncExitStack() as stack:
             self._registrar = self._shared_registrar
             if self._registrar is None:
-                self._registrar = await stack.enter_async_context(Registrar(self._store, self.clock))
+                self._registrar = await stack.enter_async_context(Registrar(self._store, self.clock, pace=_PACE))
             renewing = asyncio.create_task(self._renew(), name="intents")
             stack.push_async_callback(_end, renewing)
             self._opened = stack.pop_all()
@@ -97,7 +101,7 @@ class StorageManager:
                 log.warning("unused names are left to the cleaner", error=str(lost))
 
     async def insert(self, table: str | int, data: Data, *, sync: bool | None = None) -> Inserted:
-        """All rows or none. ``table`` is ``database.name`` or an id.
+        """All rows or none. ``table`` is ``database.name`` or ``name``, or an id.
 
         Asynchronous: returns when the files are durable and their registration is queued; ``registered`` tells the
         rest. Synchronous: returns when they are registered. A cancelled insert leaves nothing, unless its registration
@@ -134,6 +138,17 @@ class StorageManager:
         if isinstance(data, pa.Table) and data.nbytes < _SMALL:
             return self._prepare(data, target, first_row)
         return await asyncio.to_thread(self._prepare, data, target, first_row)
+
+    async def write_files(self, table: str | int, data: Data) -> list[FileDraft]:
+        """All rows as durable files with intents of `owner`, for whoever registers them, or none."""
+        target = await self._targets.get(table, fresh=True)
+        upload = Upload(target, self._names, self._objects, self._slots)
+        try:
+            await self._feed(upload, target, data)
+            return await upload.finish()
+        except BaseException:
+            await self._abandon(upload)
+            raise
 
     async def store_files(self, target: Target, parts: Sequence[Part]) -> Inserted:
         """Rows that were prepared become files of the table, all together."""
@@ -175,13 +190,13 @@ class StorageManager:
         await upload.write(buffers.drain())
 
     async def _register(self, target: Target, upload: Upload) -> Inserted:
+        if self._registrar is None:
+            raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
         drafts = await upload.finish()
-        inserted = Inserted(target.table.id, target.schema.version, drafts, Outcome())
+        inserted = Inserted(target.table.id, target.schema.version, drafts, Outcome(self._registrar.hurry))
         if not drafts:
             inserted.registered.set_result([])
             return inserted
-        if self._registrar is None:
-            raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
         registration = Registration(table_id=target.table.id, files=drafts, intents_of=self.owner)
         result = await self._registrar.register(registration, sync=False)
         self._pending.follow(inserted, result, lambda error: self._undo(target, drafts, error))

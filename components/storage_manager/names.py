@@ -68,7 +68,7 @@ class Names:
             taken[path].extend(some[:missing])
             ahead = self._ahead.setdefault(keys[path], _Ahead())
             ahead.names.extend(some[missing:])
-            ahead.block = max(1, ahead.block * 2)
+            ahead.block = max(1, ahead.block * 4)
         self._forget_the_oldest()
         return [taken[path].pop(0) for path in partitions]
 

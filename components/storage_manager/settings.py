@@ -20,4 +20,4 @@ class StorageSettings(BaseModel):
     )
     renew_every_s: float = Field(300.0, gt=0, description="Time between renewals of the intents of open files.")
     schema_age_s: float = Field(1.0, ge=0, description="How long a schema is trusted before it is read again.")
-    names_ahead: int = Field(64, ge=0, description="File names whose intents are recorded ahead, for small inserts.")
+    names_ahead: int = Field(256, ge=0, description="File names whose intents are recorded ahead, for small inserts.")

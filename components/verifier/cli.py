@@ -15,8 +15,10 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json, table_progress
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
+from components.lake.tables import find_table
 from components.verifier.report import Difference, Report, TableReport
 from registry.contract import MetadataStore
+from registry.errors import NotFound
 from registry.opening import open_store
 
 if TYPE_CHECKING:
@@ -56,8 +58,9 @@ def verify_command(
 ) -> None:
     """Compare the registry's files with those in Iceberg's manifests, and its statistics with its files.
 
-    All tables, or those named (database.name). The daemon and writers may go on: what is only on its way to Iceberg is
-    waited for. Says equal, or every difference with its likely cause and what to do.
+    All tables, or those named (DATABASE.NAME, or NAME for one in the database `default`). The daemon and writers may
+    go on: what is only on its way to Iceberg is waited for. Says equal, or every difference with its likely cause and
+    what to do.
 
     Exits with 0 if all is equal, with 1 if something differs, with 3 if the registry, the catalog or the storage could
     not be asked.
@@ -119,13 +122,11 @@ async def _run(settings: Settings, names: tuple[str, ...], options: Options, pro
 
 
 async def _table_id(store: MetadataStore, name: str) -> int:
-    database, dot, short = name.rpartition(".")
-    if not dot:
-        raise Failure(f"{name!r}: write DATABASE.TABLE", Exit.USAGE)
-    table = await store.get_table(database, short)
-    if table is None:
-        raise Failure(f"the registry has no table {name}: `astha tables list` shows them", Exit.USAGE)
-    return table.id
+    """Exit code 1 is for differences alone."""
+    try:
+        return (await find_table(store, name)).id
+    except NotFound as error:
+        raise Failure(str(error), Exit.USAGE) from error
 
 
 def _print(report: Report, seconds: float) -> None:

@@ -21,6 +21,7 @@ from components.lake.iceberg import (
 from components.lake.iceberg.schemas import same_columns, spec_key
 from components.lake.iceberg.stamp import SCHEMA_ID, SCHEMA_VERSION, STOPPED
 from components.lake.schema import SchemaProblem, TableSchema
+from components.lake.tables import full_name
 from components.verifier.report import Kind
 from registry.models import LakeTable, TableMetadata
 
@@ -93,7 +94,7 @@ def _look(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Committe
 def remarks(found: Committed | None, table: LakeTable, metadata: TableMetadata) -> Iterator[tuple[Kind, str]]:
     """What of the table as a whole is not as it should be."""
     if found is None:
-        yield Kind.NO_ICEBERG_TABLE, f"the catalog has no {table.database}.{table.name} for table {table.id}"
+        yield Kind.NO_ICEBERG_TABLE, f"the catalog has no {full_name(table)} for table {table.id}"
         return
     loaded = found.loaded
     if found.stopped is not None:
@@ -111,7 +112,7 @@ def _schema_remarks(loaded: Table, table: LakeTable, metadata: TableMetadata) ->
         yield Kind.SCHEMA, f"Iceberg has version {known}, the registry version {metadata.schema_version}"
         return
     try:
-        wanted = TableSchema.of(metadata, table=f"{table.database}.{table.name}")
+        wanted = TableSchema.of(metadata, table=full_name(table))
     except SchemaProblem as problem:
         yield Kind.SCHEMA, str(problem)
         return

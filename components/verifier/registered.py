@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 import msgspec
 
 from components.lake.digest import Digest, LiveFile
+from components.lake.tables import full_name
 from components.verifier.observation import Comparison
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import LakeTable, TableFile, TableMetadata, TableStats
@@ -39,7 +40,7 @@ class RegisteredTable(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        return f"{self.table.database}.{self.table.name}"
+        return full_name(self.table)
 
     @property
     def is_iceberg(self) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 
 from components.lake.objects import ObjectMissing
 from components.lake.sinks import Tally
+from components.lake.tables import full_name
 from components.verifier.report import Kind
 from registry.contract import MetadataStore
 from registry.models import LakeTable, TableFile
@@ -49,7 +50,7 @@ class StorageCheck:
         """Holds no snapshot, since it may take hours: a file that is no longer registered when it is found wrong was
         removed meanwhile.
         """
-        name = f"{table.database}.{table.name}"
+        name = full_name(table)
         stored = Stored()
         waiting: asyncio.Queue[TableFile | None] = asyncio.Queue(2 * self._parallel)
 

@@ -11,6 +11,8 @@ from registry.position import Position
 
 COMPONENT = "iceberg_updater"
 _LIVE, _PAUSED = "live", "paused"
+_LATE_MS = 5_000
+"""A lease that ran out no longer ago may still be renewed, or be taken over by another daemon."""
 
 
 class UpdaterState(msgspec.Struct, frozen=True):
@@ -56,5 +58,5 @@ class UpdaterState(msgspec.Struct, frozen=True):
 async def read_updater(store: MetadataStore, lease: str, clock: Clock) -> UpdaterState:
     found = await store.get_daemon_lease(lease)
     entries = {entry.component: entry for entry in await store.read_ledger()}
-    daemon = found is not None and found.expires_at > clock.now_ms()
+    daemon = found is not None and found.expires_at > clock.now_ms() - _LATE_MS
     return UpdaterState(entries.get(COMPONENT), daemon, await store.position())

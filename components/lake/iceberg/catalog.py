@@ -30,6 +30,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from astha.subscribers.surroundings import LakeSettings, S3Settings
+from components.lake.iceberg.trouble import explained
 from registry.engines import parse_url
 
 NAME = "astha"
@@ -40,13 +41,13 @@ _WAIT_S = 30
 
 
 def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
-    """Close it after use. Raises whatever the catalog raises if it can't be reached."""
+    """Close it after use. CatalogTrouble if it can't be reached."""
     storage = file_io_properties(lake.s3)
     properties = lake.catalog_properties()
     if properties:
         name = properties.pop("name", NAME)
-        return load_catalog(name, **storage, **properties)
-    return RegistryCatalog(NAME, parse_url(registry_url), **storage)
+        return explained(lambda: load_catalog(name, **storage, **properties))
+    return explained(lambda: RegistryCatalog(NAME, parse_url(registry_url), **storage))
 
 
 def file_io_properties(s3: S3Settings) -> dict[str, str]:

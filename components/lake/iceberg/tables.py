@@ -181,19 +181,30 @@ class IcebergTables:
 
     def _scan(self) -> Iterator[tuple[int, Identifier]]:
         for namespace in explained(lambda: list(self._namespaces(()))):
-            for identifier in explained(lambda name=namespace: self.catalog.list_tables(name)):  # type: ignore[misc]
-                found = self._load(identifier)
+            for identifier in explained(lambda name=namespace: self._list(name)):  # type: ignore[misc]
+                try:
+                    found = self._load(identifier)
+                except BrokenTable as problem:  # its own, when somebody asks for it
+                    log.warning("an Iceberg table can't be read", table=".".join(identifier), problem=str(problem))
+                    continue
                 if found is not None and TABLE_ID in found.metadata.properties and self._is_ours(found):
                     yield int(found.metadata.properties[TABLE_ID]), tuple(identifier)
+
+    def _list(self, namespace: Identifier) -> list[Identifier]:
+        try:
+            return self.catalog.list_tables(namespace)
+        except NoSuchNamespaceError:  # dropped with its last table, just now
+            return []
 
     def _is_ours(self, table: Table) -> bool:
         return self._registry is None or table.metadata.properties.get(REGISTRY) == self._registry
 
     def _namespaces(self, parent: Identifier) -> Iterator[Identifier]:
-        for namespace in self.catalog.list_namespaces(parent):
-            if namespace != parent:
-                yield tuple(namespace)
-                yield from self._namespaces(tuple(namespace))
+        with suppress(NoSuchNamespaceError):  # likewise
+            for namespace in self.catalog.list_namespaces(parent):
+                if namespace != parent:
+                    yield tuple(namespace)
+                    yield from self._namespaces(tuple(namespace))
 
     def _load(self, identifier: Identifier) -> Table | None:
         try:

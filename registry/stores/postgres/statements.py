@@ -74,9 +74,11 @@ SELECT topic, partition_id, why FROM refused
 # addition, goes on top of it.
 # A new file whose path this statement's snapshot sees among the live ones is either there (AlreadyExists) or was
 # removed while we waited for the lock, and then its entry on the list of files awaiting deletion can't be seen: the
-# statement says `raced`, writes nothing, and the caller asks again in a transaction of several statements. The inner
-# LIMIT makes it one look into the index for each path: a plain join reads all files of a table that has grown since it
-# was analyzed, for each of them.
+# statement says `raced`, writes nothing, and the caller asks again in a transaction of several statements.
+#
+# The plan of a prepared statement outlives the table that it was made for, and for an empty one all ways cost the same.
+# So only one is left open: LATERAL goes from the given rows to the files, never the other way round; `+ 0` and ORDER BY
+# leave no other index than that of ids and that of paths.
 CHANGE_FILES = (
     text(
         """
@@ -92,9 +94,9 @@ WITH held AS MATERIALIZED (
     ) AS o (id, file_name, file_path, file_size, file_type, partition_path, row_count, checksum, is_compressed,
             schema_version, column_stats, operation, operation_id, created_at, modified_at, file)
 ), current AS MATERIALIZED (
-    SELECT f.*
-    FROM held JOIN table_files f ON f.table_id = held.id JOIN old o ON o.id = f.id
-    FOR UPDATE OF f
+    SELECT f.* FROM held, old o, LATERAL (
+        SELECT f.* FROM table_files f WHERE f.id = o.id AND f.table_id + 0 = held.id FOR UPDATE
+    ) f
 ), refused AS MATERIALIZED (
     SELECT o.file_path FROM old o LEFT JOIN current c ON c.id = o.id
     WHERE (c.file_name, c.file_path, c.file_size, c.file_type, c.partition_path, c.row_count, c.checksum,
@@ -114,8 +116,9 @@ WITH held AS MATERIALIZED (
             schema_version, column_stats)
 ), raced AS MATERIALIZED (
     SELECT f.id FROM given g, LATERAL (
-        SELECT f.id FROM table_files f WHERE f.table_id = :table_id AND f.file_path = g.file_path LIMIT 1
-    ) f LIMIT 1
+        SELECT f.id, f.file_path FROM table_files f
+        WHERE f.table_id = :table_id AND f.file_path >= g.file_path ORDER BY f.file_path LIMIT 1
+    ) f WHERE f.file_path = g.file_path LIMIT 1
 ), own AS MATERIALIZED (
     SELECT i.path FROM given g JOIN upload_intents i ON i.path = g.file_path
     WHERE i.owner = :intents_of FOR UPDATE OF i

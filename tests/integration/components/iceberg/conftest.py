@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,11 @@ from components.lake.iceberg import IcebergTables, Stamp, live_digest, open_cata
 from components.lake.schema import TableSchema
 from registry.contract import MetadataStore
 from registry.models import LakeTable, Row, TableFile, TableMetadata
-from registry.position import Position
 from tests.fixtures.stores import OpenStore
 from tests.parquet_files import PLAIN, row, write_files
+
+_LONG_AGO = 3
+"""The number of a transaction that everybody can see."""
 
 
 class Lake:
@@ -37,7 +38,6 @@ class Lake:
         self.pending: list[list[Event[Row]]] = []
         self.updater = self.new_updater()
         self.tables = IcebergTables(open_catalog(url, settings))
-        self._positions = itertools.count(100, 10)
 
     def new_updater(self) -> IcebergUpdater:
         surroundings = Surroundings(self.store, SystemLoopClock(), SecretStr(self.url), self.settings)
@@ -53,50 +53,50 @@ class Lake:
     ) -> LakeTable:
         location = (self.warehouse / name).resolve().as_uri()
         table = await self.store.create_table("shop", name, location, schema.draft(properties=properties))
-        self.happened((Operation.INSERT, await self._metadata(table, 1)))
+        await self.happened((Operation.INSERT, await self._metadata(table, 1)))
         return table
 
     async def evolve(self, table: LakeTable, schema: TableSchema) -> None:
         added = await self.store.add_schema_version(table.id, schema.draft(), expected=schema.version - 1)
-        self.happened((Operation.INSERT, added))
+        await self.happened((Operation.INSERT, added))
 
     async def insert(self, table: LakeTable, *ids: int, schema: TableSchema = PLAIN, **columns: Any) -> list[TableFile]:
         rows = [{**row(number), **columns} for number in ids]
         drafts = write_files(self.warehouse / table.name / "data", rows, schema)
         files = await self.store.add_files(table.id, drafts)
-        self.happened(*((Operation.INSERT, file) for file in files))
+        await self.happened(*((Operation.INSERT, file) for file in files))
         return files
 
     async def remove(self, table: LakeTable, files: Sequence[TableFile]) -> None:
         await self.store.remove_files(table.id, files, reason="test")
-        self.happened(*((Operation.DELETE, file) for file in files))
+        await self.happened(*((Operation.DELETE, file) for file in files))
 
     async def compact(self, table: LakeTable, old: Sequence[TableFile], *ids: int) -> list[TableFile]:
         drafts = write_files(self.warehouse / table.name / "data", [row(number) for number in ids], PLAIN)
         files = await self.store.swap_files(table.id, old, drafts, operation_id="swap-1")
-        self.happened(*((Operation.INSERT, file) for file in files), *((Operation.DELETE, file) for file in old))
+        await self.happened(*((Operation.INSERT, file) for file in files), *((Operation.DELETE, file) for file in old))
         return files
 
     async def rename(self, table: LakeTable, name: str) -> LakeTable:
         renamed = await self.store.alter_table(table.id, name=name)
-        self.happened((Operation.UPDATE, await self._metadata(table)))
+        await self.happened((Operation.UPDATE, await self._metadata(table)))
         return renamed
 
     async def drop(self, table: LakeTable) -> None:
         rows = await self.store.list_table_metadata(table.id)
         files = [file async for file in self.store.stream_files(table.id)]
         await self.store.drop_table(table.id)
-        self.happened(*((Operation.DELETE, gone) for gone in (*files, *rows)))
+        await self.happened(*((Operation.DELETE, gone) for gone in (*files, *rows)))
 
     async def _metadata(self, table: LakeTable, version: int | None = None) -> TableMetadata:
         found = await self.store.get_table_metadata(table.id, version)
         assert found is not None
         return found
 
-    def happened(self, *changes: tuple[Operation, Row]) -> None:
+    async def happened(self, *changes: tuple[Operation, Row]) -> None:
         """One transaction."""
-        position = Position(next(self._positions))
-        commit = Commit(position, position, 0, len(changes))
+        position = await self.store.position()
+        commit = Commit(_LONG_AGO, position, 0, len(changes))
         self.pending.append(
             [
                 Event(operation, data, None if operation is Operation.INSERT else data, commit, index)

@@ -99,7 +99,7 @@ async def test_schema_versions(lake: Lake) -> None:
     await lake.evolve(table, second)
     rows = [{"id": 2, "title": "b", "at": DAY, "n": 7}]
     drafts = write_files(lake.warehouse / "orders" / "data", rows, second)
-    lake.happened(*((Operation.INSERT, file) for file in await lake.store.add_files(table.id, drafts)))
+    await lake.happened(*((Operation.INSERT, file) for file in await lake.store.add_files(table.id, drafts)))
     await lake.deliver()
     found = lake.load(table).scan().to_arrow().sort_by("id").to_pylist()
     assert [(one["id"], one["title"], one["n"]) for one in found] == [(1, "a", None), (2, "b", 7)]

@@ -196,7 +196,7 @@ async def test_intents_are_renewed_while_their_writer_lives(
     time = ManualClock()
     around = Surroundings(store=store, clock=time, registry_url=SecretStr(""), lake=lake)
     async with StorageManager(around, StorageSettings(renew_every_s=100)) as manager:
-        for _ in range(3):
+        for _ in range(4):
             await manager.insert(table.id, ROWS)
         await manager.flush()
         assert await store.list_stale_intents(0) != []  # names ahead

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -380,3 +380,69 @@ async def test_a_failure_that_nobody_looks_at_is_reported_once(registrar: Regist
     del seen
     gc.collect()
     assert [type(context["exception"]) for context in reported] == [NotFound]
+
+
+# Pace
+
+
+class SlowStore(FileStore):
+    """Each call takes some of the test's time."""
+
+    def __init__(self, time: ManualClock) -> None:
+        super().__init__()
+        self._time = time
+
+    async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
+        await self._time.sleep(0.01)
+        return await super().register_files(registrations)
+
+
+async def test_a_paced_registrar_gathers_after_a_group(time: ManualClock) -> None:
+    store = SlowStore(time)
+    async with Registrar(store, time, pace=10) as registrar:
+        first = await registrar.register(of("a"))
+        await time.advance(0.01)
+        assert first.done()
+        later = [await registrar.register(of("b"))]
+        await time.advance(0.05)
+        later.append(await registrar.register(of("c")))
+        assert store.calls == [["a"]]
+        await time.advance(0.06)
+        await asyncio.gather(*later)
+        assert store.calls == [["a"], ["b", "c"]]
+        store.gate.set()
+        await _finish(registrar, time)
+
+
+@pytest.mark.parametrize("how", ["flush", "sync", "hurry", "room", "close"])
+async def test_nobody_waits_for_the_pace(time: ManualClock, how: str) -> None:
+    store = SlowStore(time)
+    async with Registrar(store, time, pace=10_000, max_waiting_files=1) as registrar:
+        first = await registrar.register(of("a"))
+        await time.advance(0.01)
+        assert first.done()
+        second = await registrar.register(of("b"))
+        await settle()
+        assert store.calls == [["a"]]
+        waiting: asyncio.Task[Any] | None = None
+        if how == "hurry":
+            registrar.hurry()
+        elif how == "room":
+            waiting = asyncio.create_task(registrar.register(of("c")))
+        else:
+            call = {"flush": registrar.flush, "close": registrar.close}.get(how)
+            waiting = asyncio.create_task(call() if call else registrar.register(of("c"), sync=True))
+        await time.advance(0.01)
+        await settle()
+        assert second.done()
+        await _finish(registrar, time)
+        if waiting is not None:
+            await waiting
+
+
+async def _finish(registrar: Registrar, time: ManualClock) -> None:
+    """Close it, on a clock that moves."""
+    closing = asyncio.create_task(registrar.close())
+    while not closing.done():
+        await time.advance(0.01)
+    await closing

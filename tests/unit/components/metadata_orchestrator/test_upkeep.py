@@ -11,9 +11,8 @@ from astha.subscribers.load import load_component
 from astha.testing import ManualClock
 from components.lake.objects import Objects
 from components.metadata_orchestrator.settings import OrchestratorSettings
-from components.metadata_orchestrator.upkeep import Upkeep, wants_purge
+from components.metadata_orchestrator.upkeep import Upkeep
 from registry.contract import PAGE, MetadataStore
-from registry.documents import Document
 from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore
 from registry.models import LakeTable, UploadIntent
@@ -52,21 +51,6 @@ async def test_the_first_round_is_at_once_and_a_failed_step_keeps_nobody() -> No
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-
-
-@pytest.mark.parametrize(
-    ("properties", "purge"),
-    [
-        ("{}", False),
-        ('{"drop.purge":"true"}', True),
-        ('{"drop.purge":true}', True),
-        ('{"drop.purge":"false"}', False),
-        ('{"drop.purge":null}', False),
-        ("[]", False),
-    ],
-)
-def test_files_go_with_the_table_only_if_it_says_so(properties: str, purge: bool) -> None:
-    assert wants_purge(Document(properties)) is purge
 
 
 def test_settings_that_nobody_knows_are_refused() -> None:

@@ -1,0 +1,251 @@
+"""Everything that can be broken, broken: verify names it, with its cause and the command that helps."""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow as pa
+import pytest
+from pyiceberg.transforms import IdentityTransform
+
+from components.lake.iceberg import IcebergTables
+from components.verifier.report import Kind
+from registry.models import LakeTable
+from tests.integration.components.verifier.conftest import Stage, kinds, only, path_of
+from tests.lake import table_schema
+
+
+@pytest.fixture
+async def table(stage: Stage) -> LakeTable:
+    """Two files of two rows, in Iceberg."""
+    made = await stage.create()
+    await stage.insert(made)
+    await stage.insert(made)
+    await stage.commit()
+    return made
+
+
+async def test_equal(stage: Stage, table: LakeTable) -> None:
+    partitioned = await stage.create("parts", partition=[(2, IdentityTransform(), "name")])
+    await stage.insert(partitioned, 5)
+    empty = await stage.create("empty")
+    await stage.commit()
+    report = await stage.verify(checksums=True)
+    assert report.equal
+    assert [found.table for found in report.tables] == ["shop.empty", "shop.orders", "shop.parts"]
+    orders = report.tables[1]
+    assert (orders.files, orders.rows, orders.objects_checked) == (2, 4, 2)
+    assert orders.bytes_checked == orders.size_bytes
+    assert orders.snapshot == stage.load(table).metadata.current_snapshot_id
+    assert (await stage.verify(empty)).equal
+
+
+async def test_nothing_at_all(stage: Stage) -> None:
+    assert (await stage.verify()).equal
+
+
+async def test_a_data_file_was_deleted(stage: Stage, table: LakeTable) -> None:
+    (file,) = await stage.store.list_files(table.id, limit=1)
+    path_of(file).unlink()
+    assert (await stage.verify()).equal  # nobody asked for files
+    found = only(await stage.verify(files=True))
+    assert (found.kind, found.items) == (Kind.FILE_MISSING, [file.file_path])
+    assert "deleted" in found.cause.why
+
+
+async def test_a_data_file_was_cut_off(stage: Stage, table: LakeTable) -> None:
+    (file,) = await stage.store.list_files(table.id, limit=1)
+    path_of(file).write_bytes(path_of(file).read_bytes()[:-10])
+    found = only(await stage.verify(files=True))
+    assert found.kind == Kind.FILE_SIZE
+    assert f"registered with {file.file_size:,}" in found.items[0]
+
+
+async def test_a_data_file_has_another_content(stage: Stage, table: LakeTable) -> None:
+    (file,) = await stage.store.list_files(table.id, limit=1)
+    content = bytearray(path_of(file).read_bytes())
+    content[len(content) // 2] ^= 1
+    path_of(file).write_bytes(content)
+    assert (await stage.verify(files=True)).equal
+    found = only(await stage.verify(checksums=True))
+    assert found.kind == Kind.CHECKSUM
+    assert file.file_path in found.items[0]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE tables SET row_count = row_count + 1",
+        "UPDATE table_stats SET total_size = 0",
+        "UPDATE tables SET file_count = 7",
+        "DELETE FROM table_stats",
+    ],
+)
+async def test_statistics_are_wrong(stage: Stage, table: LakeTable, statement: str) -> None:
+    stage.execute(statement)
+    found = only(await stage.verify())
+    assert found.kind == Kind.STATISTICS
+    assert found.cause.repair == "`astha verify --repair-statistics shop.orders`"
+    repaired = await stage.verify(repair_statistics=True)
+    assert repaired.equal
+    assert repaired.tables[0].statistics_repaired
+    assert (await stage.verify()).equal
+
+
+async def test_a_row_was_deleted_by_hand_while_no_daemon_ran(stage: Stage, table: LakeTable) -> None:
+    (file,) = await stage.store.list_files(table.id, limit=1)
+    stage.execute(f"DELETE FROM table_files WHERE id = {file.id}")
+    report = await stage.verify(files=True)
+    assert kinds(report) == {Kind.STATISTICS, Kind.NOT_REGISTERED}
+    extra = report.tables[0].differences[1]
+    assert file.file_path in extra.items[0]
+    assert "behind by 1" in extra.cause.why
+    assert "no daemon runs" in extra.cause.why
+    assert "`astha run`" in (extra.cause.repair or "")
+
+
+async def test_a_row_was_changed_by_hand(stage: Stage, table: LakeTable) -> None:
+    stage.execute("UPDATE table_files SET row_count = 3")
+    report = await stage.verify()
+    assert kinds(report) == {Kind.STATISTICS, Kind.DESCRIBED_DIFFERENTLY}
+    assert "3 rows" in report.tables[0].differences[1].items[0]
+    assert "2 rows" in report.tables[0].differences[1].items[0]
+
+
+async def test_another_engine_has_appended(stage: Stage, table: LakeTable) -> None:
+    rows = pa.Table.from_pylist([{"id": 99, "name": None, "day": None}], table_schema().arrow())
+    stage.load(table).append(rows, snapshot_properties={"engine-name": "acme", "engine-version": "4.2"})
+    added = stage.load(table).metadata.current_snapshot_id
+    report = await stage.verify()
+    assert kinds(report) == {Kind.FOREIGN_COMMIT, Kind.NOT_REGISTERED}
+    foreign, extra = report.tables[0].differences
+    assert foreign.items == [f"snapshot {added}, append by acme 4.2 (1 files added)"]
+    assert len(extra.items) == 1
+    for found in (foreign, extra):
+        assert "astha iceberg adopt shop.orders" in (found.cause.repair or "")
+        assert "astha iceberg revert shop.orders" in (found.cause.repair or "")
+
+
+async def test_another_engine_has_deleted(stage: Stage, table: LakeTable) -> None:
+    stage.load(table).delete("id = 0")  # rewrites one file
+    report = await stage.verify()
+    assert kinds(report) == {Kind.FOREIGN_COMMIT, Kind.NOT_REGISTERED, Kind.NOT_COMMITTED}
+    assert "overwrite by an engine that does not say its name" in report.tables[0].differences[0].items[-1]
+
+
+async def test_another_engine_has_changed_the_schema(stage: Stage, table: LakeTable) -> None:
+    with stage.load(table).update_schema() as update:
+        update.rename_column("name", "title")
+    report = await stage.verify()
+    assert kinds(report) == {Kind.FOREIGN_COMMIT, Kind.SCHEMA}
+    assert "title" in report.tables[0].differences[1].items[0]
+
+
+async def test_registered_and_never_committed(stage: Stage, table: LakeTable) -> None:
+    (file,) = await stage.insert(table)
+    await stage.remove_one(table)
+    found = await stage.verify()
+    assert kinds(found) == {Kind.NOT_COMMITTED, Kind.NOT_REGISTERED}
+    assert file.file_path in found.tables[0].differences[0].items[0]
+    assert "behind by 2" in found.tables[0].differences[0].cause.why
+
+
+async def test_the_updater_has_passed_a_file_and_has_it_not(stage: Stage, table: LakeTable) -> None:
+    await stage.insert(table)
+    await stage.write_ledger("live", await stage.store.position())
+    found = only(await stage.verify())
+    assert found.kind == Kind.NOT_COMMITTED
+    if stage.url.startswith("sqlite"):  # PostgreSQL's position moves on by the ledger's own row
+        assert "has passed this" in found.cause.why
+        assert found.cause.repair == "`astha run`, then `astha refresh iceberg_updater`"
+
+
+@pytest.mark.parametrize(
+    ("state", "repair"), [("broken", "`astha run`"), ("paused", "`astha run`, then `astha resume iceberg_updater`")]
+)
+async def test_the_updater_says_how_it_is(stage: Stage, table: LakeTable, state: str, repair: str) -> None:
+    await stage.insert(table)
+    await stage.write_ledger(state, None, "the catalog is full")
+    found = only(await stage.verify())
+    assert f"{state}, and no daemon runs now, owes a refresh (the catalog is full)" in found.cause.why
+    assert repair in (found.cause.repair or "")
+
+
+async def test_no_updater_ever_was(stage: Stage) -> None:
+    await stage.insert(await stage.create())
+    found = only(await stage.verify())
+    assert found.kind == Kind.NO_ICEBERG_TABLE
+    assert "subscriptions.yaml" in (found.cause.repair or "")
+
+
+async def test_the_iceberg_table_was_dropped(stage: Stage, table: LakeTable) -> None:
+    stage.tables.catalog.drop_table(("shop", "orders"))
+    found = only(await stage.verify(table))
+    assert found.kind == Kind.NO_ICEBERG_TABLE
+    await stage.commit()
+    assert (await stage.verify()).equal
+
+
+async def test_the_stamp_is_wrong(stage: Stage, table: LakeTable) -> None:
+    with stage.load(table).transaction() as change:
+        change.set_properties({"astha.digest": f"{7:064x}"})
+    found = only(await stage.verify())
+    assert found.kind == Kind.STAMP
+    assert "astha iceberg revert shop.orders" in (found.cause.repair or "")
+
+
+async def test_the_table_is_stopped(stage: Stage, table: LakeTable) -> None:
+    stage.tables.commit(table, lambda commit: commit.stop("column day can't be dropped"))
+    found = only(await stage.verify())
+    assert (found.kind, found.items) == (Kind.STOPPED, ["column day can't be dropped"])
+    assert "astha refresh iceberg_updater" in (found.cause.repair or "")
+
+
+async def test_manifests_are_gone(stage: Stage, table: LakeTable) -> None:
+    loaded = stage.load(table)
+    snapshot = loaded.metadata.current_snapshot()
+    assert snapshot is not None
+    for manifest in snapshot.manifests(loaded.io):
+        loaded.io.delete(manifest.manifest_path)
+    found = only(await stage.verify())
+    assert found.kind == Kind.UNREADABLE
+
+
+async def test_iceberg_metadata_are_gone(stage: Stage, table: LakeTable) -> None:
+    shutil.rmtree(path_of_metadata(stage.tables, table))
+    report = await stage.verify()
+    assert kinds(report) == {Kind.UNREADABLE}
+    assert "astha refresh iceberg_updater" in report.tables[0].differences[0].cause.why
+
+
+def path_of_metadata(tables: IcebergTables, table: LakeTable) -> str:
+    loaded = tables.load(table)
+    assert loaded is not None
+    return loaded.metadata_location.removeprefix("file://").rpartition("/")[0]
+
+
+async def test_a_table_that_the_registry_has_no_more(stage: Stage, table: LakeTable) -> None:
+    await stage.store.drop_table(table.id)
+    report = await stage.verify()
+    found = only(report)
+    assert (found.kind, found.items) == (Kind.NO_REGISTRY_TABLE, ["shop.orders"])
+    await stage.commit()
+    assert (await stage.verify()).equal
+
+
+async def test_the_schema_is_behind(stage: Stage, table: LakeTable) -> None:
+    await stage.store.add_schema_version(table.id, table_schema().draft(), expected=1)
+    found = only(await stage.verify())
+    assert (found.kind, found.items) == (Kind.SCHEMA, ["Iceberg has version 1, the registry version 2"])
+
+
+async def test_another_format_is_checked_without_iceberg(stage: Stage) -> None:
+    table = await stage.create("lines", format="json")
+    (file,) = await stage.insert(table)
+    await stage.commit()
+    report = await stage.verify(checksums=True)
+    assert report.equal
+    assert report.tables[0].digest is None
+    path_of(file).unlink()
+    stage.execute("UPDATE tables SET row_count = 0")
+    assert kinds(await stage.verify(files=True)) == {Kind.STATISTICS, Kind.FILE_MISSING}
