@@ -88,3 +88,8 @@ async def test_upkeep_does_what_the_tables_want(lake: Lake) -> None:
     assert set(lake.tags(table)) == {"v2"}
     assert there([*old, left]) == [False, False]
     assert lake.ids(table) == [1, 5, 6, 7, 8]
+    told = {(measure.name, *measure.labels.values()): measure.value for measure in lake.snapshotter.measures()}
+    assert told == {
+        ("tables_waiting",): 0, ("snapshots", "created"): 2, ("snapshots", "failed"): 0, ("snapshots", "expired"): 1,
+        ("files_deleted",): 1, ("upkeep_failures",): 0,
+    }  # fmt: skip
