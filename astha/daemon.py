@@ -75,7 +75,7 @@ class Daemon:
         self.settings = settings
         self._store = store
         self._clock = clock
-        self._components = components
+        self.components = components
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._received = Position(0)
@@ -95,7 +95,7 @@ class Daemon:
         )
         self.lanes = [
             Lane(component.name, component.subscriber, component.subscriber.subscribed_tables, component.policy, around)
-            for component in self._components
+            for component in self.components
         ]
         self.router = Router(self.lanes)
         self.ledger = Ledger(self._store, self._clock)

@@ -6,6 +6,7 @@ Guaranteed to a component: order, whole transactions if it asks for them, one ca
 
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.handlers import Component, handles
+from astha.subscribers.measures import Measure, Measured
 from astha.subscribers.surroundings import LakeSettings, S3Settings, Surroundings
 
-__all__ = ["Component", "Subscriber", "handles", "LakeSettings", "S3Settings", "Surroundings"]
+__all__ = ["Component", "Subscriber", "handles", "LakeSettings", "Measure", "Measured", "S3Settings", "Surroundings"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import structlog
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -22,7 +23,10 @@ from astha.lanes.lag import lag_seconds
 from astha.lanes.lane import Lane
 from astha.lanes.state import LaneState
 from astha.sources.contract import SourceStatus
+from astha.subscribers import Measured, Subscriber
 from astha.version import version
+
+log = structlog.get_logger(__name__)
 
 _BUCKETS = range(9, 27)
 """Powers of two, in microseconds: from half a millisecond to a minute."""
@@ -59,6 +63,8 @@ class DaemonCollector(Collector):
         yield from _deliveries(self._daemon.lanes)
         yield from _queues(self._daemon.lanes)
         yield from self._lags(status)
+        for component in self._daemon.components:
+            yield from _own(component.name, component.subscriber)
 
     def _lags(self, status: SourceStatus) -> Iterator[Metric]:
         distance = _gauge(
@@ -73,6 +79,25 @@ class DaemonCollector(Collector):
             seconds.add_metric([lane.name], lag_seconds(lane, self._clock))
         yield distance
         yield seconds
+
+
+def _own(component: str, subscriber: Subscriber) -> Iterator[Metric]:
+    """A component that can't say how it is must not keep the others from it."""
+    if not isinstance(subscriber, Measured):
+        return
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    try:
+        for measure in subscriber.measures():
+            family = families.get(measure.name)
+            if family is None:
+                kind = CounterMetricFamily if measure.kind == "counter" else GaugeMetricFamily
+                family = kind(f"astha_{component}_{measure.name}", measure.help, labels=list(measure.labels))
+                families[measure.name] = family
+            family.add_metric(list(measure.labels.values()), measure.value)
+    except Exception:
+        log.exception("a component's measures can't be read", component=component)
+        return
+    yield from families.values()
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

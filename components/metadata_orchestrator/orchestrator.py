@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from astha.clock import LoopClock
 from astha.events import Event, Operation
-from astha.subscribers import Component, handles
+from astha.subscribers import Component, Measure, handles
 from components.metadata_orchestrator.inspection import Inspection, bad_versions, probe_of
 from components.metadata_orchestrator.problems import Problem, Problems
 from components.metadata_orchestrator.upkeep import Upkeep, UpkeepStatistics
@@ -40,6 +40,15 @@ class MetadataOrchestrator(Component):
     @property
     def statistics(self) -> UpkeepStatistics:
         return self._upkeep.statistics
+
+    def measures(self) -> Iterable[Measure]:
+        yield Measure("problems", "Tables with something that a person has to mend.", len(self._problems.tables()))
+        yield Measure("problems_reported", "Problems that there ever were.", self._problems.reported, kind="counter")
+        done = self._upkeep.statistics
+        yield Measure("upkeep_rounds", "Rounds of upkeep.", done.rounds, kind="counter")
+        yield Measure("upkeep_failures", "Steps of upkeep that failed.", done.failures, kind="counter")
+        yield Measure("objects_deleted", "Uploads that nobody registered.", done.objects_deleted, kind="counter")
+        yield Measure("tables_dropped", "Tables whose drop was finished here.", done.tables_dropped, kind="counter")
 
     async def start(self) -> None:
         """What a dead process has left is looked for at once, in the background: storage may take its time."""

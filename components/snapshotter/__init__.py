@@ -9,15 +9,20 @@ snapshot refers to is ever deleted.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from astha.subscribers import Surroundings
-from components.snapshotter.settings import SnapshotterSettings
-from components.snapshotter.subscriber import Snapshotter
 
-__all__ = ["Snapshotter", "SnapshotterSettings", "create"]
+if TYPE_CHECKING:
+    from components.snapshotter.subscriber import Snapshotter
+
+__all__ = ["create"]
 
 
 def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Snapshotter:
     """ValueError (pydantic's) if the settings are not this component's."""
+    # Here, because `astha --help` loads this package's commands, but should not wait for PyIceberg.
+    from components.snapshotter.settings import SnapshotterSettings
+    from components.snapshotter.subscriber import Snapshotter
+
     return Snapshotter(SnapshotterSettings.model_validate(dict(settings)), surroundings)

@@ -13,6 +13,7 @@ from functools import partial
 import msgspec
 import structlog
 
+from components.lake.cleaner import Cleaned, clean_intents
 from components.lake.iceberg import IcebergTables, Stamp, TableProblem
 from components.lake.intents import purpose_of
 from components.lake.objects import Objects, StorageError
@@ -102,10 +103,12 @@ class Lifecycle:
             await self._store.update_snapshot(row.id, _ended(row, reason=row.reason, released=True))
         return [row.id for row in rows]
 
-    async def clean(self, table_id: int | None = None, *, dry_run: bool = False) -> list[Report]:
+    async def clean(
+        self, table_id: int | None = None, *, dry_run: bool = False, removed_before: int | None = None
+    ) -> list[Report]:
         """Files that await deletion, table by table. One table's trouble is in its report, and nobody else's."""
         reports: dict[int, Report] = {}
-        async for owner, files in self._awaiting(table_id):
+        async for owner, files in self._awaiting(table_id, removed_before):
             table = await self._store.get_table_by_id(owner)
             report = reports.setdefault(owner, Report(f"table {owner}" if table is None else _name(table)))
             try:
@@ -114,6 +117,10 @@ class Lifecycle:
             except (TableProblem, PolicyProblem, StorageError) as problem:
                 report.problem = str(problem)
         return list(reports.values())
+
+    async def clean_intents(self, older_than_s: float, *, dry_run: bool = False) -> Cleaned:
+        """What writers have announced and left, replaced metadata, and files that a cleaner has claimed and died."""
+        return await clean_intents(self._store, self._objects, int(older_than_s * 1000), self._owner, dry_run=dry_run)
 
     async def policy(self, table: LakeTable) -> Policy:
         metadata = await self._store.get_table_metadata(table.id)
@@ -182,11 +189,15 @@ class Lifecycle:
             for verdict in verdicts
         ]
 
-    async def _awaiting(self, table_id: int | None) -> AsyncIterator[tuple[int, list[FileAwaitingDeletion]]]:
+    async def _awaiting(
+        self, table_id: int | None, removed_before: int | None
+    ) -> AsyncIterator[tuple[int, list[FileAwaitingDeletion]]]:
         """By table, in portions that memory can hold."""
         found: defaultdict[int, list[FileAwaitingDeletion]] = defaultdict(list)
         held = after = 0
-        while page := await self._store.list_files_awaiting_deletion(table_id=table_id, after=after):
+        while page := await self._store.list_files_awaiting_deletion(
+            table_id=table_id, removed_before=removed_before, after=after
+        ):
             for file in page:
                 found[file.table_id].append(file)
             after, held = page[-1].id, held + len(page)

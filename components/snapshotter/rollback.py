@@ -27,6 +27,7 @@ from registry.models import LakeTable, TableFile
 _ATTEMPTS = 5
 _AT_ONCE = 32
 _SHOWN = 3
+_EVERYTHING = 1 << 31
 
 
 class CantRollBack(AsthaError):
@@ -58,7 +59,8 @@ class Rollback:
         """`name` is a tag or a snapshot's id. CantRollBack if one of its files can't come back."""
         snapshot_id, wanted = await self._call(lambda: self._snapshot(table, name))
         removed: list[TableFile] = []
-        async for file in self._store.stream_files(table.id):
+        # In one page, which is one moment: of a swap between two pages one would see both sides.
+        for file in await self._store.list_files(table.id, limit=_EVERYTHING):
             if wanted.get(file.file_path) == LiveFile.of(file):
                 del wanted[file.file_path]
             else:

@@ -22,6 +22,9 @@ class SnapshotterSettings(BaseModel):
     wait_s: Seconds = Field(300.0, description="How long a request waits for Iceberg to contain what it asks for.")
     check_every_s: Seconds = Field(10.0, description="Between two looks for tables whose time has come.")
     upkeep_every_s: Seconds = Field(300.0, description="Between two rounds of expiry and cleaning.")
+    intents_stale_after_s: Seconds = Field(
+        900.0, description="Uploads not renewed for so long are given up, and their objects deleted."
+    )
     retry_after_s: Seconds = Field(300.0, description="After a failed snapshot, before one is taken by itself again.")
     updater: str = Field("iceberg_updater", description="The name of the component that commits to Iceberg.")
 

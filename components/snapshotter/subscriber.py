@@ -7,17 +7,21 @@ the registry by the next start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import structlog
 
 from astha.errors import Retry
 from astha.events import Event
-from astha.subscribers import Surroundings
+from astha.subscribers import Measure, Surroundings
 from components.lake.iceberg import IcebergTables, open_catalog
-from components.snapshotter.books import Books
+from components.lake.objects import Objects
+from components.snapshotter.books import Books, awaits_release
+from components.snapshotter.lifecycle import Lifecycle
 from components.snapshotter.requests import Requests
 from components.snapshotter.settings import SnapshotterSettings
 from registry.contract import ConsistentRead
@@ -41,6 +45,7 @@ class Snapshotter:
         self._thread: ThreadPoolExecutor | None = None
         self._tables: IcebergTables | None = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._tally: Counter[str] = Counter()
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
@@ -50,10 +55,12 @@ class Snapshotter:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         if self._tables is None:
-            self._tables = await self._call(self._opened)
+            identity = await self._store.get_source_identity("lake")
+            self._tables = await self._call(partial(self._opened, None if identity is None else identity.identity))
         async with self._store.consistent_read() as snapshot:
             await self.on_refresh(snapshot)
         self._begin("time", self._watch_time())
+        self._begin("upkeep", self._keep_up())
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -92,6 +99,15 @@ class Snapshotter:
         await self._call(lambda: tables.catalog.list_namespaces())
         return True
 
+    def measures(self) -> Iterator[Measure]:
+        waiting = sum(book.waiting for _, book in self._books)
+        yield Measure("tables_waiting", "Tables of which a snapshot was asked for and is not there yet.", waiting)
+        for status in ("created", "failed", "expired"):
+            told = "Snapshots by what became of them."
+            yield Measure("snapshots", told, self._tally[status], {"status": status}, kind="counter")
+        yield Measure("files_deleted", "Files that no snapshot needed any more.", self._tally["files"], kind="counter")
+        yield Measure("upkeep_failures", "Steps of upkeep to be repeated.", self._tally["failures"], kind="counter")
+
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         await self._books.load(snapshot)
         self._contained = snapshot.place
@@ -107,6 +123,7 @@ class Snapshotter:
 
         async def see_through() -> None:
             done = await requests.fulfil(row, position)
+            self._tally["gone" if done is None else done.status] += 1
             if done is not None and done.status == "created":
                 log.info("snapshot created", table_id=row.table_id, tag=done.tag, snapshot=done.snapshot_id)
 
@@ -137,6 +154,53 @@ class Snapshotter:
             for table_id, _ in self._books:
                 self._ask_if_due(table_id)
 
+    async def _keep_up(self) -> None:
+        """The first round at once: a daemon may never live until the second."""
+        while True:
+            await self.upkeep()
+            await self._clock.sleep(self._settings.upkeep_every_s)
+
+    async def upkeep(self) -> None:
+        """One round of expiry and cleaning. What fails is logged, and done in the next one."""
+        settings = self._settings
+        lifecycle = Lifecycle(
+            self._store,
+            self._opened_tables(),
+            self._call,
+            Objects(self._surroundings.lake),
+            self._clock,
+            defaults=settings.policy,
+            updater=settings.updater,
+        )
+        for table_id, book in self._books:
+            if book.policy.expires or any(awaits_release(row) for row in book.rows.values()):
+                await self._attempt("expiry", partial(self._expire, lifecycle, table_id))
+        await self._attempt("cleaning", partial(self._clean, lifecycle))
+        await self._attempt("cleaning", partial(lifecycle.clean_intents, settings.intents_stale_after_s))
+
+    async def _expire(self, lifecycle: Lifecycle, table_id: int) -> None:
+        table = await self._store.get_table_by_id(table_id)
+        if table is None:
+            return
+        report = await lifecycle.expire(table)
+        self._tally["expired"] += len(report.gone)
+        for verdict in report.gone:
+            log.info("snapshot expired", table=report.table, tag=verdict.name, why=verdict.why)
+
+    async def _clean(self, lifecycle: Lifecycle) -> None:
+        graces = [self._settings.policy.grace_ms, *(book.policy.grace_ms for _, book in self._books)]
+        for report in await lifecycle.clean(removed_before=self._clock.now_ms() - min(graces) + 1):
+            self._tally["files"] += len(report.gone)
+            if report.problem is not None:
+                log.warning("files of a table can't be cleaned now", table=report.table, problem=report.problem)
+
+    async def _attempt(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await step()
+        except Exception as error:
+            self._tally["failures"] += 1
+            log.warning("upkeep failed, will be tried again", step=what, error=repr(error))
+
     def _begin(self, key: object, work: Coroutine[None, None, None]) -> None:
         """One task a key; an error in it is logged, and found again at the next start."""
         if key in self._tasks:
@@ -152,8 +216,9 @@ class Snapshotter:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the snapshotter has failed", task=task.get_name(), error=repr(error))
 
-    def _opened(self) -> IcebergTables:
-        return IcebergTables(open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake))
+    def _opened(self, identity: str | None) -> IcebergTables:
+        catalog = open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake)
+        return IcebergTables(catalog, identity)
 
     def _opened_tables(self) -> IcebergTables:
         if self._tables is None:

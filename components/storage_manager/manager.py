@@ -55,11 +55,14 @@ class StorageManager:
         *,
         registrar: Registrar | None = None,
         objects: Objects | None = None,
+        owner: str | None = None,
     ) -> None:
-        """A ``registrar`` or ``objects`` given stay their owner's; else the manager has its own."""
+        """A ``registrar`` or ``objects`` given stay their owner's; else the manager has its own. ``owner`` is that of
+        its intents: the same for all managers whose files are registered together.
+        """
         self.settings = settings or StorageSettings()
         self.clock = surroundings.clock
-        self.owner = f"storage-manager {uuid4().hex}"
+        self.owner = owner or f"storage-manager {uuid4().hex}"
         self._store = surroundings.store
         self._objects = objects or Objects(surroundings.lake)
         self._shared_registrar = registrar
@@ -98,7 +101,7 @@ class StorageManager:
                 log.warning("unused names are left to the cleaner", error=str(lost))
 
     async def insert(self, table: str | int, data: Data, *, sync: bool | None = None) -> Inserted:
-        """All rows or none. ``table`` is ``database.name`` or an id.
+        """All rows or none. ``table`` is ``database.name`` or ``name``, or an id.
 
         Asynchronous: returns when the files are durable and their registration is queued; ``registered`` tells the
         rest. Synchronous: returns when they are registered. A cancelled insert leaves nothing, unless its registration
@@ -135,6 +138,17 @@ class StorageManager:
         if isinstance(data, pa.Table) and data.nbytes < _SMALL:
             return self._prepare(data, target, first_row)
         return await asyncio.to_thread(self._prepare, data, target, first_row)
+
+    async def write_files(self, table: str | int, data: Data) -> list[FileDraft]:
+        """All rows as durable files with intents of `owner`, for whoever registers them, or none."""
+        target = await self._targets.get(table, fresh=True)
+        upload = Upload(target, self._names, self._objects, self._slots)
+        try:
+            await self._feed(upload, target, data)
+            return await upload.finish()
+        except BaseException:
+            await self._abandon(upload)
+            raise
 
     async def store_files(self, target: Target, parts: Sequence[Part]) -> Inserted:
         """Rows that were prepared become files of the table, all together."""

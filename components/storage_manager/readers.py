@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, TypeAlias, get_args
-from uuid import UUID
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
-from pyiceberg.types import ListType, MapType, StructType, UUIDType
+from pyiceberg.types import ListType, MapType, StructType
 
 from components.lake.schema import TableSchema
 from components.storage_manager.errors import InsertError, RowsRefused
 from components.storage_manager.json_rows import read_json
+from components.storage_manager.uuids import uuid_columns, with_uuids
 
 Format: TypeAlias = Literal["parquet", "csv", "json"]
 FORMATS: tuple[str, ...] = get_args(Format)
@@ -124,13 +123,11 @@ def _parquet(file: IO[bytes], size: int | None) -> Source:
 
 def _csv(file: _Counted, schema: TableSchema) -> Iterator[pa.Table]:
     types: dict[str, pa.DataType] = {}
-    uuids = []
+    uuids = uuid_columns(schema)
     for field, arrow in zip(schema.iceberg.fields, schema.arrow(), strict=True):
         if isinstance(field.field_type, StructType | ListType | MapType):
             raise RowsRefused("is nested, which CSV can't hold: use JSON lines or Parquet", column=field.name)
-        if isinstance(field.field_type, UUIDType):
-            uuids.append(field.name)
-        types[field.name] = pa.string() if isinstance(field.field_type, UUIDType) else arrow.type
+        types[field.name] = pa.string() if field.name in uuids else arrow.type
     names: list[str] = []
     try:
         reader = csv.open_csv(
@@ -147,7 +144,7 @@ def _csv(file: _Counted, schema: TableSchema) -> Iterator[pa.Table]:
             table = pa.Table.from_batches([batch])
             for name in uuids:
                 if name in names:
-                    table = _with_uuids(table, name, row)
+                    table = with_uuids(table, name, row)
             yield table
             row += table.num_rows
     except pa.ArrowInvalid as error:
@@ -161,14 +158,3 @@ def _csv_problem(text: str, names: Sequence[str]) -> InsertError:
     column = None if found["column"] is None else int(found["column"])
     name = names[column] if column is not None and column < len(names) else None
     return RowsRefused(found["why"], row=int(found["row"]) - 1, column=name)  # the header is Arrow's first row
-
-
-def _with_uuids(table: pa.Table, name: str, first_row: int) -> pa.Table:
-    values: list[bytes | None] = []
-    for number, text in enumerate(table.column(name).to_pylist()):
-        try:
-            values.append(None if text is None else UUID(text).bytes)
-        except ValueError:
-            raise RowsRefused(f"{text!r} is not a uuid", row=first_row + number, column=name) from None
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, name, pc.cast(pa.array(values, pa.binary(16)), pa.uuid()))

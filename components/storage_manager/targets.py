@@ -8,6 +8,7 @@ from astha.clock import LoopClock
 from components.lake.files import FileEngine, engine_of
 from components.lake.partitions import Partitioning
 from components.lake.schema import TableSchema
+from components.lake.tables import split_name
 from components.storage_manager.errors import NoSuchTable
 from registry.contract import Tables
 from registry.models import LakeTable
@@ -51,7 +52,7 @@ class Targets:
         self._known: dict[str | int, tuple[float, Target]] = {}
 
     async def get(self, table: str | int, *, fresh: bool = False) -> Target:
-        """By ``database.name`` or id."""
+        """By name, as people write it, or id."""
         known = self._known.get(table)
         now = self._clock.monotonic()
         if known is not None and not fresh and now - known[0] < self._max_age_s:
@@ -67,12 +68,9 @@ class Targets:
         if isinstance(table, int):
             row = await self._store.get_table_by_id(table)
         else:
-            database, dot, name = table.partition(".")
-            if not dot or not database or not name:
-                raise NoSuchTable(f"{table!r} is not the name of a table: write database.table")
-            row = await self._store.get_table(database, name)
+            row = await self._store.get_table(*split_name(table))
         if row is None:
-            raise NoSuchTable(f"there is no table {table!r}: create it, or correct the name")
+            raise NoSuchTable(f"there is no table {table!r}: `astha tables list` shows those that exist")
         if row.status != "active":
             raise NoSuchTable(f"table {table!r} is being dropped")
         metadata = await self._store.get_table_metadata(row.id)

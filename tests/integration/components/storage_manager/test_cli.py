@@ -169,7 +169,7 @@ async def test_a_table_that_is_not_there(url: str, tmp_path: Path) -> None:
     result = await insert(url, "shop.orders", written(tmp_path / "a.csv", "id\n1\n"))
     assert (result.exit_code, result.output) == (
         1,
-        "astha: there is no table 'shop.orders': create it, or correct the name\n",
+        "astha: there is no table 'shop.orders': `astha tables list` shows those that exist\n",
     )
 
 

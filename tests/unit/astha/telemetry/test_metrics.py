@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from astha.subscribers import Measure
 from astha.telemetry import DaemonCollector
+from astha.testing import RecordingSubscriber
 from tests.unit.astha.server.daemons import Stage, topics
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
@@ -67,6 +71,31 @@ async def test_latency_is_a_histogram_by_transaction() -> None:
     assert found[f"{name}_sum"]["audit",] == 0.006
     assert {number for le, number in buckets.items() if le < 0.003} == {0}
     assert {number for le, number in buckets.items() if le > 0.003} == {2}
+
+
+class Weighing(RecordingSubscriber):
+    broken = False
+
+    def measures(self) -> Iterable[Measure]:
+        yield Measure("weight_kg", "What it weighs.", 3, {"part": "head"})
+        if self.broken:
+            raise RuntimeError("no scales")
+        yield Measure("weight_kg", "What it weighs.", 4, {"part": "foot"})
+        yield Measure("weighings", "How often.", 2, kind="counter")
+
+
+async def test_a_component_may_have_measures_of_its_own() -> None:
+    stage = Stage("audit", "index")
+    await stage.lead()
+    weighing = Weighing("topics")
+    stage.daemon.components[0] = msgspec.structs.replace(stage.daemon.components[0], subscriber=weighing)
+    found = exposed(stage)
+    assert found["astha_audit_weight_kg"] == {("head",): 3, ("foot",): 4}
+    assert found["astha_audit_weighings_total"] == {(): 2}
+    weighing.broken = True
+    found = exposed(stage)
+    assert "astha_audit_weight_kg" not in found
+    assert "astha_component_state" in found
 
 
 async def test_a_standby_says_only_that_it_is_one() -> None:
