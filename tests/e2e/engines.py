@@ -10,11 +10,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import duckdb
+from fsspec import AbstractFileSystem
+from fsspec.implementations.arrow import ArrowFSWrapper
+from pyarrow.fs import S3FileSystem
 from pyiceberg.table import Table
 
+from astha.subscribers.surroundings import S3Settings
 from deploy.servers.jars import Jar, fetch
 
 RUNTIME = Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.11.0", transitive=False)
+S3_JARS = (
+    Jar("org.apache.hadoop", "hadoop-aws", "3.4.2", transitive=False),
+    *(Jar("software.amazon.awssdk", name, "2.29.52") for name in ("s3", "s3-transfer-manager", "sts")),
+)
+"""What PySpark's Hadoop needs for S3: its own bundle of the SDK is thirty times as large."""
+
 ID, AMOUNT = 1, 3
 
 Rows = list[tuple[int, int]]
@@ -31,13 +41,47 @@ def read_with_pyiceberg(table: Table) -> Rows:
     return sorted(zip(found[number].to_pylist(), found[amount].to_pylist(), strict=True))
 
 
-def read_with_duckdb(table: Table) -> Rows:
+def read_with_duckdb(table: Table, files: AbstractFileSystem | None = None) -> Rows:
+    """`files`: where they are, if not on disk."""
     number, amount = columns_of(table)
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
+        if files is not None:
+            connection.register_filesystem(files)
         for extension in ("avro", "iceberg"):
             connection.execute(f"LOAD '{_extension(extension)}'")
         query = f'SELECT "{number}", "{amount}" FROM iceberg_scan(?)'
         return sorted(connection.execute(query, [table.metadata_location.removeprefix("file://")]).fetchall())
+
+
+def s3_files(s3: S3Settings) -> AbstractFileSystem:
+    """For DuckDB, whose own extension for S3 is in no package."""
+    assert s3.endpoint is not None
+    assert s3.access_key is not None
+    assert s3.secret_key is not None
+    return ArrowFSWrapper(
+        S3FileSystem(
+            access_key=s3.access_key.get_secret_value(),
+            secret_key=s3.secret_key.get_secret_value(),
+            endpoint_override=s3.endpoint,
+            region=s3.region,
+        )
+    )
+
+
+def s3_settings(s3: S3Settings) -> dict[str, str]:
+    """For Spark."""
+    assert s3.endpoint is not None
+    assert s3.access_key is not None
+    assert s3.secret_key is not None
+    return {
+        "spark.hadoop.fs.s3.impl": "org.apache.hadoop.fs.s3a.S3AFileSystem",
+        "spark.hadoop.fs.s3a.endpoint": s3.endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": s3.region,
+        "spark.hadoop.fs.s3a.access.key": s3.access_key.get_secret_value(),
+        "spark.hadoop.fs.s3a.secret.key": s3.secret_key.get_secret_value(),
+        "spark.hadoop.fs.s3a.path.style.access": "true",
+        "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
+    }
 
 
 def _extension(name: str) -> Path:
@@ -49,7 +93,7 @@ class Spark:
     """With Iceberg's own runtime, in a process of its own: what it leaves open is not the test's."""
 
     def __init__(self, scratch: Path, settings: Mapping[str, str] | None = None, *jars: Jar) -> None:
-        libraries = [fetch("iceberg-spark-runtime", RUNTIME)] + ([fetch("spark-s3", *jars)] if jars else [])
+        libraries = [fetch("iceberg-spark-runtime", RUNTIME), *([fetch("spark-s3", *jars)] if jars else [])]
         paths = [str(path) for library in libraries for path in sorted(library.glob("*.jar"))]
         given = {"spark.jars": ",".join(paths), "spark.sql.warehouse.dir": str(scratch / "spark"), **(settings or {})}
         self._log = (scratch / "spark.log").open("w+")

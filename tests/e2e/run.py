@@ -88,7 +88,7 @@ class LakeRun:
             if self.random.random() < 0.8:
                 await asyncio.to_thread(is_at_work, daemon)
             with suppress(TimeoutError):
-                await asyncio.wait_for(enough.wait(), self.random.random() * 5)
+                await asyncio.wait_for(enough.wait(), self.random.random() * 3)
             assert daemon.process.poll() is None, f"seed {self.seed}: the daemon has ended: {daemon.lines[-20:]}"
             daemon.send(signal.SIGKILL if self.random.random() < 0.8 else signal.SIGTERM)
             await asyncio.to_thread(daemon.ended)
@@ -96,12 +96,17 @@ class LakeRun:
 
     async def settle(self, engines: Mapping[str, Engine]) -> None:
         """The daemon is left in peace: everything has to agree, with each other and with the book."""
+        import time; t0=time.time()
         daemon = self.astha.run()
         await asyncio.to_thread(is_at_work, daemon)
+        print("TIME at work", time.time()-t0)
         await self._require_equal(daemon)
+        print("TIME equal", time.time()-t0)
         async with self._lake() as (store, _, tables):
             await self._require_drops(store)
+            print("TIME drops", time.time()-t0)
             await self._require_requests(store)
+            print("TIME requests", time.time()-t0)
             for table in await store.list_tables():
                 expected = self.book.expected(table.id)
                 assert table.row_count == len(expected), f"seed {self.seed}: {table}"
@@ -112,6 +117,7 @@ class LakeRun:
                         assert not expected
                         continue
                     found = await asyncio.to_thread(read, loaded)
+                    print("TIME", name, len(found), time.time()-t0)
                     assert found == expected, (
                         f"seed {self.seed}: {name} reads {table.name} differently: {_told(found, expected)}"
                     )

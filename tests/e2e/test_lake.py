@@ -9,13 +9,14 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
 
 import psycopg
 import pytest
 
 from astha.subscribers.surroundings import LakeSettings
-from tests.e2e.engines import Spark, read_with_duckdb
+from tests.e2e.engines import S3_JARS, Spark, read_with_duckdb, s3_files, s3_settings
 from tests.e2e.run import LakeRun
 from tests.integration.astha.processes import _drop_slots
 from tests.waiting import eventually_now
@@ -59,6 +60,12 @@ def make_run(url: str, tmp_path: Path, seed: str) -> Iterator[Callable[[LakeSett
             eventually_now(lambda: _drop_slots(connection), "the slot is free")
 
 
+@pytest.fixture
+def s3_spark(s3_lake: LakeSettings, tmp_path: Path) -> Iterator[Spark]:
+    with closing(Spark(tmp_path, s3_settings(s3_lake.s3), *S3_JARS)) as made:
+        yield made
+
+
 async def test_on_disk(
     make_run: Callable[[LakeSettings], LakeRun], lake: LakeSettings, seconds: float, spark: Spark
 ) -> None:
@@ -67,3 +74,13 @@ async def test_on_disk(
     assert run.kills > 1
     assert run.book.acknowledged["insert"] > 20
     await run.settle({"DuckDB": read_with_duckdb, "Spark": spark.read})
+
+
+async def test_on_s3(
+    make_run: Callable[[LakeSettings], LakeRun], s3_lake: LakeSettings, seconds: float, s3_spark: Spark
+) -> None:
+    run = make_run(s3_lake)
+    await run.disturb(seconds)
+    assert run.kills > 1
+    assert run.book.acknowledged["insert"] > 20
+    await run.settle({"DuckDB": partial(read_with_duckdb, files=s3_files(s3_lake.s3)), "Spark": s3_spark.read})

@@ -54,7 +54,7 @@ class Writer:
         ]  # fmt: skip
         weights = [weight for weight, _ in doings]
         while not until.is_set():
-            if len(self._book.tables) < TABLES:
+            if not self._book.tables or (len(self._book.tables) < TABLES and self._random.random() < 0.2):
                 await self._attempt("create", self._create())
             else:
                 (chosen,) = self._random.choices([doing for _, doing in doings], weights)
@@ -73,7 +73,7 @@ class Writer:
 
     async def _create(self) -> None:
         number = self._book.numbers(1)[0]
-        name = f"t{number % 6}"
+        name = f"t{number % 10}"
         columns = ["id: long!", "kind: string", "amount: int", "note: string"]
         partitioned = ["kind"] if self._random.random() < 0.6 else []
         content = {"columns": [dict([column.split(": ")]) for column in columns], "partition_by": partitioned}
