@@ -29,6 +29,7 @@ from tests.integration.astha.processes import Astha, Daemon
 from tests.waiting import eventually, eventually_now
 
 WRITERS = 4
+DEATHS = 3
 SETTLE_S = 240.0
 
 SUBSCRIPTIONS = """
@@ -64,7 +65,7 @@ class LakeRun:
         self.astha = Astha(directory, url, {**environment_of(lake), "ASTHA_LEASE__TTL_S": "1"})
 
     async def disturb(self, seconds: float) -> None:
-        """Writers write, and the daemon dies now and then."""
+        """Writers write, and the daemon dies now and then: a slow machine gets the time for some deaths."""
         enough = asyncio.Event()
         async with self._lake() as (store, manager, tables):
             objects = Objects(self.lake)
@@ -75,7 +76,10 @@ class LakeRun:
             writing = [asyncio.create_task(writer.run(enough)) for writer in writers]
             killing = asyncio.create_task(self._kill_until(enough))
             try:
-                await asyncio.wait([*writing, killing], timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+                tasks = [*writing, killing]
+                await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+                while self.kills < DEATHS and not any(task.done() for task in tasks):
+                    await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_EXCEPTION)
             finally:
                 enough.set()
                 await asyncio.gather(*writing, killing)
