@@ -19,7 +19,7 @@ Trigger: TypeAlias = Literal["time", "size"]
 
 
 class Growth(msgspec.Struct):
-    """What inserts have brought. A compaction brings nothing."""
+    """What inserts have brought. A compaction or a rollback brings nothing new."""
 
     rows: int = 0
     size_bytes: int = 0
@@ -29,7 +29,7 @@ class Growth(msgspec.Struct):
     def count(self, event: Event[TableFile]) -> None:
         self.changes += 1
         file = event.data
-        if event.operation is Operation.INSERT and file.operation != "compaction":
+        if event.operation is Operation.INSERT and file.operation in ("insert", "import"):
             self.rows += file.row_count
             self.size_bytes += file.file_size
             self.files += 1

@@ -7,7 +7,8 @@ the registry by the next start.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
@@ -16,7 +17,7 @@ import structlog
 
 from astha.errors import Retry
 from astha.events import Event
-from astha.subscribers import Surroundings
+from astha.subscribers import Measure, Surroundings
 from components.lake.iceberg import IcebergTables, open_catalog
 from components.lake.objects import Objects
 from components.snapshotter.books import Books, awaits_release
@@ -44,6 +45,7 @@ class Snapshotter:
         self._thread: ThreadPoolExecutor | None = None
         self._tables: IcebergTables | None = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._tally: Counter[str] = Counter()
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
@@ -97,6 +99,15 @@ class Snapshotter:
         await self._call(lambda: tables.catalog.list_namespaces())
         return True
 
+    def measures(self) -> Iterator[Measure]:
+        waiting = sum(book.waiting for _, book in self._books)
+        yield Measure("tables_waiting", "Tables of which a snapshot was asked for and is not there yet.", waiting)
+        for status in ("created", "failed", "expired"):
+            told = "Snapshots by what became of them."
+            yield Measure("snapshots", told, self._tally[status], {"status": status}, kind="counter")
+        yield Measure("files_deleted", "Files that no snapshot needed any more.", self._tally["files"], kind="counter")
+        yield Measure("upkeep_failures", "Steps of upkeep to be repeated.", self._tally["failures"], kind="counter")
+
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         await self._books.load(snapshot)
         self._contained = snapshot.place
@@ -112,6 +123,7 @@ class Snapshotter:
 
         async def see_through() -> None:
             done = await requests.fulfil(row, position)
+            self._tally["gone" if done is None else done.status] += 1
             if done is not None and done.status == "created":
                 log.info("snapshot created", table_id=row.table_id, tag=done.tag, snapshot=done.snapshot_id)
 
@@ -171,12 +183,14 @@ class Snapshotter:
         if table is None:
             return
         report = await lifecycle.expire(table)
+        self._tally["expired"] += len(report.gone)
         for verdict in report.gone:
             log.info("snapshot expired", table=report.table, tag=verdict.name, why=verdict.why)
 
     async def _clean(self, lifecycle: Lifecycle) -> None:
         graces = [self._settings.policy.grace_ms, *(book.policy.grace_ms for _, book in self._books)]
         for report in await lifecycle.clean(removed_before=self._clock.now_ms() - min(graces) + 1):
+            self._tally["files"] += len(report.gone)
             if report.problem is not None:
                 log.warning("files of a table can't be cleaned now", table=report.table, problem=report.problem)
 
@@ -184,6 +198,7 @@ class Snapshotter:
         try:
             await step()
         except Exception as error:
+            self._tally["failures"] += 1
             log.warning("upkeep failed, will be tried again", step=what, error=repr(error))
 
     def _begin(self, key: object, work: Coroutine[None, None, None]) -> None:

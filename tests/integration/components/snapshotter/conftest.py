@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,11 @@ from components.lake.iceberg import IcebergTables, Stamp, live_digest, open_cata
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.subscriber import Snapshotter
 from registry.contract import MetadataStore
+from registry.drafts import FileDraft
 from registry.models import LakeTable, Row, TableFile, TableMetadata, TableSnapshot
 from tests.doubles.clock import ManualClock
 from tests.fixtures.stores import OpenStore
-from tests.parquet_files import PLAIN, row, write_files
+from tests.parquet_files import PLAIN, row, write_file
 from tests.waiting import eventually
 
 _FAR = 1 << 62
@@ -52,6 +54,7 @@ class Lake:
         self.for_updater: list[list[Event[Row]]] = []
         self.for_snapshotter: list[list[Event[Row]]] = []
         self._known: dict[int, TableSnapshot] = {}
+        self._names = itertools.count()
 
     def new_snapshotter(self, **settings: Any) -> Snapshotter:
         return Snapshotter(SnapshotterSettings.model_validate({"wait_s": 20.0, **settings}), self.surroundings)
@@ -72,17 +75,22 @@ class Lake:
         return table
 
     async def insert(self, table: LakeTable, *ids: int) -> list[TableFile]:
-        drafts = write_files(self.warehouse / table.name / "data", [row(number) for number in ids], PLAIN)
+        drafts = self._written(table, ids)
         files = await self.store.add_files(table.id, drafts)
         await self.happened(*((Operation.INSERT, file) for file in files))
         return files
+
+    def _written(self, table: LakeTable, ids: Sequence[int]) -> list[FileDraft]:
+        """Under a name that is never used again, whatever has been deleted meanwhile."""
+        directory = self.warehouse / table.name / "data"
+        return [write_file(directory, [row(number) for number in ids], name=f"{next(self._names):05}.parquet")]
 
     async def remove(self, table: LakeTable, files: Sequence[TableFile]) -> None:
         await self.store.remove_files(table.id, files, reason="test")
         await self.happened(*((Operation.DELETE, file) for file in files))
 
     async def compact(self, table: LakeTable, old: Sequence[TableFile], *ids: int) -> list[TableFile]:
-        drafts = write_files(self.warehouse / table.name / "data", [row(number) for number in ids], PLAIN)
+        drafts = self._written(table, ids)
         files = await self.store.swap_files(table.id, old, drafts, operation_id="swap")
         await self.happened(*((Operation.INSERT, file) for file in files), *((Operation.DELETE, file) for file in old))
         return files
@@ -109,6 +117,8 @@ class Lake:
 
     async def happened(self, *changes: tuple[Operation, Row]) -> None:
         """One transaction, for everybody who subscribes."""
+        if not changes:
+            return
         position = await self.store.position()
         commit = Commit(_FAR, position, 0, len(changes))
         events = [
@@ -119,6 +129,14 @@ class Lake:
         mine = [event for event in events if isinstance(event.data, TableFile | TableMetadata)]
         if mine:
             self.for_updater.append(mine)
+
+    async def tell_files(self, table: LakeTable, before: dict[str, TableFile]) -> None:
+        """What became of the table's files since, as the events of one transaction."""
+        after = {file.file_path: file async for file in self.store.stream_files(table.id)}
+        await self.happened(
+            *((Operation.INSERT, file) for path, file in after.items() if path not in before),
+            *((Operation.DELETE, file) for path, file in before.items() if path not in after),
+        )
 
     async def update(self) -> None:
         """The Iceberg updater gets everything that waits for it."""

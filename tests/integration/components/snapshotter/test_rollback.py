@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from astha.events import Operation
 from components.lake.objects import Objects
 from components.snapshotter.desk import call
 from components.snapshotter.rollback import CantRollBack, Plan, Rollback
@@ -28,11 +27,7 @@ async def files_of(lake: Lake, table: LakeTable) -> dict[str, TableFile]:
 async def roll_back(lake: Lake, table: LakeTable, name: str) -> Plan:
     before = await files_of(lake, table)
     plan = await rollback_of(lake).roll_back(table, name)
-    after = await files_of(lake, table)
-    await lake.happened(
-        *((Operation.INSERT, file) for path, file in after.items() if path not in before),
-        *((Operation.DELETE, file) for path, file in before.items() if path not in after),
-    )
+    await lake.tell_files(table, before)
     await lake.update()
     return plan
 

@@ -48,8 +48,8 @@ def test_properties_go_before_defaults() -> None:
     ("name", "value"),
     [
         ("every", "soon"), ("every", "0s"), ("every", "10"), ("every", "-1d"), ("after-rows", "0"),
-        ("after-rows", "1e6"), ("after-bytes", "3 parsecs"), ("after-bytes", "0MB"), ("keep", "none"), ("keep", "0"), ("keep-for", "1y"),
-        ("grace", ""), ("evry", "1d"),
+        ("after-rows", "1e6"), ("after-bytes", "3 parsecs"), ("after-bytes", "0MB"), ("keep", "none"), ("keep", "0"),
+        ("keep-for", "1y"), ("grace", ""), ("evry", "1d"),
     ],
 )  # fmt: skip
 def test_what_can_not_be_read_is_named(name: str, value: str) -> None:

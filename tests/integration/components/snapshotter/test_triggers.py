@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+from registry.models import LakeTable, TableSnapshot
+from tests.integration.components.snapshotter.conftest import Lake
+from tests.integration.components.snapshotter.test_lifecycle import there
+from tests.parquet_files import as_row, row, write_file
+from tests.waiting import eventually
+
+
+async def asked(lake: Lake, table: LakeTable, number: int) -> list[TableSnapshot]:
+    async def enough() -> bool:
+        return len(await lake.store.list_snapshots(table.id)) >= number
+
+    await eventually(enough, f"request {number}")
+    return await lake.store.list_snapshots(table.id)
+
+
+async def test_by_size_once_for_each_time_the_limit_is_reached(lake: Lake) -> None:
+    table = await lake.create(properties={"snapshot.after-rows": "3"})
+    await lake.insert(table, 1, 2)
+    await lake.tell()
+    await lake.insert(table, 3)
+    given = await lake.tell()
+    (request,) = await asked(lake, table, 1)
+    assert (request.trigger, request.reason) == ("size", "3 rows since the last one")
+    await lake.restart()  # which finds the request, and asks for no other
+    for events in given:
+        await lake.snapshotter.on_transaction(events)
+    await lake.update()
+    done = await lake.answered(request)
+    assert lake.ids(table, done.snapshot_id) == [1, 2, 3]
+    await lake.restart()  # from now on by what the table has gained
+    await lake.see_rows(table)
+    await lake.insert(table, 4, 5)
+    await lake.update()
+    await lake.tell()
+    await lake.snapshot(table, "by-hand")
+    await lake.insert(table, 6, 7)
+    await lake.tell()
+    await lake.insert(table, 8)
+    await lake.tell()
+    rows = await asked(lake, table, 3)
+    assert [known.trigger for known in rows] == ["size", "manual", "size"]
+
+
+async def test_by_time(lake: Lake) -> None:
+    await lake.restart(check_every_s=0.01)
+    table = await lake.create(properties={"snapshot.every": "1h"})
+    quiet = await lake.create("quiet", properties={"snapshot.every": "1h"})
+    await lake.insert(table, 1)
+    await lake.update()
+    await lake.tell()
+    (request,) = await asked(lake, table, 1)
+    assert request.trigger == "time"
+    await lake.see_rows(table)
+    await lake.tell()
+    await lake.answered(request)
+    await lake.see_rows(table)
+    await lake.insert(table, 2)
+    await lake.update()
+    await lake.tell()
+    lake.clock.advance(timedelta(hours=1))
+    rows = await asked(lake, table, 2)
+    assert [known.trigger for known in rows] == ["time", "time"]
+    assert await lake.store.list_snapshots(quiet.id) == [], "nothing in it has changed"
+
+
+async def test_upkeep_does_what_the_tables_want(lake: Lake) -> None:
+    table = await lake.create(properties={"snapshot.keep": "1", "snapshot.grace": "1h"})
+    old = await lake.insert(table, 1)
+    await lake.snapshot(table, "v1")
+    await lake.compact(table, old, 1)
+    for number in range(5, 9):
+        await lake.insert(table, number)
+        await lake.update()
+    await lake.snapshot(table, "v2")
+    await lake.snapshotter.upkeep()
+    assert [known.status for known in await lake.store.list_snapshots(table.id)] == ["expired", "created"]
+    assert there(old) == [True]
+    await lake.see_rows(table)
+    await lake.tell()
+    left = as_row(write_file(lake.warehouse / "left", [row(1)]))
+    await lake.store.record_intents([left.file_path], purpose=f"insert {table.id}", owner="dead")
+    lake.clock.advance(timedelta(hours=1))
+    await lake.snapshotter.upkeep()
+    assert set(lake.tags(table)) == {"v2"}
+    assert there([*old, left]) == [False, False]
+    assert lake.ids(table) == [1, 5, 6, 7, 8]
+    told = {(measure.name, *measure.labels.values()): measure.value for measure in lake.snapshotter.measures()}
+    assert told == {
+        ("tables_waiting",): 0, ("snapshots", "created"): 2, ("snapshots", "failed"): 0, ("snapshots", "expired"): 1,
+        ("files_deleted",): 1, ("upkeep_failures",): 0,
+    }  # fmt: skip
