@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -64,7 +65,7 @@ async def test_the_more_a_partition_takes_the_more_are_recorded_ahead() -> None:
     some = names(store)
     taken = [name for _ in range(200) for name in await some.take(TARGET, [""])]
     assert len(set(taken)) == 200
-    assert [len(call) for call in store.recorded] == [1, 2, 5, 17, 65, 65, 65]
+    assert [len(call) for call in store.recorded] == [1, 2, 5, 17, 65, 65, 65]  # nothing else had a turn of the loop
     await some.give_back()
     assert sorted([*taken, *store.completed]) == sorted(store.all)
 
@@ -100,6 +101,40 @@ async def test_an_error_takes_no_name() -> None:
     store.failing = False
     (name,) = await some.take(TARGET, [""])
     assert name in store.recorded[1]  # the one that was ahead is still there
+
+
+async def test_the_next_ones_are_recorded_before_these_run_out() -> None:
+    store = Intents()
+    some = names(store)
+    taken = []
+    for _ in range(300):
+        before = len(store.recorded)
+        taken += await some.take(TARGET, [""])
+        if len(taken) > 25:
+            assert len(store.recorded) == before, "a take that waited for the registry"
+        await asyncio.sleep(0)
+    assert len(set(taken)) == 300
+    await some.give_back()
+    assert sorted([*taken, *store.completed]) == sorted(store.all)
+
+
+async def test_a_refill_that_fails_is_no_ones_error() -> None:
+    store = Intents()
+    some = names(store)
+    taken = []
+    for _ in range(21):
+        taken += await some.take(TARGET, [""])
+    store.failing = True
+    await asyncio.sleep(0)
+    for _ in range(4):
+        taken += await some.take(TARGET, [""])
+        await asyncio.sleep(0)
+    with pytest.raises(Unavailable):
+        await some.take(TARGET, [""])
+    store.failing = False
+    taken += await some.take(TARGET, [""])
+    await some.give_back()
+    assert set(store.all) <= {*taken, *store.completed}
 
 
 async def test_nothing_ahead_if_so_wanted() -> None:
