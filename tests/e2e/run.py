@@ -100,17 +100,13 @@ class LakeRun:
 
     async def settle(self, engines: Mapping[str, Engine]) -> None:
         """The daemon is left in peace: everything has to agree, with each other and with the book."""
-        import time; t0=time.time()
+
         daemon = self.astha.run()
         await asyncio.to_thread(is_at_work, daemon)
-        print("TIME at work", time.time()-t0)
         await self._require_equal(daemon)
-        print("TIME equal", time.time()-t0)
         async with self._lake() as (store, _, tables):
             await self._require_drops(store)
-            print("TIME drops", time.time()-t0)
             await self._require_requests(store)
-            print("TIME requests", time.time()-t0)
             for table in await store.list_tables():
                 expected = self.book.expected(table.id)
                 assert table.row_count == len(expected), f"seed {self.seed}: {table}"
@@ -121,7 +117,6 @@ class LakeRun:
                         assert not expected
                         continue
                     found = await asyncio.to_thread(read, loaded)
-                    print("TIME", name, len(found), time.time()-t0)
                     assert found == expected, (
                         f"seed {self.seed}: {name} reads {table.name} differently: {_told(found, expected)}"
                     )

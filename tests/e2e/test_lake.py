@@ -18,7 +18,7 @@ import pytest
 from astha.subscribers.surroundings import LakeSettings
 from tests.e2e.engines import S3_JARS, Spark, read_with_duckdb, s3_files, s3_settings
 from tests.e2e.run import LakeRun
-from tests.integration.astha.processes import _drop_slots
+from tests.integration.astha.processes import drop_slots
 from tests.waiting import eventually_now
 
 pytestmark = pytest.mark.slow
@@ -57,7 +57,7 @@ def make_run(url: str, tmp_path: Path, seed: str) -> Iterator[Callable[[LakeSett
         yield make
     if url.startswith("postgres"):
         with psycopg.connect(url, autocommit=True) as connection:
-            eventually_now(lambda: _drop_slots(connection), "the slot is free")
+            eventually_now(lambda: drop_slots(connection), "the slot is free")
 
 
 @pytest.fixture
