@@ -160,7 +160,10 @@ class IcebergUpdater:
             return
         committer = self._opened_committer()
         committer.forget(events.table_id)
+        purged = await self._store.list_files_awaiting_deletion(table_id=events.table_id, limit=1)
+        files = await self._call(lambda: committer.tables.metadata_files(events.table_id)) if purged else []
         if await self._call(lambda: committer.tables.drop(events.table_id)):
+            self._unreferenced += files  # not before it is gone: the cleaner asks nobody
             log.info("Iceberg table dropped", table_id=events.table_id)
 
     def _say_ignored(self, table: LakeTable, known: dict[int, TableMetadata]) -> None:

@@ -163,6 +163,19 @@ class IcebergTables:
         self._drop_empty_namespace(name[:-1])
         return True
 
+    def metadata_files(self, table_id: int) -> list[str]:
+        """Everything that was written for the table beside its data, as far as its metadata still knows of it."""
+        name = self.names().get(table_id)
+        table = None if name is None else self._load(name)
+        if table is None:
+            return []
+        found = [table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)]
+        manifests: set[str] = set()
+        for snapshot in table.metadata.snapshots:
+            found.append(snapshot.manifest_list)
+            manifests.update(manifest.manifest_path for manifest in snapshot.manifests(table.io))
+        return [*found, *sorted(manifests)]
+
     def names(self) -> dict[int, Identifier]:
         """Of all tables that are the registry's. Read from the catalog once, which costs one load a table."""
         if self._names is None:

@@ -82,10 +82,10 @@ class Lake:
         await self.happened((Operation.UPDATE, await self._metadata(table)))
         return renamed
 
-    async def drop(self, table: LakeTable) -> None:
+    async def drop(self, table: LakeTable, *, purge: bool = False) -> None:
         rows = await self.store.list_table_metadata(table.id)
         files = [file async for file in self.store.stream_files(table.id)]
-        await self.store.drop_table(table.id)
+        await self.store.drop_table(table.id, purge=purge)
         await self.happened(*((Operation.DELETE, gone) for gone in (*files, *rows)))
 
     async def _metadata(self, table: LakeTable, version: int | None = None) -> TableMetadata:

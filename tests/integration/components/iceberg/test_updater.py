@@ -34,6 +34,19 @@ async def test_a_table_its_files_and_their_end(lake: Lake) -> None:
     assert lake.tables.load(table) is None
 
 
+@pytest.mark.parametrize("purge", [False, True])
+async def test_a_purged_tables_metadata_is_left_to_the_cleaner(lake: Lake, purge: bool) -> None:
+    table = await lake.create()
+    for number in range(3):
+        await lake.insert(table, number)
+        await lake.deliver()
+    written = {f"file://{path}" for path in (lake.warehouse / table.name / "metadata").iterdir()}
+    await lake.drop(table, purge=purge)
+    await lake.deliver()
+    handed_over = {intent.path for intent in await lake.store.list_stale_intents(0)}
+    assert handed_over == (written if purge else set())
+
+
 async def test_a_swap_is_a_replace_of_its_own(lake: Lake) -> None:
     table = await lake.create()
     small = [file for number in range(3) for file in await lake.insert(table, number)]
