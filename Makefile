@@ -48,8 +48,8 @@ test: setup ## all tests on SQLite and PostgreSQL, the quick ones first
 quick: setup ## the quick tests
 	$(RUN) -m pytest -q -m "not slow"
 
-faults: setup ## the oracle: random writers and faults (SEED=... MINUTES=... to repeat a run or to run longer)
-	SEED="$(SEED)" MINUTES="$(or $(MINUTES),5)" $(RUN) -m pytest -s tests/faults
+faults: setup ## the oracle and the lake under writers, with random faults (SEED=... MINUTES=... to repeat a run or to run longer)
+	SEED="$(SEED)" MINUTES="$(or $(MINUTES),5)" $(RUN) -m pytest -s tests/faults tests/e2e
 
 matrix: setup ## what depends on PostgreSQL, on versions 14 to 18 (VERSIONS="14 18" to choose; fetches them, needs Java)
 	$(RUN) -m tests.matrix $(VERSIONS)

@@ -21,6 +21,7 @@ from components.lake.iceberg import (
     TableCommit,
     TableProblem,
     live_files,
+    require_format,
     require_supported,
 )
 from components.lake.iceberg.commits import FilesMissing
@@ -66,6 +67,7 @@ class Committer:
         self._retention = retention
         self._schemas: dict[int, dict[int, tuple[TableMetadata, TableSchema]]] = {}
         self._uncreated: dict[int, str] = {}  # stopped without an Iceberg table that could say so
+        self.stopped: dict[str, str] = {}  # by name, as far as they were met since the start
 
     def commit(self, work: TableWork, events: TableEvents) -> Committed | None:
         """Everything that the table's stamp does not cover. None if there is nothing of it, or if it is stopped.
@@ -114,6 +116,8 @@ class Committer:
                 draft.retain(self._retention)
 
         done = self.tables.commit(work.table, build)
+        if stopped:
+            self.stopped[work.name] = stopped[-1]
         if stopped and (stopped[-1] == COMPARE or events.speaks_of_schema):
             raise Reject(f"{work.name} was stopped ({stopped[-1]}), and something has changed: comparing")
         return _told(done)
@@ -154,12 +158,14 @@ class Committer:
             draft.retain(self._retention)
 
         done = _told(self.tables.commit(work.table, build))
+        self.stopped.pop(work.name, None)
         if self._uncreated.pop(work.table.id, None) is not None or done is not None:
             log.info("table settled", table=work.name, added=len(added), removed=len(removed))
         return done
 
     def stop(self, work: TableWork, reason: str) -> None:
         """Says so in the log and, if there is one, in the Iceberg table itself, where a restart finds it."""
+        self.stopped[work.name] = reason
         try:
             done = self.tables.commit(work.table, lambda draft: draft.stop(reason))
         except CatalogTrouble:
@@ -187,6 +193,7 @@ class Committer:
         self._uncreated.pop(table_id, None)
 
     def _require_own(self, draft: TableCommit) -> None:
+        require_format(draft.table)
         try:
             draft.require_own()
         except ForeignCommit:

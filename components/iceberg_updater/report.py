@@ -8,7 +8,15 @@ import msgspec
 from pyiceberg.table import Table
 
 from components.iceberg_updater.committer import is_iceberg
-from components.lake.iceberg import IcebergTables, Stamp, TableCommit, TableProblem, require_supported
+from components.lake.iceberg import (
+    ForeignCommit,
+    IcebergTables,
+    Stamp,
+    TableCommit,
+    TableProblem,
+    require_format,
+    require_supported,
+)
 from components.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
 from registry.contract import MetadataStore
 from registry.models import LakeTable, TableMetadata
@@ -82,11 +90,14 @@ def report(tables: IcebergTables, table: LakeTable, newest: TableMetadata) -> Ta
 def _reason(table: Table) -> str | None:
     """What was written down, or what anybody can see."""
     try:
+        require_format(table)
         TableCommit(table).require_own()
-    except TableProblem as problem:
+    except ForeignCommit as foreign:
         try:
             require_supported(table)
         except TableProblem as worse:
             return str(worse)
+        return str(foreign)
+    except TableProblem as problem:
         return str(problem)
     return table.metadata.properties.get(STOPPED)

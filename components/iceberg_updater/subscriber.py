@@ -7,7 +7,7 @@ cancelled call still does is finished before its successor begins.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 from uuid import uuid4
@@ -16,7 +16,7 @@ import structlog
 
 from astha.errors import Reject, Retry
 from astha.events import Commit, Event
-from astha.subscribers import Surroundings
+from astha.subscribers import Measure, Surroundings
 from components.iceberg_updater.changes import TableEvents, by_table
 from components.iceberg_updater.committer import Committed, Committer, TableWork, is_iceberg
 from components.iceberg_updater.refresh import Refresh
@@ -46,6 +46,7 @@ class IcebergUpdater:
         self._metadata: dict[int, dict[int, TableMetadata]] = {}
         self._ignored: set[int] = set()
         self._unreferenced: list[str] = []
+        self._commits = self._snapshots = 0
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
@@ -81,6 +82,8 @@ class IcebergUpdater:
                 continue
             done = await self._commit(work, events)
             if done is not None:
+                self._commits += 1
+                self._snapshots += done.snapshots
                 self._unreferenced += done.unreferenced
                 log.debug("committed", table=work.name, snapshots=done.snapshots, files=done.files)
         await self._hand_over()
@@ -96,6 +99,13 @@ class IcebergUpdater:
         refresh = Refresh(self._opened_committer(), self._call)
         self._unreferenced += await refresh.run(snapshot)
         await self._hand_over()
+
+    def measures(self) -> Iterator[Measure]:
+        yield Measure("commits", "Commits to Iceberg tables, refreshes apart.", self._commits, kind="counter")
+        yield Measure("snapshots", "Snapshots in those commits.", self._snapshots, kind="counter")
+        committer = self._committer
+        for name in list(committer.stopped) if committer is not None else ():
+            yield Measure("table_stopped", "1 for a table that needs a person.", 1, {"table": name})
 
     async def _until_visible(self, commit: Commit) -> None:
         """On PostgreSQL the stream brings a commit a moment before others can read it; what is asked of the registry

@@ -82,12 +82,16 @@ def of_leftover(updater: UpdaterState) -> Cause:
     return Cause(f"the table was dropped, and the updater has not followed: {updater}", _refreshed(REFRESH, updater))
 
 
-def of_missing_object() -> Cause:
-    return Cause("somebody has deleted it from storage: its rows are lost unless there is a copy", None)
+def of_missing_object(table: str) -> Cause:
+    return Cause("somebody has deleted it from storage: its rows are lost unless there is a copy", _without(table))
 
 
-def of_changed_object() -> Cause:
-    return Cause("it was cut off, overwritten or damaged after it was registered", None)
+def of_changed_object(table: str) -> Cause:
+    return Cause("it was cut off, overwritten or damaged after it was registered", _without(table))
+
+
+def _without(table: str) -> str:
+    return f"restore it from a copy, or go back to a snapshot that does without it: `astha snapshot rollback {table}`"
 
 
 def _decide(table: str) -> str:

@@ -234,8 +234,8 @@ class Verification:
         report.objects_checked, report.bytes_checked = stored.checked, stored.bytes_read
         report.without_checksum = stored.without_checksum
         for kind, items in sorted(stored.found.items()):
-            cause = causes.of_missing_object() if kind is Kind.FILE_MISSING else causes.of_changed_object()
-            report.differences.append(Difference(kind, sorted(items), cause))
+            cause = causes.of_missing_object if kind is Kind.FILE_MISSING else causes.of_changed_object
+            report.differences.append(Difference(kind, sorted(items), cause(table.name)))
 
 
 def _differences(table: str, found: Committed | None, certain: Observation, verdict: _Verdict) -> Iterable[Difference]:

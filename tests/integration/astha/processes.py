@@ -171,10 +171,10 @@ def postgres_registry(postgres_url: str) -> Iterator[str]:
     """A migrated one; the daemon's slot goes with it."""
     yield postgres_url
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        eventually_now(lambda: _drop_slots(connection), "the slot is free")
+        eventually_now(lambda: drop_slots(connection), "the slot is free")
 
 
-def _drop_slots(connection: psycopg.Connection[Any]) -> bool:
+def drop_slots(connection: psycopg.Connection[Any]) -> bool:
     with suppress(psycopg.errors.ObjectInUse):
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from click.testing import CliRunner
 from astha.cli.root import main
 from components.iceberg_updater.foreign import adopt, revert
 from components.iceberg_updater.report import report_all
-from components.lake.iceberg import TableProblem
+from components.lake.iceberg import Stamp, TableProblem
 from registry.models import LakeTable
 from tests.integration.components.iceberg.conftest import Lake
 from tests.parquet_files import PLAIN
@@ -22,6 +23,12 @@ def append_elsewhere(lake: Lake, table: LakeTable, *ids: int) -> None:
     loaded = lake.load(table)
     rows = [{"id": number, "name": "foreign", "at": None} for number in ids]
     loaded.append(pa.Table.from_pylist(rows, PLAIN.arrow()))
+
+
+def upgrade_elsewhere(lake: Lake, table: LakeTable) -> None:
+    """PyIceberg itself can't."""
+    path = Path(lake.load(table).metadata_location.removeprefix("file://"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
 
 
 @pytest.fixture
@@ -123,6 +130,44 @@ async def test_a_changed_schema_is_noticed_and_reverted(lake: Lake, table: LakeT
     await lake.refresh()
     assert lake.stopped(table) is None
     assert lake.load(table).schema().find_field("name").field_id == 5
+
+
+async def test_a_later_format_is_left_alone(lake: Lake) -> None:
+    table, other = await lake.create(), await lake.create("other")
+    await lake.insert(table, 1)
+    await lake.deliver()
+    await lake.restart()
+    upgrade_elsewhere(lake, table)
+    await lake.insert(table, 2)
+    await lake.insert(other, 3)
+    await lake.deliver()
+    assert lake.ids(table) == [1]
+    assert lake.ids(other) == [3]
+    (report, _) = await report_all(lake.store, lake.tables)
+    assert "format version 3" in (report.stopped or "")
+    with pytest.raises(TableProblem, match="format version 3"):
+        await revert(lake.store, lake.tables, table)
+
+
+async def test_a_foreign_partition_spec_is_not_adopted_but_reverted(lake: Lake, table: LakeTable) -> None:
+    with lake.load(table).update_spec() as change:
+        change.add_identity("name")
+    append_elsewhere(lake, table, 9)
+    with pytest.raises(TableProblem, match="partitioned in a way"):
+        await adopt(lake.store, lake.tables, table)
+    await revert(lake.store, lake.tables, table)
+    await lake.refresh()
+    assert lake.load(table).spec().is_unpartitioned()
+    assert lake.ids(table) == [1, 2]
+    await lake.require_agreement(table)
+
+
+async def test_what_expired_can_not_be_adopted(lake: Lake, table: LakeTable) -> None:
+    own = Stamp.read(lake.load(table).metadata).snapshot
+    assert own is not None
+    lake.tables.commit(table, lambda draft: draft.expire([own]))
+    with pytest.raises(TableProblem, match="has expired"):
+        await adopt(lake.store, lake.tables, table)
 
 
 async def test_the_commands(lake: Lake, table: LakeTable) -> None:

@@ -1,0 +1,202 @@
+"""A lake under writers, with a daemon that is killed at random; and what has to hold when all is quiet."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from pydantic import SecretStr
+from pyiceberg.table import Table
+
+from astha.clock import SystemLoopClock
+from astha.subscribers.surroundings import LakeSettings, Surroundings
+from components.lake.iceberg import IcebergTables, open_catalog
+from components.lake.objects import Objects
+from components.storage_manager import StorageManager, StorageSettings
+from registry.contract import MetadataStore
+from registry.opening import open_store
+from tests.e2e.book import Book
+from tests.e2e.engines import Rows, read_with_pyiceberg
+from tests.e2e.writers import Writer
+from tests.integration.astha.processes import Astha, Daemon
+from tests.waiting import eventually, eventually_now
+
+WRITERS = 4
+DEATHS = 3
+SETTLE_S = 240.0
+
+SUBSCRIPTIONS = """
+components:
+  iceberg_updater:
+    tables: [table_metadata, table_files]
+    lane: {delivery_timeout_s: 60, health_timeout_s: 30, backoff_max_s: 1, breaker_reset_s: 1}
+    settings: {max_snapshots: 20}
+  metadata_orchestrator:
+    tables: [tables, table_metadata]
+    settings: {upkeep_every_s: 1}
+  snapshotter:
+    tables: [table_metadata, table_files, table_snapshots]
+    lane: {delivery_timeout_s: 60, health_timeout_s: 30, backoff_max_s: 1, breaker_reset_s: 1}
+    settings:
+      defaults: {snapshot.every: 3s, snapshot.keep: 3, snapshot.grace: 2s}
+      check_every_s: 1
+      upkeep_every_s: 1
+      wait_s: 20
+"""
+
+Engine = Callable[[Table], Rows]
+
+
+class LakeRun:
+    def __init__(self, url: str, lake: LakeSettings, directory: Path, seed: str) -> None:
+        self.url, self.lake, self.directory = url, lake, directory
+        self.random = random.Random(f"troubles {seed}")
+        self.seed = seed
+        self.book = Book()
+        self.kills = 0
+        (directory / "subscriptions.yaml").write_text(SUBSCRIPTIONS)
+        self.astha = Astha(directory, url, {**environment_of(lake), "ASTHA_LEASE__TTL_S": "1"})
+
+    async def disturb(self, seconds: float) -> None:
+        """Writers write, and the daemon dies now and then: a slow machine gets the time for some deaths."""
+        enough = asyncio.Event()
+        async with self._lake() as (store, manager, tables):
+            objects = Objects(self.lake)
+            writers = [
+                Writer(self.book, manager, store, tables, objects, self.lake.warehouse, f"{self.seed} {number}")
+                for number in range(WRITERS)
+            ]
+            writing = [asyncio.create_task(writer.run(enough)) for writer in writers]
+            killing = asyncio.create_task(self._kill_until(enough))
+            try:
+                tasks = [*writing, killing]
+                await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
+                while self.kills < DEATHS and not any(task.done() for task in tasks):
+                    await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_EXCEPTION)
+            finally:
+                enough.set()
+                await asyncio.gather(*writing, killing)
+        print(f"{self.kills} kills; done: {dict(self.book.acknowledged)}; refused: {dict(self.book.refused)}")  # noqa: T201
+
+    async def _kill_until(self, enough: asyncio.Event) -> None:
+        """Mostly while it is at work, sometimes while it starts."""
+        while not enough.is_set():
+            daemon = self.astha.run()
+            if self.random.random() < 0.8:
+                await asyncio.to_thread(is_at_work, daemon)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(enough.wait(), self.random.random() * 3)
+            assert daemon.process.poll() is None, f"seed {self.seed}: the daemon has ended: {daemon.lines[-20:]}"
+            daemon.send(signal.SIGKILL if self.random.random() < 0.8 else signal.SIGTERM)
+            await asyncio.to_thread(daemon.ended)
+            self.kills += 1
+
+    async def settle(self, engines: Mapping[str, Engine]) -> None:
+        """The daemon is left in peace: everything has to agree, with each other and with the book."""
+
+        daemon = self.astha.run()
+        await asyncio.to_thread(is_at_work, daemon)
+        await self._require_equal(daemon)
+        async with self._lake() as (store, _, tables):
+            await self._require_drops(store)
+            await self._require_requests(store)
+            for table in await store.list_tables():
+                expected = self.book.expected(table.id)
+                assert table.row_count == len(expected), f"seed {self.seed}: {table}"
+                loaded = await asyncio.to_thread(tables.load, table)
+                assert loaded is not None
+                for name, read in {"PyIceberg": read_with_pyiceberg, **engines}.items():
+                    if loaded.metadata.current_snapshot_id is None:
+                        assert not expected
+                        continue
+                    found = await asyncio.to_thread(read, loaded)
+                    assert found == expected, (
+                        f"seed {self.seed}: {name} reads {table.name} differently: {_told(found, expected)}"
+                    )
+        await self._require_equal(daemon)
+        daemon.send(signal.SIGTERM)
+        assert await asyncio.to_thread(daemon.ended) == 0
+
+    async def _require_equal(self, daemon: Daemon) -> None:
+        done = await asyncio.to_thread(self._verify)
+        assert done.returncode == 0, f"seed {self.seed}: {done.stdout}{done.stderr}\n{_troubles(daemon)}"
+        assert json.loads(done.stdout)["equal"]
+
+    def _verify(self) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "astha.cli", "verify", "--files", "--checksums", "--json", "--timeout", "120"]
+        return subprocess.run(
+            command, cwd=self.directory, env=self.astha.environment, capture_output=True, text=True, check=False,
+            timeout=SETTLE_S,
+        )  # fmt: skip
+
+    async def _require_drops(self, store: MetadataStore) -> None:
+        """What was begun is finished, and the rest is what the book has."""
+
+        async def finished() -> bool:
+            return {table.id for table in await store.list_tables()} == set(self.book.tables)
+
+        await eventually(finished, f"seed {self.seed}: the book's tables, and no others", SETTLE_S)
+
+    async def _require_requests(self, store: MetadataStore) -> None:
+        async def answered() -> bool:
+            rows = [row for table in self.book.tables for row in await store.list_snapshots(table, status="requested")]
+            return all(row.trigger != "manual" for row in rows)
+
+        await eventually(answered, f"seed {self.seed}: every snapshot that was asked for created or failed", SETTLE_S)
+
+    @asynccontextmanager
+    async def _lake(self) -> AsyncIterator[tuple[MetadataStore, StorageManager, IcebergTables]]:
+        store = await open_store(self.url)
+        tables = IcebergTables(open_catalog(self.url, self.lake))
+        around = Surroundings(store, SystemLoopClock(), SecretStr(self.url), self.lake)
+        try:
+            async with StorageManager(around, StorageSettings(fill_missing=True)) as manager:
+                yield store, manager, tables
+        finally:
+            tables.close()
+            await store.close()
+
+    def close(self) -> None:
+        for daemon in self.astha.started:
+            daemon.close()
+
+
+def is_at_work(daemon: Daemon) -> None:
+    """As soon as the updater is live."""
+
+    def live() -> bool:
+        lines = list(daemon.lines)
+        return any(line.get("component") == "iceberg_updater" and "is live" in line["event"] for line in lines)
+
+    eventually_now(lambda: live() or daemon.process.poll() is not None, "an updater at work", 60.0)
+
+
+def environment_of(lake: LakeSettings) -> dict[str, str]:
+    said = {"WAREHOUSE": lake.warehouse}
+    s3 = lake.s3
+    if s3.endpoint is not None:
+        assert s3.access_key is not None
+        assert s3.secret_key is not None
+        said |= {
+            "S3__ENDPOINT": s3.endpoint,
+            "S3__ACCESS_KEY": s3.access_key.get_secret_value(),
+            "S3__SECRET_KEY": s3.secret_key.get_secret_value(),
+            "S3__ALLOW_HTTP": "true",
+        }
+    return {f"ASTHA_LAKE__{name}": value for name, value in said.items()}
+
+
+def _told(found: Rows, expected: Rows) -> str:
+    missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
+    return f"{len(found)} rows of {len(expected)}; missing {missing[:5]}, not expected {extra[:5]}"
+
+
+def _troubles(daemon: Daemon) -> Sequence[object]:
+    return [line for line in daemon.lines if line.get("level") in ("warning", "error", "critical")][-20:]

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import sqlite3
+import threading
+from pathlib import Path
+
+from pydantic import SecretStr
+from pyiceberg.catalog.sql import SqlCatalog
+
+from astha.subscribers import LakeSettings, S3Settings
+from components.lake.iceberg import IcebergTables, RegistryCatalog, open_catalog
+from components.lake.iceberg.catalog import file_io_properties
+from registry.models import LakeTable
+from tests.parquet_files import PLAIN
+
+SECRET = "hunter2-and-more"
+
+
+def test_secrets_reach_the_storage_and_nobody_else(sqlite_url: str) -> None:
+    s3 = S3Settings(access_key=SecretStr("key"), secret_key=SecretStr(SECRET), endpoint="http://127.0.0.1:1")
+    assert file_io_properties(s3)["s3.secret-access-key"] == SECRET
+    catalog = open_catalog(sqlite_url, LakeSettings(s3=s3))
+    assert SECRET not in repr(catalog)
+    assert SECRET not in str(catalog)
+    catalog.close()
+
+
+def test_a_url_with_a_password_is_no_property(postgres_url: str) -> None:
+    catalog = open_catalog(postgres_url, LakeSettings())
+    assert isinstance(catalog, RegistryCatalog)
+    assert "uri" not in catalog.properties
+    assert catalog.list_namespaces() == []
+    catalog.close()
+
+
+def test_any_catalog_of_pyiceberg_by_its_properties(tmp_path: Path) -> None:
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/elsewhere.db", "name": "mine"}
+    settings = LakeSettings(catalog={name: SecretStr(value) for name, value in properties.items()})
+    catalog = open_catalog("sqlite:///registry.db", settings)
+    assert isinstance(catalog, SqlCatalog)
+    assert not isinstance(catalog, RegistryCatalog)
+    assert catalog.name == "mine"
+    catalog.close()
+
+
+def test_a_writer_of_the_registry_is_waited_for(sqlite_url: str, table: LakeTable) -> None:
+    """Both write to one file: the catalog waits for the other's transaction instead of failing."""
+    tables = IcebergTables(open_catalog(sqlite_url, LakeSettings()))
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), check_same_thread=False, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    created = threading.Thread(target=tables.ensure, args=(table, PLAIN))
+    created.start()
+    created.join(0.2)
+    assert created.is_alive(), "it waits"
+    other.execute("COMMIT")
+    created.join(30)
+    assert tables.load(table) is not None
+    other.close()
+    tables.close()
