@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -51,6 +52,7 @@ class Report:
     quick: bool
     figures: list[Figure] = field(default_factory=list)
     started: float = field(default_factory=perf_counter)
+    load_before: float = field(default_factory=lambda: os.getloadavg()[0])
 
     def add(
         self, name: str, value: float, detail: str, *, at_most: float | None = None, at_least: float | None = None
@@ -78,15 +80,15 @@ def run(title: str, measure: Measure) -> int:
     if wanted.json:
         print(json.dumps({figure.name: figure.as_json() for figure in report.figures}))
     else:
-        _print_table(f"{title} ({perf_counter() - report.started:.0f} s)", report.figures)
+        _print_table(f"{title} ({perf_counter() - report.started:.0f} s)", report)
     return int(wanted.check and not all(figure.reached for figure in report.figures))
 
 
-def _print_table(title: str, figures: list[Figure]) -> None:
+def _print_table(title: str, report: Report) -> None:
     table = Table(title=title, title_justify="left", show_lines=True)
     for column, justify in (("figure", "left"), ("value", "right"), ("goal", "right"), ("what was compared", "left")):
         table.add_column(column, justify=justify, no_wrap=column != "what was compared")  # type: ignore[arg-type]
-    for figure in figures:
+    for figure in report.figures:
         value = f"{figure.value:,.0f}" if figure.value >= 1_000 else f"{figure.value:.3g}"
         if figure.reached:
             table.add_row(figure.name, value, figure.goal, figure.detail)
@@ -94,8 +96,10 @@ def _print_table(title: str, figures: list[Figure]) -> None:
             table.add_row(figure.name, f"[red]{value}[/]", f"{figure.goal} [red]missed[/]", figure.detail)
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table)
-    goals = [figure for figure in figures if figure.goal]
+    goals = [figure for figure in report.figures if figure.goal]
     console.print(f"{sum(figure.reached for figure in goals)} of {len(goals)} goals reached")
+    loads = f"{report.load_before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    console.print(f"{os.cpu_count()} cores, load average {loads}; goals are for a quiet machine")
 
 
 def percentile(samples: list[float], share: float) -> float:

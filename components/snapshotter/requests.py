@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 _FIRST_WAIT_S = 0.05
 _LONGEST_WAIT_S = 2.0
+_VISIBLE_AFTER_S = 5.0
+"""PostgreSQL sends a commit before others can see it: only later is a missing row one that is gone."""
+
 _TO_BE_COMPARED = "to be compared with the registry"
 """Why the updater has stopped a table that only waits for its refresh."""
 
@@ -76,24 +79,26 @@ class Requests:
             return None
 
     async def _pinned(self, row: TableSnapshot, position: Position) -> Pinned | None:
-        deadline = self._clock.monotonic() + self._wait_s
+        began = self._clock.monotonic()
         comparison = Comparison(self._store)
         wait_s, behind = _FIRST_WAIT_S, "nobody has looked"
         while True:
             try:
                 table = await self._store.get_table_by_id(row.table_id)
-                if table is None or not await self._stands(row):
+                stands = None if table is None else await self._stands(row)
+                if stands is False or (stands is None and self._clock.monotonic() >= began + _VISIBLE_AFTER_S):
                     return None
-                await self._require_iceberg(table)
-                found = await self._attempt(table, row, position, comparison)
-                if isinstance(found, Pinned):
-                    return found
-                behind = found
+                if table is not None and stands:
+                    await self._require_iceberg(table)
+                    found = await self._attempt(table, row, position, comparison)
+                    if isinstance(found, Pinned):
+                        return found
+                    behind = found
             except (CatalogTrouble, Unavailable) as trouble:
                 behind = str(trouble)
             except TableProblem as problem:
                 raise Failed(str(problem)) from problem
-            if self._clock.monotonic() >= deadline:
+            if self._clock.monotonic() >= began + self._wait_s:
                 raise Failed(f"given up after {self._wait_s:.0f} s: {behind}")
             await self._clock.sleep(wait_s)
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
@@ -111,10 +116,10 @@ class Requests:
             return await self._call(lambda: pin(self._tables, table, row))
         return _behind(seen, position)
 
-    async def _stands(self, row: TableSnapshot) -> bool:
-        """Whether the request still waits: an event that comes again may be long out of date."""
+    async def _stands(self, row: TableSnapshot) -> bool | None:
+        """Whether the request still waits: an event that comes again may be long out of date. None: no such row."""
         found = await self._store.list_snapshots(row.table_id, after=row.id - 1, limit=1)
-        return bool(found) and found[0].id == row.id and found[0].status == "requested"
+        return found[0].status == "requested" if found and found[0].id == row.id else None
 
     async def _require_iceberg(self, table: LakeTable) -> None:
         metadata = await self._store.get_table_metadata(table.id)

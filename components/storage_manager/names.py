@@ -1,11 +1,13 @@
 """Names for new files, each with its intent recorded before anybody can use it.
 
 A writer of many small inserts would spend most of its registry calls on intents: the more names a partition has needed,
-the more are recorded ahead in one call. Names that nobody used are given back at the end.
+the more are recorded ahead in one call, and the next ones in the background before these run out. Names that nobody
+used are given back at the end.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,8 +17,11 @@ from components.lake.locations import file_location
 from components.storage_manager.targets import Target
 from registry.clock import Clock
 from registry.contract import Files
+from registry.errors import RegistryError
 
 _MOST_PARTITIONS = 256  # that have names ahead
+
+_WORTH_A_REFILL = 16  # names; fewer are recorded when they are needed
 
 _Key = tuple[str, str, str]
 
@@ -25,6 +30,7 @@ _Key = tuple[str, str, str]
 class _Ahead:
     names: deque[str] = field(default_factory=deque)
     block: int = 0  # how many more than needed to record next time
+    refill: asyncio.Task[None] | None = None
 
 
 class Names:
@@ -35,6 +41,7 @@ class Names:
         self._most_ahead = most_ahead
         self._ahead: OrderedDict[_Key, _Ahead] = OrderedDict()
         self._unwanted: list[str] = []
+        self._refills: set[asyncio.Task[None]] = set()
 
     async def take(self, target: Target, partitions: Sequence[str]) -> list[str]:
         """A name for each. At most one call to the registry; an error takes no name."""
@@ -54,14 +61,10 @@ class Names:
                     for _ in range(missing + min(ahead.block, self._most_ahead))
                 ]
         try:
-            if new:
-                purpose = purpose_of("insert", target.table.id)
-                names = [name for some in new.values() for name in some]
-                await self._store.record_intents(names, purpose=purpose, owner=self._owner)
+            await self._record(target, [name for some in new.values() for name in some])
         except BaseException:
             for path, some in taken.items():
                 self._ahead.setdefault(keys[path], _Ahead()).names.extendleft(reversed(some))
-            self._unwanted.extend(name for some in new.values() for name in some)
             raise
         for path, some in new.items():
             missing = counts[path] - len(taken[path])
@@ -69,11 +72,50 @@ class Names:
             ahead = self._ahead.setdefault(keys[path], _Ahead())
             ahead.names.extend(some[missing:])
             ahead.block = max(1, ahead.block * 4)
+        for path in counts:
+            self._refill_in_time(target, path, keys[path])
         self._forget_the_oldest()
         return [taken[path].pop(0) for path in partitions]
 
+    async def _record(self, target: Target, names: list[str]) -> None:
+        """After an error they may be recorded or not; nobody uses them."""
+        if not names:
+            return
+        try:
+            purpose = purpose_of("insert", target.table.id)
+            await self._store.record_intents(names, purpose=purpose, owner=self._owner)
+        except BaseException:
+            self._unwanted.extend(names)
+            raise
+
+    def _refill_in_time(self, target: Target, path: str, key: _Key) -> None:
+        ahead = self._ahead.get(key)
+        if ahead is None or ahead.refill is not None:
+            return
+        count = min(ahead.block, self._most_ahead)
+        if count < _WORTH_A_REFILL or len(ahead.names) > count // 4:
+            return
+
+        async def refill() -> None:
+            now = self._clock.now_ms()
+            names = [file_location(key[0], path, key[2], now) for _ in range(count)]
+            try:
+                await self._record(target, names)
+                ahead.names.extend(names)
+                ahead.block = max(1, ahead.block * 4)
+            except RegistryError:
+                return  # who needs a name and finds none asks again, and is told
+            finally:
+                ahead.refill = None
+
+        ahead.refill = asyncio.create_task(refill())
+        self._refills.add(ahead.refill)
+        ahead.refill.add_done_callback(self._refills.discard)
+
     async def give_back(self) -> None:
         """All that nobody has taken. An error leaves them to the cleaner."""
+        if self._refills:
+            await asyncio.wait(self._refills)
         for ahead in self._ahead.values():
             self._unwanted.extend(ahead.names)
         self._ahead.clear()
@@ -82,6 +124,6 @@ class Names:
             await self._store.complete_intents(unwanted)
 
     def _forget_the_oldest(self) -> None:
-        while len(self._ahead) > _MOST_PARTITIONS:
-            _, ahead = self._ahead.popitem(last=False)
-            self._unwanted.extend(ahead.names)
+        for key in list(self._ahead)[: max(0, len(self._ahead) - _MOST_PARTITIONS)]:
+            if self._ahead[key].refill is None:
+                self._unwanted.extend(self._ahead.pop(key).names)

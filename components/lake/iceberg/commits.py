@@ -58,9 +58,9 @@ class Change(msgspec.Struct):
     def operation(self) -> Operation:
         if self.replaces:
             return Operation.REPLACE
-        if self.removed:
-            return Operation.OVERWRITE if self.added else Operation.DELETE
-        return Operation.APPEND
+        if self.added:
+            return Operation.OVERWRITE if self.removed else Operation.APPEND
+        return Operation.DELETE if self.removed else Operation.OVERWRITE
 
 
 class FilesMissing(Exception):

@@ -1,7 +1,7 @@
 """Manifests: lists of data files, written, searched and merged so that a commit's cost does not grow with the table.
 
 Manifests of about the same number of files are merged, ten into one, as a log-structured tree would: each file's entry
-is written some five times in the life of a table of 100,000 files. Merged ones are in the order of the partitions, so
+is written some four times, however large the table. Merged ones are in the order of the partitions, so
 that engines, and a later removal, can skip most of them.
 """
 
@@ -37,8 +37,8 @@ FORMAT: Final = 2
 MERGE_COUNT = 10
 """Manifests of one size that are merged into one of the next."""
 
-MOST_FILES = 10_000
-"""In one manifest; a full one is not merged again."""
+MOST_FILES = 1_000
+"""In one manifest: who removes one file writes all of them anew. One that is half full is not merged again."""
 
 _CODEC: Final = "deflate"
 _PARTITIONS_COMPARED = 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 from pyiceberg.io import FileIO
@@ -44,20 +45,28 @@ class Retention(msgspec.Struct, frozen=True):
 def unreferenced_files(io: FileIO, metadata: TableMetadata, expired: Sequence[Snapshot]) -> list[str]:
     """Manifest lists and manifests that only the expired snapshots refer to.
 
-    A manifest, once left out of a snapshot, does not come back in a later one: what the neighbours among the snapshots
-    that stay do not have, nobody has.
+    Where each snapshot came from the one before it, a manifest that was left out does not come back: what the
+    neighbours among those that stay do not have, nobody has. Where somebody went back to an older one, all are asked.
     """
     gone = {snapshot.snapshot_id for snapshot in expired}
     history = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    straight = _is_straight(history)
     doomed: set[str] = set()
     alive: set[str] = set()
     for place, snapshot in enumerate(history):
-        is_gone = snapshot.snapshot_id in gone
         beside_gone = any(near.snapshot_id in gone for near in history[max(0, place - 1) : place + 2])
-        if is_gone or beside_gone:
+        if beside_gone or not straight:
             manifests = {manifest.manifest_path for manifest in snapshot.manifests(io)}
-            (doomed if is_gone else alive).update(manifests)
+            (doomed if snapshot.snapshot_id in gone else alive).update(manifests)
     return [snapshot.manifest_list for snapshot in expired] + sorted(doomed - alive)
+
+
+def _is_straight(history: Sequence[Snapshot]) -> bool:
+    known = {snapshot.snapshot_id for snapshot in history}
+    return all(
+        later.parent_snapshot_id == earlier.snapshot_id or later.parent_snapshot_id not in known
+        for earlier, later in pairwise(history)
+    )
 
 
 def _named(metadata: TableMetadata) -> set[int]:

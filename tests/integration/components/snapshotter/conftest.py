@@ -24,13 +24,11 @@ from components.snapshotter.subscriber import Snapshotter
 from registry.contract import MetadataStore
 from registry.drafts import FileDraft
 from registry.models import LakeTable, Row, TableFile, TableMetadata, TableSnapshot
+from registry.position import XidPlace
 from tests.doubles.clock import ManualClock
 from tests.fixtures.stores import OpenStore
 from tests.parquet_files import PLAIN, row, write_file
 from tests.waiting import eventually
-
-_FAR = 1 << 62
-"""A transaction's number that no snapshot of PostgreSQL contains."""
 
 
 class WaitingClock(SystemLoopClock):
@@ -120,7 +118,10 @@ class Lake:
         if not changes:
             return
         position = await self.store.position()
-        commit = Commit(_FAR, position, 0, len(changes))
+        async with self.store.consistent_read() as snapshot:
+            place = snapshot.place
+        transaction = place.xmax - 1 if isinstance(place, XidPlace) else position  # the newest that is visible
+        commit = Commit(transaction, position, 0, len(changes))
         events = [
             Event(operation, data, None if operation is Operation.INSERT else data, commit, index)
             for index, (operation, data) in enumerate(changes)

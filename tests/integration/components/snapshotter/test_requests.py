@@ -128,6 +128,24 @@ async def test_a_dropped_table_ends_its_requests(lake: Lake) -> None:
     await lake.snapshotter.start()
 
 
+async def test_an_event_may_come_before_its_row_can_be_seen(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = await lake.create()
+    await lake.insert(table, 1)
+    await lake.update()
+    asked = await lake.request(table, "v1")
+    looked, real = asyncio.Event(), lake.store.list_snapshots
+
+    async def nothing_yet(*_: object, **__: object) -> list[TableSnapshot]:
+        looked.set()
+        return []
+
+    monkeypatch.setattr(lake.store, "list_snapshots", nothing_yet)
+    await lake.tell()
+    await asyncio.wait_for(looked.wait(), 20)
+    monkeypatch.setattr(lake.store, "list_snapshots", real)
+    assert (await lake.answered(asked)).status == "created"
+
+
 async def test_a_restart_completes_what_was_asked_for(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)

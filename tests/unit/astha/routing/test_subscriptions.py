@@ -26,7 +26,7 @@ def test_the_one_that_is_shipped_fits_its_components() -> None:
     shipped = read_subscriptions(SHIPPED)
     for component in load_components(shipped, around, SHIPPED):
         assert component.subscriber.subscribed_tables == shipped[component.name].tables
-    assert {"iceberg_updater", "metadata_orchestrator"} <= shipped.keys()
+    assert {"iceberg_updater", "metadata_orchestrator", "snapshotter"} <= shipped.keys()
 
 
 def test_what_an_entry_may_say(path: Path) -> None:

@@ -239,6 +239,29 @@ def test_old_snapshots_expire_and_tags_stay(tables: IcebergTables, table: LakeTa
     assert metadata == needed, "nothing is left that no snapshot needs"
 
 
+def test_what_somebody_went_back_to_is_kept(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+    """A manifest of the first snapshot is missing in the second and back in the third: it must outlive the first."""
+    file = as_row(write_file(data, [row(1)]))
+    first = commit(tables, table, Change([file])).metadata.current_snapshot_id
+    second = commit(tables, table, Change([as_row(write_file(data, [row(2)]))], live([file])), position=2)
+    assert first is not None
+    second.manage_snapshots().rollback_to_snapshot(first).commit()
+
+    def go_on(draft: TableCommit) -> None:
+        draft.restart_digest(digest_of([file]))
+        draft.add_snapshot(Change([as_row(write_file(data, [row(3)]))]), {1: PLAIN})
+        draft.set_stamp(None)
+
+    tables.commit(table, go_on)
+    done = tables.commit(table, lambda draft: draft.expire([first]))
+    assert done is not None
+    loaded = tables.load(table)
+    assert loaded is not None
+    for path in done.unreferenced:
+        loaded.io.delete(path)
+    assert sorted(loaded.scan().to_arrow()["id"].to_pylist()) == [1, 3]
+
+
 def test_a_table_says_how_old_its_snapshots_may_be(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     commit(tables, table, Change([as_row(write_file(data, [row(1)]))]))
     tables.commit(table, lambda draft: draft.set_properties({"history.expire.max-snapshot-age-ms": "0"}))
