@@ -19,7 +19,7 @@ def of_files(
     if found is not None and found.stopped is not None:
         return of_stop(table, found.stopped, updater)
     if found is not None and found.unreadable is not None:
-        return of_unreadable(table, found.unreadable)
+        return of_unreadable(found.unreadable)
     if updater.entry is None:
         return Cause(
             f"{updater}: nothing has been committed to Iceberg yet",
@@ -61,8 +61,12 @@ def of_stop(table: str, reason: str, updater: UpdaterState) -> Cause:
     )
 
 
-def of_unreadable(table: str, problem: str) -> Cause:
-    return Cause(problem, None if "astha " in problem else f"restore the metadata, or `astha iceberg revert {table}`")
+def of_unreadable(problem: str) -> Cause:
+    """A `TableProblem` names the way out itself."""
+    why = "what the catalog has for this table is somebody else's, damaged, or of a kind that can't be written here"
+    if "astha " in problem or "rename" in problem:
+        return Cause(why, None)
+    return Cause(why, f"restore it, or drop the table from the catalog: `{REFRESH}` then creates it from the registry")
 
 
 def of_stamp(table: str, updater: UpdaterState) -> Cause:

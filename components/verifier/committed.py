@@ -12,10 +12,12 @@ from pyiceberg.table.snapshots import Snapshot
 from components.lake.digest import Digest, LiveFile
 from components.lake.iceberg import (
     CatalogTrouble,
+    ForeignTable,
     IcebergTables,
     Stamp,
     TableProblem,
     dated_files,
+    identifier_of,
     require_supported,
 )
 from components.lake.iceberg.schemas import same_columns, spec_key
@@ -52,7 +54,8 @@ class Committed(msgspec.Struct):
 
 
 def look(tables: IcebergTables, table: LakeTable, *, keep_files: bool = False) -> Committed | None:
-    """None if there is no such table. TableProblem if what the catalog has under its name is another's, or broken.
+    """None if there is no such table, or if its name is still that of another of ours, which was dropped or renamed.
+    TableProblem if what the catalog has under its name is somebody else's, or broken.
 
     Memory is bounded by one manifest unless the files are to be kept.
     """
@@ -66,7 +69,12 @@ def look(tables: IcebergTables, table: LakeTable, *, keep_files: bool = False) -
 
 
 def _look(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Committed | None:
-    loaded = tables.load(table)
+    try:
+        loaded = tables.load(table)
+    except ForeignTable:
+        if tables.owner(identifier_of(table)) is None:
+            raise
+        return None
     if loaded is None:
         return None
     metadata = loaded.metadata

@@ -250,7 +250,7 @@ def _differences(table: str, found: Committed | None, certain: Observation, verd
             case Kind.STOPPED:
                 cause = causes.of_stop(table, text, updater)
             case Kind.UNREADABLE:
-                cause = causes.of_unreadable(table, text)
+                cause = causes.of_unreadable(text)
             case Kind.STAMP:
                 cause = causes.of_stamp(table, updater)
             case _:

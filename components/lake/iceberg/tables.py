@@ -100,6 +100,13 @@ class IcebergTables:
                 return True
         return table.id in self.names()
 
+    def owner(self, identifier: Identifier) -> int | None:
+        """Which of the registry's tables the catalog has under this name; None if it is none of them."""
+        found = self._load(identifier)
+        if found is None or TABLE_ID not in found.metadata.properties or not self._is_ours(found):
+            return None
+        return int(found.metadata.properties[TABLE_ID])
+
     def ensure(self, table: LakeTable, schema: TableSchema) -> Table:
         """The table under its name, created if it is not there, renamed if it is there under another.
 

@@ -209,13 +209,17 @@ async def test_manifests_are_gone(stage: Stage, table: LakeTable) -> None:
         loaded.io.delete(manifest.manifest_path)
     found = only(await stage.verify())
     assert found.kind == Kind.UNREADABLE
+    assert "drop the table from the catalog" in (found.cause.repair or "")
+    stage.tables.catalog.drop_table(("shop", "orders"))
+    await stage.commit()
+    assert (await stage.verify()).equal
 
 
 async def test_iceberg_metadata_are_gone(stage: Stage, table: LakeTable) -> None:
     shutil.rmtree(path_of_metadata(stage.tables, table))
     report = await stage.verify()
     assert kinds(report) == {Kind.UNREADABLE}
-    assert "astha refresh iceberg_updater" in report.tables[0].differences[0].cause.why
+    assert "astha refresh iceberg_updater" in report.tables[0].differences[0].items[0]
 
 
 def path_of_metadata(tables: IcebergTables, table: LakeTable) -> str:
@@ -231,6 +235,26 @@ async def test_a_table_that_the_registry_has_no_more(stage: Stage, table: LakeTa
     assert (found.kind, found.items) == (Kind.NO_REGISTRY_TABLE, ["shop.orders"])
     await stage.commit()
     assert (await stage.verify()).equal
+
+
+async def test_a_name_that_was_another_tables(stage: Stage, table: LakeTable) -> None:
+    await stage.store.drop_table(table.id)
+    await stage.insert(await stage.create())
+    report = await stage.verify()
+    assert kinds(report) == {Kind.NO_ICEBERG_TABLE}
+    assert [found.kind for found in report.elsewhere] == [Kind.NO_REGISTRY_TABLE]
+    assert "`astha run`" in (report.tables[0].differences[0].cause.repair or "")
+    await stage.commit()
+    assert (await stage.verify()).equal
+
+
+async def test_a_name_that_is_somebody_elses(stage: Stage, table: LakeTable) -> None:
+    stage.tables.catalog.drop_table(("shop", "orders"))
+    stage.tables.catalog.create_table(("shop", "orders"), table_schema().iceberg, location=f"{table.location}/other")
+    found = only(await stage.verify(table))
+    assert found.kind == Kind.UNREADABLE
+    assert "not Astha's: rename or drop one of them" in found.items[0]
+    assert found.cause.repair is None
 
 
 async def test_the_schema_is_behind(stage: Stage, table: LakeTable) -> None:
