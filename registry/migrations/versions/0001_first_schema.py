@@ -277,6 +277,7 @@ def _create_tables() -> None:
         sa.Column("created_at", Big, nullable=False),
         sa.Column("updated_at", Big, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_table_snapshots")),
+        sa.UniqueConstraint("table_id", "snapshot_id", name=op.f("uq_table_snapshots_table_id_snapshot_id")),
         sa.ForeignKeyConstraint(
             ["table_id"], ["tables.id"], name=op.f("fk_table_snapshots_table_id"), ondelete="CASCADE"
         ),

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import create_engine
 
+from registry.drafts import SnapshotDraft
 from registry.embedded import EmbeddedPostgres
 from registry.engines import StoreSettings, parse_url, sqlite_path
 from registry.errors import Invalid, SchemaMismatch, Unavailable
@@ -20,9 +21,9 @@ from registry.opening import open_store
 from registry.schema import OWN_TABLES, PUBLICATION, PUBLISHED_TABLES, metadata, table_of
 from tests.fixtures.databases import Backend, MakeDatabase
 from tests.integration.registry.catalog import catalog, without
-from tests.samples import ONE_OF_EACH
+from tests.samples import ONE_OF_EACH, TABLE
 
-HEAD = "0001"
+HEAD = "0002"
 
 
 def _execute(url: str, statement: str) -> None:
@@ -50,6 +51,30 @@ def test_forward_back_and_forward_again(new_database: MakeDatabase) -> None:
     assert migrate(url).state == "current"  # nothing to do
     assert migrate(url, revision=HEAD).state == "current"
     assert catalog(url) == first
+
+
+async def test_one_step_back_and_forward_keeps_rows_and_their_log(new_database: MakeDatabase) -> None:
+    url = new_database()
+    migrate(url, revision="0001")
+    before = catalog(url)
+    migrate(url)
+    newest = catalog(url)
+    assert newest != before
+    store = await open_store(url)
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+    one = await store.record_snapshot(table.id, SnapshotDraft(snapshot_id=1, timestamp=1, tag="a"))
+    gone = await store.record_snapshot(table.id, SnapshotDraft(snapshot_id=2, timestamp=1, tag="b"))
+    await store.close()
+    _execute(url, f"DELETE FROM table_snapshots WHERE id = {gone.id}")
+    migrate(url, revision="0001")
+    assert catalog(url) == before
+    migrate(url)
+    assert catalog(url) == newest
+    store = await open_store(url)
+    assert await store.list_snapshots(table.id) == [one]
+    again = await store.record_snapshot(table.id, SnapshotDraft(snapshot_id=1, timestamp=1, tag="c"))
+    assert again.id > gone.id, "an id is not used again"
+    await store.close()
 
 
 async def test_back_with_rows_in_every_table(new_database: MakeDatabase) -> None:
@@ -147,15 +172,15 @@ async def test_a_newer_schema_is_a_stop(url: str) -> None:
 
 
 async def test_an_older_schema_is_a_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is only one version yet: let the code speak a later one."""
-    monkeypatch.setattr("registry.migration._head", lambda: "0002")
-    with pytest.raises(SchemaMismatch, match=r"schema 0001, older than 0002: run `astha registry migrate`"):
+    """Let the code speak a later one."""
+    monkeypatch.setattr("registry.migration._head", lambda: "0003")
+    with pytest.raises(SchemaMismatch, match=r"schema 0002, older than 0003: run `astha registry migrate`"):
         await open_store(url)
 
 
 def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
     url = new_database()
-    with pytest.raises(Invalid, match="known are 0001, base and head"):
+    with pytest.raises(Invalid, match="known are 0001, 0002, base and head"):
         migrate(url, revision="0815")
     assert status(url).state == "missing"
 
