@@ -126,7 +126,7 @@ async def test_changes_are_kept_until_they_are_processed(
     stuck.misbehave(Fault.HANG)
     for number in range(10):
         await writing.ensure_consumer_group(f"g{number}")
-    await running.until(lambda: len(running.lane("a").queue) == 10, "all received")
+    await running.until(lambda: running.lane("a").queue.events == 10, "all received")
     await asyncio.sleep(0.3)  # several writes of the ledger, all of which must leave the source alone
     await running.kill()
     second = RecordingSubscriber(GROUPS)
@@ -158,7 +158,7 @@ async def test_a_stop_delivers_what_waits(url: str, writing: MetadataStore, run_
     slow.misbehave(Fault.SLOW, seconds=0.02)
     for number in range(20):
         await writing.ensure_consumer_group(f"g{number}")
-    await running.until(lambda: len(running.lane("a").queue) > 5, "some of them waiting")
+    await running.until(lambda: running.lane("a").queue.events > 5, "some of them waiting")
     await running.stop()
     waiting = len(slow.events)
     second = RecordingSubscriber(GROUPS)
