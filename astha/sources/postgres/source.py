@@ -70,6 +70,7 @@ class PostgresSource:
         self._slot: SlotStatus | None = None
         self._watch: asyncio.Task[None] | None = None
         self._identity = ""
+        self._reset: SourceReset | None = None  # the slot that there is can't be used any more
         self._detail: str | None = "not started"
 
     async def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
@@ -96,6 +97,7 @@ class PostgresSource:
                     self._watch.cancel()
             except (SourceLost, SourceReset, DecodeError) as error:
                 failures += 1
+                self._reset = error if isinstance(error, SourceReset) else self._reset
                 blocked = blocked + 1 if isinstance(error, SlotInUse) else 0
                 furthest = max(furthest, self._received)
                 self._detail = str(error)
@@ -171,12 +173,15 @@ class PostgresSource:
             if evict and await free_slot(connection, settings.slot):
                 log.warning("ended a connection that was reading our slot", slot=settings.slot)
             try:
+                if self._reset is not None:
+                    raise self._reset
                 status = await prepare_slot(connection, settings.slot)
                 start = status.confirmed
                 if status.server < self._received:
                     gap = gap or Gap(f"the server is at {status.server}, we were at {self._received}: it was set back")
             except SourceReset as reset:
                 start = await create_slot(connection, settings.slot)
+                self._reset = None
                 gap = gap or Gap(str(reset))
             if gap is None:
                 start = max(start, self._acknowledged)

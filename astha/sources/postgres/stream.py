@@ -34,7 +34,9 @@ _LAST_WORDS_S = 5.0
 
 APPLICATION = "astha"
 
-_SESSION = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=3"
+_SESSION = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=3 -c client_min_messages=warning"
+
+_UNPUBLISHED = "something was written while the publication did not exist, and so was not published"
 
 
 class ReplicationStream:
@@ -50,6 +52,8 @@ class ReplicationStream:
         self._heard = clock.monotonic()
         self._ready: asyncio.Future[None] | None = None  # what the reader waits for
         self._broken: SourceLost | None = None
+        self._unpublished = False
+        connection.add_notice_handler(self._warned)
 
     @classmethod
     async def open(cls, conninfo: str, clock: Clock) -> ReplicationStream:
@@ -114,6 +118,8 @@ class ReplicationStream:
                     count, data = get(1)
                 except psycopg.Error as error:
                     raise SourceLost(f"the replication connection broke: {error}") from error
+                if self._unpublished:
+                    raise SourceReset(_UNPUBLISHED)
                 if count > 0:
                     if data[0] == 0x77:  # 'w': data
                         transaction = feed(bytes(data))
@@ -179,15 +185,18 @@ class ReplicationStream:
             results = await waiting.wait_async(
                 generators.fetch_many(self._pgconn), self._pgconn.socket, timeout=_LAST_WORDS_S
             )
-            message = "; ".join(
-                result.get_error_message() for result in results if result.status == pq.ExecStatus.FATAL_ERROR
-            )
         except psycopg.Error as error:
-            message = str(error)
-        message = message.strip() or "the server closed the connection"
-        if "publication" in message and "does not exist" in message:
-            return SourceReset(message)
-        return SourceLost(f"replication ended: {message}")
+            return SourceLost(f"replication ended: {error}")
+        errors = [result for result in results if result.status == pq.ExecStatus.FATAL_ERROR]
+        if any(error.error_field(pq.DiagnosticField.SQLSTATE) == b"42704" for error in errors):  # undefined_object
+            return SourceReset(_UNPUBLISHED)
+        message = "; ".join(error.get_error_message() for error in errors).strip()
+        return SourceLost(f"replication ended: {message or 'the server closed the connection'}")
+
+    def _warned(self, notice: psycopg.errors.Diagnostic) -> None:
+        """From PostgreSQL 18 on a missing publication is only warned of, once, before what follows in the stream."""
+        if notice.sqlstate == "55000" and notice.source_function == "LoadPublications":
+            self._unpublished = True
 
     async def _report(self, interval_s: float, silence_s: float) -> None:
         """Status updates have a timer of their own: a slow reader must not look like a dead one."""

@@ -240,6 +240,25 @@ async def test_a_publication_dropped_under_us_ends_the_stream_with_what_to_do(
     await source.close()
 
 
+async def test_what_was_written_without_a_publication_is_a_gap(postgres_url: str, store: MetadataStore) -> None:
+    """The slot can't bring it, however often it is asked: not before the publication comes back, nor after."""
+    async with following(postgres_url, store):
+        pass
+    await asyncio.to_thread(release_slot, postgres_url)
+    await asyncio.to_thread(execute, postgres_url, "DROP PUBLICATION astha")
+    await written(postgres_url, "unpublished")
+    await asyncio.to_thread(
+        execute, postgres_url, f"CREATE PUBLICATION astha FOR TABLE {', '.join(sorted(EVERYTHING))}"
+    )
+    async with following(postgres_url, store) as follower:
+        await follower.until(lambda: bool(follower.gaps), "the gap")
+        assert "not published" in follower.gaps[0]
+        await follower.until(lambda: len(follower.starts) == 2, "the new start")
+        await written(postgres_url, "after")
+        await follower.until(lambda: groups(follower) == ["after"], "the stream")
+        assert len(follower.gaps) == 1
+
+
 async def test_a_slot_of_another_kind_is_a_matter_for_a_person(postgres_url: str, store: MetadataStore) -> None:
     slot = slot_of(postgres_url)
     await asyncio.to_thread(
