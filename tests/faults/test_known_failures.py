@@ -74,7 +74,7 @@ async def test_changes_are_removed_from_the_log_before_they_are_processed(
     slow.misbehave(Fault.HANG)
     for number in range(10):
         await writing.ensure_consumer_group(f"g{number}")
-    await running.until(lambda: len(running.lane("slow").queue) == 10, "all received")
+    await running.until(lambda: running.lane("slow").queue.events == 10, "all received")
     await asyncio.sleep(0.3)  # time enough to remove them
     assert running.daemon.source.status().acknowledged < running.lane("slow").queue.first().position
     await running.kill()
