@@ -1,4 +1,6 @@
-"""The lake's figures: what inserting costs over writing the file, and what its metadata cost."""
+"""The lake's figures: what inserting costs over writing the file, what its metadata cost, what an Iceberg commit costs
+after many others, and how soon an insert is in Iceberg.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.lake_freshness import freshness_figures
+from benchmarks.lake_iceberg import commit_figures
 from benchmarks.lake_inserts import insert_overhead, insert_rate
 from benchmarks.registries import SERVER
 from benchmarks.report import Report, run
@@ -17,6 +21,8 @@ async def measure(report: Report) -> None:
         await insert_rate(report, Path(name))
         with EmbeddedPostgres(settings=SERVER) as server:
             await insert_overhead(report, Path(name), server)
+    await commit_figures(report)
+    await freshness_figures(report)
 
 
 if __name__ == "__main__":

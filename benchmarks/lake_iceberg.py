@@ -39,7 +39,7 @@ _NEIGHBOURS = 10
 """On either side of a commit whose median is taken: a machine's hiccup is nobody's growth."""
 
 
-async def measure(report: Report) -> None:
+async def commit_figures(report: Report) -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         sample = _sample(directory)
@@ -128,4 +128,4 @@ def _ms(seconds: float) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run("Iceberg commits", measure))
+    sys.exit(run("Iceberg commits", commit_figures))
