@@ -18,7 +18,7 @@ from components.lake.locations import BadLocation, Location, canonical, file_loc
         ("file:///data/", "file:///data"),
         ("file://localhost/data", "file:///data"),
         ("FILE:///data", "file:///data"),
-        ("lake", "file:///work/lake"),
+        ("lake", "file:///srv/lake"),
         ("/with space/ünï", "file:///with space/ünï"),
         ("s3://bucket", "s3://bucket"),
         ("s3://bucket/", "s3://bucket"),
@@ -27,7 +27,7 @@ from components.lake.locations import BadLocation, Location, canonical, file_loc
     ],
 )
 def test_one_uri_for_all_spellings(written: str, uri: str) -> None:
-    assert canonical(written, base=Path("/work")) == uri
+    assert canonical(written, base=Path("/srv")) == uri
     assert canonical(uri) == uri
     assert parse(uri).uri == uri
 
