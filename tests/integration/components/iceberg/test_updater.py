@@ -40,11 +40,13 @@ async def test_a_purged_tables_metadata_is_left_to_the_cleaner(lake: Lake, purge
     for number in range(3):
         await lake.insert(table, number)
         await lake.deliver()
-    written = {f"file://{path}" for path in (lake.warehouse / table.name / "metadata").iterdir()}
+    loaded = lake.tables.load(table)
+    assert loaded is not None
+    written = {loaded.metadata_location, *(snapshot.manifest_list for snapshot in loaded.snapshots())}
     await lake.drop(table, purge=purge)
     await lake.deliver()
     handed_over = {intent.path for intent in await lake.store.list_stale_intents(0)}
-    assert handed_over == (written if purge else set())
+    assert (handed_over >= written) if purge else not handed_over  # another catalog may delete what is old itself
 
 
 async def test_a_swap_is_a_replace_of_its_own(lake: Lake) -> None:
