@@ -1,7 +1,8 @@
 """PostgreSQL: writers that wait for a lock must act on what they find when they get it, not on what they saw before.
 
 Each test holds a row's lock, lets several verbs queue behind it one after the other, and lets go: every verb but the
-first then runs with a snapshot that is older than what the ones before it have committed.
+first then runs with a snapshot that is older than what the ones before it have committed. The first is always first;
+those behind it may pass each other, because they queue again for the version of the row that the first has written.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ async def table(store: MetadataStore) -> LakeTable:
 
 
 async def _queued(url: str, lock: str, calls: Sequence[Awaitable[Any]]) -> list[Any]:
-    """The calls' results, after each had to wait for the lock in the order given."""
+    """The calls' results, after each had to wait for the lock; the first of them got it first."""
 
     async def waiting() -> int:
         query = "SELECT count(*) FROM pg_locks WHERE NOT granted"
@@ -132,7 +133,7 @@ class TestFiles:
         first, second, third = await _queued(postgres_url, TABLES, calls)
         assert [row.file_path for row in first] == ["x"]
         assert isinstance(second, Conflict)
-        assert second.names == ("1",)
+        assert second.names in {("1",), ("1", "2")}  # the last two follow a new version of the row: either may be next
         assert third is None
         assert [row.file_path for row in await store.list_files(table.id)] == ["x"]
         await assert_counted(store, table.id)
