@@ -253,6 +253,8 @@ def _differences(table: str, found: Committed | None, certain: Observation, verd
                 cause = causes.of_unreadable(text)
             case Kind.STAMP:
                 cause = causes.of_stamp(table, updater)
+            case Kind.TWICE:
+                cause = causes.of_double()
             case _:
                 cause = lagging(behind=1)
         yield Difference(kind, [text], cause)
