@@ -20,7 +20,7 @@ from components.lake.iceberg import (
     Stamp,
     TableCommit,
     TableProblem,
-    live_files,
+    files_by_path,
     require_format,
     require_supported,
 )
@@ -137,7 +137,7 @@ class Committer:
         table = self.tables.load(work.table)
         if table is None:
             raise CatalogTrouble(f"the Iceberg table {work.name} was dropped meanwhile")
-        return {file.path: file for file in live_files(table)}
+        return files_by_path(table)
 
     def settle(
         self, work: TableWork, added: list[TableFile], removed: list[LiveFile], before: Digest | None

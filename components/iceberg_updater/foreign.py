@@ -24,6 +24,7 @@ from components.lake.iceberg import (
     TableCommit,
     TableProblem,
     data_files,
+    files_by_path,
     live_digest,
     live_files,
     require_format,
@@ -80,7 +81,7 @@ async def revert(store: MetadataStore, tables: IcebergTables, table: LakeTable) 
     schemas = await _schemas(store, table)
     loaded = await asyncio.to_thread(_loaded, tables, table)
     require_format(loaded)
-    live = await asyncio.to_thread(lambda: {file.path: file for file in live_files(loaded)})
+    live = await asyncio.to_thread(files_by_path, loaded)
     before = Digest()
     for live_file in live.values():
         before.add(live_file)

@@ -69,6 +69,13 @@ def of_unreadable(problem: str) -> Cause:
     return Cause(why, f"restore it, or drop the table from the catalog: `{REFRESH}` then creates it from the registry")
 
 
+def of_double() -> Cause:
+    return Cause(
+        "the same file was added twice, by another engine or by hand: its rows are read twice",
+        f"drop the table from the catalog: `{REFRESH}` then creates it from the registry",
+    )
+
+
 def of_stamp(table: str, updater: UpdaterState) -> Cause:
     return Cause(
         "the table's properties were changed by hand, or its metadata were",

@@ -54,9 +54,11 @@ class Comparison:
 
     def __init__(self, live: Iterable[tuple[LiveFile, int | None]]) -> None:
         self._live: dict[LiveFile, int | None] = {}
-        self._twice: dict[LiveFile, int | None] = {}
+        self._twice: set[tuple[Kind, str]] = set()
         for file, since in live:
-            (self._twice if file in self._live else self._live)[file] = since
+            if file in self._live:
+                self._twice.add((Kind.TWICE, file.path))
+            self._live[file] = since
         self._missing: dict[LiveFile, int] = {}
 
     def registered(self, file: LiveFile, row_id: int) -> None:
@@ -66,7 +68,7 @@ class Comparison:
             self._missing[file] = row_id
 
     def observation(self, remarks: Iterable[tuple[Kind, str]] = ()) -> Observation:
-        return Observation(self._missing, self._live | self._twice, set(remarks))
+        return Observation(self._missing, self._live, self._twice.union(remarks))
 
 
 class Sorted(msgspec.Struct):

@@ -12,6 +12,7 @@ class Kind(StrEnum):
 
     NOT_COMMITTED = "registered, but not in Iceberg"
     NOT_REGISTERED = "in Iceberg, but not registered"
+    TWICE = "twice in Iceberg"
     DESCRIBED_DIFFERENTLY = "described differently in Iceberg"
     NO_ICEBERG_TABLE = "no Iceberg table"
     NO_REGISTRY_TABLE = "an Iceberg table that the registry has not"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import partial
 
 import msgspec
@@ -22,6 +23,7 @@ from components.verifier.report import Cause, Difference, Kind, Report, TableRep
 from components.verifier.stored import Progress, Reading, StorageCheck
 from components.verifier.updater import UpdaterState, read_updater
 from registry.contract import MetadataStore
+from registry.errors import NotFound
 from registry.models import LakeTable
 
 _FILES_AT_ONCE = 500_000
@@ -98,7 +100,8 @@ class Verification:
         if self._options.repair_statistics:
             repaired = [table.table.id for table in found.values() if any(table.wrong_statistics())]
             for table_id in repaired:
-                await self._store.recount_statistics(table_id)
+                with suppress(NotFound):  # dropped meanwhile
+                    await self._store.recount_statistics(table_id)
             if repaired:
                 found = await read_tables(self._store, wanted)
         for table_id, table in found.items():
@@ -253,6 +256,8 @@ def _differences(table: str, found: Committed | None, certain: Observation, verd
                 cause = causes.of_unreadable(text)
             case Kind.STAMP:
                 cause = causes.of_stamp(table, updater)
+            case Kind.TWICE:
+                cause = causes.of_double()
             case _:
                 cause = lagging(behind=1)
         yield Difference(kind, [text], cause)

@@ -23,6 +23,7 @@ from components.lake.iceberg.live import (
     PartitionPaths,
     data_files,
     dated_files,
+    files_by_path,
     live_digest,
     live_files,
     require_format,
@@ -39,7 +40,8 @@ __all__ = [
     # commits
     "Change", "Retention", "Stamp", "TableCommit",
     # what is there
-    "PartitionPaths", "data_files", "dated_files", "live_digest", "live_files", "require_format", "require_supported",
+    "PartitionPaths", "data_files", "dated_files", "files_by_path", "live_digest", "live_files", "require_format",
+    "require_supported",
     # errors
     "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "TableProblem", "Unsupported", "explained",
 ]  # fmt: skip

@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg.errors import Unsupported
+from components.lake.iceberg.errors import TableProblem, Unsupported
 from components.lake.iceberg.manifests import FORMAT, is_live
 from components.lake.iceberg.schemas import schema_of
 from components.lake.partitions import Partitioning
@@ -48,6 +48,19 @@ def data_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[DataF
 def live_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[LiveFile]:
     """As the registry would know them. Unsupported if a file is not Parquet."""
     return (file for file, _ in dated_files(table, snapshot))
+
+
+def files_by_path(table: Table) -> dict[str, LiveFile]:
+    """TableProblem if a file is there twice, so that its rows are read twice: no difference of sets can mend that."""
+    found: dict[str, LiveFile] = {}
+    for file in live_files(table):
+        if file.path in found:
+            raise TableProblem(
+                f"{'.'.join(table.name())} has {file.path} twice: drop the table from the catalog, and "
+                "`astha refresh iceberg_updater` creates it from the registry"
+            )
+        found[file.path] = file
+    return found
 
 
 def dated_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[tuple[LiveFile, int | None]]:

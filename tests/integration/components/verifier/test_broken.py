@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.transforms import IdentityTransform
 
-from components.lake.iceberg import IcebergTables
+from components.iceberg_updater.foreign import revert
+from components.lake.iceberg import IcebergTables, TableProblem, data_files
 from components.verifier.report import Kind
 from registry.models import LakeTable
 from tests.integration.components.verifier.conftest import Stage, kinds, only, path_of
@@ -139,6 +140,21 @@ async def test_another_engine_has_changed_the_schema(stage: Stage, table: LakeTa
     report = await stage.verify()
     assert kinds(report) == {Kind.FOREIGN_COMMIT, Kind.SCHEMA}
     assert "title" in report.tables[0].differences[1].items[0]
+
+
+async def test_another_engine_has_added_a_file_again(stage: Stage, table: LakeTable) -> None:
+    loaded = stage.load(table)
+    again = next(data_files(loaded))
+    with loaded.transaction() as change, change.update_snapshot().fast_append() as append:
+        append.append_data_file(again)
+    report = await stage.verify()
+    assert kinds(report) == {Kind.FOREIGN_COMMIT, Kind.TWICE}
+    assert report.tables[0].differences[1].items == [again.file_path]
+    with pytest.raises(TableProblem, match="twice: drop the table from the catalog"):
+        await revert(stage.store, stage.tables, table)
+    stage.tables.catalog.drop_table(("shop", "orders"))
+    await stage.commit()
+    assert (await stage.verify()).equal
 
 
 async def test_registered_and_never_committed(stage: Stage, table: LakeTable) -> None:

@@ -34,8 +34,8 @@ def test_each_side_can_have_more() -> None:
     assert (found.missing, found.extra, found.files) == ({C: 2}, {A: 1}, 2)
 
 
-def test_a_file_that_iceberg_has_twice_is_one_too_many() -> None:
-    assert compared([A, A], {A: 1}).extra == {A: 1}
+def test_a_file_that_iceberg_has_twice_is_remarked_on() -> None:
+    assert compared([A, A], {A: 1}) == Observation(remarks={(Kind.TWICE, A.path)})
 
 
 def test_what_arrives_or_goes_was_on_its_way() -> None:
