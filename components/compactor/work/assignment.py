@@ -10,7 +10,7 @@ from astha.subscribers import LakeSettings
 from components.compactor.merge import Strategy
 from components.lake.tables import full_name
 from registry.documents import EMPTY_OBJECT, Document
-from registry.models import LakeTable, TableFile, TableMetadata
+from registry.models import CompactionTrigger, LakeTable, TableFile, TableMetadata
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,8 +23,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     target_bytes: int = 128 << 20
     memory_bytes: int = 1 << 30
     least: int = 2  # files that are worth a merge, when some of a group have gone
-    trigger: str = "manual"
-    rule: str = ""
+    trigger: CompactionTrigger = "manual"
+    rule: str = "asked for"
     explanation: Document = EMPTY_OBJECT
     position: int | None = None
 
