@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -9,24 +10,26 @@ import msgspec
 from astha.clock import LoopClock
 from astha.errors import AsthaError
 from components.compactor.merge import MergeFailed, MergeInput, MergeResult, MergeTask
-from components.compactor.spark.executor import Executor, OutOfMemory
+from components.compactor.spark.executor import Executor, SparkError
 from components.compactor.work.assignment import Assignment
 from components.compactor.work.brake import Brake, Ended, Touched, to_the_end
 from components.compactor.work.comparison import Mismatch, compare
 from components.compactor.work.names import Names
 from components.compactor.work.steps import Reached, Step, go_on
-from components.lake.objects import Objects
+from components.lake.objects import ObjectMissing, Objects, StorageRefused
 from components.lake.removal import remove
 from registry.contract import MetadataStore
-from registry.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from registry.errors import AlreadyExists, Conflict, NotFound, RegistryError, Unavailable
 from registry.models import TableFile
 
 _SWAP_ATTEMPTS = 8
 _SWAP_WAIT_S = 0.25  # doubles, up to
 _SWAP_MOST_S = 8.0
 
-_NOTHING_WRITES = (Ended, Touched, Mismatch, MergeFailed, OutOfMemory, Conflict, NotFound)
-"""After these the worker has returned or is dead. After any other error it may still be writing."""
+_SETTLED = (
+    asyncio.CancelledError, Ended, Touched, Mismatch, MergeFailed, StorageRefused, ObjectMissing, RegistryError,
+)  # fmt: skip
+"""After these nobody writes any more, unless their cause says otherwise."""
 
 
 class Undecided(AsthaError):
@@ -129,7 +132,7 @@ class GroupRun:
         raise Undecided(f"{assignment.name}: whether the swap {operation_id} happened is not known: {lost}") from lost
 
     async def _withdraw(self, outputs: Sequence[str], error: BaseException) -> None:
-        doubtful = () if isinstance(error, _NOTHING_WRITES) else outputs
+        doubtful = () if _settled(error) else outputs
         self._names.forget(outputs)
         await remove(self._store, self._objects, outputs, doubtful)
 
@@ -138,3 +141,11 @@ class GroupRun:
         self._names.forget(outputs)
         used = {file.file_path for file in new}
         await remove(self._store, self._objects, [uri for uri in outputs if uri not in used])
+
+
+def _settled(error: BaseException) -> bool:
+    """Whether all that was going to be written is written, so that it can be removed for good."""
+    if isinstance(error, SparkError):
+        return error.settled
+    cause = error.__cause__
+    return isinstance(error, _SETTLED) and not (isinstance(cause, SparkError) and not cause.settled)

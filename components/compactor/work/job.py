@@ -23,7 +23,7 @@ import structlog
 
 from astha.clock import LoopClock
 from components.compactor.merge import MergeFailed
-from components.compactor.spark.executor import Executor, OutOfMemory, SessionLost, SessionProblem
+from components.compactor.spark.executor import Executor, JobFailed, OutOfMemory, SessionLost, SparkError
 from components.compactor.work.assignment import Assignment, halves
 from components.compactor.work.brake import Brake, Ended, Touched, settle, to_the_end
 from components.compactor.work.claim import Claim
@@ -47,11 +47,9 @@ _SMALLEST = 2  # files: one alone is merged with nothing
 class JobLimits(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_s: float = 1.0
     stale_after_s: float = 30.0  # without a sign of life, before others take over
-    session_losses: int = 3
-    storage_failures: int = 3
+    attempts: int = 3  # of a group, when the session dies or storage does not answer
     plans_again: int = 5  # when inputs go away meanwhile
     retry_wait_s: float = 1.0  # doubles
-    task_attempts: int = 1  # that the executor makes of a task, each with names of its own
 
 
 class Workshop(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +78,6 @@ class Job:
             workshop.clock,
             self.operation_id,
             assignment.table.id,
-            workshop.limits.task_attempts,
         )
         self._failures: dict[type[Exception], int] = {}
 
@@ -138,7 +135,7 @@ class Job:
             return tally.outcome(ended.status, ended.reason)
         except Undecided as error:
             return tally.outcome("failed", str(error), error)
-        except (SessionProblem, SessionLost, OutOfMemory, StorageError, RegistryError) as error:
+        except (SparkError, StorageError, RegistryError) as error:
             return tally.outcome("failed", str(error), error)
         except (MergeFailed, Mismatch, SchemaProblem) as error:
             log.error("files can't be compacted", table=self.assignment.name, error=str(error))
@@ -173,7 +170,7 @@ class Job:
                     raise
                 log.warning("out of memory: halves", table=self.assignment.name, files=len(files), error=str(error))
                 pending.extendleft((half, _SMALLEST) for half in reversed(smaller) if len(half) >= _SMALLEST)
-            except (SessionLost, StorageUnavailable) as error:
+            except (SessionLost, JobFailed, StorageUnavailable) as error:
                 await self._recover(error)
                 pending.appendleft((files, least))
         return left_out
@@ -197,13 +194,12 @@ class Job:
         live = set(await self._shop.store.get_files(self.assignment.table.id, paths))
         return [file for file in files if file in live]
 
-    async def _recover(self, error: SessionLost | StorageUnavailable) -> None:
-        kind: type[Exception] = SessionLost if isinstance(error, SessionLost) else StorageUnavailable
+    async def _recover(self, error: Exception) -> None:
         limits = self._shop.limits
-        count = self._count(kind)
-        if count > (limits.session_losses if kind is SessionLost else limits.storage_failures):
+        count = self._count(type(error))
+        if count >= limits.attempts:
             raise error
-        log.warning("a group is merged again", table=self.assignment.name, attempt=count, error=str(error))
+        log.warning("a group is merged again", table=self.assignment.name, attempt=count + 1, error=str(error))
         await self.brake.drive(self._shop.clock.sleep(limits.retry_wait_s * 2 ** (count - 1)), ())
 
     def _count(self, kind: type[Exception]) -> int:
