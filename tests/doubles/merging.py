@@ -43,8 +43,8 @@ def naive_merge(task: MergeTask) -> MergeResult:
 
 
 class ScriptedExecutor(LocalExecutor):
-    """Each merge takes the next of ``script``: an error to raise once its files are written, what to make of its result,
-    or None for nothing in particular. After the last one all goes well.
+    """Each merge takes the next of ``script``: an error to raise once its files are written, or what to make of its
+    result, or None. After the last one all goes well.
     """
 
     def __init__(self, *script: Exception | Callable[[MergeResult], MergeResult] | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -57,7 +56,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._swaps: list[Swapped] = []
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
 
     @property
     def groups(self) -> int:
@@ -69,7 +68,7 @@ class Tally:
 
     def spent(self, seconds: dict[str, float]) -> None:
         for phase, some in seconds.items():
-            self._seconds[phase] += some
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + some
 
     def outcome(self, status: Status, reason: str | None = None, error: Exception | None = None) -> Outcome:
         """With at least one swap something was done, whatever became of the rest."""

@@ -101,7 +101,9 @@ class Bench:
 
     def read(self, files: Sequence[TableFile]) -> list[int]:
         """Ids of all rows, in order."""
-        return sorted(number for file in files for number in pq.read_table(parse(file.file_path).path)["id"].to_pylist())
+        return sorted(
+            number for file in files for number in pq.read_table(parse(file.file_path).path)["id"].to_pylist()
+        )
 
     async def ids(self) -> list[int]:
         return self.read(await self.store.list_files(self.table.id))
