@@ -34,8 +34,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """As the registry keeps it: what was decided, and what came of it."""
         known = explanation.load()
         result = {
-            "input_files": self.input_files,
-            "input_bytes": self.input_bytes,
             "groups": self.groups,
             "why": self.why,
             "seconds": {phase: round(spent, 4) for phase, spent in self.seconds.items()},
@@ -45,6 +43,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             reason=self.reason,
             strategy=self.strategy,
             explanation=Document.of({**(known if isinstance(known, dict) else {}), "result": result}),
+            input_files=self.input_files if self.groups else None,
+            input_bytes=self.input_bytes if self.groups else None,
             output_files=self.output_files,
             output_bytes=self.output_bytes,
             row_count=self.rows,

@@ -63,6 +63,7 @@ async def test_an_input_removed_before_the_swap_is_left_out(bench: Bench) -> Non
     assert [len(task.inputs) for task in executor.tasks] == [6, 5]
     assert await bench.ids() == bench.read(files[1:])
     assert len(await bench.store.list_files(bench.table.id)) == 1
+    assert [row.input_files for row in await bench.decisions()] == [5]
     await bench.require_tidy()
 
 
