@@ -116,7 +116,7 @@ class Bench:
         assert await self.store.list_stale_intents(0) == []
         live = {file.file_path for file in await self.store.list_files(self.table.id)}
         going = {file.file_path for file in await self.store.list_files_awaiting_deletion(table_id=self.table.id)}
-        assert files_below(self.warehouse / self.table.name) == live | going
+        assert files_below(self.warehouse / self.table.name / "data") == live | going
         if await self.store.get_table_by_id(self.table.id) is not None:
             await assert_counted(self.store, self.table.id)
 
