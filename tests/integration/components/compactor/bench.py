@@ -21,6 +21,7 @@ from components.lake.locations import parse
 from components.lake.objects import Objects
 from components.lake.schema import TableSchema
 from registry.contract import MetadataStore
+from registry.drafts import FileDraft
 from registry.models import Compaction, LakeTable, TableFile
 from tests.contracts.contents import assert_counted
 from tests.doubles.merging import naive_merge
@@ -104,6 +105,12 @@ class Bench:
         return sorted(
             number for file in files for number in pq.read_table(parse(file.file_path).path)["id"].to_pylist()
         )
+
+    def merged(self, files: Sequence[TableFile]) -> FileDraft:
+        """A file with all rows of these, as another compactor would write it."""
+        rows = [found for file in files for found in pq.read_table(parse(file.file_path).path).to_pylist()]
+        directory = self.warehouse / self.table.name / "data"
+        return write_file(directory, rows, self.schema, name=f"{next(self._names):05}.parquet")
 
     async def ids(self) -> list[int]:
         return self.read(await self.store.list_files(self.table.id))
