@@ -1,4 +1,4 @@
-"""Whatever others do to a table at any step of its compaction: no row is lost, none comes back, nothing is left over."""
+"""Whatever others do to a table at any step of its compaction: no row is lost, none comes back, nothing is left."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from astha.subscribers import Surroundings
 from components.compactor.work.steps import Step
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
+from components.lake import disk
 from components.lake.evolution import Add, evolve
 from components.lake.iceberg import IcebergTables, TableCommit, open_catalog
+from components.lake.locations import parse
 from components.lake.objects import Objects
 from components.snapshotter.desk import call
 from components.snapshotter.rollback import CantRollBack, Rollback
@@ -87,8 +89,7 @@ class Table:
         try:
             await self.store.swap_files(self.bench.table.id, self.files[:2], drafts, operation_id="another")
         except Conflict:
-            for draft in drafts:
-                Path(draft.file_path.removeprefix("file://")).unlink()
+            disk.delete(parse(draft.file_path).path for draft in drafts)
 
     async def change_schema(self) -> None:
         versions = await self.store.list_table_metadata(self.bench.table.id)
