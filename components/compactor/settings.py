@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from components.compactor.decide.policy import Policy, PolicyProblem, read_policy
 from components.compactor.spark.settings import SparkSettings
+from components.lake.properties import size_bytes
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
@@ -39,6 +40,19 @@ class CompactorSettings(BaseModel):
         except PolicyProblem as problem:
             raise ValueError(str(problem)) from problem
         return given
+
+    @field_validator("task_memory")
+    @classmethod
+    def _size(cls, given: str) -> str:
+        try:
+            size_bytes("task_memory", given)
+        except PolicyProblem as problem:
+            raise ValueError(str(problem)) from problem
+        return given
+
+    @property
+    def memory_bytes(self) -> int:
+        return size_bytes("task_memory", self.task_memory)
 
     @property
     def policy(self) -> Policy:
