@@ -1,4 +1,4 @@
-"""What the compactor writes down and reads up in the background: decisions into the journal, tables for the next ones."""
+"""What the compactor writes and reads in the background: decisions for the journal, tables for the next decisions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from components.compactor.work.takeover import end_dead
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.drafts import CompactionDraft
+from registry.models import CompactionStatus
 
 log = structlog.get_logger(__name__)
 
-_FINISHED = ("done", "aborted", "failed", "cancelled")
+_FINISHED: tuple[CompactionStatus, ...] = ("done", "aborted", "failed", "cancelled")
 _DAY_MS = 86_400_000
 
 

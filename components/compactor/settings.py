@@ -20,7 +20,8 @@ class CompactorSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     defaults: dict[str, str | int | float | bool] = Field(
-        {}, description="Properties `compaction.*` of tables that don't have their own, such as compaction.min-inputs: 10."
+        {},
+        description="Properties `compaction.*` of tables that don't have their own, such as compaction.min-inputs: 10.",
     )
     jobs: Count = Field(2, description="Partitions that are compacted at the same time.")
     bytes_per_hour: Count | None = Field(None, description="Bytes of input that may be merged in an hour.")
@@ -28,7 +29,6 @@ class CompactorSettings(BaseModel):
     heartbeat_s: Seconds = Field(1.0, description="Between two signs of life of a running compaction.")
     stale_after_s: Seconds = Field(30.0, description="Without a sign of life, before another compactor takes over.")
     check_every_s: Seconds = Field(10.0, description="Looks for partitions whose time has come, or whose owner died.")
-    retry_after_s: Seconds = Field(60.0, description="After a failure, before the partition is tried again; doubles.")
     keep_for_days: Seconds = Field(30.0, description="How long finished decisions are kept.")
     spark: SparkSettings = SparkSettings()
 

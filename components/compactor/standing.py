@@ -56,9 +56,7 @@ async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults
     async for file in store.stream_files(table.id):
         counters.count(file)
     rows = await store.list_compactions(table_id=table.id, limit=_LAST)
-    running = {
-        row.partition_path: row for row in await store.list_compactions(table_id=table.id, statuses=["running"])
-    }
+    running = {row.partition_path: row for row in await store.list_compactions(table_id=table.id, statuses=["running"])}
     return Standing(
         table=full_name(table),
         policy=policy.shown(),

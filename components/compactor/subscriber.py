@@ -10,15 +10,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from uuid import uuid4
 
+import msgspec
 import structlog
 
 from astha.events import Event, Operation
 from astha.subscribers import Measure, Surroundings
 from components.compactor.decide.budget import Limits
 from components.compactor.decide.decider import Candidate, Decider
-from components.compactor.decide.patience import Ending
+from components.compactor.decide.explanation import explain_decision
+from components.compactor.decide.planner import Plan
 from components.compactor.decide.policy import PolicyProblem
 from components.compactor.records import Records
 from components.compactor.settings import CompactorSettings
@@ -26,6 +29,7 @@ from components.compactor.spark.executor import Executor, SessionProblem
 from components.compactor.tallies import Tallies
 from components.compactor.work.crew import Crew
 from components.compactor.work.job import JobLimits, Workshop
+from components.compactor.work.outcome import Outcome
 from components.compactor.work.planning import Planning, Wish
 from components.compactor.work.steps import Reached, go_on
 from components.lake.objects import Objects
@@ -36,6 +40,7 @@ from registry.position import Place
 
 log = structlog.get_logger(__name__)
 
+_AGAIN_S = 1.0
 _NOTES_EVERY_S = 0.1  # what was decided meanwhile is written in one call
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
 
@@ -72,7 +77,8 @@ class Compactor:
         )
         self._tallies = Tallies(clock)
         self._contained: Place | None = None  # what was counted when it was last counted anew
-        self._tasks: dict[object, asyncio.Task[None]] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._numbers = count(1)
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._trouble: SessionProblem | None = None
@@ -85,9 +91,9 @@ class Compactor:
         await self._decider.restore(self._store)
         async with self._store.consistent_read() as snapshot:
             await self.on_refresh(snapshot)
-        self._begin("dispatch", self._dispatch())
-        self._begin("notes", self._take_notes())
-        self._begin("upkeep", self._keep_up())
+        self._begin("dispatch", self._always(self._dispatch))
+        self._begin("notes", self._always(self._take_notes))
+        self._begin("upkeep", self._always(self._keep_up))
 
     async def stop(self) -> None:
         """Jobs under way end and leave nothing, or nothing that the cleaner does not find."""
@@ -127,7 +133,7 @@ class Compactor:
 
     def measures(self) -> Iterator[Measure]:
         yield from self._tallies.measures(self._crew)
-        yield from self._tallies.waiting(self._decider, self._clock.now_ms())
+        yield from self._tallies.waiting(self._decider)
         yield Measure("trouble", "1 while there is no Spark session to be had.", self._trouble is not None)
         memory = getattr(self._executor, "memory", None)
         if memory is not None and (found := memory()) is not None:
@@ -140,7 +146,7 @@ class Compactor:
         while True:
             self._wake.clear()
             while self._trouble is None and (candidate := self._decider.take()) is not None:
-                self._begin(candidate.key, self._compact(candidate))
+                self._begin(f"job {next(self._numbers)}", self._compact(candidate))
             wakes_at = self._decider.wakes_at()
             away_s = self._settings.check_every_s
             if wakes_at is not None:
@@ -149,41 +155,50 @@ class Compactor:
 
     async def _compact(self, candidate: Candidate) -> None:
         """From the decision to its end. Whatever happens, the decider hears of it."""
-        ending: Ending = "aborted"
+        ended = Outcome(status="aborted")
         try:
-            ending = await self._compacted(candidate)
+            found = await self._compacted(candidate)
+            if isinstance(found, Plan):
+                self._decider.decline(candidate, found)
+                return
+            ended = found
         except PolicyProblem as problem:
             log.warning("a table can't be compacted", table_id=candidate.key[0], problem=str(problem))
-            ending = "declined"
+            ended = Outcome(status="declined")
         except RegistryError as error:
             log.warning("a compaction could not be begun", table_id=candidate.key[0], error=str(error))
-            ending = "failed"
+            ended = Outcome(status="failed")
         finally:
-            if ending != "planned":
-                self._decider.finish(candidate, ending)
+            if self._decider.runs(candidate.key):
+                self._decider.finish(candidate, ended.status, swaps=ended.groups)
             self._wake.set()
             self._news.set()
 
-    async def _compacted(self, candidate: Candidate) -> Ending:
+    async def _compacted(self, candidate: Candidate) -> Outcome | Plan:
+        """A plan that found nothing to do is the answer itself."""
         table_id, path = candidate.key
         decision = candidate.decision
         if await self._records.cancelled_since(table_id, path, decision.decided_at):
-            return "cancelled"
-        wish = Wish(trigger=decision.trigger, position=decision.position, decided=decision.explanation())
+            return Outcome(status="cancelled")
+        wish = Wish(
+            trigger=decision.trigger,
+            position=decision.position,
+            decided=explain_decision(decision.verdict, decision.policy),
+        )
         planned = await self._planning.plan(table_id, path, wish)
         if planned is None:
             self._decider.forget(table_id)
-            return "aborted"
+            return Outcome(status="aborted")
         if planned.assignment is None:
-            return "declined"
+            return planned.plan
         self._decider.spend(planned.assignment.input_bytes)
         await self._records.settled()
         outcome = await self._crew.run(planned.assignment)
         self._tallies.count(outcome)
         if isinstance(outcome.error, SessionProblem):
             self._suffer(outcome.error)
-            return "aborted"
-        return outcome.status
+            return msgspec.structs.replace(outcome, status="aborted")
+        return outcome
 
     def _suffer(self, problem: SessionProblem) -> None:
         if self._trouble is None:
@@ -214,7 +229,7 @@ class Compactor:
             self._news.clear()
             if not await self._attempt("notes", self._records.catch_up):
                 self._news.set()
-                await self._clock.sleep(1.0)
+                await self._clock.sleep(_AGAIN_S)
             self._wake.set()  # what was read of a table may change what is decided about it
             await self._clock.sleep(_NOTES_EVERY_S)
 
@@ -225,6 +240,15 @@ class Compactor:
             await self._attempt("upkeep", step)
             await self._clock.sleep(settings.check_every_s)
             self._news.set()
+
+    async def _always(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """A fault of ours must not end for good what the daemon counts on."""
+        while True:
+            try:
+                await loop()
+            except Exception:
+                log.exception("a loop of the compactor has failed, and begins again", loop=loop.__name__)
+                await self._clock.sleep(_AGAIN_S)
 
     async def _attempt(self, what: str, step: Callable[[], Awaitable[object]]) -> bool:
         try:
@@ -244,7 +268,7 @@ class Compactor:
             with suppress(asyncio.CancelledError):
                 await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _begin(self, key: object, work: Coroutine[None, None, None]) -> None:
+    def _begin(self, key: str, work: Coroutine[None, None, None]) -> None:
         """One task a key; an error in it is logged."""
         if key in self._tasks:
             work.close()
@@ -253,7 +277,7 @@ class Compactor:
         self._tasks[key] = task
         task.add_done_callback(lambda done: self._ended(key, done))
 
-    def _ended(self, key: object, task: asyncio.Task[None]) -> None:
+    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from astha.subscribers import Measure
+from components.compactor.decide.decider import Decider
+from components.compactor.decide.journal import Decision
 from components.compactor.work.job import Job
 from components.compactor.work.outcome import Outcome
 from registry.clock import Clock
@@ -17,6 +19,7 @@ class Tallies:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._outcomes: Counter[str] = Counter()
+        self._decisions: Counter[tuple[str, str]] = Counter()
         self._sums: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._rate: float | None = None  # bytes of input a second
@@ -32,6 +35,10 @@ class Tallies:
             rate = outcome.input_bytes / spent
             self._rate = rate if self._rate is None else (1 - _WEIGHT) * self._rate + _WEIGHT * rate
 
+    def decided(self, decisions: Iterable[Decision]) -> None:
+        for decision in decisions:
+            self._decisions[decision.verdict.status, decision.verdict.rule] += 1
+
     def left_s(self, job: Job) -> float | None:
         """How long a job will take, by the rate of those before it; None before the first."""
         if self._rate is None:
@@ -43,6 +50,9 @@ class Tallies:
         for status in ("done", "declined", "aborted", "failed", "cancelled"):
             told = "Compactions by what became of them."
             yield Measure("jobs", told, self._outcomes[status], {"status": status}, kind="counter")
+        for (status, rule), count in sorted(self._decisions.items()):
+            told = "Decisions that were news, by rule."
+            yield Measure("decisions", told, count, {"status": status, "rule": rule}, kind="counter")
         for name, told in (
             ("input_files", "Files that were merged."),
             ("output_files", "Files that they became."),
@@ -60,3 +70,12 @@ class Tallies:
             left_s = self.left_s(job)
             if left_s is not None:
                 yield Measure("left_seconds", "When a running compaction will be over, by the others.", left_s, labels)
+
+    def waiting(self, decider: Decider) -> Iterator[Measure]:
+        partitions, size = decider.waiting()
+        yield Measure("waiting_partitions", "Partitions that wait for their turn, or for their time.", partitions)
+        yield Measure("waiting_bytes", "Bytes that they would rewrite.", size)
+        yield Measure("partitions", "Partitions whose small files are counted.", len(decider.counters))
+        left = decider.budget.left(self._clock.now_ms())
+        if left is not None:
+            yield Measure("budget_bytes", "Bytes that may be merged now, of the hour's.", left)

@@ -82,9 +82,7 @@ async def create(store: MetadataStore, lake: LakeSettings) -> LakeTable:
             "sort_by": ["id"],
         }
     ).schema()
-    return await store.create_table(
-        "shop", "orders", table_location(lake.warehouse, "shop", "orders"), schema.draft()
-    )
+    return await store.create_table("shop", "orders", table_location(lake.warehouse, "shop", "orders"), schema.draft())
 
 
 async def test_two_thousand_small_files(astha: Astha, lake: LakeSettings, spark: Spark) -> None:
