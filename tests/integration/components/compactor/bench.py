@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
+from components.compactor.merge import merge
 from components.compactor.spark.executor import Executor
 from components.compactor.work.assignment import Assignment
 from components.compactor.work.job import Job, JobLimits, Workshop
@@ -24,7 +25,6 @@ from registry.contract import MetadataStore
 from registry.drafts import FileDraft
 from registry.models import Compaction, LakeTable, TableFile
 from tests.contracts.contents import assert_counted
-from tests.doubles.merging import naive_merge
 from tests.lake import files_below
 from tests.parquet_files import PLAIN, row, write_file
 
@@ -76,7 +76,7 @@ class Bench:
     def shop(self, executor: Executor | None = None, **rest: Any) -> Workshop:
         return Workshop(
             store=rest.pop("store", self.store),
-            executor=executor or LocalExecutor(naive_merge),
+            executor=executor or LocalExecutor(merge),
             objects=Objects(self.lake),
             clock=SystemLoopClock(),
             owner=rest.pop("owner", "bench"),

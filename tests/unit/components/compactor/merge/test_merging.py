@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.transforms import IdentityTransform
 
-from components.compactor.merge import MergeFailed, MergeInput, merge
+from components.compactor.merge import MergeInput, merge
 from components.lake.schema import TableSchema
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, order_of, rows_of, table_schema
 from tests.unit.components.compactor.merge.groups import path_of, read, task, write
