@@ -262,8 +262,9 @@ class Compactor:
         step = partial(self._records.keep_up, settings.stale_after_s, settings.keep_for_days)
         while True:
             await self._attempt("upkeep", step)
-            if isinstance(self._executor, Weighed):
-                memory = await self._executor.memory()
+            executor: object = self._executor
+            if isinstance(executor, Weighed):
+                memory = await executor.memory()
                 self._memory = {"jvm": memory.jvm, "workers": memory.workers}
             await self._clock.sleep(settings.check_every_s)
             self._news.set()
