@@ -34,9 +34,7 @@ class Names:
         extension = engine_of(TableSchema.of(current, table=assignment.name), current.engine_config).extension
         now = self._clock.now_ms()
         place = assignment.table.location
-        return [
-            file_location(place, assignment.partition_path, extension, now) for _ in range(count * self._attempts)
-        ]
+        return [file_location(place, assignment.partition_path, extension, now) for _ in range(count * self._attempts)]
 
     async def announce(self, uris: Sequence[str]) -> None:
         self._held.update(uris)
