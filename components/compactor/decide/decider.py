@@ -24,7 +24,7 @@ from components.compactor.decide.planner import Plan
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.queue import Queue
 from components.compactor.decide.recount import Drift, read_counts
-from components.compactor.decide.rules import OVER, Heap, Verdict, judge
+from components.compactor.decide.rules import DISABLED, OVER, SETTINGS, Heap, Verdict, judge
 from components.compactor.decide.tables import Known, Tables
 from registry.clock import Clock
 from registry.contract import ConsistentRead, MetadataStore
@@ -229,6 +229,8 @@ class Decider:
                 over = Verdict(status="declined", rule=OVER, reason="there are too few small files left", small=Heap())
                 self._note(self._decision(key, over, trigger, position))
             return None
+        if verdict.rule in (DISABLED, SETTINGS):
+            self.tables.watch(key[0])
         decision = self._decision(key, verdict, trigger, position)
         before = self._decisions.get(key)
         if before is not None and before.told == decision.told:  # decided then, with the numbers of now

@@ -178,6 +178,12 @@ async def test_settings_of_a_table() -> None:
     assert {one.key[0]: one.verdict.rule for one in decider.untold()} == {3: MANY}
     lake.clock.advance(10_000)
     assert set(decider.tables.to_read(lake.clock.now_ms())) == {1, 2}, "moved since they were read, long ago"
+    for table_id in (1, 2):
+        decider.introduce(*lake.tables[table_id])
+    lake.clock.advance(50_000)
+    assert set(decider.tables.to_read(lake.clock.now_ms())) == {4}
+    lake.clock.advance(10_000)
+    assert set(decider.tables.to_read(lake.clock.now_ms())) == {4, 1}, "those whose settings are in the way"
 
 
 async def test_age_alone_brings_a_decision() -> None:
@@ -271,7 +277,7 @@ async def test_a_decision_is_kept_with_its_reasons() -> None:
     assert (draft.position, draft.input_files, draft.input_bytes) == (lake.position, 5, 5 * MIB)
     told = draft.explanation.load()
     assert isinstance(told, dict)
-    assert told["counts"]["to_merge"] == {  # type: ignore[index, call-overload]
+    assert told["counts"]["to_merge"] == {
         "files": 5, "size_bytes": 5 * MIB, "largest": MIB, "fresh": 5, "outputs": 1,
     }  # fmt: skip
     assert told["score"] == 0.8
