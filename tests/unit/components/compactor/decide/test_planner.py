@@ -10,7 +10,8 @@ from components.compactor.decide import planner
 from components.compactor.decide.explanation import explain_plan
 from components.compactor.decide.planner import ASKED, Plan, Selection, choose_strategy, gather, plan
 from components.compactor.decide.policy import Policy
-from components.compactor.decide.rules import DEAR, FILLS, MANY, OVER, YOUNG
+from components.compactor.decide.quiet import read_quiet_hours
+from components.compactor.decide.rules import DEAR, DISABLED, FILLS, MANY, OVER, QUIET, YOUNG
 from registry.models import TableFile
 from tests.unit.components.compactor.decide.lakes import MIB, Lake
 
@@ -74,6 +75,16 @@ def test_by_hand_two_small_files_will_do() -> None:
     assert planned(files(1), forced=True).groups == ()
     assert planned(files(95, 95), forced=True).input_files == 2
     assert planned(files(1, 1, operation="compaction", operation_id="op"), forced=True).input_files == 2
+
+
+def test_settings_are_asked_again() -> None:
+    found = planned(files(1, 1, 1, 1, 1), enabled=False)
+    assert (found.groups, found.rule) == ((), DISABLED)
+    quiet = read_quiet_hours("x", "22:00-23:00")  # it is 22:13
+    found = planned(files(1, 1, 1, 1, 1), quiet_hours=quiet)
+    assert (found.groups, found.rule, found.reason) == ((), QUIET, "22:00-23:00 UTC")
+    assert found.ripe_at == quiet.until_ms(NOW)
+    assert len(planned(files(1, 1), enabled=False, quiet_hours=quiet, forced=True).groups) == 1
 
 
 def test_strategies() -> None:
