@@ -24,12 +24,12 @@ from components.compactor.decide.planner import Plan
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.queue import Queue
 from components.compactor.decide.recount import Drift, read_counts
-from components.compactor.decide.rules import OVER, Heap, Verdict, judge
+from components.compactor.decide.rules import DISABLED, OVER, SETTINGS, Heap, Verdict, judge
 from components.compactor.decide.tables import Known, Tables
 from registry.clock import Clock
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import CompactionTrigger, LakeTable, Row, TableFile, TableMetadata
-from registry.position import Position
+from registry.position import Place, Position
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -55,18 +55,26 @@ class Decider:
         self._owed: dict[Key, tuple[int, set[str]]] = {}  # swaps done, and seen, of what has ended
         self._new: list[Decision] = []
         self._since: dict[Key, int] = {}  # when those began to wait that waited at the last restart
+        self._contained: Place | None = None  # what was counted from the registry
+        self._contained_until_us = 0  # transaction ids come round again: later commits are not in it, whatever it says
         self._applied: Position | None = None
 
     # ---- in ---------------------------------------------------------------------------------------------------
 
     def apply(self, events: Sequence[Event[Row]]) -> list[Decision]:
-        """One whole transaction; the decisions that it brought. A repetition changes nothing.
+        """One whole transaction; the decisions that it brought. One that was counted already changes nothing.
 
         Reject if statistics and counts no longer move together: a refresh counts anew.
         """
-        position = events[0].position
+        first = events[0]
+        position = first.position
         if self._applied is not None and position <= self._applied:
             return []
+        if self._contained is not None:
+            if first.committed_at > self._contained_until_us:
+                self._contained = None
+            elif self._contained.contains(first.transaction, position):
+                return []
         self._applied = position
         moved: set[Key] = set()
         for event in events:
@@ -87,7 +95,9 @@ class Decider:
         """From the registry, streamed. If it fails, everything is as before. What runs goes on."""
         now = self._clock.now_ms()
         counted = await read_counts(snapshot, self.tables, now)
-        self.counters, self._drift, self._applied = counted.counters, counted.drift, None
+        self.counters, self._drift = counted.counters, counted.drift
+        self._contained, self._applied = snapshot.place, None
+        self._contained_until_us = (now + HOUR_MS) * 1000
         for table_id in {*self.tables.known(), *(key[0] for key in self.journal.standing())} - counted.tables:
             self.forget(table_id)
         for key in {*self.counters, *(entry.key for entry in self.queue), *self.journal.standing()}:
@@ -227,6 +237,8 @@ class Decider:
                 over = Verdict(status="declined", rule=OVER, reason="there are too few small files left", small=Heap())
                 self._note(self._decision(key, over, trigger, position))
             return None
+        if verdict.rule in (DISABLED, SETTINGS):
+            self.tables.watch(key[0])
         decision = self._decision(key, verdict, trigger, position)
         before = self._decisions.get(key)
         if before is not None and before.told == decision.told:  # decided then, with the numbers of now
