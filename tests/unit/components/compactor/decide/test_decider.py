@@ -186,6 +186,18 @@ async def test_settings_of_a_table() -> None:
     assert set(decider.tables.to_read(lake.clock.now_ms())) == {4, 1}, "those whose settings are in the way"
 
 
+async def test_other_settings_of_a_large_table_are_taken_in_step_by_step() -> None:
+    lake = Lake(min_inputs=2)
+    lake.change(new=[lake.new(MIB, f"d={number % 700}") for number in range(2_100)])
+    decider = await following(lake)
+    assert len(decider.queue) == 700
+    lake.create(1, enabled="false")
+    decider.introduce(*lake.tables[1])
+    assert (len(decider.queue), decider.wakes_at()) == (200, lake.clock.now_ms())
+    assert decider.take() is None
+    assert (len(decider.queue), decider.wakes_at()) == (0, None)
+
+
 async def test_age_alone_brings_a_decision() -> None:
     lake = Lake(min_age="4s")
     decider = await following(lake)
