@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.compactor.decide import planner
@@ -125,6 +125,7 @@ def test_a_plan_is_explained() -> None:
 sizes = st.lists(st.one_of(st.integers(0, 2 * MIB), st.integers(0, 300 * MIB)), max_size=60)
 
 
+@settings(deadline=None)
 @given(sizes, st.integers(2, 8), st.booleans())
 def test_groups_hold_what_they_promise(drawn: list[int], min_inputs: int, forced: bool) -> None:
     lake = Lake()
