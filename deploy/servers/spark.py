@@ -56,6 +56,7 @@ class SparkProcess:
         java()  # says what to do if there is none
         self._log.parent.mkdir(parents=True, exist_ok=True)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(self._log.parent)}
+        environment["SPARK_LAUNCHER_OPTS"] = _SMALL
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 self._command,
@@ -141,6 +142,7 @@ class SparkConnectServer:
             "spark.driver.host": _LOOPBACK,
             "spark.driver.bindAddress": _LOOPBACK,
             "spark.driver.memory": "1g",
+            "spark.driver.extraJavaOptions": _SMALL,
             "spark.sql.warehouse.dir": str(directory / "warehouse"),
         }
         options = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]

@@ -62,7 +62,11 @@ class Bench:
 
     async def insert(self, files: int = 1, *, rows: int = 3) -> list[TableFile]:
         """With rows that no other file has."""
-        drafts = [
+        return await self.store.add_files(self.table.id, self.write(files, rows))
+
+    def write(self, files: int, rows: int = 3) -> list[FileDraft]:
+        """Files that are nobody's yet."""
+        return [
             write_file(
                 self.warehouse / self.table.name / "data",
                 [row(next(self._numbers), name=f"n{number}") for number in range(rows)],
@@ -71,7 +75,6 @@ class Bench:
             )
             for _ in range(files)
         ]
-        return await self.store.add_files(self.table.id, drafts)
 
     def shop(self, executor: Executor | None = None, **rest: Any) -> Workshop:
         return Workshop(
@@ -100,7 +103,7 @@ class Bench:
     async def job(self, executor: Executor | None = None, *groups: Sequence[TableFile], **rest: Any) -> Job:
         return Job(await self.assign(*groups), self.shop(executor, **rest))
 
-    def read(self, files: Sequence[TableFile]) -> list[int]:
+    def read(self, files: Sequence[TableFile | FileDraft]) -> list[int]:
         """Ids of all rows, in order."""
         return sorted(
             number for file in files for number in pq.read_table(parse(file.file_path).path)["id"].to_pylist()

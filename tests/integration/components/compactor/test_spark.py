@@ -58,7 +58,9 @@ class Spark:
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["local", "standalone", "connect"])
 async def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Spark]:
     directory = tmp_path_factory.mktemp(request.param)
-    options = {"spark.executorEnv.PYTHONPATH": str(ROOT)}
+    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    options = {f"spark.{where}.extraJavaOptions": quick for where in ("driver", "executor")}
+    options["spark.executorEnv.PYTHONPATH"] = str(ROOT)
     with ExitStack() as stack:
         cluster = server = None
         if request.param == "local":
@@ -140,7 +142,8 @@ async def test_what_goes_wrong_in_a_worker(
     with pytest.raises(error, match=told) as raised:
         await spark.executor.merge(task)
     assert getattr(raised.value, "settled", True)
-    assert len(attempts(task)) == 1  # what an attempt can say about itself is not tried again
+    # What an attempt can say about itself is not tried again; one that dies without a word, on another executor only.
+    assert len(attempts(task)) <= (2 if word == "die" else 1)
 
 
 async def test_a_cancelled_task_writes_nothing_any_more(spark: Spark, make_task: MakeTask) -> None:
