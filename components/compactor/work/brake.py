@@ -58,7 +58,7 @@ class Brake:
 
     async def drive(self, work: Coroutine[None, None, T], inputs: Collection[str]) -> T:
         """Until it is done, or until the brake is pulled for one of the inputs or for all: then the work is cancelled
-        and waited for. What it raises in answer to that is raised, unless it is the cancellation itself.
+        and waited for. What it raises in answer to that becomes the cause of what is raised here.
         """
         task = asyncio.ensure_future(work)
         try:
@@ -70,11 +70,11 @@ class Brake:
                     await asyncio.wait({task, pulled}, return_when=asyncio.FIRST_COMPLETED)
                 finally:
                     pulled.cancel()
-        except BaseException:
+        except BaseException as pulled_by:
             task.cancel()
             await settle(task)
             if not task.cancelled() and (error := task.exception()) is not None:
-                raise error from None
+                raise pulled_by from error
             raise
         return task.result()
 

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from astha.clock import LoopClock
 from astha.errors import AsthaError
 from components.compactor.merge import MergeFailed, MergeInput, MergeResult, MergeTask
-from components.compactor.spark.executor import Executor, OutOfMemory
+from components.compactor.spark.executor import Executor, SparkError
 from components.compactor.work.assignment import Assignment
 from components.compactor.work.brake import Brake, Ended, Touched, to_the_end
 from components.compactor.work.comparison import Mismatch, compare
 from components.compactor.work.names import Names
 from components.compactor.work.steps import Reached, Step, go_on
-from components.lake.objects import Objects
+from components.lake.objects import ObjectMissing, Objects, StorageRefused
 from components.lake.removal import remove
 from registry.contract import MetadataStore
-from registry.errors import AlreadyExists, Conflict, NotFound, Unavailable
+from registry.errors import AlreadyExists, Conflict, NotFound, RegistryError, Unavailable
 from registry.models import TableFile
 
 _SWAP_ATTEMPTS = 8
 _SWAP_WAIT_S = 0.25  # doubles, up to
 _SWAP_MOST_S = 8.0
 
-_NOTHING_WRITES = (Ended, Touched, Mismatch, MergeFailed, OutOfMemory, Conflict, NotFound)
-"""After these the worker has returned or is dead. After any other error it may still be writing."""
+_SETTLED = (
+    asyncio.CancelledError, Ended, Touched, Mismatch, MergeFailed, StorageRefused, ObjectMissing, RegistryError,
+)  # fmt: skip
+"""After these nobody writes any more, unless their cause says otherwise."""
 
 
 class Undecided(AsthaError):
@@ -52,6 +55,7 @@ class GroupRun:
         clock: LoopClock,
         names: Names,
         brake: Brake,
+        swapped: Callable[[Swapped], None],
         reached: Reached = go_on,
     ) -> None:
         self._store = store
@@ -60,11 +64,12 @@ class GroupRun:
         self._clock = clock
         self._names = names
         self._brake = brake
+        self._swapped = swapped
         self._reached = reached
 
-    async def run(self, assignment: Assignment, files: Sequence[TableFile], operation_id: str) -> Swapped:
-        """Touched, Ended, what the executor raises, Mismatch, Undecided: in all cases the inputs are as they were,
-        unless it is Undecided.
+    async def run(self, assignment: Assignment, files: Sequence[TableFile], operation_id: str) -> None:
+        """Touched, Ended, what the executor raises, Mismatch: the inputs are as they were. Undecided: nobody knows.
+        Cancelled: they are, unless ``swapped`` was called before.
         """
         inputs = [file.file_path for file in files]
         outputs = self._names.make(assignment, files)
@@ -76,7 +81,8 @@ class GroupRun:
             outputs=tuple(outputs),
             versions=assignment.versions_of(files),
             strategy=assignment.strategy,
-            target_bytes=assignment.target_bytes,
+            target_bytes=assignment.outputs_of(files)[1],
+            copy_above_bytes=assignment.policy.copy_above_bytes,
             memory_bytes=assignment.memory_bytes,
             lake=assignment.lake,
         )
@@ -89,15 +95,30 @@ class GroupRun:
             compare(task, result)
             await self._reached(Step.SWAP)
             self._brake.check(inputs)
-            new = await to_the_end(self._swap(assignment, files, result, operation_id))
+        except BaseException as error:
+            await to_the_end(self._withdraw(outputs, error))
+            raise
+        await to_the_end(self._commit(assignment, files, result, operation_id, outputs))
+
+    async def _commit(
+        self,
+        assignment: Assignment,
+        files: Sequence[TableFile],
+        result: MergeResult,
+        operation_id: str,
+        outputs: Sequence[str],
+    ) -> None:
+        """Not to be cancelled: whether outputs may be removed is known only to who has seen the end of the swap."""
+        try:
+            new = await self._swap(assignment, files, result, operation_id)
         except Undecided:
             self._names.forget(outputs)
             raise
         except BaseException as error:
-            await to_the_end(self._withdraw(outputs, error))
+            await self._withdraw(outputs, error)
             raise
-        await to_the_end(self._give_back(outputs, new))
-        return Swapped(files, new, result)
+        self._swapped(Swapped(files, new, result))
+        await self._give_back(outputs, new)
 
     async def _swap(
         self, assignment: Assignment, files: Sequence[TableFile], result: MergeResult, operation_id: str
@@ -129,7 +150,7 @@ class GroupRun:
         raise Undecided(f"{assignment.name}: whether the swap {operation_id} happened is not known: {lost}") from lost
 
     async def _withdraw(self, outputs: Sequence[str], error: BaseException) -> None:
-        doubtful = () if isinstance(error, _NOTHING_WRITES) else outputs
+        doubtful = () if _settled(error) else outputs
         self._names.forget(outputs)
         await remove(self._store, self._objects, outputs, doubtful)
 
@@ -138,3 +159,11 @@ class GroupRun:
         self._names.forget(outputs)
         used = {file.file_path for file in new}
         await remove(self._store, self._objects, [uri for uri in outputs if uri not in used])
+
+
+def _settled(error: BaseException) -> bool:
+    """Whether all that was going to be written is written, so that it can be removed for good."""
+    if isinstance(error, SparkError):
+        return error.settled
+    cause = error.__cause__
+    return isinstance(error, _SETTLED) and not (isinstance(cause, SparkError) and not cause.settled)

@@ -19,22 +19,20 @@ _SPARE = 1  # a merge may need one more file than the sizes of its inputs tell
 class Names:
     """Of one job: ``owner`` is that of its intents."""
 
-    def __init__(self, store: Files, clock: Clock, owner: str, table_id: int, attempts: int = 1) -> None:
+    def __init__(self, store: Files, clock: Clock, owner: str, table_id: int) -> None:
         self._store = store
         self._clock = clock
         self._purpose = purpose_of("compaction", table_id)
-        self._attempts = attempts  # of one task in the executor: each writes to names of its own
         self._held: set[str] = set()
         self.owner = owner
 
     def make(self, assignment: Assignment, files: Sequence[TableFile]) -> list[str]:
-        size = sum(file.file_size for file in files)
-        count = max(1, -(-size // assignment.target_bytes)) + _SPARE
+        count = assignment.outputs_of(files)[0] + _SPARE
         current = assignment.versions[0]
         extension = engine_of(TableSchema.of(current, table=assignment.name), current.engine_config).extension
         now = self._clock.now_ms()
         place = assignment.table.location
-        return [file_location(place, assignment.partition_path, extension, now) for _ in range(count * self._attempts)]
+        return [file_location(place, assignment.partition_path, extension, now) for _ in range(count)]
 
     async def announce(self, uris: Sequence[str]) -> None:
         self._held.update(uris)
