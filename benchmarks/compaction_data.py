@@ -53,7 +53,7 @@ _DISTINCT = 40
 
 
 class SmallFiles:
-    """``count`` files in `PARTITIONS` partitions, each sorted by id, as inserts into a sorted table would leave them."""
+    """``count`` files in `PARTITIONS` partitions, each sorted by id as inserts into a sorted table leave them."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self._directory = directory
