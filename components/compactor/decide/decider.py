@@ -189,6 +189,14 @@ class Decider:
         times = [self.queue.next_release_ms(), None if self.queue.first() is None else self.budget.allows_at(now)]
         return min((time for time in times if time is not None), default=None)
 
+    def runs(self, key: Key) -> bool:
+        """Taken, and not finished."""
+        return key in self._running
+
+    def waiting(self) -> tuple[int, int]:
+        """Partitions that wait, and the bytes that they would rewrite."""
+        return len(self.queue), sum(decision.verdict.picked.size_bytes for decision in self._decisions.values())
+
     def _news(self) -> list[Decision]:
         news, self._new = self._new, []
         return news

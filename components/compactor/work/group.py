@@ -79,7 +79,7 @@ class GroupRun:
             outputs=tuple(outputs),
             versions=assignment.versions_of(files),
             strategy=assignment.strategy,
-            target_bytes=assignment.target_bytes,
+            target_bytes=assignment.outputs_of(files)[1],
             memory_bytes=assignment.memory_bytes,
             lake=assignment.lake,
         )
