@@ -39,7 +39,6 @@ from components.lake.objects import Objects
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats
-from registry.position import Place
 
 log = structlog.get_logger(__name__)
 
@@ -78,7 +77,6 @@ class Compactor:
         self._crew: Crew | None = None
         self._tallies = Tallies(clock)
         self._memory: dict[str, int] = {}
-        self._contained: Place | None = None  # what was counted when it was last counted anew
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._numbers = count(1)
         self._wake = asyncio.Event()
@@ -127,9 +125,6 @@ class Compactor:
         await self.on_transaction([event])
 
     async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
-        first = events[0]
-        if self._contained is not None and self._contained.contains(first.transaction, first.position):
-            return
         for event in events:
             if event.operation is not Operation.INSERT and isinstance(event.data, TableFile):
                 self._at_work.touch(event.data.file_path)
@@ -140,9 +135,13 @@ class Compactor:
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         self._tallies.decided(await self._decider.load(snapshot))
-        self._contained = snapshot.place
         self._news.set()
         self._wake.set()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be merged now."""
+        return None if self._trouble is None else str(self._trouble)
 
     async def on_health(self) -> bool:
         """While Spark can't be had nothing is merged: the reason is shown, and it is tried again in the background."""
@@ -212,6 +211,7 @@ class Compactor:
         if planned is None:
             self._decider.forget(table_id)
             return Outcome(status="aborted")
+        self._decider.introduce(planned.table, planned.metadata)
         if planned.assignment is None:
             return planned.plan
         self._decider.spend(planned.assignment.input_bytes)
@@ -262,8 +262,9 @@ class Compactor:
         step = partial(self._records.keep_up, settings.stale_after_s, settings.keep_for_days)
         while True:
             await self._attempt("upkeep", step)
-            if isinstance(self._executor, Weighed):
-                memory = await self._executor.memory()
+            executor: object = self._executor
+            if isinstance(executor, Weighed):
+                memory = await executor.memory()
                 self._memory = {"jvm": memory.jvm, "workers": memory.workers}
             await self._clock.sleep(settings.check_every_s)
             self._news.set()
