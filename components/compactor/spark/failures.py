@@ -8,7 +8,7 @@ from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionPro
 
 _MEMORY = re.compile(
     r"java\.lang\.OutOfMemoryError|OOMKilled|[Mm]emory limit|exceeding (?:physical|memory)|"
-    r"exit(?:ed with)? (?:code|status):? (?:52|137)\b|MemoryError|Cannot allocate memory"
+    r"[Ee]xit(?:ed with)? (?:code|status):? (?:52|137)\b|MemoryError|Cannot allocate memory"
 )
 _WORKER_DIED = re.compile(r"Python worker exited unexpectedly|worker.*crashed", re.IGNORECASE)
 _NO_PACKAGE = re.compile(r"(?:ModuleNotFoundError|ImportError): ([^\n]+)")

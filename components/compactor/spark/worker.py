@@ -14,6 +14,7 @@ import pickle
 import signal
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _CONNECT_S = 5.0
 _PERMISSION_S = 60.0  # an attempt before this one may have to end first
 _KEEPALIVE_S = 5
+_INTERRUPT_EVERY_S = 0.05
 _FIRST_VICTIM = "500"
 
 
@@ -129,7 +131,8 @@ class Hold:
             Path("/proc/self/oom_score_adj").write_text(_FIRST_VICTIM)
         self._previous = signal.signal(signal.SIGINT, self._interrupted)
         self._working = True
-        threading.Thread(target=self._listen, name="leash", daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, name="leash", daemon=True)
+        self._listener.start()
         return self
 
     def __exit__(
@@ -137,12 +140,12 @@ class Hold:
     ) -> None:
         self._working = False
         self._ended.set()
-        signal.signal(signal.SIGINT, self._previous)
         with suppress(OSError):
             self._socket.sendall(b"bye\n")
-        # Wakes the listener, which then closes it.
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the listener
+        self._listener.join()
+        self._socket.close()
+        signal.signal(signal.SIGINT, self._previous)  # last: nobody sends one any more
 
     def _ask(self, token: str) -> None:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -163,12 +166,13 @@ class Hold:
         """Whatever comes now means stop: a word, the end of the driver, or of the way to it."""
         with suppress(OSError):
             self._socket.recv(16)
-        if not self._ended.is_set():
-            with suppress(OSError):
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-            if not self._ended.wait(self._patience_s):
+        end = time.monotonic() + self._patience_s
+        main = threading.main_thread().ident or 0
+        while not self._ended.is_set():
+            # Again and again: a signal that comes just before a call that blocks is not seen by it.
+            signal.pthread_kill(main, signal.SIGINT)
+            if not self._ended.wait(_INTERRUPT_EVERY_S) and time.monotonic() > end:
                 os._exit(1)
-        self._socket.close()
 
     def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
         """Runs in the thread that works, so that nothing that has ended is interrupted."""

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from astha.concealment import NOTHING
+from components.compactor.spark.errors import SessionProblem
+from components.compactor.spark.jvm import Jvm, find_java
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!{sys.executable}\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SessionProblem, match=r"no java on the PATH.*install Java 17 or newer"):
+        find_java()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SessionProblem, match=r"can't be run .*install Java 17 or newer"):
+        find_java()
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [('java version "1.8.0_392"', "is Java 8, and Spark needs 17"), ('openjdk version "11.0.2"', "is Java 11")],
+)
+def test_java_that_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, told: str) -> None:
+    program(tmp_path / "bin" / "java", f"import sys; print({version!r}, file=sys.stderr)")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(SessionProblem, match=told):
+        find_java()
+
+
+def test_java_that_is_new_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    java = program(tmp_path / "bin" / "java", "import sys; print('openjdk version \"21\" 2023', file=sys.stderr)")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert find_java() == str(java)
+
+
+def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "spark-submit", "import sys; print('ERROR\\tMain\\tno such class'); sys.exit(4)")
+    jvm = Jvm(tmp_path, {}, NOTHING)
+    with pytest.raises(SessionProblem, match=r"did not start \(code 4\): ERROR\tMain\tno such class"):
+        jvm.address(30)
+    jvm.end(1)
+
+
+def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
+    program(
+        tmp_path / "bin" / "spark-submit",
+        "import os, struct, sys\n"
+        "given = sys.argv[sys.argv.index('--properties-file') + 1]\n"
+        "content = open(given).read().encode() + oct(os.stat(given).st_mode)[-3:].encode()\n"
+        "told = os.environ['_PYSPARK_DRIVER_CONN_INFO_PATH']\n"
+        "with open(told + '.tmp', 'wb') as file:\n"
+        "    file.write(struct.pack('>ii', 4711, len(content)) + content)\n"
+        "os.rename(told + '.tmp', told)\n"
+        "sys.stdin.read()\n",
+    )
+    jvm = Jvm(tmp_path, {"spark.secret": "a\\b\nc"}, NOTHING)
+    assert jvm.address(30) == (4711, "spark.secret a\\\\b\\nc\n600")
+    directory = Path(jvm._directory.name)
+    assert directory.exists()
+    jvm.end(30)  # its standard input closes
+    assert jvm.process.poll() == 0
+    assert not directory.exists()
+
+
+def test_a_jvm_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "spark-submit", "import time; time.sleep(60)")
+    jvm = Jvm(tmp_path, {}, NOTHING)
+    jvm.end(0.01)
+    assert jvm.process.poll() == -9
+    assert not Path(f"/proc/{jvm.process.pid}").exists()
+    assert "killed by signal 9" in str(jvm.death())

@@ -1,0 +1,140 @@
+"""A worker is a process: what it does when it is told to stop, and when its driver is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from components.compactor.spark.leash import Leash
+from components.compactor.spark.order import Order, Outcome, Work, pack
+from components.compactor.spark.worker import attempt
+from tests.waiting import eventually
+
+_ROOT = Path(__file__).parents[5]
+_RUN = (
+    "import sys; from components.compactor.spark.worker import attempt; "
+    "sys.stdout.buffer.write(attempt(sys.stdin.buffer.read()))"
+)
+
+
+def work_for_ever(notes: str) -> None:
+    try:
+        Path(notes).write_text("begun")
+        time.sleep(60)
+    finally:
+        Path(notes).write_text("ended in order")
+
+
+def work_and_not_listen(notes: str) -> None:
+    Path(notes).write_text("begun")
+    while True:
+        try:
+            time.sleep(60)
+        except BaseException:  # noqa: S112
+            continue
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def raise_unpicklable(_nothing: object) -> None:
+    class Local(Exception):
+        pass
+
+    raise Local("only here")
+
+
+@pytest.fixture
+async def leash() -> AsyncIterator[Leash]:
+    leash = Leash(take_over_s=0.2)
+    leash.port = await leash.open("127.0.0.1", 0)  # type: ignore[attr-defined]
+    yield leash
+    await leash.close()
+
+
+def order(leash: Any, token: str, work: Work, argument: object, patience_s: float = 30.0) -> Order:
+    return Order(pack(work, argument), token, ("127.0.0.1", leash.port), patience_s)
+
+
+class Process:
+    """A worker of one order."""
+
+    def __init__(self, given: Order) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _RUN], cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(given.sealed())
+        self._process.stdin.close()
+
+    async def outcome(self) -> Outcome | None:
+        """None if it ended without one."""
+        assert self._process.stdout is not None
+        answer = await asyncio.to_thread(self._process.stdout.read)
+        self._process.stdout.close()
+        code = await asyncio.to_thread(self._process.wait, 30)
+        return Outcome.opened(answer) if code == 0 else None
+
+
+async def test_a_stop_interrupts_the_work_and_says_goodbye(leash: Leash, tmp_path: Path) -> None:
+    call = leash.issue(local=False)
+    notes = tmp_path / "notes"
+    process = Process(order(leash, call.token, work_for_ever, str(notes)))
+    await eventually(notes.exists, "the work")
+    assert await call.end(30)
+    assert notes.read_text() == "ended in order"
+    assert await process.outcome() == Outcome("stopped")
+
+
+async def test_who_does_not_listen_is_ended(leash: Leash, tmp_path: Path) -> None:
+    call = leash.issue(local=True)
+    notes = tmp_path / "notes"
+    process = Process(order(leash, call.token, work_and_not_listen, str(notes), 0.1))
+    await eventually(notes.exists, "the work")
+    assert await call.end(30)
+    assert len(call.dead) == 1
+    assert await process.outcome() is None
+
+
+async def test_who_loses_the_driver_stops(leash: Leash, tmp_path: Path) -> None:
+    call = leash.issue(local=True)
+    notes = tmp_path / "notes"
+    process = Process(order(leash, call.token, work_for_ever, str(notes)))
+    await eventually(notes.exists, "the work")
+    await leash.close()
+    assert await process.outcome() == Outcome("stopped")
+
+
+async def test_who_is_not_let_go_does_nothing(leash: Leash, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    process = Process(order(leash, "unknown", work_for_ever, str(notes)))
+    assert await process.outcome() == Outcome("refused", told="nobody waits for this task any more")
+    assert not notes.exists()
+
+
+def test_who_finds_no_driver_does_nothing() -> None:
+    given = Order(pack(double, 2), "token", ("127.0.0.1", 1), 1.0)
+    outcome = Outcome.opened(attempt(given.sealed()))
+    assert outcome.end == "unreachable"
+    assert "127.0.0.1:1" in outcome.told
+
+
+def test_a_function_that_the_worker_does_not_have() -> None:
+    data = pack(double, 2).replace(b"test_worker", b"best_worker")
+    outcome = Outcome.opened(attempt(Order(data, "token", None, 1.0).sealed()))
+    assert outcome.end == "unfit"
+    assert "best_worker" in outcome.told
+
+
+def test_an_error_that_can_not_travel_leaves_its_words() -> None:
+    outcome = Outcome.opened(attempt(Order(pack(raise_unpicklable, None), "token", None, 1.0).sealed()))
+    assert (outcome.end, outcome.value) == ("raised", b"")
+    assert "only here" in outcome.told
