@@ -7,6 +7,7 @@ Guaranteed: rows and checksums of what comes out equal those of what went in, or
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from astha.subscribers import Surroundings
@@ -25,4 +26,4 @@ def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Compactor
     from components.compactor.subscriber import Compactor
 
     chosen = CompactorSettings.model_validate(dict(settings))
-    return Compactor(chosen, surroundings, open_executor(chosen))
+    return Compactor(chosen, surroundings, partial(open_executor, chosen))

@@ -173,7 +173,12 @@ def run_command(
         with job_progress(quiet=as_json) as progress:
             return planned, await run_jobs(desk, assignments, progress)
 
-    planned, outcomes = run_at_desk(reload(), work)
+    from astha.telemetry import configure_logging, set_level
+
+    settings = reload()
+    configure_logging(settings.log, settings.concealment())
+    set_level("warning")  # what else happens is shown here, or in the journal
+    planned, outcomes = run_at_desk(settings, work)
     if not outcomes:
         found = [plan_of(path, one) for path, one in planned]
         if as_json:

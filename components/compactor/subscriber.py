@@ -11,11 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
+from typing import Protocol, runtime_checkable
 from uuid import uuid4
 
 import msgspec
 import structlog
 
+from astha.errors import Retry
 from astha.events import Event, Operation
 from astha.subscribers import Measure, Surroundings
 from components.compactor.decide.budget import Limits
@@ -26,6 +28,7 @@ from components.compactor.decide.policy import PolicyProblem
 from components.compactor.records import Records
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import Executor, SessionProblem
+from components.compactor.spark.memory import Memory
 from components.compactor.tallies import Tallies
 from components.compactor.work.crew import Crew
 from components.compactor.work.job import JobLimits, Workshop
@@ -36,7 +39,6 @@ from components.lake.objects import Objects
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats
-from registry.position import Place
 
 log = structlog.get_logger(__name__)
 
@@ -45,38 +47,36 @@ _NOTES_EVERY_S = 0.1  # what was decided meanwhile is written in one call
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
 
 
+@runtime_checkable
+class Weighed(Protocol):
+    """An executor that knows what its processes hold."""
+
+    async def memory(self) -> Memory: ...
+
+
 class Compactor:
     def __init__(
         self,
         settings: CompactorSettings,
         surroundings: Surroundings,
-        executor: Executor,
+        open_executor: Callable[[], Executor],
         reached: Reached = go_on,
     ) -> None:
-        store, clock = surroundings.store, surroundings.clock
+        store, clock, policy = surroundings.store, surroundings.clock, settings.policy
         self._settings = settings
+        self._surroundings = surroundings
         self._store = store
         self._clock = clock
-        self._executor = executor
+        self._open_executor = open_executor
+        self._executor: Executor | None = None
+        self._reached = reached
         limits = Limits(concurrent_jobs=settings.jobs, bytes_per_hour=settings.bytes_per_hour)
-        self._decider = Decider(settings.policy, limits, clock)
+        self._decider = Decider(policy, limits, clock)
         self._records = Records(store, clock, self._decider)
-        self._planning = Planning(
-            store, clock, surroundings.lake, settings.policy, settings.memory_bytes, reached
-        )  # fmt: skip
-        self._crew = Crew(
-            Workshop(
-                store=store,
-                executor=executor,
-                objects=Objects(surroundings.lake),
-                clock=clock,
-                owner=f"compactor {uuid4().hex[:8]}",
-                limits=JobLimits(heartbeat_s=settings.heartbeat_s, stale_after_s=settings.stale_after_s),
-                reached=reached,
-            )
-        )
+        self._planning = Planning(store, clock, surroundings.lake, policy, settings.memory_bytes, reached)
+        self._crew: Crew | None = None
         self._tallies = Tallies(clock)
-        self._contained: Place | None = None  # what was counted when it was last counted anew
+        self._memory: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._numbers = count(1)
         self._wake = asyncio.Event()
@@ -88,6 +88,20 @@ class Compactor:
         return frozenset((TableFile.table, TableStats.table))
 
     async def start(self) -> None:
+        if self._executor is None:
+            self._executor = self._open_executor()
+        settings = self._settings
+        self._crew = Crew(
+            Workshop(
+                store=self._store,
+                executor=self._executor,
+                objects=Objects(self._surroundings.lake),
+                clock=self._clock,
+                owner=f"compactor {uuid4().hex[:8]}",
+                limits=JobLimits(heartbeat_s=settings.heartbeat_s, stale_after_s=settings.stale_after_s),
+                reached=self._reached,
+            )
+        )
         await self._decider.restore(self._store)
         async with self._store.consistent_read() as snapshot:
             await self.on_refresh(snapshot)
@@ -102,18 +116,18 @@ class Compactor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks.clear()
-        await self._executor.close()
+        executor, self._executor = self._executor, None
+        self._trouble = None
+        if executor is not None:
+            await executor.close()
 
     async def on_event(self, event: Event[Row]) -> None:
         await self.on_transaction([event])
 
     async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
-        first = events[0]
-        if self._contained is not None and self._contained.contains(first.transaction, first.position):
-            return
         for event in events:
             if event.operation is not Operation.INSERT and isinstance(event.data, TableFile):
-                self._crew.touch(event.data.file_path)
+                self._at_work.touch(event.data.file_path)
         made = self._decider.apply(events)
         self._tallies.decided(made)
         self._news.set()
@@ -121,9 +135,13 @@ class Compactor:
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         self._tallies.decided(await self._decider.load(snapshot))
-        self._contained = snapshot.place
         self._news.set()
         self._wake.set()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be merged now."""
+        return None if self._trouble is None else str(self._trouble)
 
     async def on_health(self) -> bool:
         """While Spark can't be had nothing is merged: the reason is shown, and it is tried again in the background."""
@@ -132,14 +150,18 @@ class Compactor:
         return True
 
     def measures(self) -> Iterator[Measure]:
-        yield from self._tallies.measures(self._crew)
+        yield from self._tallies.measures(() if self._crew is None else self._crew)
         yield from self._tallies.waiting(self._decider)
         yield Measure("trouble", "1 while there is no Spark session to be had.", self._trouble is not None)
-        memory = getattr(self._executor, "memory", None)
-        if memory is not None and (found := memory()) is not None:
-            for part, size in found.shown().items():
-                told = "Memory of the processes that merge, as the machine counts it."
-                yield Measure("memory_bytes", told, size, {"process": part})
+        for part, size in self._memory.items():
+            told = "Memory of the session's processes on this machine, as of the last look."
+            yield Measure("memory_bytes", told, size, {"process": part})
+
+    @property
+    def _at_work(self) -> Crew:
+        if self._crew is None:
+            raise Retry("the compactor has not started")
+        return self._crew
 
     async def _dispatch(self) -> None:
         """Begin what may begin; wait for an event, an end, or the time at which something else may."""
@@ -189,11 +211,12 @@ class Compactor:
         if planned is None:
             self._decider.forget(table_id)
             return Outcome(status="aborted")
+        self._decider.introduce(planned.table, planned.metadata)
         if planned.assignment is None:
             return planned.plan
         self._decider.spend(planned.assignment.input_bytes)
         await self._records.settled()
-        outcome = await self._crew.run(planned.assignment)
+        outcome = await self._at_work.run(planned.assignment)
         self._tallies.count(outcome)
         if isinstance(outcome.error, SessionProblem):
             self._suffer(outcome.error)
@@ -213,7 +236,8 @@ class Compactor:
             await self._clock.sleep(wait_s)
             wait_s = min(wait_s * 2, _LONGEST_PROBE_S)
             try:
-                await self._executor.health()
+                if self._executor is not None:
+                    await self._executor.health()
             except SessionProblem as problem:
                 self._trouble = problem
             except Exception as error:
@@ -238,6 +262,10 @@ class Compactor:
         step = partial(self._records.keep_up, settings.stale_after_s, settings.keep_for_days)
         while True:
             await self._attempt("upkeep", step)
+            executor: object = self._executor
+            if isinstance(executor, Weighed):
+                memory = await executor.memory()
+                self._memory = {"jvm": memory.jvm, "workers": memory.workers}
             await self._clock.sleep(settings.check_every_s)
             self._news.set()
 

@@ -68,8 +68,9 @@ def astha(postgres_url: str, lake: LakeSettings, tmp_path: Path) -> Iterator[Ast
     (tmp_path / "subscriptions.yaml").write_text(SUBSCRIPTIONS)
     with ExitStack() as stack:
         made = Astha(tmp_path, postgres_url, {**environment_of(lake), "ASTHA_LEASE__TTL_S": "2"})
-        stack.callback(lambda: [daemon.close() for daemon in made.started])
         yield made
+        for daemon in made.started:
+            stack.callback(daemon.close)
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         eventually_now(lambda: drop_slots(connection), "the slot is free")
 

@@ -75,7 +75,7 @@ def _totals(footers: Iterable[tuple[Footer, TableSchema]]) -> dict[int, _Column]
         for chunk in footer.chunks():
             name = names.get(chunk.path)
             if name is None:
-                name = names[chunk.path] = path_of(chunk.path)
+                name = names[chunk.path] = path_of(chunk.path)  # "" for what makes no sense
             column = found[ids.get(name, _UNKNOWN)]
             encoded, plain = chunk.number(UNCOMPRESSED), chunk.plain_bytes
             column.encoded += encoded

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,24 +36,28 @@ from components.compactor.merge.footer import (
     ORDINAL,
     ROW_GROUPS,
     SCHEMA,
+    STATISTICS,
     Chunk,
     Footer,
     chunks_of,
 )
 from components.compactor.merge.inputs import Inputs
-from components.compactor.merge.task import MergeInput
+from components.compactor.merge.task import MergeFailed, MergeInput
 from components.compactor.merge.thrift import I16, I64, LIST, Fields, write_struct
 from components.lake.files import WrittenFile
 from components.lake.files.parquet import ParquetEngine
 from components.lake.files.statistics import Leaf, count_nan, leaves, parquet_statistics
+from components.lake.objects import Objects
 from components.lake.schema import TableSchema
 from components.lake.sinks import Sink, Tally
+from registry.drafts import FileDraft
 from registry.models import ColumnStats
 
 _WRITER = b"parquet-cpp-arrow version "
 """Files of other writers are decoded: how their offsets and statistics are to be read depends on their versions."""
 
 _HIGHEST_ORDINAL = 2**15 - 1
+_READ_AT_ONCE = 4 << 20
 _FIRST_BYTE = len(MAGIC)
 
 
@@ -73,44 +77,71 @@ def why_not(inputs: Inputs, schema: TableSchema, engine: ParquetEngine, smallest
     return None
 
 
-def copy(inputs: Inputs, places: Sequence[int], schema: TableSchema, into: ChunkSums) -> Callable[[Sink], WrittenFile]:
-    """The writing of one file out of those at ``places``; ``into`` gets the sums of what is read."""
+class Copy:
+    """One new file out of the inputs at ``places``; ``sums`` gets those of what is read."""
 
-    def fill(sink: Sink) -> WrittenFile:
+    def __init__(self, inputs: Inputs, places: Sequence[int], schema: TableSchema, sums: ChunkSums) -> None:
+        self._inputs = inputs
+        self._places = places
+        self._leaves = leaves(schema)
+        self._sums = sums
+        self._ending = b""
+
+    def fill(self, sink: Sink) -> WrittenFile:
         tally = Tally(sink)
         tally.write(MAGIC)
-        columns = leaves(schema)
-        nans = {leaf.field_id: 0 for leaf in columns if leaf.floating}
+        nans = {leaf.field_id: 0 for leaf in self._leaves if leaf.floating}
         groups: list[Fields] = []
         rows = 0
-        for place in places:
-            data = memoryview(inputs.take(place))
-            footer = inputs.footers[place]
+        for place in self._places:
+            data = memoryview(self._inputs.take(place))
+            footer = self._inputs.footers[place]
             for group in footer.groups:
-                parts = [data[chunk.start : chunk.end] for chunk in chunks_of(group)]
-                into.add(parts)
+                chunks = list(chunks_of(group))
+                self._sums.add([data[chunk.start : chunk.end] for chunk in chunks])
                 groups.append(_moved(group, tally.size, len(groups)))
-                for part in parts:
-                    tally.write(part)  # type: ignore[arg-type]  # as good as bytes
+                for start, end in _runs(chunks):
+                    tally.write(data[start:end])  # type: ignore[arg-type]  # as good as bytes
             rows += footer.rows
             if nans:
-                for field_id, count in _nans(inputs.files[place], data, columns).items():
+                for field_id, count in _nans(self._inputs.files[place], data, self._leaves).items():
                     nans[field_id] += count
-        end = _ending(inputs.footers[places[0]], groups, rows)
-        tally.write(end)
-        statistics = parquet_statistics(pq.read_metadata(io.BytesIO(MAGIC + end)), columns, nans)
-        return WrittenFile(tally.size, rows, tally.checksum, statistics)
+        self._ending = _ending(self._inputs.footers[self._places[0]], groups, rows)
+        tally.write(self._ending)
+        footer_read = pq.read_metadata(io.BytesIO(MAGIC + self._ending))
+        return WrittenFile(tally.size, rows, tally.checksum, parquet_statistics(footer_read, self._leaves, nans))
 
-    return fill
+    async def read_back(self, objects: Objects, file: FileDraft, into: ChunkSums) -> int:
+        """The sums of what is stored, found by its own footer as Arrow reads it; answers its rows."""
+        length = len(self._ending)
+        tail = await objects.get_range(file.file_path, file.file_size - length, length)
+        head = await objects.get_range(file.file_path, 0, _FIRST_BYTE)
+        if (head, tail) != (MAGIC, self._ending):
+            raise MergeFailed(f"{file.file_path} was not stored as it was written: check the storage")
+        footer = pq.read_metadata(io.BytesIO(MAGIC + tail))
+        groups = [_extents(footer.row_group(number)) for number in range(footer.num_row_groups)]
+        first = 0
+        while first < len(groups):
+            start = groups[first][0][0]
+            last = first + 1
+            while last < len(groups) and groups[last][-1][1] - start <= _READ_AT_ONCE:
+                last += 1
+            data = memoryview(await objects.get_range(file.file_path, start, groups[last - 1][-1][1] - start))
+            for extents in groups[first:last]:
+                into.add([data[begin - start : end - start] for begin, end in extents])
+            first = last
+        return int(footer.num_rows)
 
 
-def read_sums(data: bytes, path: str, into: ChunkSums) -> int:
-    """Of a stored file, by its own footer; answers its rows."""
-    footer = Footer.of(data, len(data), path)
-    view = memoryview(data)
-    for group in footer.groups:
-        into.add([view[chunk.start : chunk.end] for chunk in chunks_of(group)])
-    return footer.rows
+def _extents(group: pq.RowGroupMetaData) -> list[tuple[int, int]]:
+    """Where each column begins and ends."""
+    found = []
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        dictionary, start = chunk.dictionary_page_offset, chunk.data_page_offset
+        start = start if dictionary is None else min(start, dictionary)
+        found.append((start, start + chunk.total_compressed_size))
+    return found
 
 
 def _model(schema: TableSchema, engine: ParquetEngine) -> Footer:
@@ -143,7 +174,7 @@ def _unfit(footer: Footer, codec: str) -> str | None:
                 return f"is compressed with {chunk.codec}, and the table with {codec}"
             if not _FIRST_BYTE <= chunk.start <= chunk.end <= footer.start:
                 return "has columns outside of itself"
-            if not chunk.has_statistics:
+            if STATISTICS not in chunk.fields:
                 return "has columns without statistics"
     return None
 
@@ -174,6 +205,17 @@ def _moved(group: Fields, start: int, number: int) -> Fields:
     if number <= _HIGHEST_ORDINAL:
         found[ORDINAL] = (I16, number)
     return found
+
+
+def _runs(chunks: Sequence[Chunk]) -> Iterator[tuple[int, int]]:
+    """Chunks that follow each other, which is all of them as a rule."""
+    start, end = chunks[0].start, chunks[0].start
+    for chunk in chunks:
+        if chunk.start != end:
+            yield start, end
+            start = chunk.start
+        end = chunk.end
+    yield start, end
 
 
 def _ending(model: Footer, groups: list[Fields], rows: int) -> bytes:

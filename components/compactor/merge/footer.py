@@ -30,7 +30,6 @@ _SHAPE = {ROW_GROUPS: {COLUMNS: {METADATA: {SIZES: None}}}}
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # boolean, int32, int64, int96, float, double
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 _TEXT = 6
-_NULL_COUNT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +64,6 @@ class Chunk:
         return _CODECS[number] if number < len(_CODECS) else f"codec {number}"
 
     @property
-    def has_statistics(self) -> bool:
-        """At least the number of nulls."""
-        found = self.fields.get(STATISTICS)
-        return found is not None and _NULL_COUNT in read_struct(found[1], 0, {})[0]
-
-    @property
     def plain_bytes(self) -> int | None:
         """What its values take without dictionary and compression; None if the writer did not say."""
         width = _WIDTHS.get(self.number(TYPE))
@@ -95,10 +88,20 @@ class Footer:
             raise MergeFailed(f"{path} is damaged: its footer is said to have {length:,} bytes, and is cut off")
         begin = len(tail) - TAIL - length
         try:
-            fields, _ = read_struct(tail[begin:-TAIL], 0, _SHAPE)
-            return cls(fields, size - TAIL - length)
-        except (BadThrift, RecursionError) as error:
-            raise MergeFailed(f"{path} is damaged: its footer can't be read: {error}") from error
+            found = cls(read_struct(tail[begin:-TAIL], 0, _SHAPE)[0], size - TAIL - length)
+            found._check()
+        except (BadThrift, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise MergeFailed(f"{path} is damaged: its footer can't be read: {error!r}") from error
+        return found
+
+    def _check(self) -> None:
+        """That everything is there, and of the type, that is going to be asked for."""
+        rows = sum(int(group[GROUP_ROWS][1]) for group in self.groups)
+        if rows != self.rows:
+            raise BadThrift(f"{rows:,} rows in row groups, {self.rows:,} in all")
+        for chunk in self.chunks():
+            if chunk.start < 0 or chunk.end < chunk.start or not isinstance(chunk.path, bytes):
+                raise BadThrift("a column is nowhere")
 
     @property
     def rows(self) -> int:
@@ -132,4 +135,7 @@ def length_of(tail: bytes, path: str) -> int:
 
 def path_of(encoded: bytes) -> str:
     """Of a list of texts, joined by dots as Arrow does."""
-    return ".".join(text.decode() for text in read_texts(encoded))
+    try:
+        return ".".join(text.decode() for text in read_texts(encoded))
+    except (IndexError, UnicodeDecodeError):
+        return ""

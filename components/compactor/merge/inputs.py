@@ -40,7 +40,9 @@ class Inputs:
                 if self.held:
                     data = self._data[place] = await self._fetch(file)
                     return self._footer(file, data)
-                return self._footer(file, await self._tail(file))
+                tail = await fetch_tail(self._objects, file.path, file.size)
+                self.bytes_read += len(tail)
+                return self._footer(file, tail)
 
         self.footers = list(await asyncio.gather(*(one(place) for place in range(len(self.files)))))
 
@@ -69,23 +71,23 @@ class Inputs:
             )
         return data
 
-    async def _tail(self, file: MergeInput) -> bytes:
-        tail = b""
-        wanted = min(file.size, _LIKELY_FOOTER)
-        while True:
-            tail = await self._objects.get_range(file.path, file.size - wanted, wanted)
-            self.bytes_read += len(tail)
-            needed = length_of(tail, file.path) + TAIL
-            if needed <= wanted or wanted == file.size:
-                return tail
-            wanted = min(file.size, needed)
-
     @staticmethod
     def _footer(file: MergeInput, tail: bytes) -> Footer:
         footer = Footer.of(tail, file.size, file.path)
         if footer.rows != file.rows:
             raise MergeFailed(f"{file.path} has {footer.rows:,} rows where the registry says {file.rows:,}")
         return footer
+
+
+async def fetch_tail(objects: Objects, path: str, size: int) -> bytes:
+    """As much of a file's end as holds its footer."""
+    wanted = min(size, _LIKELY_FOOTER)
+    while True:
+        tail = await objects.get_range(path, size - wanted, wanted)
+        needed = min(size, length_of(tail, path) + TAIL)
+        if needed <= wanted:
+            return tail
+        wanted = needed
 
 
 def decode(data: bytes, file: MergeInput, projection: Projection) -> Iterator[pa.Table]:
@@ -100,7 +102,9 @@ def decode(data: bytes, file: MergeInput, projection: Projection) -> Iterator[pa
             found.validate()
             rows += found.num_rows
             yield projection.apply(found, file.path)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except MemoryError:  # one of Arrow's own is an ArrowException too
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise MergeFailed(f"{file.path} can't be read: {error}") from error
     if rows != file.rows:
         raise MergeFailed(f"{file.path} gave {rows:,} rows where its footer says {file.rows:,}")

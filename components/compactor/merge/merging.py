@@ -6,19 +6,20 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from components.compactor.merge import copy
 from components.compactor.merge.checksums import Checksums
 from components.compactor.merge.chunk_sums import ChunkSums
 from components.compactor.merge.columns import Columns
+from components.compactor.merge.copy import Copy, why_not
 from components.compactor.merge.inputs import Inputs, decode
 from components.compactor.merge.outputs import Division, Outputs, Slices, Stream, Supply
 from components.compactor.merge.phases import Phases
 from components.compactor.merge.projection import Projection
 from components.compactor.merge.task import MergeFailed, MergeResult, MergeTask, Strategy
+from components.compactor.merge.zorder import z_order
 from components.lake.files import engine_of
 from components.lake.files.order import arrange, sorted_order
 from components.lake.files.parquet import ParquetEngine
@@ -72,6 +73,8 @@ class _Merge:
     def _choose(self, inputs: Inputs) -> _Choice:
         task = self._task
         if self._schema.order.fields:
+            if task.strategy == "zorder" and len(self._schema.order.fields) > 1:
+                return _Choice("zorder", "the strategy was asked for")
             return _Choice("sort", "the table has an order")
         if task.strategy in ("sort", "zorder"):
             raise MergeFailed(
@@ -79,22 +82,22 @@ class _Merge:
             )
         if task.strategy == "binpack":
             return _Choice("binpack", "the strategy was asked for")
-        against = copy.why_not(inputs, self._schema, self._engine, task.copy_above_bytes)
+        against = why_not(inputs, self._schema, self._engine, task.copy_above_bytes)
         if against is not None:
             return _Choice("binpack", f"rows are packed: {against}")
         return _Choice("copy", "all files agree, and their row groups are large enough to be kept")
 
     async def _copy(self, inputs: Inputs, outputs: Outputs, choice: _Choice) -> MergeResult:
         before, after = ChunkSums(self._schema), ChunkSums(self._schema)
+        copies = []
         for uri, places in zip(self._task.outputs, self._shares(), strict=False):
+            one = Copy(inputs, places, self._schema, before)
             with self._phases.at("write"):
-                written = await self._objects.write(uri, copy.copy(inputs, places, self._schema, before))
-            outputs.files.append(outputs.draft(uri, written))
-        rows = 0
+                written = await self._objects.write(uri, one.fill)
+            copies.append((one, outputs.draft(uri, written)))
+        outputs.files = [file for _, file in copies]
         with self._phases.at("verify"):
-            for file in outputs.files:
-                data = await self._objects.get(file.file_path)
-                rows += copy.read_sums(data, file.file_path, after)
+            rows = sum([await one.read_back(self._objects, file, after) for one, file in copies])
         return self._result(inputs, outputs, choice, rows, before.texts(), after.texts())
 
     def _shares(self) -> list[list[int]]:
@@ -125,11 +128,12 @@ class _Merge:
             need = columns.decoded_bytes + max(size, 2 * columns.largest_bytes + 24 * rows)
             if need > task.memory_bytes:
                 raise self._too_large(need)
-            supply = Slices(self._sorted(tables))
+            supply = Slices(self._arranged(tables, choice.strategy))
         del tables
-        await outputs.write(supply, columns.hints, division, self._phases)
+        hints = replace(columns.hints, in_order=choice.strategy == "sort")
+        await outputs.write(supply, hints, division, self._phases)
         del supply
-        after = await outputs.read_back(columns.hints, self._phases)
+        after = await outputs.read_back(hints, self._phases)
         return self._result(inputs, outputs, choice, after.rows, before.texts(), after.texts())
 
     def _decoded(
@@ -146,14 +150,12 @@ class _Merge:
                     into.add(table)
                 yield table
 
-    def _sorted(self, tables: Iterator[pa.Table]) -> pa.Table:
+    def _arranged(self, tables: Iterator[pa.Table], strategy: Strategy) -> pa.Table:
         parts = list(tables)
-        if not parts:
-            return self._schema.arrow().empty_table()
         with self._phases.at("sort"):
-            whole = pa.concat_tables(parts)
+            whole = pa.concat_tables(parts) if parts else self._schema.arrow().empty_table()
             parts.clear()
-            order = sorted_order(whole, self._schema)
+            order = z_order(whole, self._schema) if strategy == "zorder" else sorted_order(whole, self._schema)
             return whole if order is None else arrange(whole, order)
 
     def _check_stream(self, inputs: Inputs, columns: Columns, division: Division) -> None:

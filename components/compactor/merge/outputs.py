@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,7 +24,7 @@ _READ_BACK_ROWS = 65_536
 
 
 class Supply(Protocol):
-    """Rows in their final order."""
+    """Rows in their final order. In a thread: the event loop may have to fetch them."""
 
     def take(self, rows: int) -> pa.Table | None:
         """The next ones, at most so many; None after the last."""
@@ -101,9 +102,8 @@ class Outputs:
 
     async def write(self, supply: Supply, hints: ColumnHints, division: Division, phases: Phases) -> None:
         step = division.group_rows(self._engine.row_group_rows)
-        ahead: pa.Table | None = None
         for number, uri in enumerate(self._task.outputs):
-            ahead = supply.take(step)
+            ahead = await asyncio.to_thread(supply.take, step)
             if ahead is None:
                 return
             last = number == len(self._task.outputs) - 1

@@ -64,7 +64,7 @@ class Projection:
         if place is None:
             if field.required:
                 raise Unfit("is missing, and the table requires it")
-            column = pa.chunked_array([pa.nulls(rows.num_rows, _flat(arrow.type) if as_dictionary else arrow.type)])
+            column = pa.chunked_array([_missing(rows.num_rows, _flat(arrow.type) if as_dictionary else arrow.type)])
             return column.dictionary_encode() if as_dictionary else column
         column = rows.column(place)
         if field.required and column.null_count:
@@ -148,9 +148,31 @@ def _project_struct(array: pa.Array, source: _Tree, kind: StructType, wanted: pa
         elif target.required:
             raise Unfit(f"field {target.name} is missing, and the table requires it")
         else:
-            columns.append(pa.nulls(len(array), field.type))
+            columns.append(_missing(len(array), field.type))
         fields.append(field)
     return pa.StructArray.from_arrays(columns, fields=fields, mask=_nulls(array))
+
+
+def _missing(rows: int, kind: pa.DataType) -> pa.Array:
+    """Nulls. What is required inside of them has values all the same: Parquet's writer looks at it."""
+    if not pa.types.is_struct(kind):
+        return pa.nulls(rows, kind)
+    mask = pa.repeat(pa.scalar(True), rows)
+    return pa.StructArray.from_arrays([_filling(rows, field) for field in kind], fields=list(kind), mask=mask)
+
+
+def _filling(rows: int, field: pa.Field) -> pa.Array:
+    kind = field.type
+    if field.nullable:
+        return _missing(rows, kind)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_filling(rows, inner) for inner in kind], fields=list(kind))
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _filling(rows, pa.field(field.name, kind.storage_type, False)))
+    # Zeros are a number, a time, an empty text or list, whatever the type.
+    blank = pa.nulls(rows, kind)
+    content = [None, *blank.buffers()[1 : kind.num_buffers]]
+    return pa.Array.from_buffers(kind, rows, content, 0, children=[blank.values] if _inner(kind) else None)
 
 
 def _cast(array: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:

@@ -103,39 +103,46 @@ def _list_head(data: bytes, place: int) -> tuple[int, int, int]:
 
 
 def _skip(data: bytes, place: int, kind: int) -> int:  # noqa: C901  (one case a type)
-    """Where a value ends. Most of a footer is skipped, so this loop is what reading one costs."""
-    if kind in _NUMBERS:
-        while data[place] > 127:
-            place += 1
-        return place + 1
-    if kind == BINARY:
-        length = data[place]
-        if length < 128:
-            return place + 1 + length
-        length, place = _varint(data, place)
-        return place + length
+    """Where a value ends. Most of a footer is skipped, so this is what reading one costs: hence the inlined cases."""
     if kind == STRUCT:
         while head := data[place]:
             place += 1
             if head < 16:
                 place = _skip(data, place, I16)
             inner = head & 15
-            if inner > FALSE:
+            if inner in _NUMBERS:
+                while data[place] > 127:
+                    place += 1
+                place += 1
+            elif inner == BINARY and data[place] < 128:
+                place += 1 + data[place]
+            elif inner > FALSE:
                 place = _skip(data, place, inner)
         return place + 1
     if kind in (LIST, SET):
         count, inner, place = _list_head(data, place)
         if inner <= BYTE:
             return place + count
+        if inner in _NUMBERS:
+            for _ in range(count):
+                while data[place] > 127:
+                    place += 1
+                place += 1
+            return place
         for _ in range(count):
             place = _skip(data, place, inner)
         return place
+    if kind == BINARY:
+        length, place = _varint(data, place)
+        return place + length
+    if kind in _NUMBERS:
+        while data[place] > 127:
+            place += 1
+        return place + 1
     if kind == BYTE:
         return place + 1
     if kind == DOUBLE:
         return place + 8
-    if kind <= FALSE:
-        return place
     raise BadThrift(f"type {kind} in a footer")  # maps: Parquet has none
 
 
@@ -151,6 +158,9 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:
+    value = data[place]
+    if value < 128:
+        return (value >> 1) ^ -(value & 1), place + 1
     value, place = _varint(data, place)
     return (value >> 1) ^ -(value & 1), place
 

@@ -178,9 +178,10 @@ class ClassicSession:
             for name in told:
                 del os.environ[name]
         context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
-        context.setLogLevel(
-            self._settings.log_level.upper()
-        )  # a shell, which Spark takes this for, hears warnings only
+        # Its threads would print what a dying JVM does to their connections.
+        context._accumulatorServer.handle_error = _hush  # type: ignore[assignment]
+        # Spark takes this for a shell, where only warnings are heard.
+        context.setLogLevel(self._settings.log_level.upper())
         context.pythonExec = self._settings.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
         return context
 

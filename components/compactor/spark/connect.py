@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from contextlib import suppress
 from functools import partial
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession
 
 _KEEPALIVE_MS = 10_000
-_GONE = ("INVALID_HANDLE", "SESSION_NOT_FOUND", "SESSION_CHANGED", "SESSION_CLOSED", "closed channel")
+_GONE = (
+    "INVALID_HANDLE",
+    "SESSION_NOT_FOUND",
+    "SESSION_CHANGED",
+    "SESSION_CLOSED",
+    "NO_ACTIVE_SESSION",
+    "closed channel",
+)
 
 
 class ConnectSession:
@@ -98,6 +106,8 @@ class ConnectSession:
 
 
 def _words(error: Exception) -> str:
-    details = getattr(error, "details", None)
-    text = details() if callable(details) else str(error)
-    return next((line.strip()[:300] for line in str(text).splitlines() if line.strip()), type(error).__name__)
+    """Of a text that is mostly of gRPC."""
+    text = str(error)
+    if found := re.search(r'details = "([^"]+)"', text):
+        return found[1]
+    return next((line.strip()[:300] for line in text.splitlines() if line.strip()), type(error).__name__)

@@ -120,6 +120,7 @@ class SparkExecutor:
                 await self._idle.wait()
         await self._leash.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._sessions.release_threads()
 
     def progress(self) -> list[Progress]:
         now = time.monotonic()

@@ -19,6 +19,7 @@ from components.compactor.spark.logs import LogRelay
 OLDEST_JAVA = 17
 
 _LOOK_EVERY_S = 0.02
+_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that writes one command line and ends
 _WAY_OUT = f"install Java {OLDEST_JAVA} or newer (a headless JRE is enough), or set JAVA_HOME to one"
 
 
@@ -53,6 +54,7 @@ class Jvm:
         # In a file: what stands on a command line is seen by every user of the machine.
         settings.write_text(_written(properties), encoding="utf-8")
         environment = {
+            "SPARK_LAUNCHER_OPTS": _LAUNCHER,
             **os.environ,
             "SPARK_CONNECT_MODE": "0",
             "SPARK_LOCAL_DIRS": str(here),

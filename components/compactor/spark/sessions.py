@@ -104,6 +104,9 @@ class Sessions:
             self.lose(live)
         if self._closing is not None:
             await self._closing
+
+    def release_threads(self) -> None:
+        """When nobody has a question about the last session any more."""
         self._threads.shutdown(wait=False)
 
     async def call(self, work: Callable[[], T]) -> T:
@@ -180,4 +183,4 @@ class Sessions:
             worker: Fitness = read_answer(answer, call)
         finally:
             self._leash.withdraw(call)
-        check_fitness(worker)
+        await self.call(partial(check_fitness, worker))

@@ -33,7 +33,7 @@ class Planned(msgspec.Struct, frozen=True):
     """``assignment`` is None if there is nothing to do, and the plan says why."""
 
     table: LakeTable
-    policy: Policy
+    metadata: TableMetadata  # the current version
     plan: Plan
     assignment: Assignment | None
 
@@ -68,8 +68,8 @@ class Planning:
         selection = await gather(rows, policy, self._clock.now_ms(), forced=wish.forced)
         made = plan(selection, policy, has_order=versions[0].sort_by.load() != [], forced=wish.forced)
         if not made.groups:
-            return Planned(table, policy, made, None)
-        return Planned(table, policy, made, self._assigned(table, partition_path, versions, policy, made, wish))
+            return Planned(table, versions[0], made, None)
+        return Planned(table, versions[0], made, self._assigned(table, partition_path, versions, policy, made, wish))
 
     def policy_of(self, current: TableMetadata, wish: Wish) -> Policy:
         policy = read_policy(current.properties.load(), self._defaults)

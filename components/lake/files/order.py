@@ -51,22 +51,11 @@ def arrange(table: pa.Table, order: npt.NDArray[np.int64]) -> pa.Table:
 
 def sort_keys(table: pa.Table, schema: TableSchema) -> list[Key]:
     """Numbers whose ascending order is the table's, the most significant first."""
-    return [key for field in schema.order.fields for key in _keys(table, schema, field)]
+    return [key for field in schema.order.fields for key in field_keys(table, schema, field)]
 
 
-def sorting_columns(schema: TableSchema) -> list[tuple[int, bool, bool]]:
-    """(position of a top-level column, descending, nulls first), as far as a file's footer can say it."""
-    places = {field.field_id: place for place, field in enumerate(schema.iceberg.fields)}
-    found = []
-    for field in schema.order.fields:
-        if not isinstance(field.transform, IdentityTransform) or field.source_id not in places:
-            break
-        nulls_first = field.null_order == NullOrder.NULLS_FIRST
-        found.append((places[field.source_id], field.direction == SortDirection.DESC, nulls_first))
-    return found
-
-
-def _keys(table: pa.Table, schema: TableSchema, field: SortField) -> list[Key]:
+def field_keys(table: pa.Table, schema: TableSchema, field: SortField) -> list[Key]:
+    """Of one field of the order: whether a row is null, if any is, and then the values, if there are any."""
     kind = schema.iceberg.find_field(field.source_id).field_type
     column = _column(table, schema, field.source_id)
     if pa.types.is_dictionary(column.type) and isinstance(field.transform, IdentityTransform):
@@ -83,6 +72,18 @@ def _keys(table: pa.Table, schema: TableSchema, field: SortField) -> list[Key]:
         ascending = _numbers(values)
         keys.append(~ascending if field.direction == SortDirection.DESC else ascending)
     return keys
+
+
+def sorting_columns(schema: TableSchema) -> list[tuple[int, bool, bool]]:
+    """(position of a top-level column, descending, nulls first), as far as a file's footer can say it."""
+    places = {field.field_id: place for place, field in enumerate(schema.iceberg.fields)}
+    found = []
+    for field in schema.order.fields:
+        if not isinstance(field.transform, IdentityTransform) or field.source_id not in places:
+            break
+        nulls_first = field.null_order == NullOrder.NULLS_FIRST
+        found.append((places[field.source_id], field.direction == SortDirection.DESC, nulls_first))
+    return found
 
 
 def _numbers(values: pa.Array) -> Key:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -116,11 +117,11 @@ class ParquetWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        try:
-            if kind is None:
-                self._finish()
-        finally:
-            self._tally.ignore_the_rest()  # a writer closes itself, at the latest when it is collected
+        if kind is None:
+            self._finish()
+            return
+        self._tally.ignore_the_rest()  # a writer closes itself, at the latest when it is collected
+        with suppress(Exception):  # what went wrong before is what counts
             self._writer.close()
 
     @property
@@ -137,7 +138,11 @@ class ParquetWriter:
                 self._nans[leaf.field_id] += count_nan(rows, leaf)
 
     def _finish(self) -> None:
-        self._writer.close()
+        try:
+            self._writer.close()
+        except BaseException:
+            self._tally.ignore_the_rest()
+            raise
         found = parquet_statistics(self._footers[0], self._leaves, self._nans)
         self.written = WrittenFile(self._tally.size, self.rows, self._tally.checksum, found)
 

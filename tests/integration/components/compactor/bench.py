@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
+from components.compactor.merge import merge
 from components.compactor.spark.executor import Executor
 from components.compactor.work.assignment import Assignment
 from components.compactor.work.job import Job, JobLimits, Workshop
@@ -24,7 +25,6 @@ from registry.contract import MetadataStore
 from registry.drafts import FileDraft
 from registry.models import Compaction, LakeTable, TableFile
 from tests.contracts.contents import assert_counted
-from tests.doubles.merging import naive_merge
 from tests.lake import files_below
 from tests.parquet_files import PLAIN, row, write_file
 
@@ -62,7 +62,11 @@ class Bench:
 
     async def insert(self, files: int = 1, *, rows: int = 3) -> list[TableFile]:
         """With rows that no other file has."""
-        drafts = [
+        return await self.store.add_files(self.table.id, self.write(files, rows))
+
+    def write(self, files: int, rows: int = 3) -> list[FileDraft]:
+        """Files that are nobody's yet."""
+        return [
             write_file(
                 self.warehouse / self.table.name / "data",
                 [row(next(self._numbers), name=f"n{number}") for number in range(rows)],
@@ -71,12 +75,11 @@ class Bench:
             )
             for _ in range(files)
         ]
-        return await self.store.add_files(self.table.id, drafts)
 
     def shop(self, executor: Executor | None = None, **rest: Any) -> Workshop:
         return Workshop(
             store=rest.pop("store", self.store),
-            executor=executor or LocalExecutor(naive_merge),
+            executor=executor or LocalExecutor(merge),
             objects=Objects(self.lake),
             clock=SystemLoopClock(),
             owner=rest.pop("owner", "bench"),
@@ -100,7 +103,7 @@ class Bench:
     async def job(self, executor: Executor | None = None, *groups: Sequence[TableFile], **rest: Any) -> Job:
         return Job(await self.assign(*groups), self.shop(executor, **rest))
 
-    def read(self, files: Sequence[TableFile]) -> list[int]:
+    def read(self, files: Sequence[TableFile | FileDraft]) -> list[int]:
         """Ids of all rows, in order."""
         return sorted(
             number for file in files for number in pq.read_table(parse(file.file_path).path)["id"].to_pylist()

@@ -280,6 +280,37 @@ class DeafStore(ForwardingStore):
         return done
 
 
+class SlowStore(DeafStore):
+    """Says when a swap has begun and is done, and keeps the answer back."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        super().__init__(inner, before=0, after=0)
+        self.swapped, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def swap_files(self, *args: Any, **options: Any) -> list[TableFile]:
+        done = await super().swap_files(*args, **options)
+        self.swapped.set()
+        await self.answer.wait()
+        return done
+
+
+async def test_a_stop_in_the_middle_of_the_swap_removes_nothing(bench: Bench) -> None:
+    """Whoever is cancelled there must not take back files that are the table's by now."""
+    await bench.insert(files=4)
+    ids = await bench.ids()
+    store = SlowStore(bench.store)
+    running = asyncio.create_task((await bench.job(store=store)).run())
+    await store.swapped.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    store.answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await bench.ids() == ids
+    assert [row.status for row in await bench.decisions()] == ["done"]
+    await bench.require_tidy()
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (1, 1)])
 async def test_a_registry_that_does_not_answer_the_swap(bench: Bench, before: int, after: int) -> None:
     await bench.insert(files=4)
