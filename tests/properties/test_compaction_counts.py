@@ -9,7 +9,7 @@ import asyncio
 from typing import TypeAlias
 
 import msgspec
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from components.compactor.decide.budget import Limits
@@ -131,6 +131,7 @@ def recounted(rows: list[TableFile]) -> Cells:
     return cells
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2), steps)
 @example(1, [("ahead", 8, 5), ("retune", 2, 0), ("delete", 8, 0)])
 @example(1, [("insert", 0, 5), ("wait", 8, 0), ("take", 0, 0), ("ahead", 0, 5), ("delete", 8, 0)])
@@ -148,6 +149,7 @@ def test_counts_equal_a_recount(age: int, drawn: list[Step]) -> None:
 sizes = st.lists(st.tuples(st.integers(0, 20 * MIB) | st.integers(0, MIB), st.booleans()), max_size=40)
 
 
+@settings(deadline=None)
 @given(sizes, st.integers(2, 8))
 def test_what_is_decided_can_be_planned(drawn: list[tuple[int, bool]], min_inputs: int) -> None:
     """Otherwise a job would begin for nothing, again and again."""

@@ -130,7 +130,7 @@ def choose_strategy(files: Sequence[TableFile], policy: Policy, *, has_order: bo
         case "auto" if has_order:
             return "sort", "the table has sort_by"
         case "auto" if mean >= policy.copy_above_bytes:
-            return "copy", f"files of {mean:,} bytes on the average have row groups worth keeping"
+            return "copy", f"files of {mean:,} bytes on the average can have row groups worth keeping"
         case "auto":
             return "binpack", f"files of {mean:,} bytes on the average have row groups too small to keep"
         case named:

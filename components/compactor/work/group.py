@@ -82,6 +82,7 @@ class GroupRun:
             versions=assignment.versions_of(files),
             strategy=assignment.strategy,
             target_bytes=assignment.outputs_of(files)[1],
+            copy_above_bytes=assignment.policy.copy_above_bytes,
             memory_bytes=assignment.memory_bytes,
             lake=assignment.lake,
         )

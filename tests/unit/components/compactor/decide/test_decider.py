@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from astha.errors import Reject
+from astha.events import Commit
 from components.compactor.decide.budget import Limits
 from components.compactor.decide.decider import Candidate, Decider
 from components.compactor.decide.journal import Decision
@@ -11,6 +12,7 @@ from components.compactor.decide.planner import Plan, Selection, plan
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.rules import DEAR, DISABLED, MANY, OVER, SETTINGS, YOUNG
 from registry.models import TableFile
+from registry.position import Position
 from tests.doubles.clock import ManualClock
 from tests.unit.components.compactor.decide.lakes import MIB, Lake, Snapshot
 
@@ -69,6 +71,17 @@ async def test_a_repeated_transaction_is_counted_once() -> None:
     counts = decider.counters.of(A)
     assert counts is not None
     assert counts.files == 5
+
+
+async def test_transaction_ids_that_come_round_again_are_not_taken_for_counted_ones() -> None:
+    lake = Lake()
+    lake.insert(*[MIB] * 4, partition="a")
+    decider = await following(lake)
+    lake.position = 0
+    events = lake.insert(MIB, partition="a")
+    assert decider.apply(events) == [], "the snapshot holds it"
+    later = Commit(1, Position(1), (lake.clock.now_ms() + 3_600_001) * 1_000, 2)
+    assert len(decider.apply([msgspec.structs.replace(event, commit=later) for event in events])) == 1
 
 
 async def test_the_best_first_under_the_budget() -> None:
