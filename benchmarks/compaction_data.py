@@ -86,10 +86,10 @@ class SmallFiles:
     def rows(self) -> int:
         return self.count * ROWS
 
-    def link(self, location: str, count: int | None = None) -> list[FileDraft]:
-        """The files as those of a table at ``location``, a file URI."""
+    def link(self, location: str, count: int | None = None, every: int = 1) -> list[FileDraft]:
+        """The files as those of a table at ``location``, a file URI. ``every`` fourth is of one partition."""
         linked = []
-        for number in range(self.count if count is None else count):
+        for number in range(0, (self.count if count is None else count) * every, every):
             draft = self._drafts[number % len(self._drafts)]
             path = Path(location.removeprefix("file://")) / "data" / draft.partition_path / f"{number}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
