@@ -140,7 +140,7 @@ async def open_lake(
     executor = open_executor(settings)
     session = await executor.start()
     assert isinstance(session, ClassicSession)
-    compactor = Compactor(settings, around, executor)
+    compactor = Compactor(settings, around, lambda: executor)
     updater = iceberg_updater.create({}, around)
     async with running(url, store, {"iceberg_updater": updater, "compactor": compactor}):
         lake = Lake(around, url, compactor, SparkSession(session.context))
