@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from components.compactor.merge.task import MergeFailed
-from components.compactor.merge.thrift import BadThrift, Fields, read_struct, read_texts
+from components.compactor.merge.thrift import I64, STRUCT, BadThrift, Fields, read_struct, read_texts
 
 MAGIC = b"PAR1"
 TAIL = 8  # the footer's length and the magic number
@@ -54,7 +54,7 @@ class Chunk:
     @property
     def codec(self) -> str:
         number = self.number(CODEC)
-        return _CODECS[number] if number < len(_CODECS) else f"codec {number}"
+        return _CODECS[number] if 0 <= number < len(_CODECS) else f"codec {number}"
 
     @property
     def plain_bytes(self) -> int | None:
@@ -62,10 +62,9 @@ class Chunk:
         width = _WIDTHS.get(self.number(TYPE))
         if width is not None:
             return width * self.number(VALUES)
-        sizes = self.fields.get(SIZES)
-        if self.number(TYPE) != _TEXT or sizes is None or 1 not in sizes[1]:
-            return None
-        return int(sizes[1][1][1]) + 4 * self.number(VALUES)
+        sizes = self.fields.get(SIZES, (STRUCT, {}))[1]
+        text = sizes.get(1, (I64, None))[1] if isinstance(sizes, dict) else None
+        return text + 4 * self.number(VALUES) if self.number(TYPE) == _TEXT and isinstance(text, int) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class Footer:
             found = cls(fields, groups, size - TAIL - length)
             if sum(group.rows for group in groups) != found.rows:
                 raise BadThrift("its row groups have not as many rows as it says")
-        except (BadThrift, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (BadThrift, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise MergeFailed(f"{path} is damaged: its footer can't be read: {error!r}") from error
         return found
 
@@ -120,8 +119,11 @@ class Footer:
 def _group(fields: Fields) -> Group:
     """A column's metadata may be elsewhere, or encrypted."""
     chunks = [Chunk(column[METADATA][1]) for column in fields[COLUMNS][1] if METADATA in column]
-    if any(chunk.start < 0 or chunk.end < chunk.start or not isinstance(chunk.path, bytes) for chunk in chunks):
-        raise BadThrift("a column is nowhere")
+    for chunk in chunks:
+        if chunk.start < 0 or chunk.end < chunk.start or not isinstance(chunk.path, bytes):
+            raise BadThrift("a column is nowhere")
+        if any(not isinstance(chunk.fields[field][1], int) for field in (TYPE, CODEC, VALUES, UNCOMPRESSED)):
+            raise BadThrift("a number of a column is none")
     return Group(fields, chunks)
 
 
