@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,41 @@ def memory_mb(pid: int | str = "self") -> tuple[float, float]:
     """Resident now, and at its peak. (``getrusage`` would count the parent's memory at the fork.)"""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(lines["VmRSS"].split()[0]) / 1024, int(lines["VmHWM"].split()[0]) / 1024
+
+
+def tree(pid: int | None = None) -> list[int]:
+    """This process, or another, and everything below it."""
+    found = [os.getpid() if pid is None else pid]
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry.name))
+    for process in found:
+        found += children.get(process, [])
+    return found
+
+
+def tree_cpu_seconds(without: Container[int] = ()) -> float:
+    """Of this process and everything below it, those that have ended and been waited for included."""
+    total = 0.0
+    for pid in tree():
+        if pid not in without:
+            with suppress(OSError):
+                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                total += sum(int(field) for field in fields[11:15]) / _TICKS_A_SECOND
+    return total
+
+
+def peaks_mb() -> dict[str, float]:
+    """The largest each program below this process has been, by its name; this process is ``driver``."""
+    found = {"driver": memory_mb()[1]}
+    for pid in tree()[1:]:
+        with suppress(OSError):
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            found[name] = found.get(name, 0.0) + memory_mb(pid)[1]
+    return found
 
 
 class WalsenderWatch:

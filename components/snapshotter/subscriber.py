@@ -41,7 +41,7 @@ class Snapshotter:
         self._store = surroundings.store
         self._clock = surroundings.clock
         self._books = Books(settings.policy)
-        self._contained: Place | None = None  # what the books held when they were loaded
+        self._contained: tuple[Place, Position] | None = None  # what was loaded into the books
         self._thread: ThreadPoolExecutor | None = None
         self._tables: IcebergTables | None = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
@@ -80,7 +80,7 @@ class Snapshotter:
 
     async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
         first = events[0]
-        if self._contained is not None and self._contained.contains(first.transaction, first.position):
+        if self._has(first):
             return
         touched: set[int] = set()
         for event in events:
@@ -93,6 +93,13 @@ class Snapshotter:
                 touched.add(row.table_id)
         for table_id in touched:
             self._ask_if_due(table_id)
+
+    def _has(self, event: Event[Row]) -> bool:
+        """Whether the books were loaded with it. Transaction numbers come round: a later position is news by itself."""
+        if self._contained is None:
+            return False
+        place, until = self._contained
+        return event.position <= until and place.contains(event.transaction, event.position)
 
     async def on_health(self) -> bool:
         tables = self._opened_tables()
@@ -110,8 +117,8 @@ class Snapshotter:
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         await self._books.load(snapshot)
-        self._contained = snapshot.place
         position = await self._store.position()
+        self._contained = snapshot.place, position
         for table_id, book in self._books:
             for row in list(book.rows.values()):
                 if row.status == "requested":

@@ -29,6 +29,12 @@ _STATUS = struct.Struct(">cQQQqB").pack
 _AT_ONCE = 2_000
 """Messages decoded before the loop gets a turn: some milliseconds."""
 
+_HURRIED = 4
+_GATHER_S = 0.001
+"""After so many batches without a wait in between, the next one may gather for so long: a hundred small transactions
+cost little more than one. A reader that is slower than the server never comes to this.
+"""
+
 _LAST_WORDS_S = 5.0
 """For the reason why the server ended the stream."""
 
@@ -107,33 +113,14 @@ class ReplicationStream:
             self.received = max(self.received, position)
 
     async def batches(self, decoder: Decoder) -> AsyncIterator[list[Transaction] | Progress]:
-        """What is there, decoded; waits only when nothing is."""
-        get = self._pgconn.get_copy_data
-        feed = decoder.feed
+        """What is there, decoded; waits only when nothing is, or when more is on its way."""
+        hurried = 0  # batches since we last had to wait
         while True:
-            done: list[Transaction] = []
-            progress: Position | None = None
-            for _ in range(_AT_ONCE):
-                try:
-                    count, data = get(1)
-                except psycopg.Error as error:
-                    raise SourceLost(f"the replication connection broke: {error}") from error
-                if self._unpublished:
-                    raise SourceReset(_UNPUBLISHED)
-                if count > 0:
-                    if data[0] == 0x77:  # 'w': data
-                        transaction = feed(bytes(data))
-                        if transaction is not None:
-                            done.append(transaction)
-                    else:  # 'k': keepalive
-                        progress = self._keepalive(data, decoder.in_transaction) or progress
-                elif count == 0:
-                    break
-                else:
-                    raise await self._ended()
-            else:
-                count = 1  # there may be more
+            done, progress, count = self._read(decoder)
+            if count < 0:
+                raise await self._ended()
             if done:
+                self._heard = self._clock.monotonic()
                 self.received = max(self.received, done[-1].position)
                 yield done
             if progress is not None:
@@ -141,9 +128,45 @@ class ReplicationStream:
                 yield Progress(progress)
             if count:
                 await asyncio.sleep(0)
-            else:
+            elif not done and progress is None:
+                hurried = 0
                 await self._readable()
+            else:
+                hurried += 1
+                if hurried > _HURRIED:
+                    await asyncio.sleep(_GATHER_S)
+
+    def _read(self, decoder: Decoder) -> tuple[list[Transaction], Position | None, int]:
+        """Transactions, the last idle position, and libpq's word: 0 nothing left, above 0 maybe more, below 0 the end.
+
+        libpq takes some kilobytes from the socket at a time: only when a look brings nothing, nothing is there.
+        """
+        get = self._pgconn.get_copy_data
+        feed = decoder.feed
+        done: list[Transaction] = []
+        progress: Position | None = None
+        looked = False
+        for _ in range(_AT_ONCE):
+            try:
+                count, data = get(1)
+            except psycopg.Error as error:
+                raise SourceLost(f"the replication connection broke: {error}") from error
+            if self._unpublished:
+                raise SourceReset(_UNPUBLISHED)
+            if count > 0:
+                looked = False
+                if data[0] == 0x77:  # 'w': data
+                    transaction = feed(bytes(data))
+                    if transaction is not None:
+                        done.append(transaction)
+                else:  # 'k': keepalive
+                    progress = self._keepalive(data, decoder.in_transaction) or progress
+            elif count < 0 or looked:
+                return done, progress, count
+            else:
                 self._consume()
+                looked = True
+        return done, progress, 1
 
     @property
     def silent_s(self) -> float:
@@ -173,7 +196,6 @@ class ReplicationStream:
         return None if in_transaction else Position(end)
 
     def _consume(self) -> None:
-        self._heard = self._clock.monotonic()
         try:
             self._pgconn.consume_input()
         except psycopg.Error as error:
@@ -231,3 +253,4 @@ class ReplicationStream:
             loop.remove_reader(socket)
         if self._broken is not None:
             raise self._broken
+        self._heard = self._clock.monotonic()

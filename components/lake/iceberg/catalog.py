@@ -7,6 +7,7 @@ its schema: every engine that speaks Iceberg's JDBC catalog can use them, under 
 from __future__ import annotations
 
 import sqlite3
+from uuid import UUID
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
 from pyiceberg.catalog.sql import IcebergTables as CatalogRow
@@ -35,6 +36,8 @@ from registry.engines import parse_url
 
 NAME = "astha"
 """Of the catalog: other engines must use the same one to see the same rows of `iceberg_tables`."""
+
+_NO_SNAPSHOTS = '"snapshots":[]'
 
 _WAIT_S = 30
 """SQLite: how long to wait for another writer of the registry's file."""
@@ -69,6 +72,7 @@ class RegistryCatalog(SqlCatalog):
     def __init__(self, name: str, url: URL, **properties: str) -> None:
         MetastoreCatalog.__init__(self, name, **properties)
         self.engine = _engine(url)
+        self._snapshots: dict[UUID, dict[int, str]] = {}  # of each table, as they are written
         try:
             self._init_catalog()
         except (IntegrityError, OperationalError, ProgrammingError):
@@ -96,9 +100,22 @@ class RegistryCatalog(SqlCatalog):
         location = load_location_provider(metadata.location, metadata.properties).new_table_metadata_file_location(
             version
         )
-        self._write_metadata(metadata, table.io, location)
+        with table.io.new_output(location).create() as output:
+            output.write(self._text_of(metadata).encode())
         self._swap(table, location)
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
+
+    def _text_of(self, metadata: TableMetadata) -> str:
+        """As PyIceberg writes it; but a snapshot, which never changes, is made into text once, not by every commit."""
+        known = self._snapshots.get(metadata.table_uuid, {})
+        texts = {
+            snapshot.snapshot_id: known.get(snapshot.snapshot_id) or snapshot.model_dump_json(exclude_none=True)
+            for snapshot in metadata.snapshots
+        }
+        self._snapshots[metadata.table_uuid] = texts
+        rest = metadata.model_copy(update={"snapshots": []}).model_dump_json(exclude_none=True)
+        before, _, after = rest.partition(_NO_SNAPSHOTS)  # a quote inside a value is written otherwise
+        return f'{before}"snapshots":[{",".join(texts.values())}]{after}'
 
     def _swap(self, table: Table, location: str) -> None:
         *namespace, name = table.name()

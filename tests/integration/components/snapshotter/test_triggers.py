@@ -93,3 +93,17 @@ async def test_upkeep_does_what_the_tables_want(lake: Lake) -> None:
         ("tables_waiting",): 0, ("snapshots", "created"): 2, ("snapshots", "failed"): 0, ("snapshots", "expired"): 1,
         ("files_deleted",): 1, ("upkeep_failures",): 0,
     }  # fmt: skip
+
+
+async def test_a_transaction_number_that_has_come_round_is_news(lake: Lake) -> None:
+    """The stream carries 32 bits of it: after two thousand million others, an old number is another transaction."""
+    table = await lake.create(properties={"snapshot.after-rows": "3"})
+    await lake.insert(table, 1, 2)
+    await lake.restart()
+    await lake.insert(table, 3)
+    (events,) = lake.for_snapshotter
+    for event in events:
+        event.commit.transaction = 3
+    await lake.tell()
+    (request,) = await asked(lake, table, 1)
+    assert request.reason == "3 rows since the last one"

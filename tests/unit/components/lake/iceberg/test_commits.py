@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -14,6 +15,7 @@ from components.lake.iceberg import (
     Change,
     ForeignCommit,
     IcebergTables,
+    RegistryCatalog,
     Retention,
     Stamp,
     TableCommit,
@@ -292,3 +294,20 @@ def test_a_refresh_takes_the_position_away(tables: IcebergTables, table: LakeTab
     assert Stamp.read(loaded.metadata).position is None
     assert not Stamp.read(loaded.metadata).covers(Position(1))
     assert len(loaded.metadata.snapshots) == 1
+
+
+class TestMetadataFile:
+    def test_it_says_what_pyiceberg_would_have_written(
+        self, tables: IcebergTables, table: LakeTable, data: Path
+    ) -> None:
+        """Snapshots are made into text once; the rest anew, with a property that looks like the place for them."""
+        assert isinstance(tables.catalog, RegistryCatalog)
+        for turn in range(5):
+            files = [as_row(write_file(data, [row(turn)]))]
+            loaded = commit(tables, table, Change(files), position=turn, retention=Retention(2))
+            trap = {"trap": '"snapshots":[]', "turn": str(turn)}
+            tables.commit(table, partial(TableCommit.set_properties, properties=trap))
+            assert loaded.metadata.properties["turn"] == str(turn)
+            written = Path(loaded.metadata_location.removeprefix("file://")).read_text()
+            assert written == loaded.metadata.model_dump_json(exclude_none=True)
+        assert len(loaded.metadata.snapshots) < 5  # some have expired on the way
