@@ -65,7 +65,7 @@ async def decision_figures(report: Report, directory: Path) -> None:
         url, store = await new_registry(server, "decisions")
         await asyncio.to_thread(_fill, url, commits)
         around = Surroundings(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(directory)))
-        compactor = Watched(CompactorSettings(jobs=1), around, Never())
+        compactor = Watched(CompactorSettings(jobs=1), around, Never)
         compactor.late_ms = []
         try:
             async with running(url, store, {"compactor": compactor}):

@@ -140,7 +140,7 @@ async def open_lake(
     executor = open_executor(settings)
     session = await executor.start()
     assert isinstance(session, ClassicSession)
-    compactor = Compactor(settings, around, executor)
+    compactor = Compactor(settings, around, lambda: executor)
     updater = iceberg_updater.create({}, around)
     async with running(url, store, {"iceberg_updater": updater, "compactor": compactor}):
         lake = Lake(around, url, compactor, SparkSession(session.context))
@@ -168,6 +168,10 @@ async def running(url: str, store: MetadataStore, subscribers: Mapping[str, Subs
         await asyncio.sleep(_LOOK_S)
         if task.done():
             task.result()
+        broken = [f"{lane.name}: {lane.reason}" for lane in daemon.lanes if lane.state == "broken"]
+        if broken:
+            task.cancel()
+            raise RuntimeError(broken[0])
     try:
         yield daemon
     finally:
