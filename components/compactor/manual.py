@@ -13,7 +13,7 @@ import structlog
 from components.compactor.desk import Desk
 from components.compactor.spark.executor import Executor
 from components.compactor.work.assignment import Assignment
-from components.compactor.work.job import Job, JobLimits, Workshop
+from components.compactor.work.job import Job, Workshop
 from components.compactor.work.outcome import Outcome
 from components.compactor.work.planning import Planned, Planning, Wish
 from components.lake.objects import Objects
@@ -51,7 +51,7 @@ async def run_jobs(
             objects=Objects(desk.settings.lake),
             clock=desk.clock,
             owner=f"astha compaction run {uuid4().hex[:8]}",
-            limits=JobLimits(heartbeat_s=chosen.heartbeat_s, stale_after_s=chosen.stale_after_s),
+            limits=chosen.limits,
         )
         jobs = [Job(assignment, workshop) for assignment in assignments]
         room = asyncio.Semaphore(chosen.jobs)

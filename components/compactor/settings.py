@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from components.compactor.decide.policy import Policy, PolicyProblem, read_policy
 from components.compactor.spark.settings import SparkSettings
+from components.compactor.work.limits import JobLimits
 from components.lake.properties import size_bytes
 
 Seconds = Annotated[float, Field(gt=0)]
@@ -24,6 +25,7 @@ class CompactorSettings(BaseModel):
         description="Properties `compaction.*` of tables that don't have their own, such as compaction.min-inputs: 10.",
     )
     jobs: Count = Field(2, description="Partitions that are compacted at the same time.")
+    groups: Count = Field(2, description="Groups of one partition that are merged at the same time.")
     bytes_per_hour: Count | None = Field(None, description="Bytes of input that may be merged in an hour.")
     task_memory: str = Field("1GiB", description="What the merge of one group may hold in memory.")
     heartbeat_s: Seconds = Field(1.0, description="Between two signs of life of a running compaction.")
@@ -53,6 +55,12 @@ class CompactorSettings(BaseModel):
     @property
     def memory_bytes(self) -> int:
         return size_bytes("task_memory", self.task_memory)
+
+    @property
+    def limits(self) -> JobLimits:
+        return JobLimits(
+            heartbeat_s=self.heartbeat_s, stale_after_s=self.stale_after_s, groups_at_once=self.groups
+        )  # fmt: skip
 
     @property
     def policy(self) -> Policy:

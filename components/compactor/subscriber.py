@@ -31,7 +31,7 @@ from components.compactor.spark.executor import Executor, SessionProblem
 from components.compactor.spark.memory import Memory
 from components.compactor.tallies import Tallies
 from components.compactor.work.crew import Crew
-from components.compactor.work.job import JobLimits, Workshop
+from components.compactor.work.job import Workshop
 from components.compactor.work.outcome import Outcome
 from components.compactor.work.planning import Planning, Wish
 from components.compactor.work.steps import Reached, go_on
@@ -98,7 +98,7 @@ class Compactor:
                 objects=Objects(self._surroundings.lake),
                 clock=self._clock,
                 owner=f"compactor {uuid4().hex[:8]}",
-                limits=JobLimits(heartbeat_s=settings.heartbeat_s, stale_after_s=settings.stale_after_s),
+                limits=settings.limits,
                 reached=self._reached,
             )
         )

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -51,6 +52,11 @@ components:
       check_every_s: 1
       upkeep_every_s: 1
       wait_s: 20
+  compactor:
+    use: tests.e2e.local_compactor:create
+    tables: [table_files, table_stats]
+    lane: {backoff_max_s: 1, breaker_reset_s: 1}
+    settings: {heartbeat_s: 0.2, stale_after_s: 2, check_every_s: 0.5, defaults: {compaction.min-inputs: 4}}
 """
 
 BEHIND = {Kind.NOT_COMMITTED, Kind.NOT_REGISTERED, Kind.NO_ICEBERG_TABLE, Kind.SCHEMA}
@@ -130,6 +136,7 @@ class LakeRun:
         async with self._lake() as (store, _, tables):
             await self._require_drops(store)
             await self._require_requests(store)
+            await self._require_compacted(store)
             for table in await store.list_tables():
                 expected = self.book.expected(table.id)
                 assert table.row_count == len(expected), f"seed {self.seed}: {table}"
@@ -180,6 +187,19 @@ class LakeRun:
             return all(row.trigger != "manual" for row in rows)
 
         await eventually(answered, f"seed {self.seed}: every snapshot that was asked for created or failed", SETTLE_S)
+
+    async def _require_compacted(self, store: MetadataStore) -> None:
+        """Those that died are over, and some of the others are done. What is worth it now is done soon."""
+
+        async def over() -> bool:
+            return not await store.list_compactions(statuses=["running"])
+
+        await eventually(over, f"seed {self.seed}: no compaction is left running", SETTLE_S)
+        rows = await store.list_compactions(limit=10_000)
+        statuses = Counter(row.status for row in rows)
+        print(f"compactions: {dict(statuses)}")  # noqa: T201
+        assert statuses["done"], f"seed {self.seed}: nothing was compacted"
+        assert not statuses["failed"], f"seed {self.seed}: {[row for row in rows if row.status == 'failed']}"
 
     @asynccontextmanager
     async def _lake(self) -> AsyncIterator[tuple[MetadataStore, StorageManager, IcebergTables]]:

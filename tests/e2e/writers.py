@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from astha.errors import AsthaError
@@ -43,6 +45,7 @@ class Writer:
     ) -> None:  # fmt: skip
         self._book, self._manager, self._store, self._tables = book, manager, store, tables
         self._rollback = Rollback(store, tables, _threaded, objects)
+        self._objects = objects
         self._warehouse = warehouse
         self._random = random.Random(seed)
         self._pace_s = pace_s
@@ -96,6 +99,7 @@ class Writer:
     async def _remove(self, table_id: int) -> None:
         chosen = await self._some(table_id, 2)
         if chosen:
+            await self._learn([file.file_path for file in chosen])
             await self._store.remove_files(table_id, chosen, reason="e2e")
             self._book.went(table_id, *(file.file_path for file in chosen))
 
@@ -151,7 +155,9 @@ class Writer:
         if loaded is None or not loaded.metadata.snapshots:
             return
         chosen = self._random.choice(loaded.metadata.snapshots[-6:])
-        plan = await self._rollback.roll_back(table, str(chosen.snapshot_id))
+        plan = await self._rollback.plan(table, str(chosen.snapshot_id))
+        await self._learn([file.file_path for file in plan.removed] + [draft.file_path for draft in plan.restored])
+        await self._rollback.perform(plan)
         self._book.went(table_id, *(file.file_path for file in plan.removed))
         self._book.came(table_id, *(draft.file_path for draft in plan.restored))
 
@@ -171,6 +177,14 @@ class Writer:
             self._book.tables[table_id] = name
             raise
 
+    async def _learn(self, paths: Sequence[str]) -> None:
+        """Rows of files that somebody else has written: a compactor, or a writer that has not heard of it yet."""
+        for path in paths:
+            if self._book.rows_of(path) is None:
+                file = pq.ParquetFile(pa.BufferReader(await self._objects.get(path)))
+                (column,) = (place for place, field in enumerate(file.schema_arrow) if field_id(field) == ID)
+                self._book.wrote(path, file.read().column(column).to_pylist())
+
     async def _table(self, table_id: int) -> LakeTable:
         table = await self._store.get_table_by_id(table_id)
         if table is None:
@@ -180,6 +194,10 @@ class Writer:
     async def _some(self, table_id: int, most: int) -> list[TableFile]:
         live = await self._store.list_files(table_id)
         return self._random.sample(live, min(len(live), self._random.randint(1, most)))
+
+
+def field_id(field: pa.Field) -> int:
+    return int((field.metadata or {}).get(b"PARQUET:field_id", 0))
 
 
 def rows_of(numbers: Iterable[int], schema: TableSchema) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import Surroundings
-from components.compactor.work.job import JobLimits
+from components.compactor.work.limits import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.cleaner import clean_intents

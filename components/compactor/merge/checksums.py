@@ -114,14 +114,14 @@ def _hash(array: pa.Array) -> Hashes:
     kind = array.type
     if pa.types.is_boolean(kind):
         bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
-        return _mix(bits[array.offset : array.offset + len(array)].astype(np.uint64))
+        return _fold(bits[array.offset : array.offset + len(array)].astype(np.uint64))
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return _hash_bytes(array, np.int32)
     if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         return _hash_bytes(array, np.int64)
     width = kind.byte_width
     if width in (4, 8):
-        return _mix(_buffer(array, 1, np.uint32 if width == 4 else np.uint64, 1).astype(np.uint64, copy=False))
+        return _fold(_buffer(array, 1, np.uint32 if width == 4 else np.uint64, 1).astype(np.uint64, copy=False))
     if width == 16:
         halves = _buffer(array, 1, np.uint64, 2).reshape(-1, 2)
         return _mix(_mix(halves[:, 0]) ^ halves[:, 1])
@@ -199,6 +199,13 @@ def _mix(values: npt.NDArray[np.uint64]) -> Hashes:
     np.right_shift(mixed, _SHIFT, out=high)
     mixed ^= high
     return mixed
+
+
+def _fold(values: npt.NDArray[np.uint64]) -> Hashes:
+    """Likewise, in half the time: for values that are summed, where any change of one shows."""
+    folded = values * _FIRST
+    folded ^= folded >> _SHIFT
+    return folded
 
 
 def _put(hashes: Hashes, array: pa.Array, null: np.uint64) -> Hashes:

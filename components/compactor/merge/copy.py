@@ -28,7 +28,6 @@ from components.compactor.merge.footer import (
     FILE_PATH,
     GROUP_OFFSET,
     INDEX_PAGE,
-    INDEXES,
     KEY_VALUES,
     MAGIC,
     METADATA,
@@ -39,11 +38,11 @@ from components.compactor.merge.footer import (
     STATISTICS,
     Chunk,
     Footer,
-    chunks_of,
+    Group,
 )
 from components.compactor.merge.inputs import Inputs
 from components.compactor.merge.task import MergeFailed, MergeInput
-from components.compactor.merge.thrift import I16, I64, LIST, Fields, write_struct
+from components.compactor.merge.thrift import I16, I64, LIST, STRUCT, Fields, write_struct
 from components.lake.files import WrittenFile
 from components.lake.files.parquet import ParquetEngine
 from components.lake.files.statistics import Leaf, count_nan, leaves, parquet_statistics
@@ -57,6 +56,7 @@ _WRITER = b"parquet-cpp-arrow version "
 """Files of other writers are decoded: how their offsets and statistics are to be read depends on their versions."""
 
 _HIGHEST_ORDINAL = 2**15 - 1
+_NOWHERE = (I64, 0)
 _READ_AT_ONCE = 4 << 20
 _FIRST_BYTE = len(MAGIC)
 
@@ -97,10 +97,9 @@ class Copy:
             data = memoryview(self._inputs.take(place))
             footer = self._inputs.footers[place]
             for group in footer.groups:
-                chunks = list(chunks_of(group))
-                self._sums.add([data[chunk.start : chunk.end] for chunk in chunks])
+                self._sums.add([data[chunk.start : chunk.end] for chunk in group.chunks])
                 groups.append(_moved(group, tally.size, len(groups)))
-                for start, end in _runs(chunks):
+                for start, end in _runs(group.chunks):
                     tally.write(data[start:end])  # type: ignore[arg-type]  # as good as bytes
             rows += footer.rows
             if nans:
@@ -153,7 +152,7 @@ def _model(schema: TableSchema, engine: ParquetEngine) -> Footer:
 
 
 def _differs(footer: Footer, model: Footer) -> str | None:
-    if not (footer.raw(CREATED_BY) or b"")[1:].startswith(_WRITER):
+    if not footer.raw(CREATED_BY)[1:].startswith(_WRITER):
         return "was written by another program"
     if footer.raw(SCHEMA) != model.raw(SCHEMA):
         return "has other columns or types than the table has now"
@@ -166,39 +165,35 @@ def _differs(footer: Footer, model: Footer) -> str | None:
 
 def _unfit(footer: Footer, codec: str) -> str | None:
     for group in footer.groups:
-        for column in group[COLUMNS][1]:
-            if METADATA not in column or any(field in column for field in (FILE_PATH, CRYPTO, ENCRYPTED)):
+        for column in group.fields[COLUMNS][1]:
+            if METADATA not in column or FILE_PATH in column or CRYPTO in column or ENCRYPTED in column:
                 return "has columns that are encrypted or elsewhere"
-            chunk = Chunk(column[METADATA][1])
+        for chunk in group.chunks:
             if chunk.codec != codec:
                 return f"is compressed with {chunk.codec}, and the table with {codec}"
-            if not _FIRST_BYTE <= chunk.start <= chunk.end <= footer.start:
+            if chunk.start < _FIRST_BYTE or chunk.end > footer.start:
                 return "has columns outside of itself"
             if STATISTICS not in chunk.fields:
                 return "has columns without statistics"
     return None
 
 
-def _moved(group: Fields, start: int, number: int) -> Fields:
+def _moved(group: Group, start: int, number: int) -> Fields:
     """The same row group where its chunks, one after the other, begin at ``start``."""
-    columns = []
+    columns: list[Fields] = []
     begin = start
-    for column in group[COLUMNS][1]:
-        fields: Fields = column[METADATA][1]
-        chunk = Chunk(fields)
+    for column, chunk in zip(group.fields[COLUMNS][1], group.chunks, strict=True):
         shift = begin - chunk.start
         begin += chunk.end - chunk.start
-        moved = {
-            field: (kind, value + shift)
-            if field in (DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE) and value
-            else (kind, value)
-            for field, (kind, value) in fields.items()
-            if field not in (BLOOM_OFFSET, BLOOM_LENGTH)
-        }
-        kept = {field: entry for field, entry in column.items() if field not in INDEXES}
-        offset = column.get(CHUNK_OFFSET, (I64, 0))[1]
-        columns.append({**kept, METADATA: (column[METADATA][0], moved), CHUNK_OFFSET: (I64, offset and offset + shift)})
-    found = {**group, COLUMNS: (LIST, columns)}
+        moved = dict(chunk.fields)
+        for field in (DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE):
+            if moved.get(field, _NOWHERE)[1]:
+                moved[field] = (I64, moved[field][1] + shift)
+        for field in (BLOOM_OFFSET, BLOOM_LENGTH):
+            moved.pop(field, None)
+        offset = column.get(CHUNK_OFFSET, _NOWHERE)[1]  # newer writers leave it at 0
+        columns.append({CHUNK_OFFSET: (I64, offset and offset + shift), METADATA: (STRUCT, moved)})
+    found = {**group.fields, COLUMNS: (LIST, columns)}
     if GROUP_OFFSET in found:
         found[GROUP_OFFSET] = (I64, start)
     found.pop(ORDINAL, None)

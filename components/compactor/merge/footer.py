@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from components.compactor.merge.task import MergeFailed
-from components.compactor.merge.thrift import STRUCT, BadThrift, Fields, read_struct, read_texts
+from components.compactor.merge.thrift import I64, STRUCT, BadThrift, Fields, read_struct, read_texts
 
 MAGIC = b"PAR1"
 TAIL = 8  # the footer's length and the magic number
@@ -20,8 +19,7 @@ VERSION, SCHEMA, NUM_ROWS, ROW_GROUPS, KEY_VALUES, CREATED_BY, COLUMN_ORDERS = r
 # RowGroup
 COLUMNS, TOTAL_BYTES, GROUP_ROWS, SORTING, GROUP_OFFSET, GROUP_COMPRESSED, ORDINAL = range(1, 8)
 # ColumnChunk
-FILE_PATH, CHUNK_OFFSET, METADATA, OFFSET_INDEX, _, COLUMN_INDEX, _, CRYPTO, ENCRYPTED = range(1, 10)
-INDEXES = range(OFFSET_INDEX, CRYPTO)
+FILE_PATH, CHUNK_OFFSET, METADATA, _, _, _, _, CRYPTO, ENCRYPTED = range(1, 10)
 # ColumnMetaData
 TYPE, ENCODINGS, PATH, CODEC, VALUES, UNCOMPRESSED, COMPRESSED, _, DATA_PAGE, INDEX_PAGE, DICTIONARY_PAGE = range(1, 12)
 STATISTICS, _, BLOOM_OFFSET, BLOOM_LENGTH, SIZES = range(12, 17)
@@ -32,25 +30,20 @@ _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ
 _TEXT = 6
 
 
-@dataclass(frozen=True, slots=True)
 class Chunk:
     """A column of a row group."""
 
-    fields: Fields
+    __slots__ = ("end", "fields", "start")
+
+    def __init__(self, fields: Fields) -> None:
+        self.fields = fields
+        dictionary, data = self.number(DICTIONARY_PAGE), self.number(DATA_PAGE)
+        self.start = min(dictionary, data) if dictionary else data  # a dictionary comes before the data
+        self.end = self.start + self.number(COMPRESSED)
 
     def number(self, field: int) -> int:
-        kind_and_value = self.fields.get(field)
-        return 0 if kind_and_value is None else int(kind_and_value[1])
-
-    @property
-    def start(self) -> int:
-        """A dictionary comes before the data."""
-        dictionary, data = self.number(DICTIONARY_PAGE), self.number(DATA_PAGE)
-        return min(dictionary, data) if dictionary else data
-
-    @property
-    def end(self) -> int:
-        return self.start + self.number(COMPRESSED)
+        found = self.fields.get(field)
+        return 0 if found is None else int(found[1])
 
     @property
     def path(self) -> bytes:
@@ -61,7 +54,7 @@ class Chunk:
     @property
     def codec(self) -> str:
         number = self.number(CODEC)
-        return _CODECS[number] if number < len(_CODECS) else f"codec {number}"
+        return _CODECS[number] if 0 <= number < len(_CODECS) else f"codec {number}"
 
     @property
     def plain_bytes(self) -> int | None:
@@ -69,15 +62,27 @@ class Chunk:
         width = _WIDTHS.get(self.number(TYPE))
         if width is not None:
             return width * self.number(VALUES)
-        sizes = self.fields.get(SIZES)
-        if self.number(TYPE) != _TEXT or sizes is None or 1 not in sizes[1]:
-            return None
-        return int(sizes[1][1][1]) + 4 * self.number(VALUES)
+        sizes = self.fields.get(SIZES, (STRUCT, {}))[1]
+        text = sizes.get(1, (I64, None))[1] if isinstance(sizes, dict) else None
+        return text + 4 * self.number(VALUES) if self.number(TYPE) == _TEXT and isinstance(text, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A row group."""
+
+    fields: Fields
+    chunks: list[Chunk]
+
+    @property
+    def rows(self) -> int:
+        return int(self.fields[GROUP_ROWS][1])
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
     fields: Fields
+    groups: list[Group]
     start: int  # in its file
 
     @classmethod
@@ -88,43 +93,38 @@ class Footer:
             raise MergeFailed(f"{path} is damaged: its footer is said to have {length:,} bytes, and is cut off")
         begin = len(tail) - TAIL - length
         try:
-            found = cls(read_struct(tail[begin:-TAIL], 0, _SHAPE)[0], size - TAIL - length)
-            found._check()
-        except (BadThrift, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+            fields, _ = read_struct(tail[begin:-TAIL], 0, _SHAPE)
+            groups = [_group(group) for group in (fields[ROW_GROUPS][1] if ROW_GROUPS in fields else [])]
+            found = cls(fields, groups, size - TAIL - length)
+            if sum(group.rows for group in groups) != found.rows:
+                raise BadThrift("its row groups have not as many rows as it says")
+        except (BadThrift, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise MergeFailed(f"{path} is damaged: its footer can't be read: {error!r}") from error
         return found
-
-    def _check(self) -> None:
-        """That everything is there, and of the type, that is going to be asked for."""
-        rows = sum(int(group[GROUP_ROWS][1]) for group in self.groups)
-        if rows != self.rows:
-            raise BadThrift(f"{rows:,} rows in row groups, {self.rows:,} in all")
-        for chunk in self.chunks():
-            if chunk.start < 0 or chunk.end < chunk.start or not isinstance(chunk.path, bytes):
-                raise BadThrift("a column is nowhere")
 
     @property
     def rows(self) -> int:
         return int(self.fields[NUM_ROWS][1])
 
-    @property
-    def groups(self) -> list[Fields]:
-        found: list[Fields] = self.fields[ROW_GROUPS][1] if ROW_GROUPS in self.fields else []
-        return found
-
-    def raw(self, field: int) -> Any:
-        """The bytes of a field that is not looked into; None if there is none."""
-        kind_and_value = self.fields.get(field)
-        return None if kind_and_value is None else kind_and_value[1]
+    def raw(self, field: int) -> bytes:
+        """A field that is not looked into; empty if there is none."""
+        found = self.fields.get(field)
+        return b"" if found is None else found[1]
 
     def chunks(self) -> Iterator[Chunk]:
         for group in self.groups:
-            yield from chunks_of(group)
+            yield from group.chunks
 
 
-def chunks_of(group: Fields) -> Iterator[Chunk]:
-    for column in group[COLUMNS][1]:
-        yield Chunk(column[METADATA][1] if METADATA in column else {PATH: (STRUCT, b"")})
+def _group(fields: Fields) -> Group:
+    """A column's metadata may be elsewhere, or encrypted."""
+    chunks = [Chunk(column[METADATA][1]) for column in fields[COLUMNS][1] if METADATA in column]
+    for chunk in chunks:
+        if chunk.start < 0 or chunk.end < chunk.start or not isinstance(chunk.path, bytes):
+            raise BadThrift("a column is nowhere")
+        if any(not isinstance(chunk.fields[field][1], int) for field in (TYPE, CODEC, VALUES, UNCOMPRESSED)):
+            raise BadThrift("a number of a column is none")
+    return Group(fields, chunks)
 
 
 def length_of(tail: bytes, path: str) -> int:

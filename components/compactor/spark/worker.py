@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 _CONNECT_S = 5.0
 _PERMISSION_S = 60.0  # an attempt before this one may have to end first
 _KEEPALIVE_S = 5
-_INTERRUPT_EVERY_S = 0.05
+_NUDGE_EVERY_S = 0.05
 _FIRST_VICTIM = "500"
-
-
-class Stopped(BaseException):
-    """Not an Exception: a merge that cleans up after failures must not take it for one."""
 
 
 class Refused(Exception):
@@ -70,7 +66,7 @@ def _attempt(order: Order) -> Outcome:
         return Outcome("refused", told=str(error))
     except Unreachable as error:
         return Outcome("unreachable", told=f"from {socket.gethostname()}: {error}")
-    except (Stopped, KeyboardInterrupt):
+    except KeyboardInterrupt:
         return Outcome("stopped")
 
 
@@ -114,8 +110,8 @@ class Hold:
 
     def __init__(self, order: Order, leash: tuple[str, int]) -> None:
         self._patience_s = order.patience_s
-        self._working = False
         self._ended = threading.Event()
+        self._turn = threading.Lock()  # for who sends a signal, and who does not want one any more
         try:
             self._socket = socket.create_connection(leash, _CONNECT_S)
         except OSError as error:
@@ -129,8 +125,12 @@ class Hold:
     def __enter__(self) -> Self:
         with suppress(OSError):  # where there is one: rather this process than the executor or the daemon
             Path("/proc/self/oom_score_adj").write_text(_FIRST_VICTIM)
-        self._previous = signal.signal(signal.SIGINT, self._interrupted)
-        self._working = True
+        # Python's own, since `asyncio.run` does the right thing only if it finds that: it cancels the work as a whole,
+        # which lets what was sent to the storage come to an end, instead of breaking off wherever it stands.
+        self._signals = {
+            signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+            signal.SIGURG: signal.signal(signal.SIGURG, _nudged),
+        }
         self._listener = threading.Thread(target=self._listen, name="leash", daemon=True)
         self._listener.start()
         return self
@@ -138,14 +138,25 @@ class Hold:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._working = False
-        self._ended.set()
+        self._cover_ears()
         with suppress(OSError):
             self._socket.sendall(b"bye\n")
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the listener
         self._listener.join()
         self._socket.close()
-        signal.signal(signal.SIGINT, self._previous)  # last: nobody sends one any more
+        for number, handler in self._signals.items():
+            signal.signal(number, handler)
+
+    def _cover_ears(self) -> None:
+        """An interruption that was on its way has come too late."""
+        while True:
+            try:
+                with self._turn:
+                    self._ended.set()
+                signal.signal(signal.SIGINT, _nudged)
+            except KeyboardInterrupt:
+                continue
+            return
 
     def _ask(self, token: str) -> None:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -166,16 +177,18 @@ class Hold:
         """Whatever comes now means stop: a word, the end of the driver, or of the way to it."""
         with suppress(OSError):
             self._socket.recv(16)
-        end = time.monotonic() + self._patience_s
         main = threading.main_thread().ident or 0
-        while not self._ended.is_set():
-            # Again and again: a signal that comes just before a call that blocks is not seen by it.
-            signal.pthread_kill(main, signal.SIGINT)
-            if not self._ended.wait(_INTERRUPT_EVERY_S) and time.monotonic() > end:
+        with self._turn:
+            if self._ended.is_set():
+                return
+            signal.pthread_kill(main, signal.SIGINT)  # once: a second one would not be so gentle
+        end = time.monotonic() + self._patience_s
+        while not self._ended.wait(_NUDGE_EVERY_S):
+            # A signal that comes just before a call that blocks is not seen before that call returns.
+            signal.pthread_kill(main, signal.SIGURG)
+            if time.monotonic() > end:
                 os._exit(1)
 
-    def _interrupted(self, _signal: int, _frame: FrameType | None) -> None:
-        """Runs in the thread that works, so that nothing that has ended is interrupted."""
-        if self._working:
-            self._working = False
-            raise Stopped
+
+def _nudged(_signal: int, _frame: FrameType | None) -> None:
+    """Does nothing, which is enough to interrupt a call that blocks."""

@@ -67,14 +67,14 @@ class GroupRun:
         self._swapped = swapped
         self._reached = reached
 
-    async def run(self, assignment: Assignment, files: Sequence[TableFile], operation_id: str) -> None:
+    async def run(self, assignment: Assignment, files: Sequence[TableFile], name: Callable[[], str]) -> None:
         """Touched, Ended, what the executor raises, Mismatch: the inputs are as they were. Undecided: nobody knows.
-        Cancelled: they are, unless ``swapped`` was called before.
+        Cancelled: they are, unless ``swapped`` was called before. ``name`` is asked for the swap's id when it is due.
         """
         inputs = [file.file_path for file in files]
         outputs = self._names.make(assignment, files)
         task = MergeTask(
-            operation_id=operation_id,
+            operation_id=self._names.owner,
             table=assignment.name,
             partition_path=assignment.partition_path,
             inputs=tuple(map(MergeInput.of, files)),
@@ -98,7 +98,7 @@ class GroupRun:
         except BaseException as error:
             await to_the_end(self._withdraw(outputs, error))
             raise
-        await to_the_end(self._commit(assignment, files, result, operation_id, outputs))
+        await to_the_end(self._commit(assignment, files, result, name(), outputs))
 
     async def _commit(
         self,

@@ -1,4 +1,4 @@
-"""A job: the groups of one partition, one after the other, under one claim.
+"""A job: the groups of one partition, a few at a time, under one claim.
 
 What goes wrong and what is done about it:
 
@@ -6,7 +6,7 @@ What goes wrong and what is done about it:
     out of memory                       the group in halves, down to two files; then failed
     the JVM died                        the group again, in a new session, a few times; then failed
     storage does not answer             the group again, a few times; then failed
-    the merge can't be done, or its     failed; never swapped, not tried again until the partition changes
+    the merge can't be done, or its     the other groups go on; failed if none is left; never swapped
     result is not its input
     cancelled, stopped, table dropped   ended; nothing stays
 """
@@ -14,8 +14,8 @@ What goes wrong and what is done about it:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from uuid import uuid4
 
 import msgspec
@@ -29,9 +29,11 @@ from components.compactor.work.brake import Brake, Ended, Touched, settle, to_th
 from components.compactor.work.claim import Claim
 from components.compactor.work.comparison import Mismatch
 from components.compactor.work.group import GroupRun, Swapped, Undecided
+from components.compactor.work.limits import JobLimits
 from components.compactor.work.names import Names
 from components.compactor.work.outcome import Outcome, Tally
 from components.compactor.work.steps import Reached, Step, go_on
+from components.compactor.work.worklist import Piece, Worklist
 from components.lake.objects import Objects, StorageError, StorageUnavailable
 from components.lake.schema import SchemaProblem
 from registry.contract import MetadataStore
@@ -42,14 +44,6 @@ log = structlog.get_logger(__name__)
 
 _STOPPED = "the compactor was stopped"
 _SMALLEST = 2  # files: one alone is merged with nothing
-
-
-class JobLimits(msgspec.Struct, frozen=True, kw_only=True):
-    heartbeat_s: float = 1.0
-    stale_after_s: float = 30.0  # without a sign of life, before others take over
-    attempts: int = 3  # of a group, when the session dies or storage does not answer
-    plans_again: int = 5  # when inputs go away meanwhile
-    retry_wait_s: float = 1.0  # doubles
 
 
 class Workshop(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +73,10 @@ class Job:
             self.operation_id,
             assignment.table.id,
         )
-        self._failures: dict[type[Exception], int] = {}
+        self._worklist = Worklist(())
+        self._numbers = count(1)
+        self._error: Exception | None = None  # of files that can't be merged
+        self._left_out: str | None = None
 
     @property
     def bytes_total(self) -> int:
@@ -130,62 +127,75 @@ class Job:
         """Every end that is not a cancellation is an outcome."""
         tally = self._tally
         try:
-            problem = await self._merge_groups()
+            await self._merge_groups()
         except Ended as ended:
             partly = tally.groups and ended.status == "aborted"
             return tally.outcome("done" if partly else ended.status, ended.reason)
-        except Undecided as error:
-            return tally.outcome("failed", str(error), error)
-        except (SparkError, StorageError, RegistryError) as error:
-            return tally.outcome("failed", str(error), error)
-        except (MergeFailed, Mismatch, SchemaProblem) as error:
-            log.error("files can't be compacted", table=self.assignment.name, error=str(error))
+        except (Undecided, SparkError, StorageError, RegistryError, SchemaProblem) as error:
             return tally.outcome("failed", str(error), error)
         except Exception as error:
             log.exception("a compaction failed for an unknown reason", table=self.assignment.name)
             return tally.outcome("failed", f"{type(error).__name__}: {error}", error)
+        problem = self._left_out if self._error is None else str(self._error)
         if tally.groups:
             return tally.outcome("done", problem)
+        if self._error is not None:
+            return tally.outcome("failed", problem, self._error)
         return tally.outcome("aborted", problem or "nothing was left to merge")
 
-    async def _merge_groups(self) -> str | None:
-        """All groups that can be merged; what was left out, if anything was."""
-        pending: deque[tuple[Sequence[TableFile], int]] = deque()
-        for group in self.assignment.groups:
-            pending.append((await self._still_there(group), min(self.assignment.least, len(group))))
-        left_out: str | None = None
-        while pending:
-            files, least = pending.popleft()
-            if len(files) < max(_SMALLEST, least):
-                left_out = f"inputs were removed or changed meanwhile, the {len(files)} left are not worth a merge"
-                continue
-            try:
-                await self._merge_group(files, last=not pending)
-            except Touched as touched:
-                if self._count(Touched) > self._shop.limits.plans_again:
-                    raise Ended("aborted", f"its files change too often: {touched}") from touched
-                pending.appendleft(([file for file in files if file.file_path not in touched.paths], least))
-            except OutOfMemory as error:
-                smaller = halves(files)
-                if smaller is None:
-                    raise
-                log.warning("out of memory: halves", table=self.assignment.name, files=len(files), error=str(error))
-                pending.extendleft((half, _SMALLEST) for half in reversed(smaller) if len(half) >= _SMALLEST)
-            except (SessionLost, JobFailed, StorageUnavailable) as error:
-                await self._recover(error)
-                pending.appendleft((files, least))
-        return left_out
+    async def _merge_groups(self) -> None:
+        """All groups that can be merged."""
+        pieces = [
+            Piece(await self._still_there(group), min(self.assignment.least, len(group)))
+            for group in self.assignment.groups
+        ]
+        self._worklist = Worklist(pieces)
+        await self._worklist.work_off(self._merge_piece, self._shop.limits.groups_at_once)
 
-    async def _merge_group(self, files: Sequence[TableFile], *, last: bool) -> None:
-        """The last swap carries the job's own id, with which the registry ends the claim in the same transaction."""
-        shop, number = self._shop, self._tally.groups + 1
-        operation_id = self.operation_id if last else f"{self.operation_id}-{number}"
+    async def _merge_piece(self, piece: Piece) -> Sequence[Piece]:
+        """What is to be merged instead. An error of these files alone is kept, and does not keep the others."""
+        files = piece.files
+        if len(files) < max(_SMALLEST, piece.least):
+            self._left_out = f"inputs were removed or changed meanwhile, the {len(files)} left are not worth a merge"
+            return []
+        try:
+            await self._merge_group(files)
+        except Touched as touched:
+            if self._count(piece, touched) > self._shop.limits.plans_again:
+                raise Ended("aborted", f"its files change too often: {touched}") from touched
+            return [piece.without(touched.paths)]
+        except OutOfMemory as error:
+            smaller = halves(files)
+            if smaller is None:
+                return self._keep(error)
+            log.warning("out of memory: halves", table=self.assignment.name, files=len(files), error=str(error))
+            return [Piece(half, _SMALLEST) for half in smaller if len(half) >= _SMALLEST]
+        except (MergeFailed, Mismatch) as error:
+            return self._keep(error)
+        except (SessionLost, JobFailed, StorageUnavailable) as error:
+            await self._recover(piece, error)
+            return [piece]
+        return []
+
+    async def _merge_group(self, files: Sequence[TableFile]) -> None:
+        shop = self._shop
         group = GroupRun(
             shop.store, shop.executor, shop.objects, shop.clock, self._names, self.brake, self._swapped, shop.reached
         )
         began = shop.clock.monotonic()
-        await group.run(self.assignment, files, operation_id)
+        await group.run(self.assignment, files, self._name_swap)
         self._tally.spent({"all": shop.clock.monotonic() - began})
+
+    def _name_swap(self) -> str:
+        """The last swap carries the job's own id, with which the registry ends the claim in the same transaction."""
+        if self._worklist.on_the_last:
+            return self.operation_id
+        return f"{self.operation_id}-{next(self._numbers)}"
+
+    def _keep(self, error: Exception) -> list[Piece]:
+        log.error("files can't be compacted", table=self.assignment.name, error=str(error))
+        self._error = self._error or error
+        return []
 
     def _swapped(self, swapped: Swapped) -> None:
         self._tally.add(swapped)
@@ -201,17 +211,17 @@ class Job:
         live = set(await self._shop.store.get_files(self.assignment.table.id, paths))
         return [file for file in files if file in live]
 
-    async def _recover(self, error: Exception) -> None:
+    async def _recover(self, piece: Piece, error: Exception) -> None:
         limits = self._shop.limits
-        count = self._count(type(error))
+        count = self._count(piece, error)
         if count >= limits.attempts:
             raise error
         log.warning("a group is merged again", table=self.assignment.name, attempt=count + 1, error=str(error))
         await self.brake.drive(self._shop.clock.sleep(limits.retry_wait_s * 2 ** (count - 1)), ())
 
-    def _count(self, kind: type[Exception]) -> int:
-        self._failures[kind] = self._failures.get(kind, 0) + 1
-        return self._failures[kind]
+    def _count(self, piece: Piece, error: Exception) -> int:
+        piece.failures[type(error)] += 1
+        return piece.failures[type(error)]
 
     def _log(self, outcome: Outcome) -> None:
         log.info(

@@ -15,7 +15,8 @@ from astha.subscribers import LakeSettings
 from components.compactor.merge import merge
 from components.compactor.spark.executor import Executor
 from components.compactor.work.assignment import Assignment
-from components.compactor.work.job import Job, JobLimits, Workshop
+from components.compactor.work.job import Job, Workshop
+from components.compactor.work.limits import JobLimits
 from components.compactor.work.local import LocalExecutor
 from components.compactor.work.steps import Step
 from components.lake.locations import parse

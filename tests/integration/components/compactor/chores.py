@@ -1,6 +1,6 @@
-"""What workers are given to do instead of a merge: it stops, dies or fails where the task's strategy of words says so.
+"""What workers are given to do: a merge, if there are inputs; otherwise what the partition path says.
 
-A task's words are in its partition path: a word, and where it leaves traces, in the first output's directory.
+Who has begun a task is noted beside its first output.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ import signal
 import time
 from pathlib import Path
 
-from components.compactor.merge import MergeFailed, MergeResult, MergeTask
+from components.compactor.merge import MergeFailed, MergeResult, MergeTask, merge
 from components.lake.objects import StorageUnavailable
 
 
 def chore(task: MergeTask) -> MergeResult:
+    if task.inputs:
+        return merge(task)
     place = Path(task.outputs[0].removeprefix("file://"))
     with place.with_suffix(".attempts").open("a") as notes:
         notes.write(f"{os.getpid()}\n")

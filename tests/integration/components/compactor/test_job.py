@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from components.compactor.merge import MergeFailed, MergeResult
+from components.compactor.merge import MergeFailed, MergeResult, MergeTask
 from components.compactor.spark.executor import JobFailed, OutOfMemory, SessionLost, SessionProblem, StillWriting
 from components.compactor.work.job import Job
+from components.compactor.work.local import LocalExecutor
 from components.compactor.work.steps import Step
 from components.lake.objects import StorageUnavailable
 from registry.contract import MetadataStore
@@ -19,7 +20,7 @@ from registry.drafts import FileDraft
 from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore
 from registry.models import FileOperation, TableFile
-from tests.doubles.merging import HeldExecutor, ScriptedExecutor
+from tests.doubles.merging import HeldExecutor, ScriptedExecutor, naive_merge
 from tests.integration.components.compactor.bench import QUICK, Bench, Gate
 from tests.waiting import eventually
 
@@ -49,6 +50,61 @@ async def test_groups_of_one_claim_are_swapped_one_by_one(bench: Bench) -> None:
     (row,) = await bench.decisions()
     assert (row.status, row.output_files, row.row_count) == ("done", 2, 18)
     await bench.require_tidy()
+
+
+class Meeting(LocalExecutor):
+    """Merges wait for each other: they end only if they are under way at the same time."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__(naive_merge)
+        self._barrier = asyncio.Barrier(count)
+
+    async def merge(self, task: MergeTask) -> MergeResult:
+        result = await super().merge(task)
+        await self._barrier.wait()
+        return result
+
+
+async def test_groups_are_merged_side_by_side(bench: Bench) -> None:
+    files = await bench.insert(files=12)
+    before = await bench.ids()
+    limits = msgspec.structs.replace(QUICK, groups_at_once=3)
+    groups = [files[start : start + 2] for start in range(0, 12, 2)]
+    outcome = await (await bench.job(Meeting(3), *groups, limits=limits)).run()
+    assert (outcome.status, outcome.groups, outcome.output_files) == ("done", 6, 6)
+    assert await bench.ids() == before
+    (row,) = await bench.decisions()
+    assert (row.status, row.input_files, row.output_files) == ("done", 12, 6)
+    await bench.require_tidy()
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+async def test_files_that_can_not_be_merged_do_not_keep_the_others(bench: Bench, at_once: int) -> None:
+    files = await bench.insert(files=6)
+    before = await bench.ids()
+    limits = msgspec.structs.replace(QUICK, groups_at_once=at_once)
+    executor = ScriptedExecutor(MergeFailed("a bad file"))
+    outcome = await (await bench.job(executor, files[:2], files[2:4], files[4:], limits=limits)).run()
+    assert (outcome.status, outcome.reason, outcome.groups) == ("done", "a bad file", 2)
+    assert await bench.ids() == before
+    assert [(row.status, row.input_files) for row in await bench.decisions()] == [("done", 4)]
+    await bench.require_tidy()
+
+
+async def test_what_ends_the_job_ends_all_its_groups(bench: Bench) -> None:
+    files = await bench.insert(files=4)
+    limits = msgspec.structs.replace(QUICK, groups_at_once=2)
+    job = await bench.job(HeldExecutor(), files[:2], files[2:], limits=limits)
+    running = asyncio.create_task(job.run())
+    await eventually(lambda: _intents(bench, 4), "two groups at work")
+    job.brake.end("cancelled", "test")
+    assert (await running).status == "cancelled"
+    assert await bench.store.list_files(bench.table.id) == files
+    await bench.require_tidy()
+
+
+async def _intents(bench: Bench, count: int) -> bool:
+    return len(await bench.store.list_stale_intents(0)) == count
 
 
 async def test_an_input_removed_before_the_swap_is_left_out(bench: Bench) -> None:

@@ -28,6 +28,9 @@ from components.compactor.spark.settings import SparkSettings
 from components.lake.objects import StorageUnavailable
 from deploy.servers.spark import SparkCluster, SparkConnectServer, SparkProcess
 from tests.integration.components.compactor.chores import attempts, chore, written
+from tests.lake import rows_of
+from tests.parquet_files import PLAIN, row
+from tests.unit.components.compactor.merge import groups
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
@@ -123,6 +126,18 @@ async def test_a_task_is_merged_in_a_worker(spark: Spark, make_task: MakeTask) -
     assert all(len(attempts(task)) == 1 for task in tasks)
     await spark.executor.health()
     assert spark.executor.progress() == []
+
+
+async def test_a_group_of_files(spark: Spark, tmp_path: Path) -> None:
+    inputs = [
+        groups.write(
+            tmp_path / f"{file}.parquet", rows_of(PLAIN, *(row(file * 3 + number) for number in range(3))), PLAIN
+        )
+        for file in range(4)
+    ]
+    result = await spark.executor.merge(groups.task(tmp_path, inputs, PLAIN))
+    assert result.proven
+    assert sorted(groups.read(result)["id"].to_pylist()) == list(range(12))
 
 
 @pytest.mark.parametrize(

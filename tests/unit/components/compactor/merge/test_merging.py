@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import io
 import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,13 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField
+from pyiceberg.types import BinaryType, LongType, NestedField, StringType
 
 from components.compactor.merge import MergeFailed, MergeInput, MergeTask, merge, merging
+from components.lake.files import engine_of
 from components.lake.files.order import arrange
 from components.lake.objects import ObjectMissing, Objects
 from components.lake.schema import TableSchema
 from registry.documents import Document
+from registry.models import ColumnStats
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, order_of, rows_of, table_schema
 from tests.unit.components.compactor.merge.groups import path_of, read, task, write
 
@@ -280,3 +285,40 @@ def test_bytes_that_are_not_those_that_were_written_are_noticed(
     for _ in range(30):
         with pytest.raises(MergeFailed, match=r"stored|do not hold|Parquet|damaged"):
             merge(task(tmp_path, inputs, schema, copy_above_bytes=0))
+
+
+def test_columns_with_few_values_stay_dictionaries_and_nobody_can_tell(tmp_path: Path) -> None:
+    """Through a rename, in files without the column, and as what rows are sorted by."""
+    old = table_schema(Schema(NestedField(1, "id", LongType()), NestedField(2, "state", StringType())))
+    named = Schema(
+        NestedField(1, "id", LongType()), NestedField(2, "status", StringType()), NestedField(3, "raw", BinaryType())
+    )
+    order = order_of((2, IdentityTransform(), "desc first"), (1, IdentityTransform(), "asc first"))
+    new = dataclasses.replace(table_schema(named, order=order), version=2)
+    states = [None, "new", "a state with a long name", "", "done"]
+    first: list[dict[str, Any]] = [{"id": number, "state": states[number % 5]} for number in range(2_000)]
+    later: list[dict[str, Any]] = [
+        {"id": -number, "status": f"late {number % 3}", "raw": b"raw" * 5} for number in range(2_000)
+    ]
+    inputs = [write(tmp_path / "old.parquet", rows_of(old, *first), old)]
+    inputs.append(write(tmp_path / "new.parquet", rows_of(new, *later), new))
+    made = task(tmp_path, inputs, new, old)
+    result = merge(made)
+    assert result.strategy == "sort"
+    expected: list[dict[str, Any]] = [{"id": row["id"], "status": row["state"], "raw": None} for row in first] + later
+    expected.sort(key=lambda row: row["id"])
+    expected.sort(key=lambda row: row["status"] or "", reverse=True)
+    expected.sort(key=lambda row: row["status"] is not None)
+    rows = read(result)
+    assert rows.schema.equals(new.arrow())
+    assert rows.to_pylist() == expected
+    engine = engine_of(new).write(rows, new, io.BytesIO())
+    ours, theirs = (
+        {key: (each.lower, each.upper, each.null_count, each.value_count) for key, each in stats.items()}
+        for stats in (
+            found.load_as(dict[int, ColumnStats])
+            for found in (result.files[0].column_stats, engine.column_stats)
+            if found is not None
+        )
+    )
+    assert ours == theirs

@@ -41,6 +41,25 @@ def work_and_not_listen(notes: str) -> None:
             continue
 
 
+def upload_for_a_while(notes: str) -> None:
+    """What was sent is waited for, as `Objects.write` does when it is cancelled."""
+
+    async def upload() -> None:
+        async def send() -> None:
+            await asyncio.to_thread(Path(notes).write_text, "begun")
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(Path(notes).write_text, "arrived")
+
+        sending = asyncio.ensure_future(send())
+        try:
+            await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            await asyncio.wait([sending])
+            raise
+
+    asyncio.run(upload())
+
+
 def double(number: int) -> int:
     return 2 * number
 
@@ -91,6 +110,16 @@ async def test_a_stop_interrupts_the_work_and_says_goodbye(leash: Leash, tmp_pat
     await eventually(notes.exists, "the work")
     assert await call.end(30)
     assert notes.read_text() == "ended in order"
+    assert await process.outcome() == Outcome("stopped")
+
+
+async def test_what_was_sent_to_the_storage_comes_to_its_end(leash: Leash, tmp_path: Path) -> None:
+    call = leash.issue(local=False)
+    notes = tmp_path / "notes"
+    process = Process(order(leash, call.token, upload_for_a_while, str(notes)))
+    await eventually(lambda: notes.exists() and notes.read_text() == "begun", "the upload")
+    assert await call.end(30)
+    assert notes.read_text() == "arrived"
     assert await process.outcome() == Outcome("stopped")
 
 
