@@ -300,3 +300,7 @@ class Decider:
     def _leave(self, key: Key) -> None:
         self.queue.drop(key)
         self._decisions.pop(key, None)
+
+
+def _settings(known: Known) -> tuple[Policy, bool, str | None]:
+    return known.policy, known.active, known.problem
