@@ -168,6 +168,10 @@ async def running(url: str, store: MetadataStore, subscribers: Mapping[str, Subs
         await asyncio.sleep(_LOOK_S)
         if task.done():
             task.result()
+        broken = [f"{lane.name}: {lane.reason}" for lane in daemon.lanes if lane.state == "broken"]
+        if broken:
+            task.cancel()
+            raise RuntimeError(broken[0])
     try:
         yield daemon
     finally:

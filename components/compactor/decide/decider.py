@@ -37,6 +37,10 @@ _AT_ONCE = 500
 """Partitions that are judged without a pause: some 10 ms."""
 
 
+_INTRODUCTION_MS = 1_000
+"""Between two looks at what was decided of a table that nobody has read yet."""
+
+
 class Candidate(msgspec.Struct, frozen=True):
     """A partition to be compacted, and the decision that says so."""
 
@@ -133,10 +137,14 @@ class Decider:
     def introduce(self, table: LakeTable, metadata: TableMetadata) -> Known:
         """A table as it was read now. What its settings change is judged again."""
         now = self._clock.now_ms()
-        before = self.tables.of(table.id)
+        before, new = self.tables.of(table.id), self.tables.name(table.id) is None
         known = self.tables.introduce(table, metadata, now)
         tuned = self.counters.tune(table.id, known.policy.min_age_ms, now)
-        if tuned or (before.policy, before.active, before.problem) != (known.policy, known.active, known.problem):
+        if (
+            new
+            or tuned
+            or (before.policy, before.active, before.problem) != (known.policy, known.active, known.problem)
+        ):
             self._unjudged.extend((table.id, path) for path in self.counters.paths(table.id))
             self._catch_up()
         return known
@@ -263,7 +271,10 @@ class Decider:
         if verdict.status == "declined" and verdict.until_ms is None:
             self._leave(key)
         else:
-            self.queue.put(key, verdict.score, self._since.pop(key, now), verdict.until_ms)
+            until_ms = verdict.until_ms
+            if self.tables.name(key[0]) is None:  # begun by settings that may not be its own, it would be for nothing
+                until_ms = max(until_ms or 0, now + _INTRODUCTION_MS)
+            self.queue.put(key, verdict.score, self._since.pop(key, now), until_ms)
             self._decisions[key] = decision
         return decision
 
@@ -289,3 +300,7 @@ class Decider:
     def _leave(self, key: Key) -> None:
         self.queue.drop(key)
         self._decisions.pop(key, None)
+
+
+def _settings(known: Known) -> tuple[Policy, bool, str | None]:
+    return known.policy, known.active, known.problem

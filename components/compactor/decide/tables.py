@@ -1,8 +1,8 @@
 """What a decision has to know of a table, at hand: its name and its policy.
 
 Not by events: the compactor follows files and statistics. What was read is believed for a while and read again in the
-background when the table moves; until a new table is known, the defaults count. The plan, which reads anyway, always
-goes by what the registry says then.
+background when the table moves; until a new table is known, decisions go by the defaults, and what is decided waits for
+it. The plan, which reads anyway, always goes by what the registry says then.
 """
 
 from __future__ import annotations

@@ -199,6 +199,32 @@ async def test_settings_of_a_table() -> None:
     assert set(decider.tables.to_read(lake.clock.now_ms())) == {4, 1}, "those whose settings are in the way"
 
 
+async def test_what_is_decided_waits_for_its_table_to_be_read() -> None:
+    lake = Lake()
+    decider = await following(lake)
+    lake.create(2, min_inputs=7)
+    lake.create(3)
+    (early, other) = (decider.apply(lake.insert(*[MIB] * 5, table_id=number))[0] for number in (2, 3))
+    assert (early.verdict.rule, other.verdict.rule) == (MANY, MANY)
+    assert decider.take() is None, "nobody knows their settings"
+    for table_id in (2, 3):
+        decider.introduce(*lake.tables[table_id])
+    assert taken(decider).key == (3, "")
+    decider.apply(lake.insert(*[MIB] * 2, table_id=2))
+    decider.finish(Candidate((3, ""), other, 0), "cancelled")
+    assert taken(decider).key == (2, "")
+
+
+async def test_a_table_that_nobody_can_read_is_never_begun() -> None:
+    lake = Lake()
+    decider = await following(lake)
+    decider.apply(lake.insert(*[MIB] * 5, table_id=9))
+    for _ in range(2):
+        assert decider.take() is None
+        assert decider.wakes_at() == lake.clock.now_ms() + 1_000
+        lake.clock.advance(1_000)
+
+
 async def test_other_settings_of_a_large_table_are_taken_in_step_by_step() -> None:
     lake = Lake(min_inputs=2)
     lake.change(new=[lake.new(MIB, f"d={number % 700}") for number in range(2_100)])
