@@ -70,7 +70,7 @@ def test_what_is_no_footer(data: bytes, why: str) -> None:
 
 def test_every_cut_and_every_changed_byte_is_read_or_refused() -> None:
     begin = len(DATA) - TAIL - length_of(DATA, "x")
-    for place in range(begin, len(DATA) - TAIL, 11):
+    for place in range(begin, len(DATA) - TAIL, 41):
         for changed in (0, 0x1F, 0xFF):
             damaged = DATA[:place] + bytes([changed]) + DATA[place + 1 :]
             try:
