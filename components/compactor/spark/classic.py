@@ -82,7 +82,7 @@ class ClassicSession:
             conceal = Concealment(self._settings.secrets())
             self._jvm = Jvm(Path(_find_spark_home()), self._properties(), conceal)  # type: ignore[no-untyped-call]
             Thread(target=self._watch, args=[self._jvm], name="spark-watch", daemon=True).start()
-            self._context = self._connected(*self._jvm.address(self._settings.start_s))
+            self._keep(self._connected(*self._jvm.address(self._settings.start_s)))
         except Exception as error:
             problem = error if isinstance(error, SparkError) else self._problem(error)
             self.close(1.0)
@@ -134,6 +134,14 @@ class ClassicSession:
         if is_the_one:
             _forget()
             _ONE.release()
+
+    def _keep(self, context: SparkContext) -> None:
+        with self._closing:
+            if self._jvm is not None:
+                self._context = context
+                return
+        _stop(context)
+        raise SessionLost("the Spark session was closed while it started")
 
     def _be_the_one(self) -> None:
         from pyspark import SparkContext

@@ -1,8 +1,9 @@
 """The executor on Spark: a thread for each job, and a leash for each worker.
 
-Whether a cancelled task still writes is not known to Spark. It interrupts the task's thread in the executor, calls the
-task killed, and leaves the Python worker to find out when it next writes to a closed socket. So the leash decides (see
-`worker`): a task that ends says so itself, and one that can't is dead when its connection is.
+Spark does not say when a cancelled task has ended. It calls the job over at once, interrupts the task's thread in its
+executor, and kills the Python worker seconds later (spark.python.task.killTimeout, and only if the thread has not
+ended before): tried, files were written for three more seconds. So the leash decides (see `worker`): a task that ends
+says so itself, and one that can't is dead when its connection is.
 """
 
 from __future__ import annotations

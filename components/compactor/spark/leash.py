@@ -115,7 +115,7 @@ class Leash:
         self._visits.add(visit)
         try:
             await self._visit(reader, writer)
-        except (TimeoutError, OSError, asyncio.CancelledError):
+        except (OSError, ValueError, asyncio.CancelledError):  # a line without an end is no worker's
             log.debug("a worker's connection ended")
         finally:
             self._visits.discard(visit)

@@ -3,7 +3,7 @@
 It works only while it holds the leash: a connection to the driver, which lets one attempt of a task go at a time. Told
 to stop, or left alone by the driver, it interrupts the merge, lets it end what it has sent to the storage, and says
 goodbye; if that takes too long, the process ends. So the driver knows from the connection alone that nothing works any
-more, whatever Spark, its executors and the network do: Spark itself forgets a cancelled task while its worker runs on.
+more, whatever Spark, its executors and the network do: Spark calls a cancelled task killed while its worker writes on.
 """
 
 from __future__ import annotations

@@ -129,12 +129,8 @@ async def test_a_task_is_merged_in_a_worker(spark: Spark, make_task: MakeTask) -
 
 
 async def test_a_group_of_files(spark: Spark, tmp_path: Path) -> None:
-    inputs = [
-        groups.write(
-            tmp_path / f"{file}.parquet", rows_of(PLAIN, *(row(file * 3 + number) for number in range(3))), PLAIN
-        )
-        for file in range(4)
-    ]
+    rows = [rows_of(PLAIN, *(row(file * 3 + number) for number in range(3))) for file in range(4)]
+    inputs = [groups.write(tmp_path / f"{file}.parquet", some, PLAIN) for file, some in enumerate(rows)]
     result = await spark.executor.merge(groups.task(tmp_path, inputs, PLAIN))
     assert result.proven
     assert sorted(groups.read(result)["id"].to_pylist()) == list(range(12))
