@@ -43,6 +43,7 @@ from registry.models import Row, TableFile, TableStats
 log = structlog.get_logger(__name__)
 
 _AGAIN_S = 1.0
+_SHORTEST_S = 0.01  # between two looks at what may begin, if nothing happens
 _NOTES_EVERY_S = 0.1  # what was decided meanwhile is written in one call
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
 
@@ -171,8 +172,8 @@ class Compactor:
                 self._begin(f"job {next(self._numbers)}", self._compact(candidate))
             wakes_at = self._decider.wakes_at()
             away_s = self._settings.check_every_s
-            if wakes_at is not None:
-                away_s = min(away_s, max(0.0, (wakes_at - self._clock.now_ms()) / 1000))
+            if wakes_at is not None and self._trouble is None:
+                away_s = min(away_s, max(_SHORTEST_S, (wakes_at - self._clock.now_ms()) / 1000))
             await self._either(self._wake.wait(), self._clock.sleep(away_s))
 
     async def _compact(self, candidate: Candidate) -> None:

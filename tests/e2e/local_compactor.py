@@ -1,19 +1,87 @@
-"""The compactor with its merges in the daemon's own process: a Spark session would hardly have started before the next
-death. `use: tests.e2e.local_compactor:create`.
+"""The compactor without Spark, whose session would hardly have started before the daemon's next death: it merges in a
+process of its own, so that the daemon's loop is as free as with Spark. `use: tests.e2e.local_compactor:create`.
+
+The process outlives a daemon that is killed until it has written what it was at, as a worker of Spark might.
 """
 
 from __future__ import annotations
 
+import asyncio
+import pickle
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 from astha.subscribers import Surroundings
-from components.compactor.merge import merge
+from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
-from components.compactor.work.local import LocalExecutor
+from components.compactor.work.brake import settle
+
+_LENGTH = 8
+
+
+class ProcessExecutor:
+    """One merge at a time."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._free = asyncio.Lock()
+
+    async def merge(self, task: MergeTask) -> MergeResult:
+        """Cancelled, it ends when the process has done what it was at."""
+        async with self._free:
+            asked = asyncio.ensure_future(self._ask(task))
+            try:
+                answer = await asyncio.shield(asked)
+            except asyncio.CancelledError:
+                await settle(asked)
+                asked.exception()  # seen
+                raise
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def health(self) -> None:
+        """Always well."""
+
+    async def close(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+            await self._process.wait()
+
+    async def _ask(self, task: MergeTask) -> MergeResult | Exception:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.e2e.local_compactor", stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        order = pickle.dumps(task)
+        process.stdin.write(len(order).to_bytes(_LENGTH, "big") + order)
+        await process.stdin.drain()
+        length = int.from_bytes(await process.stdout.readexactly(_LENGTH), "big")
+        answer: MergeResult | Exception = pickle.loads(await process.stdout.readexactly(length))  # noqa: S301
+        return answer
 
 
 def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Compactor:
-    chosen = CompactorSettings.model_validate(dict(settings))
-    return Compactor(chosen, surroundings, lambda: LocalExecutor(merge))
+    return Compactor(CompactorSettings.model_validate(dict(settings)), surroundings, ProcessExecutor)
+
+
+def serve(orders: BinaryIO, answers: BinaryIO) -> None:
+    while length := orders.read(_LENGTH):
+        task = pickle.loads(orders.read(int.from_bytes(length, "big")))  # noqa: S301
+        try:
+            answer: MergeResult | Exception = merge(task)
+        except Exception as error:
+            answer = error
+        data = pickle.dumps(answer)
+        answers.write(len(data).to_bytes(_LENGTH, "big") + data)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(sys.stdin.buffer, sys.stdout.buffer)

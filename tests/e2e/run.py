@@ -56,7 +56,7 @@ components:
     use: tests.e2e.local_compactor:create
     tables: [table_files, table_stats]
     lane: {backoff_max_s: 1, breaker_reset_s: 1}
-    settings: {heartbeat_s: 0.2, stale_after_s: 2, check_every_s: 0.5, defaults: {compaction.min-inputs: 4}}
+    settings: {heartbeat_s: 0.5, stale_after_s: 3, check_every_s: 0.5, defaults: {compaction.min-inputs: 4}}
 """
 
 BEHIND = {Kind.NOT_COMMITTED, Kind.NOT_REGISTERED, Kind.NO_ICEBERG_TABLE, Kind.SCHEMA}
