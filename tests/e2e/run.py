@@ -225,7 +225,7 @@ def is_at_work(daemon: Daemon) -> None:
         lines = list(daemon.lines)
         return any(line.get("component") == "iceberg_updater" and "is live" in line["event"] for line in lines)
 
-    eventually_now(lambda: live() or daemon.process.poll() is not None, "an updater at work", 60.0)
+    eventually_now(lambda: live() or daemon.process.poll() is not None, "an updater at work", SETTLE_S)
 
 
 def environment_of(lake: LakeSettings) -> dict[str, str]:
