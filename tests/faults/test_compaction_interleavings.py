@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
@@ -107,7 +108,8 @@ class Table:
             commit.set_tag("kept", self.current())
 
         self.iceberg.forget()
-        self.iceberg.commit(self.bench.table, tag)
+        # In a thread: on SQLite it may have to wait for a heartbeat that the loop has to finish.
+        await asyncio.to_thread(self.iceberg.commit, self.bench.table, tag)
         self.tagged = self.expected
 
     async def roll_back(self) -> None:
