@@ -49,7 +49,7 @@ class Jvm:
         self._directory = tempfile.TemporaryDirectory(prefix="astha-spark-", ignore_cleanup_errors=True)
         here = Path(self._directory.name)
         self._told = here / "gateway"
-        settings = here / "spark.properties"
+        self._settings = settings = here / "spark.properties"
         settings.touch(0o600)
         # In a file: what stands on a command line is seen by every user of the machine.
         settings.write_text(_written(properties), encoding="utf-8")
@@ -92,6 +92,7 @@ class Jvm:
         content = self._told.read_bytes()
         port, length = struct.unpack_from(">ii", content)
         self._told.unlink()
+        self._settings.unlink()  # read by now; nobody would remove it if this process were killed
         return port, content[8 : 8 + length].decode()
 
     def death(self) -> SessionLost:
