@@ -72,7 +72,7 @@ class LakeRun:
         self.book = Book()
         self.kills = self.doubts = 0
         (directory / "subscriptions.yaml").write_text(SUBSCRIPTIONS)
-        quick = {"ASTHA_LEASE__TTL_S": "1", "ASTHA_DAEMON__LEDGER_INTERVAL_S": "2"}
+        quick = {"ASTHA_LEASE__TTL_S": "3", "ASTHA_DAEMON__LEDGER_INTERVAL_S": "2"}
         """A dead daemon is soon forgotten, and what it did last comes again to the next one."""
         self.astha = Astha(directory, url, {**environment_of(lake), **quick})
 
@@ -225,7 +225,7 @@ def is_at_work(daemon: Daemon) -> None:
         lines = list(daemon.lines)
         return any(line.get("component") == "iceberg_updater" and "is live" in line["event"] for line in lines)
 
-    eventually_now(lambda: live() or daemon.process.poll() is not None, "an updater at work", 60.0)
+    eventually_now(lambda: live() or daemon.process.poll() is not None, "an updater at work", SETTLE_S)
 
 
 def environment_of(lake: LakeSettings) -> dict[str, str]:
