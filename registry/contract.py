@@ -17,9 +17,21 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
 from registry.documents import JsonValue
-from registry.drafts import Fence, FileDraft, OffsetDraft, Registration, SegmentDraft, SnapshotDraft, TableDraft
+from registry.drafts import (
+    CompactionDraft,
+    CompactionOutcome,
+    Fence,
+    FileDraft,
+    OffsetDraft,
+    Registration,
+    SegmentDraft,
+    SnapshotDraft,
+    TableDraft,
+)
 from registry.models import (
     Agent,
+    Compaction,
+    CompactionStatus,
     ConsumerGroup,
     ConsumerOffset,
     DaemonLease,
@@ -30,6 +42,7 @@ from registry.models import (
     Partition,
     PartitionLease,
     Row,
+    Savings,
     Segment,
     SnapshotStatus,
     SnapshotTrigger,
@@ -287,6 +300,7 @@ class Files(Protocol):
 
         A new file whose path awaits deletion is taken off that list. A rollback's new files must all be on it: Conflict
         names those that are not, which somebody may be deleting. ``intents_of`` as in `add_files`.
+        The compaction of this ``operation_id``, if there is one, is ``done`` in the same transaction.
         """
         ...  # fmt: skip
 
@@ -380,6 +394,72 @@ class Snapshots(Protocol):
         ...
 
 
+class Compactions(Protocol):
+    """The compactor's journal: what was decided about each partition, who is at work, and what came of it.
+
+    A partition has at most one row that is ``waiting`` or ``declined``, and at most one that is ``running``.
+    """
+
+    async def record_compactions(self, drafts: Sequence[CompactionDraft]) -> None:
+        """What is decided about these partitions now, instead of what was decided before and not begun.
+
+        The same decision again (status, rule and reason) changes nothing. Of several for one partition, the last wins.
+        """
+        ...
+
+    async def begin_compaction(
+        self, draft: CompactionDraft, *, operation_id: str, owner: str, stale_after_ms: int
+    ) -> Compaction:
+        """A row of status ``running``: the partition's waiting or declined one, or a new one.
+
+        Conflict names who is at work on the partition already, unless that one has given no sign of life for so long:
+        then it is ``aborted``, and gives way. Repeated with the same ``operation_id``, it answers the same row.
+        """
+        ...
+
+    async def renew_compactions(self, ids: Sequence[int], *, owner: str) -> list[Compaction]:
+        """A sign of life for those that are still running and ``owner``'s; answers them, ``cancel_requested`` and all.
+
+        The others have ended, or have been taken for dead.
+        """
+        ...
+
+    async def finish_compaction(self, row_id: int, outcome: CompactionOutcome, *, owner: str) -> Compaction:
+        """The end of one that ``owner`` has begun, also if it was taken for dead meanwhile: what happened, happened.
+
+        Conflict if it ended otherwise. A repetition may add what it knows.
+        """
+        ...
+
+    async def request_cancel(self, table_id: int, *, partition_path: str | None = None) -> list[Compaction]:
+        """Those of the table that wait are ``cancelled``, those that run learn of it at their next renewal."""
+        ...
+
+    async def get_compaction(self, row_id: int) -> Compaction | None: ...
+
+    async def list_compactions(
+        self,
+        *,
+        table_id: int | None = None,
+        statuses: Sequence[CompactionStatus] = (),
+        started_since: int | None = None,
+        before: tuple[int, int] | None = None,
+        limit: int = PAGE,
+    ) -> list[Compaction]:
+        """Newest decision first; of any status unless some are named. Next page: ``decided_at, id`` of the last."""
+        ...
+
+    async def get_savings(self, *, table_id: int | None = None) -> list[Savings]:
+        """Over the rows that are ``done`` and kept, by table id."""
+        ...
+
+    async def prune_compactions(
+        self, older_than_ms: int, *, statuses: Sequence[CompactionStatus] = ("waiting", "declined"), limit: int = PAGE
+    ) -> int:
+        """Deletes rows of these statuses that nobody has touched for so long; answers how many. Never a running one."""
+        ...
+
+
 class DaemonBooks(Protocol):
     """What the daemon keeps of itself. Not published: the daemon does not tail its own notes."""
 
@@ -436,7 +516,9 @@ class Load(Protocol):
     async def count(self, kind: type[Row]) -> int: ...
 
 
-class MetadataStore(Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, DaemonBooks, Protocol):
+class MetadataStore(
+    Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Compactions, DaemonBooks, Protocol
+):
     async def position(self) -> Position:
         """Not below any commit that was acknowledged before this call: what a reader passes as ``at_least``."""
         ...

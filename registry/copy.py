@@ -13,11 +13,11 @@ from typing import TypeAlias
 
 from registry.contract import ConsistentRead, Load, MetadataStore
 from registry.errors import Conflict
-from registry.models import PUBLISHED, FileAwaitingDeletion, Row, UploadIntent
+from registry.models import PUBLISHED, Compaction, FileAwaitingDeletion, Row, UploadIntent
 
 __all__ = ["COPIED", "Progress", "copy_registry"]
 
-COPIED: tuple[type[Row], ...] = (*PUBLISHED, UploadIntent, FileAwaitingDeletion)
+COPIED: tuple[type[Row], ...] = (*PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction)
 """What a copy carries, parents before children."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]

@@ -6,16 +6,18 @@ Drafts are plain data. `checked` refuses those that can't be stored, whole and b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
 
 from registry import checks
 from registry.documents import EMPTY_LIST, EMPTY_OBJECT, Document
 from registry.errors import Invalid
-from registry.models import FileOperation, SnapshotStatus, SnapshotTrigger
+from registry.models import CompactionStatus, CompactionTrigger, FileOperation, SnapshotStatus, SnapshotTrigger
 
 __all__ = [
+    "CompactionDraft",
+    "CompactionOutcome",
     "Fence",
     "FileDraft",
     "OffsetDraft",
@@ -167,7 +169,67 @@ class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
     }
 
 
-Draft: TypeAlias = SegmentDraft | Fence | OffsetDraft | TableDraft | FileDraft | SnapshotDraft
+class CompactionDraft(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision: to compact a partition, or why not."""
+
+    table_id: int
+    table_name: str
+    partition_path: str = ""
+    status: Literal["waiting", "declined"] = "waiting"
+    trigger: CompactionTrigger = "event"
+    rule: str
+    strategy: str | None = None
+    explanation: Document = EMPTY_OBJECT
+    position: int | None = None
+    input_files: int = 0
+    input_bytes: int = 0
+    reason: str | None = None
+    decided_at: int | None = None  # None: now
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "table_id": checks.whole,
+        "table_name": checks.filled,
+        "partition_path": checks.path,
+        "status": lambda field, value: checks.one_of(field, value, ("waiting", "declined")),
+        "trigger": lambda field, value: checks.one_of(field, value, get_args(CompactionTrigger)),
+        "rule": checks.filled,
+        "strategy": lambda field, value: checks.optional(field, value, checks.filled),
+        "explanation": checks.filled,
+        "position": lambda field, value: checks.optional(field, value, checks.whole),
+        "input_files": checks.whole,
+        "input_bytes": checks.whole,
+        "reason": lambda field, value: checks.optional(field, value, checks.text),
+        "decided_at": lambda field, value: checks.optional(field, value, checks.whole),
+    }
+
+
+class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a compaction that ran has ended. None leaves what the row says."""
+
+    status: Literal["done", "aborted", "failed", "cancelled"]
+    reason: str | None = None
+    strategy: str | None = None
+    explanation: Document | None = None
+    output_files: int | None = None
+    output_bytes: int | None = None
+    row_count: int | None = None
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "status": lambda field, value: checks.one_of(field, value, ENDED),
+        "reason": lambda field, value: checks.optional(field, value, checks.text),
+        "strategy": lambda field, value: checks.optional(field, value, checks.filled),
+        "explanation": lambda field, value: checks.optional(field, value, checks.filled),
+        "output_files": lambda field, value: checks.optional(field, value, checks.whole),
+        "output_bytes": lambda field, value: checks.optional(field, value, checks.whole),
+        "row_count": lambda field, value: checks.optional(field, value, checks.whole),
+    }
+
+
+ENDED: tuple[CompactionStatus, ...] = ("done", "aborted", "failed", "cancelled")
+
+Draft: TypeAlias = (
+    SegmentDraft | Fence | OffsetDraft | TableDraft | FileDraft | SnapshotDraft | CompactionDraft | CompactionOutcome
+)
 
 
 def checked(drafts: Sequence[Draft]) -> None:

@@ -11,9 +11,21 @@ from contextlib import AbstractAsyncContextManager
 
 from registry.contract import PAGE, ConsistentRead, Load, MetadataStore
 from registry.documents import JsonValue
-from registry.drafts import Fence, FileDraft, OffsetDraft, Registration, SegmentDraft, SnapshotDraft, TableDraft
+from registry.drafts import (
+    CompactionDraft,
+    CompactionOutcome,
+    Fence,
+    FileDraft,
+    OffsetDraft,
+    Registration,
+    SegmentDraft,
+    SnapshotDraft,
+    TableDraft,
+)
 from registry.models import (
     Agent,
+    Compaction,
+    CompactionStatus,
     ConsumerGroup,
     ConsumerOffset,
     DaemonLease,
@@ -23,6 +35,7 @@ from registry.models import (
     LedgerEntry,
     Partition,
     PartitionLease,
+    Savings,
     Segment,
     SnapshotStatus,
     SnapshotTrigger,
@@ -302,6 +315,49 @@ class ForwardingStore(MetadataStore):
         self, table_id: int, *, status: SnapshotStatus | None = None, after: int = 0, limit: int = PAGE
     ) -> list[TableSnapshot]:
         return await self.inner.list_snapshots(table_id, status=status, after=after, limit=limit)
+
+    async def record_compactions(self, drafts: Sequence[CompactionDraft]) -> None:
+        await self.inner.record_compactions(drafts)
+
+    async def begin_compaction(
+        self, draft: CompactionDraft, *, operation_id: str, owner: str, stale_after_ms: int
+    ) -> Compaction:
+        return await self.inner.begin_compaction(
+            draft, operation_id=operation_id, owner=owner, stale_after_ms=stale_after_ms
+        )
+
+    async def renew_compactions(self, ids: Sequence[int], *, owner: str) -> list[Compaction]:
+        return await self.inner.renew_compactions(ids, owner=owner)
+
+    async def finish_compaction(self, row_id: int, outcome: CompactionOutcome, *, owner: str) -> Compaction:
+        return await self.inner.finish_compaction(row_id, outcome, owner=owner)
+
+    async def request_cancel(self, table_id: int, *, partition_path: str | None = None) -> list[Compaction]:
+        return await self.inner.request_cancel(table_id, partition_path=partition_path)
+
+    async def get_compaction(self, row_id: int) -> Compaction | None:
+        return await self.inner.get_compaction(row_id)
+
+    async def list_compactions(
+        self,
+        *,
+        table_id: int | None = None,
+        statuses: Sequence[CompactionStatus] = (),
+        started_since: int | None = None,
+        before: tuple[int, int] | None = None,
+        limit: int = PAGE,
+    ) -> list[Compaction]:
+        return await self.inner.list_compactions(
+            table_id=table_id, statuses=statuses, started_since=started_since, before=before, limit=limit
+        )
+
+    async def get_savings(self, *, table_id: int | None = None) -> list[Savings]:
+        return await self.inner.get_savings(table_id=table_id)
+
+    async def prune_compactions(
+        self, older_than_ms: int, *, statuses: Sequence[CompactionStatus] = ("waiting", "declined"), limit: int = PAGE
+    ) -> int:
+        return await self.inner.prune_compactions(older_than_ms, statuses=statuses, limit=limit)
 
     async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
         return await self.inner.take_daemon_lease(name, holder, ttl_ms)

@@ -21,6 +21,8 @@ __all__ = [
     "TableSnapshot", "TableStats", "TableStatus",
     # the daemon's own
     "DaemonLease", "FileAwaitingDeletion", "LedgerEntry", "SourceIdentity", "UploadIntent",
+    # the compactor's
+    "Compaction", "CompactionStatus", "CompactionTrigger", "Savings",
     # all
     "OWN", "PUBLISHED", "Row",
 ]  # fmt: skip
@@ -29,6 +31,8 @@ TableStatus: TypeAlias = Literal["active", "dropping"]
 FileOperation: TypeAlias = Literal["insert", "compaction", "rollback", "import"]
 SnapshotTrigger: TypeAlias = Literal["manual", "time", "size", "query"]
 SnapshotStatus: TypeAlias = Literal["requested", "created", "failed", "expired"]
+CompactionTrigger: TypeAlias = Literal["event", "refresh", "manual"]
+CompactionStatus: TypeAlias = Literal["waiting", "declined", "running", "done", "aborted", "failed", "cancelled"]
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
@@ -299,11 +303,60 @@ class FileAwaitingDeletion(Row, frozen=True, gc=False):
     removed_at: int
 
 
+class Compaction(Row, frozen=True, gc=False):
+    """A decision about a partition, and what came of it. It outlives its table, so it carries the table's name.
+
+    ``waiting`` and ``declined`` are what stands now, one row a partition at most; the others are history.
+    """
+
+    table = "compactions"
+    key = ("id",)
+
+    id: int
+    table_id: int
+    table_name: str
+    partition_path: str
+    status: CompactionStatus
+    trigger: CompactionTrigger
+    rule: str
+    strategy: str | None
+    explanation: Document
+    position: int | None  # of the event that brought the decision
+    input_files: int
+    input_bytes: int
+    output_files: int
+    output_bytes: int
+    row_count: int
+    operation_id: str | None  # the swap's
+    owner: str | None  # who runs or ran it
+    cancel_requested: bool
+    reason: str | None
+    decided_at: int
+    started_at: int | None
+    ended_at: int | None
+    updated_at: int  # while it runs: the last sign of life
+
+
+class Savings(msgspec.Struct, frozen=True):
+    """What compactions of one table have done, all together."""
+
+    table_id: int
+    table_name: str
+    compactions: int
+    input_files: int
+    input_bytes: int
+    output_files: int
+    output_bytes: int
+    row_count: int
+
+
 PUBLISHED: tuple[type[Row], ...] = (
     Topic, Partition, Segment, ConsumerGroup, ConsumerOffset, Agent, PartitionLease,
     LakeTable, TableMetadata, TableFile, TableStats, TableSnapshot,
 )  # fmt: skip
 """Tables whose changes the daemon distributes, parents before children."""
 
-OWN: tuple[type[Row], ...] = (LedgerEntry, DaemonLease, SourceIdentity, UploadIntent, FileAwaitingDeletion)
+OWN: tuple[type[Row], ...] = (
+    LedgerEntry, DaemonLease, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
+)  # fmt: skip
 """Tables of the daemon and its components: never published, the daemon does not tail itself."""

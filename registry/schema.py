@@ -410,6 +410,57 @@ files_awaiting_deletion = _table(
 )
 
 
+compactions = _table(
+    "compactions",
+    _id(),
+    _big("table_id"),  # no foreign key: a decision outlives the table
+    _text("table_name"),
+    _text("partition_path"),
+    _text("status"),
+    _text("trigger"),
+    _text("rule"),
+    _text("strategy", null=True),
+    _document("explanation"),
+    _big("position", null=True),
+    _big("input_files"),
+    _big("input_bytes"),
+    _big("output_files"),
+    _big("output_bytes"),
+    _big("row_count"),
+    _text("operation_id", null=True),
+    _text("owner", null=True),
+    Column("cancel_requested", Flag, nullable=False),
+    _text("reason", null=True),
+    _big("decided_at"),
+    _big("started_at", null=True),
+    _big("ended_at", null=True),
+    _big("updated_at"),
+    UniqueConstraint("operation_id"),
+    Index(None, "decided_at", "id"),
+    Index(None, "table_id", "decided_at", "id"),
+    Index(None, "started_at"),
+    *(_at_least(name) for name in ("input_files", "input_bytes", "output_files", "output_bytes", "row_count")),
+    _one_of("status", "waiting", "declined", "running", "done", "aborted", "failed", "cancelled"),
+    _one_of("trigger", "event", "refresh", "manual"),
+    CheckConstraint(
+        "status IN ('waiting', 'declined', 'cancelled') "
+        "OR (operation_id IS NOT NULL AND owner IS NOT NULL AND started_at IS NOT NULL)",
+        name="started",
+    ),
+)
+RUNNING = text("status = 'running'")
+STANDING = text("status IN ('waiting', 'declined')")
+"""What is decided about a partition and not begun."""
+Index(
+    "uq_compactions_running", compactions.c.table_id, compactions.c.partition_path,
+    unique=True, postgresql_where=RUNNING, sqlite_where=RUNNING,
+)  # fmt: skip
+Index(
+    "uq_compactions_standing", compactions.c.table_id, compactions.c.partition_path,
+    unique=True, postgresql_where=STANDING, sqlite_where=STANDING,
+)  # fmt: skip
+
+
 def table_of(kind: type[Row]) -> Table:
     return metadata.tables[kind.table]
 

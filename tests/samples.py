@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from registry.documents import Document
-from registry.drafts import FileDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.drafts import CompactionDraft, FileDraft, SegmentDraft, SnapshotDraft, TableDraft
 from registry.models import (
     OWN,
     PUBLISHED,
     Agent,
+    Compaction,
     ConsumerGroup,
     ConsumerOffset,
     DaemonLease,
@@ -60,6 +63,13 @@ def snapshot(number: int, *, tag: str | None = None) -> SnapshotDraft:
     )  # fmt: skip
 
 
+def decision(partition: str = "", *, table_id: int = 1, rule: str = "many small files", **rest: Any) -> CompactionDraft:
+    return CompactionDraft(
+        table_id=table_id, table_name="db.t", partition_path=partition, rule=rule,
+        **{"input_files": 5, "input_bytes": 500, "explanation": Document('{"small":5}'), **rest},
+    )  # fmt: skip
+
+
 _NOW = 1_700_000_000_000
 EMPTY = Document("{}")
 
@@ -84,6 +94,8 @@ ONE_OF_EACH: tuple[Row, ...] = (
     SourceIdentity("registry", "system-1/1", _NOW),
     UploadIntent("s3://lake/t/g.parquet", "insert", "writer-1", _NOW),
     FileAwaitingDeletion(16, 11, "s3://lake/t/h.parquet", 5, "compaction swap-1", EMPTY, _NOW),
+    Compaction(17, 11, "db.t", "d=1", "done", "event", "many small files", "binpack", EMPTY, 41, 5, 1_200, 1, 1_000, 10,
+               "swap-1", "host-1", False, None, _NOW, _NOW, _NOW, _NOW),
 )  # fmt: skip
 """A whole small registry, parents before children: each table has a row."""
 

@@ -23,6 +23,7 @@ import structlog
 from astha.subscribers.surroundings import Surroundings
 from components.lake.objects import Objects
 from components.lake.registrar import Registrar
+from components.lake.removal import remove
 from components.storage_manager.buffers import Buffers, Part, divide
 from components.storage_manager.errors import RowsRefused
 from components.storage_manager.fitting import fit
@@ -32,7 +33,7 @@ from components.storage_manager.rows import Row, tabulate
 from components.storage_manager.settings import StorageSettings
 from components.storage_manager.stream import InsertStream
 from components.storage_manager.targets import Target, Targets
-from components.storage_manager.upload import Upload, remove
+from components.storage_manager.upload import Upload
 from registry.drafts import FileDraft, Registration
 from registry.errors import NotFound, RegistryError
 

@@ -30,11 +30,11 @@ from astha.settings import load_settings
 from astha.subscribers.surroundings import LakeSettings, Surroundings
 from components.lake.objects import Objects
 from components.lake.registrar import Registrar
+from components.lake.removal import remove
 from components.storage_manager.errors import InsertError
 from components.storage_manager.manager import StorageManager
 from components.storage_manager.settings import StorageSettings
 from components.storage_manager.targets import Target
-from components.storage_manager.upload import remove
 from components.storage_manager.uuids import uuid_columns, with_uuids
 from registry.drafts import FileDraft, Registration
 from registry.engines import StoreSettings

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
-
-import structlog
+from collections.abc import Sequence
 
 from components.lake.files import WrittenFile
-from components.lake.objects import Objects, StorageError, StorageUnavailable
+from components.lake.objects import Objects, StorageUnavailable
 from components.lake.sinks import Sink
 from components.storage_manager.buffers import Part
 from components.storage_manager.names import Names
 from components.storage_manager.targets import Target
-from registry.contract import Files
 from registry.drafts import FileDraft
-from registry.errors import RegistryError
-
-log = structlog.get_logger(__name__)
 
 
 class Upload:
@@ -91,16 +85,3 @@ class Upload:
         self._slots.release()
         if not task.cancelled() and self._failure is None:
             self._failure = task.exception()
-
-
-async def remove(store: Files, objects: Objects, uris: Sequence[str], doubtful: Collection[str] = ()) -> None:
-    """Objects that can't be registered any more, then their intents. What can't be removed now keeps its intent, by
-    which the cleaner finds it; so do doubtful ones, which may still come to exist.
-    """
-    if not uris:
-        return
-    try:
-        await objects.delete_many(uris)
-        await store.complete_intents([uri for uri in uris if uri not in doubtful])
-    except (StorageError, RegistryError) as error:
-        log.warning("files of a failed insert are left to the cleaner", files=len(uris), error=str(error))

@@ -22,6 +22,7 @@ from registry.documents import encode
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
 from registry.position import Position, SequencePlace
 from registry.stores.sql.agents import SqlAgents
+from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.daemon import SqlDaemonBooks
 from registry.stores.sql.files import SqlFiles
 from registry.stores.sql.groups import SqlConsumerGroups
@@ -34,7 +35,15 @@ _LAST_CHANGE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = '
 
 
 class SqliteStore(
-    SqlSegments, SqlConsumerGroups, SqlAgents, SqlFiles, SqlSnapshots, SqlIntents, SqlDaemonBooks, SqlWhole
+    SqlSegments,
+    SqlConsumerGroups,
+    SqlAgents,
+    SqlFiles,
+    SqlSnapshots,
+    SqlIntents,
+    SqlCompactions,
+    SqlDaemonBooks,
+    SqlWhole,
 ):
     def __init__(self, engine: AsyncEngine, clock: Clock) -> None:
         super().__init__(engine, clock)

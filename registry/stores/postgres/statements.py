@@ -175,6 +175,14 @@ WITH held AS MATERIALIZED (
     WHERE a.table_id = :table_id AND a.file_path = g.file_path AND EXISTS (SELECT FROM agreed)
 ), completed AS (
     DELETE FROM upload_intents i USING given g WHERE i.path = g.file_path AND EXISTS (SELECT FROM agreed)
+), compacted AS (
+    UPDATE compactions c
+    SET status = 'done', reason = NULL, ended_at = :now, updated_at = :now,
+        output_files = g.files, output_bytes = g.bytes, row_count = g.rows
+    FROM agreed, (SELECT count(*) AS files, CAST(coalesce(sum(file_size), 0) AS bigint) AS bytes,
+                         CAST(coalesce(sum(row_count), 0) AS bigint) AS rows FROM given) g
+    WHERE :operation = 'compaction' AND c.operation_id = :operation_id AND c.table_id = agreed.id
+      AND c.status IN ('running', 'aborted')
 )
 SELECT (SELECT count(*) FROM held) AS held, (SELECT array_agg(file_path) FROM refused) AS refused,
        EXISTS (SELECT FROM raced) AS raced, (SELECT array_agg(file_path) FROM lost) AS lost, added.*

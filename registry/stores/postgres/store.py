@@ -35,6 +35,7 @@ from registry.schema import DocumentType, Flag
 from registry.stores.postgres.arrays import array_literal
 from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES
 from registry.stores.sql.agents import SqlAgents
+from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.daemon import SqlDaemonBooks
 from registry.stores.sql.files import FileChange, SqlFiles, differences, lost_intents, touched_files
 from registry.stores.sql.groups import SqlConsumerGroups
@@ -68,7 +69,15 @@ _FEW = 32
 
 
 class PostgresStore(
-    SqlSegments, SqlConsumerGroups, SqlAgents, SqlFiles, SqlSnapshots, SqlIntents, SqlDaemonBooks, SqlWhole
+    SqlSegments,
+    SqlConsumerGroups,
+    SqlAgents,
+    SqlFiles,
+    SqlSnapshots,
+    SqlIntents,
+    SqlCompactions,
+    SqlDaemonBooks,
+    SqlWhole,
 ):
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:

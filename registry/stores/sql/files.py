@@ -18,7 +18,7 @@ from registry.contract import PAGE
 from registry.drafts import FileDraft, Registration, checked
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.models import FileOperation, LakeTable, TableFile, TableStats
-from registry.schema import Big, files_awaiting_deletion, table_files, table_stats, tables, upload_intents
+from registry.schema import Big, compactions, files_awaiting_deletion, table_files, table_stats, tables, upload_intents
 from registry.stores.sql.base import select_rows
 from registry.stores.sql.tables import AWAITING_COLUMNS, SqlTables, awaiting
 
@@ -161,6 +161,8 @@ class SqlFiles(SqlTables):
         await self._lock_table(connection, change.table_id)
         if change.old:
             await self._take_out(connection, change, now)
+        if change.operation == "compaction":
+            await self._end_compaction(connection, change, now)
         if not change.new:
             await self._count(connection, change, now)
             return []
@@ -182,6 +184,24 @@ class SqlFiles(SqlTables):
             table_files.c.table_id == change.table_id, table_files.c.file_path.in_(paths)
         )
         return [TableFile(*row) for row in await connection.execute(query)]
+
+    async def _end_compaction(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
+        """Done with the swap and not after it: whoever dies in between leaves a journal that is right."""
+        row = compactions.c
+        await connection.execute(
+            update(compactions)
+            .where(
+                row.operation_id == change.operation_id,
+                row.table_id == change.table_id,
+                row.status.in_(("running", "aborted")),
+            )
+            .values(
+                status="done", reason=None, ended_at=now, updated_at=now,
+                output_files=len(change.new),
+                output_bytes=sum(draft.file_size for draft in change.new),
+                row_count=sum(draft.row_count for draft in change.new),
+            )
+        )  # fmt: skip
 
     async def _complete_intents(self, connection: AsyncConnection, change: FileChange) -> None:
         """Who else would take them over waits for the rows deleted here, and finds nothing."""

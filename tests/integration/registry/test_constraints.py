@@ -93,6 +93,15 @@ VIOLATIONS = [
     "UPDATE ledger SET place = 'x'",
     "UPDATE daemon_lease SET epoch = 0",
     "UPDATE files_awaiting_deletion SET file = 'x'",
+    "UPDATE compactions SET input_files = -1",
+    "UPDATE compactions SET input_bytes = -1",
+    "UPDATE compactions SET output_files = -1",
+    "UPDATE compactions SET output_bytes = -1",
+    "UPDATE compactions SET row_count = -1",
+    "UPDATE compactions SET status = 'over'",
+    'UPDATE compactions SET "trigger" = \'whim\'',
+    "UPDATE compactions SET explanation = 'x'",
+    "UPDATE compactions SET owner = NULL",
     # types
     "UPDATE segments SET size_bytes = 'many'",
     "UPDATE partitions SET high_watermark = NULL",
@@ -120,6 +129,8 @@ VIOLATIONS = [
     "INSERT INTO upload_intents SELECT * FROM upload_intents",
     "INSERT INTO files_awaiting_deletion SELECT id + 1, table_id, file_path, 0, reason, file, 0 "
     "FROM files_awaiting_deletion",
+    "INSERT INTO compactions SELECT id + 1, table_id, table_name, partition_path, status, \"trigger\", rule, strategy, "
+    "explanation, NULL, 0, 0, 0, 0, 0, operation_id, owner, cancel_requested, NULL, 0, 0, 0, 0 FROM compactions",
     # references
     "INSERT INTO partitions VALUES ('nowhere', 0, 0, 0, 0)",
     "UPDATE segments SET partition_id = 9",

@@ -14,7 +14,7 @@ from registry.drafts import Fence, OffsetDraft
 from registry.models import LakeTable, PartitionLease, TableFile
 from tests.doubles.proxy import PostgresProxy
 from tests.fixtures.stores import OpenStore
-from tests.samples import TABLE, file, segment
+from tests.samples import TABLE, decision, file, segment
 
 
 @pytest.fixture
@@ -83,6 +83,15 @@ async def test_lake(counted: MetadataStore, proxy: PostgresProxy, table: LakeTab
     await _assert_once(proxy, lambda: counted.forget_deleted_files([row.id for row in awaiting]))
     await counted.record_intents(paths, purpose="insert", owner="w")
     await _assert_once(proxy, lambda: counted.complete_intents(paths))
+
+
+@pytest.mark.parametrize("count", [1, 500])
+async def test_journal(counted: MetadataStore, proxy: PostgresProxy, table: LakeTable, count: int) -> None:
+    await _assert_once(proxy, lambda: counted.record_compactions([decision(str(number)) for number in range(count)]))
+    ids = [row.id for row in await counted.list_compactions()]
+    assert len(ids) == count
+    await _assert_once(proxy, lambda: counted.renew_compactions(ids, owner="c"))
+    await _assert_once(proxy, lambda: counted.request_cancel(1))
 
 
 async def test_single_reads(counted: MetadataStore, proxy: PostgresProxy, table: LakeTable) -> None:

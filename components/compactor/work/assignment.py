@@ -1,0 +1,61 @@
+"""What a job is given to do: groups of files of one partition, as they were read, and how to merge them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from astha.subscribers import LakeSettings
+from components.compactor.merge import Strategy
+from components.lake.tables import full_name
+from registry.documents import EMPTY_OBJECT, Document
+from registry.models import CompactionTrigger, LakeTable, TableFile, TableMetadata
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    table: LakeTable
+    partition_path: str
+    groups: tuple[tuple[TableFile, ...], ...]
+    versions: tuple[TableMetadata, ...]  # all that the table has had, the current one first
+    lake: LakeSettings
+    strategy: Strategy = "auto"
+    target_bytes: int = 128 << 20
+    memory_bytes: int = 1 << 30
+    least: int = 2  # files that are worth a merge, when some of a group have gone
+    trigger: CompactionTrigger = "manual"
+    rule: str = "asked for"
+    explanation: Document = EMPTY_OBJECT
+    position: int | None = None
+
+    @property
+    def name(self) -> str:
+        return full_name(self.table)
+
+    @property
+    def files(self) -> list[TableFile]:
+        return [file for group in self.groups for file in group]
+
+    @property
+    def input_bytes(self) -> int:
+        return sum(file.file_size for file in self.files)
+
+    def versions_of(self, files: Iterable[TableFile]) -> tuple[TableMetadata, ...]:
+        """The current one, then the older ones that the files name."""
+        named = {file.schema_version for file in files}
+        current = self.versions[0]
+        return (current, *(version for version in self.versions[1:] if version.schema_version in named))
+
+
+def halves(files: Sequence[TableFile]) -> tuple[Sequence[TableFile], Sequence[TableFile]] | None:
+    """Two groups of about the same size, of at least two files each; None for what can't be halved any more."""
+    if len(files) < 3:
+        return None
+    total = sum(file.file_size for file in files)
+    seen = 0
+    for place, file in enumerate(files):
+        seen += file.file_size
+        if seen * 2 >= total:
+            cut = min(max(place + 1, 2), max(len(files) - 2, 2))
+            return files[:cut], files[cut:]
+    return files[:2], files[2:]

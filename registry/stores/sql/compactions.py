@@ -1,0 +1,224 @@
+"""The compactor's journal. Two partial unique indexes hold its promises: one row that stands and one that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import msgspec
+from sqlalchemy import case, cast, delete, func, select, true, tuple_, update
+
+from registry import checks
+from registry.contract import PAGE
+from registry.drafts import CompactionDraft, CompactionOutcome, checked
+from registry.errors import AlreadyExists, Conflict, Invalid
+from registry.models import Compaction, CompactionStatus, Savings
+from registry.schema import RUNNING, STANDING, Big, compactions
+from registry.stores.sql.base import SqlBase, found, select_rows
+
+_SUMS = ("input_files", "input_bytes", "output_files", "output_bytes", "row_count")
+_COLUMNS = tuple(name for name in Compaction.__struct_fields__ if name != "id")
+_PARTITION = (compactions.c.table_id, compactions.c.partition_path)
+
+
+class SqlCompactions(SqlBase):
+    async def record_compactions(self, drafts: Sequence[CompactionDraft]) -> None:
+        checked(drafts)
+        if not drafts:
+            return
+        now = self._clock.now_ms()
+        last = {(draft.table_id, draft.partition_path): draft for draft in drafts}
+        given = self._given(
+            [compactions.c[name] for name in _COLUMNS],
+            [_values(draft, now) for _, draft in sorted(last.items())],  # in order: two at once don't deadlock
+        )
+        picked = select(*(cast(given.c[name], compactions.c[name].type) for name in _COLUMNS)).where(true())
+        insert = self._insert(compactions).from_select(_COLUMNS, picked)
+        new, old = insert.excluded, compactions.c
+        await self._write(
+            insert.on_conflict_do_update(
+                index_elements=_PARTITION,
+                index_where=STANDING,
+                set_={name: new[name] for name in _COLUMNS if name not in ("table_id", "partition_path")},
+                where=(old.status != new.status) | (old.rule != new.rule) | old.reason.is_distinct_from(new.reason),
+            )
+        )
+
+    async def begin_compaction(
+        self, draft: CompactionDraft, *, operation_id: str, owner: str, stale_after_ms: int
+    ) -> Compaction:
+        checked([draft])
+        checks.name("operation_id", operation_id)
+        checks.filled("owner", owner)
+        checks.ttl("stale_after_ms", stale_after_ms)
+        now = self._clock.now_ms()
+        row = compactions.c
+        here = (row.table_id == draft.table_id, row.partition_path == draft.partition_path)
+        begun = dict(zip(_COLUMNS, _values(draft, now), strict=True)) | {
+            "status": "running", "operation_id": operation_id, "owner": owner, "started_at": now,
+        }  # fmt: skip
+        died = (
+            update(compactions)
+            .where(*here, RUNNING, row.updated_at <= now - stale_after_ms, row.operation_id != operation_id)
+            .values(status="aborted", ended_at=now, updated_at=now, reason=f"no sign of life; {owner} took over")
+        )
+        standing = update(compactions).where(*here, STANDING).values(begun).returning(*row)
+        try:
+            async with self._writing() as connection:
+                await connection.execute(died)
+                one = (await connection.execute(standing)).first()
+                if one is None:
+                    one = (await connection.execute(self._insert(compactions).values(begun).returning(*row))).one()
+                return Compaction(*one)
+        except AlreadyExists:
+            return await self._begun(draft, operation_id, owner)
+
+    async def _begun(self, draft: CompactionDraft, operation_id: str, owner: str) -> Compaction:
+        """Why it could not begin; or that it had, and this is a repetition."""
+        row = compactions.c
+        same = await self._row(Compaction, select_rows(Compaction).where(row.operation_id == operation_id))
+        if same is not None:
+            repeated = (same.table_id, same.partition_path, same.owner, same.status) == (
+                draft.table_id, draft.partition_path, owner, "running",
+            )  # fmt: skip
+            if repeated:
+                return same
+            raise Conflict(f"the operation {operation_id} has been begun before and is {same.status}", [operation_id])
+        of = f"partition {draft.partition_path!r} of {draft.table_name}"
+        here = select_rows(Compaction).where(
+            row.table_id == draft.table_id, row.partition_path == draft.partition_path, RUNNING
+        )
+        other = await self._row(Compaction, here)
+        if other is None or other.owner is None or other.operation_id is None:
+            raise Conflict(f"{of} was being compacted until now: begin again")
+        raise Conflict(
+            f"{of} is being compacted by {other.owner} (operation {other.operation_id}): wait for it, or cancel it",
+            [other.owner],
+        )
+
+    async def renew_compactions(self, ids: Sequence[int], *, owner: str) -> list[Compaction]:
+        checks.every("id", ids, checks.whole)
+        checks.filled("owner", owner)
+        if not ids:
+            return []
+        row = compactions.c
+        given = self._given([row.id], [(number,) for number in ids])
+        own = select(row.id).where(row.id.in_(select(given.c.id)), row.owner == owner, RUNNING)
+        renew = update(compactions).where(row.id.in_(own.order_by(row.id).with_for_update()))
+        async with self._writing_once() as connection:
+            renewed = await connection.execute(renew.values(updated_at=self._clock.now_ms()).returning(*row))
+            return sorted((Compaction(*one) for one in renewed), key=lambda one: one.id)
+
+    async def finish_compaction(self, row_id: int, outcome: CompactionOutcome, *, owner: str) -> Compaction:
+        checks.whole("row_id", row_id)
+        checks.filled("owner", owner)
+        checked([outcome])
+        now = self._clock.now_ms()
+        row = compactions.c
+        told = {name: value for name, value in msgspec.structs.asdict(outcome).items() if value is not None}
+        ended = (
+            update(compactions)
+            .where(row.id == row_id, row.owner == owner, row.status.in_(("running", "aborted", outcome.status)))
+            .values({**told, "reason": outcome.reason, "updated_at": now, "ended_at": func.coalesce(row.ended_at, now)})
+        )
+        done = await self._write_one(Compaction, ended.returning(*row))
+        if done is not None:
+            return done
+        there = found(await self.get_compaction(row_id), f"compaction {row_id}")
+        raise Conflict(f"compaction {row_id} of {there.owner} is {there.status}: it can't become {outcome.status}")
+
+    async def request_cancel(self, table_id: int, *, partition_path: str | None = None) -> list[Compaction]:
+        checks.whole("table_id", table_id)
+        checks.optional("partition_path", partition_path, checks.path)
+        now = self._clock.now_ms()
+        row = compactions.c
+        open_ones = select(row.id).where(row.table_id == table_id, row.status.in_(("waiting", "running")))
+        if partition_path is not None:
+            open_ones = open_ones.where(row.partition_path == partition_path)
+        waits = row.status == "waiting"
+        cancel = (
+            update(compactions)
+            .where(row.id.in_(open_ones.order_by(row.id).with_for_update()))
+            .values(
+                cancel_requested=True,
+                status=case((waits, "cancelled"), else_=row.status),
+                reason=case((waits, "cancelled before it began"), else_=row.reason),
+                ended_at=case((waits, now), else_=row.ended_at),
+                updated_at=case((waits, now), else_=row.updated_at),  # of a running one it is a sign of life
+            )
+            .returning(*row)
+        )
+        async with self._writing_once() as connection:
+            return sorted((Compaction(*one) for one in await connection.execute(cancel)), key=lambda one: one.id)
+
+    async def get_compaction(self, row_id: int) -> Compaction | None:
+        checks.whole("row_id", row_id)
+        return await self._row(Compaction, select_rows(Compaction).where(compactions.c.id == row_id))
+
+    async def list_compactions(
+        self,
+        *,
+        table_id: int | None = None,
+        statuses: Sequence[CompactionStatus] = (),
+        started_since: int | None = None,
+        before: tuple[int, int] | None = None,
+        limit: int = PAGE,
+    ) -> list[Compaction]:
+        checks.optional("table_id", table_id, checks.whole)
+        _check_statuses(statuses)
+        checks.optional("started_since", started_since, checks.whole)
+        checks.every("before", before or (), checks.whole)
+        checks.whole("limit", limit, 1)
+        row = compactions.c
+        query = select_rows(Compaction)
+        if table_id is not None:
+            query = query.where(row.table_id == table_id)
+        if statuses:
+            query = query.where(row.status.in_(statuses))
+        if started_since is not None:
+            query = query.where(row.started_at >= started_since)
+        if before is not None:
+            query = query.where(tuple_(row.decided_at, row.id) < before)
+        return await self._rows(Compaction, query.order_by(row.decided_at.desc(), row.id.desc()).limit(limit))
+
+    async def get_savings(self, *, table_id: int | None = None) -> list[Savings]:
+        checks.optional("table_id", table_id, checks.whole)
+        row = compactions.c
+        sums = (cast(func.sum(row[name]), Big) for name in _SUMS)
+        query = select(row.table_id, func.max(row.table_name), func.count(), *sums).where(row.status == "done")
+        if table_id is not None:
+            query = query.where(row.table_id == table_id)
+        async with self._reading() as connection:
+            rows = await connection.execute(query.group_by(row.table_id).order_by(row.table_id))
+            return [Savings(*one) for one in rows]
+
+    async def prune_compactions(
+        self, older_than_ms: int, *, statuses: Sequence[CompactionStatus] = ("waiting", "declined"), limit: int = PAGE
+    ) -> int:
+        checks.whole("older_than_ms", older_than_ms)
+        _check_statuses(statuses)
+        if "running" in statuses:
+            raise Invalid("statuses", "running", "is at work: finish it first")
+        checks.whole("limit", limit, 1)
+        row = compactions.c
+        old = (
+            select(row.id)
+            .where(row.status.in_(statuses), row.updated_at <= self._clock.now_ms() - older_than_ms)
+            .order_by(row.id)
+            .limit(limit)
+            .with_for_update(skip_locked=True)  # who holds one is just making something else of it
+        )
+        return await self._write(delete(compactions).where(row.id.in_(old)))
+
+
+def _values(draft: CompactionDraft, now: int) -> tuple[object, ...]:
+    return (
+        draft.table_id, draft.table_name, draft.partition_path, draft.status, draft.trigger, draft.rule, draft.strategy,
+        str(draft.explanation), draft.position, draft.input_files, draft.input_bytes, 0, 0, 0, None, None,
+        False, draft.reason, now if draft.decided_at is None else draft.decided_at, None, None, now,
+    )  # fmt: skip
+
+
+def _check_statuses(statuses: Sequence[str]) -> None:
+    for status in statuses:
+        checks.one_of("statuses", status, get_args(CompactionStatus))

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pickle
+
+import msgspec
+from pydantic import SecretStr
+
+from astha.subscribers.surroundings import LakeSettings, S3Settings
+from components.compactor.merge import MergeInput, MergeResult, MergeTask
+from registry.documents import Document
+from registry.models import TableMetadata
+from tests.lake import table_schema
+
+DRAFT = table_schema().draft()
+VERSION = TableMetadata(
+    1, 1, 1, DRAFT.schema, "parquet", DRAFT.engine_config, "parquet", "zstd", DRAFT.partition_by, DRAFT.sort_by,
+    DRAFT.properties, 0, 0, 0,
+)  # fmt: skip
+
+
+def test_a_task_reaches_another_process_whole() -> None:
+    task = MergeTask(
+        operation_id="op",
+        table="shop.orders",
+        partition_path="day=2024-05-01",
+        inputs=(MergeInput("file:///a", 1, 2, 1, Document("{}")),),
+        outputs=("file:///b",),
+        versions=(VERSION,),
+        lake=LakeSettings(s3=S3Settings(secret_key=SecretStr("hidden"))),
+    )
+    back = pickle.loads(pickle.dumps(task))  # noqa: S301
+    assert back == task
+    assert back.versions[0].schema.load() == VERSION.schema.load()
+    assert back.lake.s3.secret_key.get_secret_value() == "hidden"
+
+
+def test_a_result_is_proven_by_all_of_its_sums() -> None:
+    result = MergeResult(
+        files=[], rows_in=1, rows_out=1, checksums_in={0: "a", 1: "b"}, checksums_out={0: "a", 1: "b"}, bytes_read=1,
+        bytes_written=1, strategy="sort", why="", seconds={},
+    )  # fmt: skip
+    assert result.proven
+    assert not msgspec.structs.replace(result, rows_out=2).proven
+    assert not msgspec.structs.replace(result, checksums_out={0: "a"}).proven
+    assert not msgspec.structs.replace(result, checksums_out={0: "a", 1: "c"}).proven
