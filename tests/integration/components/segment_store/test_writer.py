@@ -138,7 +138,7 @@ async def test_another_agents_partition(store: MetadataStore, lake: LakeSettings
         with pytest.raises(NotLeader, match="agent 'first' at local") as caught:
             await second.writer.append("orders", 0, [b"2"])
         assert caught.value.holder == "first"
-        clock.advance(10_000)  # it has not renewed its lease: taken for dead
+        clock.advance(30_000)  # it has not renewed its lease: taken for dead
         assert (await second.writer.append("orders", 0, [b"3"])).base_offset == 1
         with pytest.raises(AppendFailed, match="no longer held"):  # and wakes up
             await first.writer.append("orders", 0, [b"4"])
@@ -228,13 +228,13 @@ async def test_a_killed_writer_is_taken_over(
     await asyncio.sleep(0)
     await first.kill()
     await asyncio.gather(doomed, return_exceptions=True)
-    clock.advance(10_000)
+    clock.advance(30_000)
     async with Process(store, lake, agent_id="second") as second:
         await second.writer.append("orders", 0, [b"3"])
     await assert_no_orphans(store, warehouse, TOPICS)
     records = await read_partition(store, Objects(lake), "orders", 0)
     assert [record.value for record in records if record.value != b"2"] == [b"1", b"3"]
-    clock.advance(10_000)
+    clock.advance(30_000)
     await clean_intents(store, Objects(lake), 5_000, "cleaner")
     assert await store.list_stale_intents(0) == []
     await assert_no_orphans(store, warehouse, TOPICS)
