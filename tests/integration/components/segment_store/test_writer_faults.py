@@ -130,6 +130,8 @@ async def test_every_point_and_every_fault(
         for fault in Fault:
             if fault is Fault.REFUSED and name not in ("write", "delete_many"):
                 continue
+            if fault is Fault.CANCELLED_AFTER:  # an append goes on without its caller: the same as CANCELLED
+                continue
             await _one_fault(store, lake, clock, diary, FaultPoints(at, fault))
     await diary.check(store, Objects(lake), warehouse)
     assert diary.failed
