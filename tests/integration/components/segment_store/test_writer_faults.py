@@ -24,7 +24,6 @@ from registry.contract import MetadataStore
 from registry.errors import RegistryError, Unavailable
 from tests.doubles.clock import ManualClock
 from tests.doubles.fault_points import Fault, FaultPoints, FaultyObjects, FaultyRegistry
-from tests.fixtures.stores import OpenStore
 from tests.streams import Process, assert_no_orphans, read_partition
 
 T = TypeVar("T")
@@ -236,9 +235,7 @@ async def test_chaos(store: MetadataStore, lake: LakeSettings, warehouse: Path, 
 
 
 @pytest.mark.slow
-async def test_every_fault_on_s3(sqlite_url: str, opened: OpenStore, s3_lake: LakeSettings, clock: ManualClock) -> None:
-    store = await opened(sqlite_url)
-    await store.create_topic("orders", 3)
+async def test_every_fault_on_s3(store: MetadataStore, s3_lake: LakeSettings, clock: ManualClock) -> None:
     diary = Diary()
     counted = FaultPoints()
     await _one_fault(store, s3_lake, clock, diary, counted)
