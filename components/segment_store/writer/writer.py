@@ -73,9 +73,7 @@ class SegmentWriter:
         location = canonical(self.settings.location or join(canonical(surroundings.lake.warehouse), "streams"))
         self._names = ObjectNames(self._store, self._clock, location, self._owner, self.settings.names_ahead)
         self._statistics = WriterStatistics()
-        self._registrar = Registrar(
-            self._store, self._clock, self._owner, self.settings.register_for_s, self._statistics, self._lose
-        )
+        self._registrar = Registrar(self._store, self._clock, self._owner, self.settings, self._statistics, self._lose)
         self._room = Room(self.settings.buffer_bytes)
         self._slots = asyncio.Semaphore(self.settings.parallel_objects)
         self._window = Window()
