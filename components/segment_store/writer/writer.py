@@ -88,6 +88,11 @@ class SegmentWriter:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
+        if self.agent.writer is not None:
+            raise RuntimeError(
+                f"agent {self.agent.agent_id!r} has a writer already: use that one, or open another agent"
+            )
+        self.agent.writer = self
         self._tasks = [
             asyncio.create_task(self._work(), name="segment writer"),
             asyncio.create_task(self._renew(), name="intents of objects"),
@@ -99,6 +104,7 @@ class SegmentWriter:
     ) -> None:
         """Waits for what was accepted. What is not done in time fails with AppendUnknown."""
         self._closing = True
+        self.agent.writer = None
         self._room.close(WriterClosed("the writer was closed before there was room: nothing was written"))
         self._arrival.set()
         self._settled.set()
