@@ -104,7 +104,6 @@ class SegmentWriter:
     ) -> None:
         """Waits for what was accepted. What is not done in time fails with AppendUnknown."""
         self._closing = True
-        self.agent.writer = None
         self._room.close(WriterClosed("the writer was closed before there was room: nothing was written"))
         self._arrival.set()
         self._settled.set()
@@ -115,6 +114,7 @@ class SegmentWriter:
         await asyncio.gather(work, renewing, *self._flights, return_exceptions=True)
         for part in self._window.parts.values():
             part.fail(AppendFailed("the writer was closed: nothing was written"))
+        self.agent.writer = None
         try:
             await self._give_away()
             await self._names.give_back()
