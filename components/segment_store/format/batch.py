@@ -210,10 +210,10 @@ class RecordBatch(Sequence[Record]):
 
     def to_arrow(self) -> pa.RecordBatch:
         """``offset, timestamp, key, value, headers``: views of the same bytes, but for the offsets."""
+        import numpy as np
         import pyarrow as pa
 
-        offsets = pa.py_buffer(array("q", range(self.first_offset, self.next_offset)))
-        columns = [pa.Array.from_buffers(pa.int64(), len(self), [None, offsets])]
+        columns = [pa.array(np.arange(self.first_offset, self.next_offset, dtype=np.int64))]
         columns += [column.slice(self._start, len(self)) for column in self._body.arrow()]
         return pa.RecordBatch.from_arrays(columns, ["offset", "timestamp", "key", "value", "headers"])
 
