@@ -104,7 +104,7 @@ async def _one_fault(
                 appends = [diary.append(process, f"c{n}", n, 2) for n in range(2)]
                 work = asyncio.ensure_future(asyncio.gather(*appends))
                 points.victim = work  # type: ignore[assignment]
-                await asyncio.wait([work])
+                await asyncio.gather(work, return_exceptions=True)
                 if turn == 0 and process.agent.held:
                     await process.agent.renew()
     except (RegistryError, StorageRefused):
