@@ -158,6 +158,11 @@ class RecordBatch(Sequence[Record]):
         """Of the whole body, which this batch keeps in memory."""
         return len(self._body.raw)
 
+    @property
+    def record_bytes(self) -> int:
+        """Of one record, on the average of its block."""
+        return len(self._body.raw) // max(1, self._body.length)
+
     @overload
     def __getitem__(self, place: int) -> Record: ...
 
@@ -195,6 +200,10 @@ class RecordBatch(Sequence[Record]):
 
     def values(self) -> list[bytes | None]:
         return self._body.values.items(self._start, self._stop)
+
+    def shifted(self, by: int) -> RecordBatch:
+        """The same records, under offsets higher by so many."""
+        return RecordBatch(self.first_offset + by, self._body, self._start, self._stop)
 
     def from_offset(self, offset: int) -> RecordBatch:
         """What is left of it from an offset on."""
