@@ -25,6 +25,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.ends: dict[PartitionKey, int] = {}  # the highest offset told of, and one
+        self.pause: float | None = None  # before the next look, if one could not see yet what was told
         self._news = asyncio.Event()
 
     def clear(self) -> None:
