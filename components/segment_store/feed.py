@@ -25,6 +25,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.ends: dict[PartitionKey, int] = {}  # the highest offset told of, and one
+        self.lost = 0  # times that something may have been missed
         self.pause: float | None = None  # before the next look, if one could not see yet what was told
         self._news = asyncio.Event()
 
@@ -73,6 +74,7 @@ class Feed:
         self.store.resume(position)
         for watches in self._watches.values():
             for watch in watches:
+                watch.lost += 1
                 watch.tell(None)
 
     @contextmanager

@@ -54,7 +54,8 @@ class Decode(Protocol[V_co]):
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
     memory_bytes: int = 256 << 20  # of decoded blocks
-    requests: int = 16  # to storage at the same time
+    requests: int = 16  # to storage at the same time, for those who wait
+    requests_ahead: int = 4  # and for those who don't yet
     request_bytes: int = 8 << 20  # at most by one of them, unless a block is larger
 
 
@@ -93,6 +94,7 @@ class BlockCache(Generic[V]):
         self._flights: dict[BlockAddress, asyncio.Future[V]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(self.policy.requests)
+        self._slots_ahead = asyncio.Semaphore(self.policy.requests_ahead)
 
     @property
     def size_bytes(self) -> int:
@@ -122,7 +124,7 @@ class BlockCache(Generic[V]):
 
     def prefetch(self, addresses: Sequence[BlockAddress]) -> Awaitable[None]:
         """Bring them to memory. What goes wrong is found again by whoever asks for them."""
-        flights = [block for block in self._begin(addresses, count=False) if isinstance(block, asyncio.Future)]
+        flights = [block for block in self._begin(addresses, ahead=True) if isinstance(block, asyncio.Future)]
         return _settled(flights)
 
     async def close(self) -> None:
@@ -134,14 +136,14 @@ class BlockCache(Generic[V]):
         if self._disk is not None:
             await self._disk.close()
 
-    def _begin(self, addresses: Sequence[BlockAddress], *, count: bool = True) -> list[V | asyncio.Future[V]]:
+    def _begin(self, addresses: Sequence[BlockAddress], *, ahead: bool = False) -> list[V | asyncio.Future[V]]:
         blocks: list[V | asyncio.Future[V]] = []
         missing: dict[BlockAddress, asyncio.Future[V]] = {}
         for address in addresses:
             held = self._held.get(address)
             if held is not None:
                 self._held.move_to_end(address)
-                self.counts.memory += count
+                self.counts.memory += not ahead
                 blocks.append(held[0])
                 continue
             flight = self._flights.get(address)
@@ -150,15 +152,17 @@ class BlockCache(Generic[V]):
                 flight.add_done_callback(_seen)
                 missing[address] = flight
             else:
-                self.counts.shared += count
+                self.counts.shared += not ahead
             blocks.append(flight)
         if missing:
-            task = asyncio.create_task(self._fill(missing), name="segment blocks")
+            task = asyncio.create_task(
+                self._fill(missing, self._slots_ahead if ahead else self._slots), name="segment blocks"
+            )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return blocks
 
-    async def _fill(self, mine: dict[BlockAddress, asyncio.Future[V]]) -> None:
+    async def _fill(self, mine: dict[BlockAddress, asyncio.Future[V]], slots: asyncio.Semaphore) -> None:
         """Others may fetch one of them anew as soon as it has failed here: only our own flights are ended."""
         try:
             if self._disk is not None:
@@ -166,7 +170,7 @@ class BlockCache(Generic[V]):
             missing = [address for address, flight in mine.items() if not flight.done()]
             async with asyncio.TaskGroup() as group:
                 for run in runs(missing, self.policy.request_bytes):
-                    group.create_task(self._from_storage(run, mine))
+                    group.create_task(self._from_storage(run, mine, slots))
         except Exception as error:  # a fault of ours: nobody waits for ever because of it
             for address, flight in mine.items():
                 if not flight.done():
@@ -185,10 +189,12 @@ class BlockCache(Generic[V]):
             else:
                 self.counts.disk += 1
 
-    async def _from_storage(self, run: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]]) -> None:
+    async def _from_storage(
+        self, run: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]], slots: asyncio.Semaphore
+    ) -> None:
         start = run[0].start
         try:
-            async with self._slots:
+            async with slots:
                 self.counts.requests += 1
                 data = memoryview(await self._objects.get_range(run[0].uri, start, run[-1].end - start))
         except Exception as error:
