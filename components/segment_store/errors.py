@@ -4,8 +4,14 @@ SegmentStoreError
 |-- OffsetTooOld       below what is retained                         -> go on at ``start``, or where you like
 |-- OffsetBeyondEnd    nothing was ever written there                 -> read at ``end``, and wait
 |-- RecordTooLarge     a record, or an append, beyond the limits      -> split it, or raise the limit
+|-- NotLeader          another agent writes this partition            -> go to the one that is named, or wait
+|-- AppendFailed       nothing of it was written                      -> append again
+|-- AppendUnknown      it may have been written, or may be yet        -> append again with a producer's sequence
+|-- OutOfOrder         not the producer's next records                -> something is missing before it, or it is old
+|   `-- Duplicate      written already, long ago                      -> go on
 |-- Corrupt            bytes that are not what was written            -> names object and range; the rest is readable
-`-- NotASegment        bytes that no segment store has written        -> the wrong object, or a newer version's
+|   `-- NotASegment    bytes that no segment store has written        -> the wrong object, or a newer version's
+`-- WriterClosed       the writer takes nothing any more              -> open another one
 """
 
 from __future__ import annotations
@@ -36,6 +42,34 @@ class OffsetBeyondEnd(SegmentStoreError):
 
 
 class RecordTooLarge(SegmentStoreError):
+    pass
+
+
+class NotLeader(SegmentStoreError):
+    """``holder`` is the agent that writes it, if one does."""
+
+    def __init__(self, message: str, holder: str | None = None) -> None:
+        super().__init__(message)
+        self.holder = holder
+
+
+class AppendFailed(SegmentStoreError):
+    pass
+
+
+class AppendUnknown(SegmentStoreError):
+    pass
+
+
+class OutOfOrder(SegmentStoreError):
+    pass
+
+
+class Duplicate(OutOfOrder):
+    pass
+
+
+class WriterClosed(SegmentStoreError):
     pass
 
 

@@ -11,7 +11,15 @@ import pytest
 
 from registry.contract import MetadataStore
 from registry.documents import Document
-from registry.drafts import FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.drafts import (
+    CompactionDraft,
+    FileDraft,
+    OffsetDraft,
+    ProducerDraft,
+    SegmentDraft,
+    SnapshotDraft,
+    TableDraft,
+)
 from registry.embedded import EmbeddedPostgres
 from registry.models import Row
 
@@ -47,6 +55,7 @@ async def fill(store: MetadataStore, *, segments: int = 25) -> None:
     await _fill_streams(store, segments)
     await _fill_lake(store)
     await store.record_intents([f"s3://bucket/{AWKWARD}", "s3://bucket/other"], purpose="insert", owner="me")
+    await _fill_journal(store)
 
 
 async def _fill_streams(store: MetadataStore, segments: int) -> None:
@@ -59,7 +68,8 @@ async def _fill_streams(store: MetadataStore, segments: int) -> None:
             for number in range(segments)
         ]
     )
-    await store.add_segment(SegmentDraft("日本", 1, 2**62, 2**62 + 1, 2, 0, "bucket", AWKWARD))
+    last = SegmentDraft("日本", 1, 2**62, 2**62 + 1, 2, 0, "bucket", AWKWARD, 0, -1, 2**62, AWKWARD)
+    await store.add_segments([last], producers=[ProducerDraft("日本", 1, "prodücer", 1, 0, 1, 2**62, 2)])
     await store.ensure_consumer_group("gröup")
     await store.commit_offsets("gröup", [OffsetDraft("events", 0, 5, None), OffsetDraft("events", 1, 6, AWKWARD)])
     await store.register_agent("agent-1", "10.0.0.1:9", metadata={"cpu": 2, "notes": AWKWARD})
@@ -91,6 +101,12 @@ async def _fill_lake(store: MetadataStore) -> None:
     await store.request_snapshot(table.id, reason=None)
     draft = SnapshotDraft(snapshot_id=2**60, timestamp=1, manifest_list=AWKWARD, schema_id=0, tag="v1", reason="why")
     await store.record_snapshot(table.id, draft)
+
+
+async def _fill_journal(store: MetadataStore) -> None:
+    draft = CompactionDraft(table_id=1, table_name="db.täble", partition_path=AWKWARD, rule="small", reason=AWKWARD)
+    await store.record_compactions([draft, CompactionDraft(table_id=2, table_name="db.empty", rule="small")])
+    await store.begin_compaction(draft, operation_id="op-1", owner="me", stale_after_ms=1)
 
 
 async def contents(store: MetadataStore, kinds: tuple[type[Row], ...]) -> dict[str, list[Row]]:

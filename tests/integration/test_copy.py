@@ -16,7 +16,7 @@ from registry import copy
 from registry.contract import MetadataStore
 from registry.copy import COPIED, copy_registry
 from registry.documents import Document
-from registry.drafts import FileDraft, SegmentDraft, TableDraft
+from registry.drafts import CompactionDraft, FileDraft, SegmentDraft, TableDraft
 from registry.engines import StoreSettings, parse_url, sync_engine
 from registry.errors import Conflict
 from registry.migration import migrate
@@ -90,6 +90,9 @@ async def test_ids_go_on_above_those_copied(new_url: NewUrl, opened: Open, from_
     assert file.id > highest["table_files"]
     assert snapshot.id > highest["table_snapshots"]
     assert awaiting.id > highest["files_awaiting_deletion"]
+    await target.record_compactions([CompactionDraft(table_id=table.id, table_name="db.later", rule="small")])
+    (decided,) = await target.list_compactions(table_id=table.id)
+    assert decided.id > highest["compactions"]
 
 
 @pytest.mark.parametrize(("from_kind", "to_kind"), WAYS)

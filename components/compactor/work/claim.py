@@ -31,7 +31,13 @@ class Claim:
 
     @classmethod
     async def take(
-        cls, store: MetadataStore, clock: LoopClock, assignment: Assignment, operation_id: str, owner: str, stale_s: float
+        cls,
+        store: MetadataStore,
+        clock: LoopClock,
+        assignment: Assignment,
+        operation_id: str,
+        owner: str,
+        stale_s: float,
     ) -> Claim:
         """Conflict says who is at work on the partition."""
         draft = CompactionDraft(

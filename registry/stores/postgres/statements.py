@@ -124,6 +124,45 @@ SELECT topic, partition_id, why FROM refused
 """
 ).bindparams(bindparam("now", type_=BigInteger), bindparam("intents_of", type_=Text))
 
+# Who deletes the last two segments of an object at the same time would each see the other's: the row of the object is
+# locked, and says how many are left.
+DELETE_SEGMENTS = text(
+    """
+WITH gone AS (
+    DELETE FROM segments WHERE id IN (
+        SELECT id FROM segments
+        WHERE topic = :topic AND partition_id = :partition_id AND base_offset < :offset AND end_offset < :offset
+        ORDER BY base_offset LIMIT :most
+    )
+    RETURNING s3_bucket, s3_key
+), counted AS MATERIALIZED (
+    SELECT s3_bucket, s3_key, count(*) AS segments FROM gone GROUP BY s3_bucket, s3_key
+), held AS MATERIALIZED (
+    SELECT u.s3_bucket, u.s3_key, u.live_segments - c.segments AS live_segments
+    FROM segment_objects u JOIN counted c ON c.s3_bucket = u.s3_bucket AND c.s3_key = u.s3_key
+    ORDER BY u.s3_bucket, u.s3_key
+    FOR UPDATE OF u
+), lowered AS (
+    UPDATE segment_objects u SET live_segments = h.live_segments
+    FROM held h WHERE u.s3_bucket = h.s3_bucket AND u.s3_key = h.s3_key AND h.live_segments > 0
+), emptied AS (
+    DELETE FROM segment_objects u USING held h
+    WHERE u.s3_bucket = h.s3_bucket AND u.s3_key = h.s3_key AND h.live_segments <= 0
+    RETURNING CASE WHEN u.s3_bucket = :local THEN 'file:///' ELSE 's3://' || u.s3_bucket || '/' END || u.s3_key AS path
+), recorded AS (
+    INSERT INTO upload_intents AS i (path, purpose, owner, created_at)
+    SELECT path, :purpose, :purpose, :now FROM emptied
+    ON CONFLICT (path) DO UPDATE
+    SET purpose = excluded.purpose, owner = excluded.owner, created_at = excluded.created_at
+)
+SELECT count(*) FROM gone
+"""
+).bindparams(
+    *(bindparam(name, type_=BigInteger) for name in ("offset", "most", "now")),
+    *(bindparam(name, type_=Text) for name in ("topic", "local", "purpose")),
+    bindparam("partition_id", type_=Integer),
+)
+
 # Statistics: partitions that have a row are moved by the difference. A partition that seems to have none gets one,
 # unless another has made it while we waited for the table's lock: then the difference, which can only be an
 # addition, goes on top of it.

@@ -29,18 +29,18 @@ from sqlalchemy.types import TypeEngine
 from registry.documents import Document
 from registry.drafts import FileDraft, SegmentDraft
 from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
-from registry.models import OWN, PUBLISHED, FileAwaitingDeletion, TableFile, object_uri
+from registry.models import LOCAL_BUCKET, OWN, PUBLISHED, FileAwaitingDeletion, TableFile, object_uri
 from registry.position import Position, XidPlace
 from registry.schema import DocumentType, Flag
 from registry.stores.postgres.arrays import array_literal
-from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES
+from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES, DELETE_SEGMENTS
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.daemon import SqlDaemonBooks
 from registry.stores.sql.files import FileChange, SqlFiles, differences, lost_intents, touched_files
 from registry.stores.sql.groups import SqlConsumerGroups
 from registry.stores.sql.intents import SqlIntents
-from registry.stores.sql.objects import counted, lost_objects
+from registry.stores.sql.objects import PURPOSE, counted, lost_objects
 from registry.stores.sql.producers import out_of_sequence
 from registry.stores.sql.segments import Addition, SqlSegments, fenced
 from registry.stores.sql.snapshots import SqlSnapshots
@@ -168,6 +168,15 @@ class PostgresStore(
             split = [(name.partition("/"), number) for name, number in names]  # a name has no slash
             raise out_of_sequence([(topic, number, producer) for (topic, _, producer), number in split])
         raise lost_objects(addition.intents_of or "", [path for path, _ in reasons["lost"]])
+
+    async def _delete_segments(self, topic: str, partition_id: int, offset: int, limit: int | None) -> int:
+        """By one statement."""
+        values = {
+            "topic": topic, "partition_id": partition_id, "offset": offset, "most": limit,
+            "local": LOCAL_BUCKET, "purpose": PURPOSE, "now": self._clock.now_ms(),
+        }  # fmt: skip
+        async with self._writing_once() as connection:
+            return int((await connection.execute(DELETE_SEGMENTS, values)).scalar_one())
 
     async def _change_files(self, change: FileChange) -> list[TableFile]:
         async with self._writing_once() as connection:

@@ -273,6 +273,12 @@ class SqlSegments(SqlTopics, SqlProducers):
         checks.whole32("partition_id", partition_id)
         checks.whole("offset", offset)
         checks.optional("limit", limit, lambda field, value: checks.whole(field, value, 1))
+        count = await self._delete_segments(topic, partition_id, offset, limit)
+        if not count:
+            await self._require_partitions([(topic, partition_id)])
+        return count
+
+    async def _delete_segments(self, topic: str, partition_id: int, offset: int, limit: int | None) -> int:
         old = (
             (segments.c.topic == topic)
             & (segments.c.partition_id == partition_id)
@@ -287,8 +293,6 @@ class SqlSegments(SqlTopics, SqlProducers):
             )
             objects = Counter((bucket, key) for bucket, key in gone)
             await self._release_objects(connection, objects)
-        if not objects:
-            await self._require_partitions([(topic, partition_id)])
         return objects.total()
 
 

@@ -1,0 +1,78 @@
+"""Hours of the day in which nothing is begun."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta, tzinfo
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from components.lake.properties import PolicyProblem
+
+_WINDOW = re.compile(r"(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)")
+_DAY = 24 * 60
+
+
+class QuietHours(msgspec.Struct, frozen=True):
+    """Windows in minutes of the day, from inclusive, to exclusive; one that ends before it begins passes midnight."""
+
+    windows: tuple[tuple[int, int], ...]
+    zone: str = "UTC"
+
+    def until_ms(self, now_ms: int) -> int | None:
+        """When they end, if it is quiet now."""
+        zone = _zone(self.zone)
+        here = datetime.fromtimestamp(now_ms / 1000, zone)
+        minute = here.hour * 60 + here.minute
+        if not self._covers(minute):
+            return None
+        away = next(away for away in range(1, _DAY + 1) if not self._covers((minute + away) % _DAY))
+        wall = here.replace(second=0, microsecond=0, tzinfo=None) + timedelta(minutes=away)
+        # Where clocks go back, an end on the wall may lie in the past: then it is asked again in a minute.
+        return max(int(wall.replace(tzinfo=zone).timestamp() * 1000), now_ms + 60_000)
+
+    def _covers(self, minute: int) -> bool:
+        return any(
+            since <= minute < until if since < until else minute >= since or minute < until
+            for since, until in self.windows
+        )
+
+    def __str__(self) -> str:
+        listed = ", ".join(f"{a // 60:02}:{a % 60:02}-{b // 60:02}:{b % 60:02}" for a, b in self.windows)
+        return f"{listed} {self.zone}"
+
+
+def read_quiet_hours(name: str, text: str) -> QuietHours:
+    """Of ``22:00-06:00``, ``08:00-12:00, 13:00-18:00 Europe/Berlin``; UTC unless a zone is named."""
+    hours, _, last = text.rpartition(" ")
+    zone = last if hours and not _WINDOW.search(last) and not last.rstrip(",").endswith("-") else "UTC"
+    written = hours if zone != "UTC" or last == "UTC" else text
+    windows: list[tuple[int, int]] = []
+    for part in written.split(","):
+        found = _WINDOW.fullmatch(part.strip())
+        numbers = [int(number) for number in found.groups()] if found else []
+        if not numbers or numbers[0] > 23 or numbers[2] > 24 or max(numbers[1], numbers[3]) > 59:
+            raise _problem(name, text)
+        since, until = numbers[0] * 60 + numbers[1], numbers[2] * 60 + numbers[3]
+        if since == until or until > _DAY:
+            raise _problem(name, text)
+        windows.append((since, until))
+    try:
+        _zone(zone)
+    except (ValueError, OSError, KeyError) as error:  # KeyError: zoneinfo's own is one
+        raise PolicyProblem(f"{name} = {text!r}: there is no time zone {zone!r} on this machine") from error
+    made = QuietHours(tuple(windows), zone)
+    if all(made._covers(minute) for minute in range(_DAY)):
+        raise PolicyProblem(f"{name} = {text!r}: leaves no hour to work in; compaction.enabled = false turns it off")
+    return made
+
+
+def _zone(name: str) -> tzinfo:
+    return UTC if name == "UTC" else ZoneInfo(name)
+
+
+def _problem(name: str, text: str) -> PolicyProblem:
+    return PolicyProblem(
+        f"{name} = {text!r}: write 22:00-06:00 (UTC), or 22:00-06:00 Europe/Berlin; commas divide several"
+    )

@@ -1,0 +1,81 @@
+"""What a decision has to know of a table, at hand: its name and its policy.
+
+Not by events: the compactor follows files and statistics. What was read is believed for a while and read again in the
+background when the table moves; until a new table is known, the defaults count. The plan, which reads anyway, always
+goes by what the registry says then.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+
+from components.compactor.decide.policy import Policy, PolicyProblem, read_policy
+from registry.models import LakeTable, TableMetadata
+
+log = structlog.get_logger(__name__)
+
+
+class Known(msgspec.Struct, frozen=True):
+    name: str
+    policy: Policy
+    has_order: bool
+    active: bool
+    problem: str | None
+    read_at: int
+
+
+class Tables:
+    def __init__(self, defaults: Policy, life_ms: int = 10_000) -> None:
+        self.defaults = defaults
+        self._unknown = Known("", defaults, False, True, None, 0)
+        self._life_ms = life_ms
+        self._known: dict[int, Known] = {}
+        self._moved: set[int] = set()
+
+    def of(self, table_id: int) -> Known:
+        return self._known.get(table_id, self._unknown)
+
+    def known(self) -> list[int]:
+        return list(self._known)
+
+    def name(self, table_id: int) -> str | None:
+        known = self._known.get(table_id)
+        return None if known is None else known.name
+
+    def introduce(self, table: LakeTable, metadata: TableMetadata, now_ms: int) -> Known:
+        """As read. A property that can't be read is this table's problem alone: it is not compacted until mended."""
+        before = self._known.get(table.id)
+        problem: str | None = None
+        policy = self.defaults
+        try:
+            policy = read_policy(metadata.properties.load(), policy)
+        except PolicyProblem as found:
+            problem = str(found)
+            if before is None or before.problem != problem:
+                log.error("a table's compaction settings can't be read", table=_name(table), problem=problem)
+        known = Known(_name(table), policy, bool(metadata.sort_by.load()), table.status == "active", problem, now_ms)
+        self._known[table.id] = known
+        self._moved.discard(table.id)
+        return known
+
+    def forget(self, table_id: int) -> None:
+        self._known.pop(table_id, None)
+        self._moved.discard(table_id)
+
+    def move(self, table_id: int) -> None:
+        """It has changed: worth reading again, when the time has come."""
+        self._moved.add(table_id)
+
+    def to_read(self, now_ms: int, limit: int = 100) -> list[int]:
+        """Tables that moved and are unknown, or known from too long ago."""
+        due = (
+            table_id
+            for table_id in self._moved
+            if (known := self._known.get(table_id)) is None or now_ms - known.read_at >= self._life_ms
+        )
+        return [table_id for _, table_id in zip(range(limit), due, strict=False)]
+
+
+def _name(table: LakeTable) -> str:
+    return f"{table.database}.{table.name}"

@@ -1,0 +1,87 @@
+"""What a table's properties say to a component: settings under one prefix, with quantities as people write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from astha.errors import AsthaError
+from registry.documents import JsonValue
+
+DAY_MS = 86_400_000
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS}
+_UNITS_BYTES = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
+}  # fmt: skip
+_QUANTITY = re.compile(r"([0-9]+)\s*([a-z]*)", re.IGNORECASE)
+_FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+Reader: TypeAlias = Callable[[str, str], object]
+"""Of a property's name, for messages, and its text. PolicyProblem if it can't be read."""
+
+
+class PolicyProblem(AsthaError):
+    """A property that can't be read; the message names it and says what could stand there."""
+
+
+def read_properties(properties: JsonValue, prefix: str, known: Mapping[str, tuple[str, Reader]]) -> dict[str, object]:
+    """Values by field, of the properties under the prefix. PolicyProblem for one that nobody knows, or can read.
+
+    An empty one stands for the default.
+    """
+    found: dict[str, object] = {}
+    for name, value in (properties if isinstance(properties, Mapping) else {}).items():
+        if name.startswith(prefix) and value not in (None, ""):
+            reader = known.get(name.removeprefix(prefix))
+            if reader is None:
+                raise PolicyProblem(f"{name}: there is no such property; {', '.join(map(prefix.__add__, known))}")
+            field, read = reader
+            found[field] = read(name, str(value).strip())
+    return found
+
+
+def duration_ms(name: str, text: str) -> int:
+    number, unit = _quantity(text)
+    if number is None or unit not in _UNITS_MS:
+        raise PolicyProblem(f"{name} = {text!r}: write a duration such as 30m, 12h, 7d")
+    return number * _UNITS_MS[unit]
+
+
+def some_time_ms(name: str, text: str) -> int:
+    found = duration_ms(name, text)
+    if found == 0:
+        raise PolicyProblem(f"{name} = {text!r}: must be longer than nothing")
+    return found
+
+
+def size_bytes(name: str, text: str) -> int:
+    number, unit = _quantity(text)
+    if not number or unit not in _UNITS_BYTES:
+        raise PolicyProblem(f"{name} = {text!r}: write a size such as 500MB, 10GiB")
+    return number * _UNITS_BYTES[unit]
+
+
+def count(name: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise PolicyProblem(f"{name} = {text!r}: write a number of 1 or more")
+    return int(text)
+
+
+def flag(name: str, text: str) -> bool:
+    found = _FLAGS.get(text.lower())
+    if found is None:
+        raise PolicyProblem(f"{name} = {text!r}: write true or false")
+    return found
+
+
+def patterns(_name: str, text: str) -> tuple[str, ...]:
+    return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
+
+
+def _quantity(text: str) -> tuple[int | None, str]:
+    found = _QUANTITY.fullmatch(text)
+    return (None, "") if found is None else (int(found[1]), found[2].lower())
