@@ -96,7 +96,7 @@ class Retention:
             surplus = -policy.size_bytes
             async for segment in self._store.stream_segments(topic, number):
                 surplus += segment.size_bytes
-        cut, due = 0, self._clock.now_ms() + min(policy.ms or 0, _LOOK_AGAIN_MS)
+        cut, due = 0, self._clock.now_ms() + min(policy.ms or 0, _LOOK_AGAIN_MS) + 1
         async for segment in self._store.stream_segments(topic, number):
             too_old = oldest is not None and _time_of(segment) < oldest
             too_many = policy.records is not None and end - segment.end_offset - 1 >= policy.records

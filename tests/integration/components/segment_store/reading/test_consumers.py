@@ -10,7 +10,7 @@ from components.segment_store.consumer import Consumer
 from components.segment_store.errors import OffsetTooOld
 from components.segment_store.groups import Groups
 from components.segment_store.reader.ahead import AheadPolicy, Cursor, ReadAhead
-from tests.integration.components.segment_store.reading.conftest import TOPIC, Bench, numbers
+from tests.integration.components.segment_store.bench import TOPIC, Bench, numbers
 from tests.waiting import eventually
 
 NO_AHEAD = AheadPolicy(total_bytes=0)

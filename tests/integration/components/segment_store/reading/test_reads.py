@@ -14,20 +14,12 @@ from components.segment_store.reader.records import Records
 from registry.drafts import SegmentDraft
 from registry.errors import NotFound
 from registry.models import LOCAL_BUCKET, Segment
-from tests.integration.components.segment_store.reading.conftest import START_MS, TOPIC, Bench, numbers
+from tests.integration.components.segment_store.bench import START_MS, TOPIC, Bench, numbers
 from tests.waiting import eventually
 
 
 def read_numbers(found: Records) -> list[int]:
     return numbers([record.value for record in found])
-
-
-def flip_bit(segment: Segment, place: int) -> None:
-    with Path("/", segment.s3_key).open("r+b") as file:
-        file.seek(segment.byte_offset + place)
-        byte = file.read(1)[0]
-        file.seek(segment.byte_offset + place)
-        file.write(bytes([byte ^ 0x10]))
 
 
 def delete_objects(*segments: Segment | SegmentDraft) -> None:
@@ -136,7 +128,7 @@ async def test_offset_for_timestamp(bench: Bench) -> None:
 async def test_a_corrupt_block_is_named_and_the_rest_is_read(bench: Bench) -> None:
     (segment,) = await bench.write(30, per_block=10)
     middle = segment.size_bytes // 2  # in the second of three
-    flip_bit(segment, middle)
+    bench.damage(segment, middle)
     assert read_numbers(await bench.reader.read(TOPIC, 0, 0)) == list(range(10))
     with pytest.raises(Corrupt) as corrupt:
         await bench.reader.read(TOPIC, 0, 10)

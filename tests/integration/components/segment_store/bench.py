@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
+import msgspec
 
 from astha.clock import SystemLoopClock
 from astha.events import Commit, Event, Operation
@@ -20,7 +20,7 @@ from components.segment_store.reader.reader import Reader
 from registry.cache import CachedStore
 from registry.contract import MetadataStore
 from registry.drafts import SegmentDraft
-from registry.models import LOCAL_BUCKET, Row, Segment
+from registry.models import LOCAL_BUCKET, Row, Segment, object_uri
 from registry.position import Position
 
 TOPIC = "clicks"
@@ -95,6 +95,28 @@ class Bench:
         await self.objects.put(path.as_uri(), data)
         return drafts
 
+    async def join_objects(self, drafts: Sequence[SegmentDraft]) -> None:
+        """Registers segments that have an object each as neighbours in one."""
+        path = self.directory / f"{next(self._names):04}.seg"
+        data, joined = b"", []
+        for draft in drafts:
+            joined.append(
+                msgspec.structs.replace(draft, s3_key=str(path).lstrip("/"), byte_offset=len(data)),
+            )
+            data += await self.objects.get(object_uri(draft.s3_bucket, draft.s3_key))
+            self._ends[draft.partition_id] = draft.end_offset + 1
+        await self.objects.put(path.as_uri(), data)
+        await self.store.add_segments(joined)
+
+    def damage(self, segment: Segment, place: int | None = None) -> None:
+        """One bit, in the middle unless said otherwise."""
+        at = segment.byte_offset + (segment.size_bytes // 2 if place is None else place)
+        with Path("/", segment.s3_key).open("r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 0x10]))
+
     def tell(self, segments: Sequence[Segment], operation: Operation = Operation.INSERT) -> None:
         position = Position(self.cached.applied + 1)
         commit = Commit(position, position, 0, len(segments))
@@ -112,13 +134,3 @@ def record(number: int) -> NewRecord:
 
 def numbers(values: Sequence[bytes | None]) -> list[int]:
     return [int(value or b"") for value in values]
-
-
-@pytest.fixture
-async def bench(store: MetadataStore, tmp_path: Path) -> AsyncIterator[Bench]:
-    await store.create_topic(TOPIC, 3)
-    made = Bench(store, tmp_path / "objects")
-    made.feed.resume(Position(1))
-    yield made
-    await made.reader.cache.close()
-    await made.cached.index.close()
