@@ -19,6 +19,8 @@ from components.segment_store.reader.records import Records
 
 log = structlog.get_logger(__name__)
 
+_NEVER = 1 << 63
+
 
 class Polled(msgspec.Struct, frozen=True):
     partition_id: int
@@ -28,7 +30,8 @@ class Polled(msgspec.Struct, frozen=True):
 class Consumer:
     """``async with``. Partitions take turns, so that none starves; at the end of all of them it waits for news of any.
 
-    ``reset`` says where to go on when records were deleted before they were read; without, OffsetTooOld is raised.
+    ``stops`` are offsets at which partitions end for this consumer. ``reset`` says where to go on when records were
+    deleted before they were read; without, OffsetTooOld is raised.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Consumer:
         *,
         group: str | None = None,
         reset: Origin | None = None,
+        stops: Mapping[int, int] | None = None,
     ) -> None:
         self.topic = topic
         self.group = group
@@ -46,6 +50,7 @@ class Consumer:
         self._reader = ahead.reader
         self._store = ahead.reader.feed.store
         self._reset = reset
+        self._stops = dict(stops or {})
         self._cursors = {number: Cursor(ahead, topic, number, offset) for number, offset in sorted(offsets.items())}
         self._turn = list(self._cursors)
         self._idle: dict[int, int] = {}  # partitions at their end, and how often news had been lost by then
@@ -70,10 +75,17 @@ class Consumer:
         """Of the next record of each partition."""
         return {number: cursor.offset for number, cursor in self._cursors.items()}
 
+    @property
+    def done(self) -> bool:
+        """Every partition has come to its stop."""
+        return all(cursor.offset >= self._stops.get(number, _NEVER) for number, cursor in self._cursors.items())
+
     async def poll(
         self, *, max_records: int | None = None, max_bytes: int = MAX_BYTES, wait_s: float = 0.0
     ) -> Polled | None:
         """Records of the next partition that has some; None if none has any within ``wait_s``."""
+        if self.done:
+            return None
         clock = self._reader.clock
         end = clock.monotonic() + wait_s
         while True:
@@ -106,7 +118,9 @@ class Consumer:
 
     def _at_end(self, number: int) -> bool:
         """Known to have nothing: it was at its end, and no news has come since."""
-        if self._idle.get(number) != self._watch.lost:
+        if self._cursors[number].offset >= self._stops.get(number, _NEVER):
+            return True
+        if self._idle.get(number) != self._watch.lost or not self._reader.feed.followed:
             return False
         return self._watch.ends.get((self.topic, number), 0) <= self._cursors[number].offset
 
@@ -124,8 +138,16 @@ class Consumer:
                 cursor.seek(start)
             else:
                 break
-        if records.batches:
-            self._idle.pop(number, None)
-        else:
+        if not records.batches:
             self._idle[number] = lost
-        return records
+            return records
+        self._idle.pop(number, None)
+        return self._stopped(cursor, records)
+
+    def _stopped(self, cursor: Cursor, records: Records) -> Records:
+        stop = self._stops.get(cursor.partition_id, _NEVER)
+        if records.next_offset <= stop:
+            return records
+        cursor.seek(stop)
+        kept = [batch[: max(0, stop - batch.first_offset)] for batch in records.batches]
+        return Records([batch for batch in kept if len(batch)], stop)

@@ -53,6 +53,7 @@ class Feed:
 
     def __init__(self, store: CachedStore) -> None:
         self.store = store
+        self.followed = True  # False: nobody tells any more, so one has to look
         self._watches: dict[PartitionKey, set[Watch]] = defaultdict(set)
 
     def apply(self, transactions: Iterable[Sequence[Event[Row]]]) -> None:
@@ -76,6 +77,11 @@ class Feed:
             for watch in watches:
                 watch.lost += 1
                 watch.tell(None)
+
+    def abandon(self) -> None:
+        """The stream has ended for good: caches are as fresh as their times allow, and who waits looks by itself."""
+        self.followed = False
+        self.resume(self.store.applied)
 
     @contextmanager
     def watch(self, keys: Iterable[PartitionKey]) -> Iterator[Watch]:

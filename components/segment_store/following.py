@@ -67,6 +67,7 @@ class Following:
                                 self._feed.resume(batch[-1].position)
         except Exception as error:
             if begun.done():
-                log.error("following has ended: caches are as old as their times allow", error=str(error))
+                log.error("the registry can't be followed any more, it is asked once a second", error=str(error))
+                self._feed.abandon()
             else:
                 begun.set_exception(error)

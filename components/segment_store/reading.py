@@ -55,7 +55,7 @@ async def open_reading(
     disk: tuple[Path, int] | None = None,
 ) -> AsyncIterator[Reading]:
     """For a process beside the daemon. ``follow``: what others commit is known within milliseconds, and whoever waits
-    is woken; without, caches are as old as their times allow, and nobody should wait.
+    is woken; without, caches are as old as their times allow, and whoever waits looks once a second.
     """
     async with AsyncExitStack() as stack:
         reading = Reading(surroundings, disk=None if disk is None else DiskBlocks(*disk))
@@ -64,4 +64,6 @@ async def open_reading(
             url = settings.registry.url.get_secret_value()
             follower = open_follower(url, settings.source, settings.change_log, surroundings.clock)
             await stack.enter_async_context(Following(follower, reading.feed))
+        else:
+            reading.feed.abandon()
         yield reading

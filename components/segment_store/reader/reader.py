@@ -29,6 +29,7 @@ MAX_BYTES = 4 << 20
 _SEGMENTS_AT_ONCE = 256  # small ones: each may be a request
 _LOOKS = 5  # at a partition that changes under our hands
 _SCAN_BLOCKS = 4  # fetched at once while looking for a time
+_UNFOLLOWED_S = 1.0  # between two looks when nobody tells of news
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.25
 
 
@@ -89,7 +90,7 @@ class Reader:
             await watch.wait(pause)
         else:
             watch.pause = None
-            await watch.wait(timeout_s)
+            await watch.wait(timeout_s if self.feed.followed else min(timeout_s, _UNFOLLOWED_S))
 
     async def bounds(self, topic: str, partition_id: int) -> Bounds:
         """As the registry has them now."""
