@@ -47,7 +47,8 @@ class Agent:
         self._store = store
         self._clock = clock
         self._held: dict[Key, Held] = {}
-        self._wanted: dict[Key, asyncio.Future[Held]] = {}
+        self._wanted: dict[Key, asyncio.Future[Held]] = {}  # until they are answered
+        self._queue: list[Key] = []  # of those, not asked for yet
         self._acquiring: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
         self._upkeep: asyncio.Task[None] | None = None
@@ -102,6 +103,7 @@ class Agent:
         word = self._wanted.get(key)
         if word is None:
             word = self._wanted[key] = asyncio.get_running_loop().create_future()
+            self._queue.append(key)
             if self._acquiring is None or self._acquiring.done():
                 self._acquiring = asyncio.create_task(self._acquire_wanted(), name=f"leases of {self.agent_id}")
         return await asyncio.shield(word)
@@ -148,19 +150,16 @@ class Agent:
         for topic in self.settings.topics or ():
             with suppress(NotFound):
                 wanted += [(topic, row.partition_id) for row in await self._store.list_partitions(topic)]
-        alive = await self._store.list_agents(alive_within_ms=self._lease_ms, group=self.settings.group)
+        agents = await self._store.list_agents(alive_within_ms=self._lease_ms, group=self.settings.group)
+        alive = {agent.agent_id for agent in agents}
         leases: list[PartitionLease] = []
         for topic in {topic for topic, _ in wanted}:
             leases += await self._store.list_partition_leases(topic=topic)
         share = share_of(
             self.agent_id,
-            [agent.agent_id for agent in alive],
+            alive,
             wanted,
-            {
-                (lease.topic, lease.partition_id): lease.leader_agent_id
-                for lease in leases
-                if lease.leader_agent_id is not None and lease.expires_at > self._clock.now_ms()
-            },
+            {(lease.topic, lease.partition_id): lease.leader_agent_id for lease in leases},
         )
         for key in share.surplus:
             held = self._held.get(key)
@@ -195,32 +194,34 @@ class Agent:
             log.warning("a lease is left to run out", partition=repr(held), error=str(error))
 
     async def _acquire_wanted(self) -> None:
-        while self._wanted:
-            wanted, self._wanted = self._wanted, {}
+        while self._queue:
+            keys, self._queue = self._queue, []
             try:
-                await self._answer(wanted)
-            except BaseException as error:
-                failure = error if isinstance(error, Exception) else NotLeader("the agent was closed: open another one")
-                for word in wanted.values():
-                    _fail(word, failure)
-                if not isinstance(error, Exception):
-                    raise
+                answers = await self._answers(keys)
+            except Exception as error:
+                answers = dict.fromkeys(keys, error)
+            for key in keys:
+                word, answer = self._wanted.pop(key), answers[key]
+                if isinstance(answer, Held):
+                    if not word.done():
+                        word.set_result(answer)
+                else:
+                    _fail(word, answer)
 
-    async def _answer(self, wanted: dict[Key, asyncio.Future[Held]]) -> None:
+    async def _answers(self, keys: Sequence[Key]) -> dict[Key, Held | Exception]:
+        answers: dict[Key, Held | Exception] = {}
         try:
-            taken = await self._take(list(wanted))
+            answers |= await self._take(keys)
         except NotFound:
-            known = {(row.topic, row.partition_id) for row in await self._store.get_partitions(list(wanted))}
-            for key in [key for key in wanted if key not in known]:
-                missing = NotFound(f"partition {key[1]} of topic {key[0]!r} does not exist: create it first")
-                _fail(wanted.pop(key), missing)
-            taken = await self._take(list(wanted))
-        for key, word in wanted.items():
-            if key in taken:
-                if not word.done():
-                    word.set_result(taken[key])
-            else:
-                _fail(word, await self._not_leader(key))
+            known = {(row.topic, row.partition_id) for row in await self._store.get_partitions(keys)}
+            for topic, number in set(keys) - known:
+                missing = NotFound(f"partition {number} of topic {topic!r} does not exist: create it first")
+                answers[topic, number] = missing
+            answers |= await self._take(sorted(known))
+        for key in keys:
+            if key not in answers:
+                answers[key] = await self._not_leader(key)
+        return answers
 
     async def _take(self, keys: Sequence[Key]) -> dict[Key, Held]:
         """Those that can be had. Leases first, watermarks after that."""
@@ -250,6 +251,7 @@ class Agent:
 
     def _refuse_wanted(self, error: NotLeader) -> None:
         wanted, self._wanted = self._wanted, {}
+        self._queue.clear()
         for word in wanted.values():
             _fail(word, error)
 

@@ -42,6 +42,16 @@ _SMALL = 256 << 10  # bytes that are encoded faster than a thread is asked to
 _EACH = 200  # bytes of an append in memory beside its records
 
 
+class _Line:
+    """Appends that wait for their partition, in order."""
+
+    __slots__ = ("length", "turn")
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.turn = asyncio.Lock()
+
+
 class SegmentWriter:
     """Safe for concurrent appends in one event loop. One for each agent."""
 
@@ -70,6 +80,7 @@ class SegmentWriter:
         self._window = Window()
         self._tails: dict[Held, asyncio.Task[None]] = {}  # the last object on its way of each partition
         self._known: dict[Held, dict[str, Known]] = {}
+        self._lines: dict[tuple[str, int], _Line] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._abandoned: list[str] = []  # objects that may come to exist, and are nobody's
         self._arrival = asyncio.Event()
@@ -158,28 +169,44 @@ class SegmentWriter:
     async def _accept(
         self, topic: str, partition_id: int, columns: Columns, size: int, stamp: Stamp | None
     ) -> tuple[asyncio.Future[Appended], bool]:
-        """Its answer to come, and whether it is new."""
-        while True:
-            held = self.agent.find(topic, partition_id) or await self.agent.hold(topic, partition_id)
-            known = None if stamp is None else await self._knowledge(held, stamp.producer_id)
-            self._require_open()
-            if held.lost or held.leaving:
-                continue
-            if known is not None and stamp is not None:
-                repeated = known.repeated(stamp, len(columns))
-                if repeated is not None:
-                    return repeated, False
-            append = Append(held, columns, size, stamp)
-            if known is not None and stamp is not None:
-                known.note(stamp, len(columns), append.result)
-            if not self._window:
-                self._window.opened_at = self._clock.monotonic()
-                self._arrival.set()
-            self._window.add(append)
-            held.use()
-            if self._window.size >= self.settings.object_bytes:
-                self._settled.set()
-            return append.result, True
+        """Its answer to come, and whether it is new. Nobody passes those who wait for the same partition."""
+        key = (topic, partition_id)
+        held = self.agent.find(topic, partition_id)
+        if held is not None and stamp is None and key not in self._lines:
+            return self._add(held, columns, size, None, None)
+        line = self._lines.setdefault(key, _Line())
+        line.length += 1
+        try:
+            async with line.turn:
+                while True:
+                    held = self.agent.find(topic, partition_id) or await self.agent.hold(topic, partition_id)
+                    known = None if stamp is None else await self._knowledge(held, stamp.producer_id)
+                    self._require_open()
+                    if not (held.lost or held.leaving):
+                        return self._add(held, columns, size, stamp, known)
+        finally:
+            line.length -= 1
+            if not line.length:
+                del self._lines[key]
+
+    def _add(
+        self, held: Held, columns: Columns, size: int, stamp: Stamp | None, known: Known | None
+    ) -> tuple[asyncio.Future[Appended], bool]:
+        if known is not None and stamp is not None:
+            repeated = known.repeated(stamp, len(columns))
+            if repeated is not None:
+                return repeated, False
+        append = Append(held, columns, size, stamp)
+        if known is not None and stamp is not None:
+            known.note(stamp, len(columns), append.result)
+        if not self._window:
+            self._window.opened_at = self._clock.monotonic()
+            self._arrival.set()
+        self._window.add(append)
+        held.use()
+        if self._window.size >= self.settings.object_bytes:
+            self._settled.set()
+        return append.result, True
 
     async def _knowledge(self, held: Held, producer_id: str) -> Known:
         producers = self._known.get(held)
