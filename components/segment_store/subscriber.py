@@ -150,6 +150,7 @@ class SegmentStore:
             except BaseException:
                 self._small.put_back([*due, *later])
                 raise
+            self._small.leave(done.left)
             self._tally["segments_merged"] += done.old
             self._tally["merged_bytes"] += done.size_bytes
             if done.old:

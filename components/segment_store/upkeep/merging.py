@@ -30,7 +30,7 @@ from components.segment_store.format import (
 )
 from components.segment_store.reader.block_cache import BlockCache
 from components.segment_store.reader.blocks import Block, BlockPlan, SegmentLayout
-from components.segment_store.upkeep.plan import MergePolicy, choose
+from components.segment_store.upkeep.plan import MergePolicy, choose, left_over
 from registry.contract import PAGE, MetadataStore
 from registry.drafts import SegmentDraft
 from registry.errors import Conflict, NotFound, RegistryError
@@ -43,12 +43,13 @@ _OLD_AT_ONCE = 250  # rows replaced in one transaction, unless a run alone has m
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """``again``: partitions in which there may be more to merge."""
+    """``again``: partitions in which there may be more to merge. ``left``: small segments that are too few alone."""
 
     old: int
     new: int
     size_bytes: int
     again: list[tuple[str, int]]
+    left: dict[tuple[str, int], int]
 
 
 class _Run(msgspec.Struct, frozen=True):
@@ -77,43 +78,48 @@ class Merger:
 
     async def merge(self, partitions: Sequence[tuple[str, int]]) -> Merged:
         """What is worth merging in these partitions, up to one object of it."""
-        chosen, again = await self._choose(partitions)
+        chosen, again, left = await self._choose(partitions)
         runs = await self._read(chosen)
         if not runs:
-            return Merged(0, 0, 0, list(dict.fromkeys(again)))
+            return Merged(0, 0, 0, again, left)
         segments = await asyncio.to_thread(_encode, runs)
         uri = self._new_uri()
         await self._store.record_intents([uri], purpose="segments", owner=self._owner)
         await self._objects.put(uri, _object(runs, segments))
-        old, new = await self._register(uri, runs, segments)
+        old, new, touched = await self._register(uri, runs, segments)
+        again += [key for key in touched if key not in again]
         if not new:
             await self._discard(uri)
-        return Merged(old, new, sum(segment.size for segment in segments), list(dict.fromkeys(again)))
+        return Merged(old, new, sum(segment.size for segment in segments), again, left)
 
-    async def _choose(self, partitions: Sequence[tuple[str, int]]) -> tuple[list[list[Segment]], list[tuple[str, int]]]:
+    async def _choose(
+        self, partitions: Sequence[tuple[str, int]]
+    ) -> tuple[list[list[Segment]], list[tuple[str, int]], dict[tuple[str, int], int]]:
         chosen: list[list[Segment]] = []
-        again: list[tuple[str, int]] = []
-        size = 0
-        for topic, number in partitions:
-            if size >= self._policy.target_bytes:
-                again.append((topic, number))
+        again: dict[tuple[str, int], None] = {}
+        left: dict[tuple[str, int], int] = {}
+        policy, size = self._policy, 0
+        for key in partitions:
+            if size >= policy.target_bytes:
+                again[key] = None
                 continue
             try:
-                tail = await self._tail(topic, number)
+                tail = await self._tail(*key)
             except NotFound:
                 continue
             now = self._clock.now_ms()
-            found = choose(tail, self._policy, now)
-            if len(tail) == _TAIL or _count(choose(tail, self._policy, now + self._policy.settled_ms)) > _count(found):
-                again.append((topic, number))
+            found = choose(tail, policy, now)
+            left[key] = left_over(tail, policy)
+            if len(tail) == _TAIL or _count(choose(tail, policy, now + policy.settled_ms)) > _count(found):
+                again[key] = None
             for run in found:
                 length = sum(segment.size_bytes for segment in run)
-                if chosen and size + length > self._policy.target_bytes:
-                    again.append((topic, number))
+                if chosen and size + length > policy.target_bytes:
+                    again[key] = None
                     break
                 chosen.append(run)
                 size += length
-        return chosen, again
+        return chosen, list(again), left
 
     async def _tail(self, topic: str, number: int) -> deque[Segment]:
         """The last segments, of which the next merge sees as many again if there are more."""
@@ -147,11 +153,14 @@ class Merger:
             batches += [plan.open(block) for plan, block in zip(rest, found, strict=False)]
         return batches
 
-    async def _register(self, uri: str, runs: Sequence[_Run], segments: Sequence[EncodedSegment]) -> tuple[int, int]:
-        """Bounded transactions. A Conflict costs the runs that it names, no others."""
+    async def _register(
+        self, uri: str, runs: Sequence[_Run], segments: Sequence[EncodedSegment]
+    ) -> tuple[int, int, list[tuple[str, int]]]:
+        """Bounded transactions. A Conflict costs the runs that it names, no others; answers their partitions too."""
         drafts = _drafts(uri, runs, segments)
         waiting = list(zip(runs, drafts, strict=True))
         old = new = 0
+        dropped: list[tuple[str, int]] = []
         while waiting:
             some = [waiting.pop(0)]
             while waiting and sum(len(run.old) for run, _ in some) + len(waiting[0][0].old) <= _OLD_AT_ONCE:
@@ -161,14 +170,16 @@ class Merger:
                 await self._store.replace_segments(rows, [draft for _, draft in some], intents_of=self._owner)
             except Conflict as conflict:
                 touched = set(conflict.names)
-                left = [(run, draft) for run, draft in some if not touched & set(map(_name, run.old))]
+                to_blame = [bool(touched & set(map(_name, run.old))) for run, _ in some]
+                if not any(to_blame):  # the object is no longer ours
+                    to_blame = [True] * len(some)
                 log.info("segments were touched while they were merged", segments=len(rows), error=str(conflict))
-                if len(left) < len(some):
-                    waiting = left + waiting
+                dropped += [_key(run) for (run, _), blamed in zip(some, to_blame, strict=True) if blamed]
+                waiting[:0] = [pair for pair, blamed in zip(some, to_blame, strict=True) if not blamed]
             else:
                 old += len(rows)
                 new += len(some)
-        return old, new
+        return old, new, dropped
 
     async def _discard(self, uri: str) -> None:
         """Nothing is registered in it, for certain. If this fails, the cleaner does it."""
@@ -180,6 +191,10 @@ class Merger:
 
     def _new_uri(self) -> str:
         return join(self._location, "merged", f"{self._clock.now_ms():014}-{uuid4().hex}.segments")
+
+
+def _key(run: _Run) -> tuple[str, int]:
+    return run.old[0].topic, run.old[0].partition_id
 
 
 def _count(runs: Sequence[Sequence[Segment]]) -> int:

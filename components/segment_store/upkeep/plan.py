@@ -7,7 +7,7 @@ between one append and a full-sized segment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from registry.models import Segment
@@ -22,8 +22,20 @@ class MergePolicy:
 
 
 def choose(segments: Sequence[Segment], policy: MergePolicy, now_ms: int) -> list[list[Segment]]:
-    """Runs of neighbours, oldest first. ``segments`` are some of a partition's, by offset."""
-    found: list[list[Segment]] = []
+    """Runs of neighbours that are worth a merge, oldest first. ``segments`` are some of a partition's, by offset."""
+    found = [run for run in _runs(segments, policy, now_ms) if len(run) >= policy.fewest]
+    found.reverse()
+    return found
+
+
+def left_over(segments: Sequence[Segment], policy: MergePolicy) -> int:
+    """How many segments at the end, young ones too, would be part of a run if only there were more of them."""
+    last = next(_runs(segments, policy, segments[-1].created_at + policy.settled_ms), []) if segments else []
+    return len(last) if last and len(last) < policy.fewest and last[-1] is segments[-1] else 0
+
+
+def _runs(segments: Sequence[Segment], policy: MergePolicy, now_ms: int) -> Iterator[list[Segment]]:
+    """Youngest first; of one segment, too."""
     run: list[Segment] = []  # youngest first
     size = 0
     for segment in reversed(segments):
@@ -36,19 +48,14 @@ def choose(segments: Sequence[Segment], policy: MergePolicy, now_ms: int) -> lis
             and size + segment.size_bytes <= policy.target_bytes
         )
         if not joins:
-            _close(run, policy, found)
+            if run:
+                yield run[::-1]
             run, size = [], 0
         if eligible:
             run.append(segment)
             size += segment.size_bytes
-    _close(run, policy, found)
-    found.reverse()
-    return found
-
-
-def _close(run: list[Segment], policy: MergePolicy, found: list[list[Segment]]) -> None:
-    if len(run) >= policy.fewest:
-        found.append(run[::-1])
+    if run:
+        yield run[::-1]
 
 
 class SmallSegments:
@@ -82,6 +89,12 @@ class SmallSegments:
         """They were not merged after all: look again."""
         for key in keys:
             self._counts[key] = max(self._counts.get(key, 0), self._policy.fewest)
+
+    def leave(self, left: Mapping[tuple[str, int], int]) -> None:
+        """So many of each are still there, and count with those that will come."""
+        for key, count in left.items():
+            if count:
+                self._counts[key] = self._counts.get(key, 0) + count
 
     def forget(self, topic: str) -> None:
         for key in [key for key in self._counts if key[0] == topic]:

@@ -113,6 +113,7 @@ async def test_what_retention_takes_meanwhile_is_not_brought_back(bench: Bench) 
     await bench.write(*[2] * 5, partition=1, together=False)
     done = await merger_of(bench, Interfering(bench.store, retain_from=4)).merge(ALL)
     assert (done.old, done.new) == (5, 1)  # the other partition's
+    assert done.again == [(TOPIC, 0)]
     assert await contents(bench, 0, start=4) == list(range(4, 10))
     assert await contents(bench, 1) == list(range(10))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from components.segment_store.upkeep.plan import MergePolicy, SmallSegments, choose
+from components.segment_store.upkeep.plan import MergePolicy, SmallSegments, choose, left_over
 from registry.models import Segment
 
 POLICY = MergePolicy(small_bytes=1_000, target_bytes=4_000, fewest=3, settled_ms=100)
@@ -71,6 +71,19 @@ def test_a_record_is_merged_about_as_often_as_its_partition_doubles() -> None:
             held[at : at + len(run)] = [merged]
     assert written / 10_000 < 8
     assert len(held) < 30
+
+
+def test_what_is_too_little_now_counts_later() -> None:
+    assert left_over(segments(100, 5, 5), POLICY) == 2
+    assert left_over(segments(100, 5, 5, age=0), POLICY) == 2
+    assert left_over(segments(5, 5, 5), POLICY) == 0  # enough for a run
+    assert left_over(segments(5, 5, 2_000), POLICY) == 0
+    assert left_over([], POLICY) == 0
+    small = SmallSegments(POLICY)
+    small.leave({("t", 0): 2, ("t", 1): 0})
+    assert small.take(10) == []
+    small.add(segments(5))
+    assert small.take(10) == [("t", 0)]
 
 
 def test_partitions_become_due_by_what_comes() -> None:
