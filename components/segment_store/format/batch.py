@@ -158,11 +158,6 @@ class RecordBatch(Sequence[Record]):
         """Of the whole body, which this batch keeps in memory."""
         return len(self._body.raw)
 
-    @property
-    def record_bytes(self) -> int:
-        """Of one record, on the average of its block."""
-        return len(self._body.raw) // max(1, self._body.length)
-
     @overload
     def __getitem__(self, place: int) -> Record: ...
 
@@ -221,8 +216,7 @@ class RecordBatch(Sequence[Record]):
         """``offset, timestamp, key, value, headers``: views of the same bytes, but for the offsets."""
         import pyarrow as pa
 
-        offsets = pa.py_buffer(array("q", range(self.first_offset, self.next_offset)))
-        columns = [pa.Array.from_buffers(pa.int64(), len(self), [None, offsets])]
+        columns = [pa.arange(self.first_offset, self.next_offset)]
         columns += [column.slice(self._start, len(self)) for column in self._body.arrow()]
         return pa.RecordBatch.from_arrays(columns, ["offset", "timestamp", "key", "value", "headers"])
 

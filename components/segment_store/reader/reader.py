@@ -16,7 +16,7 @@ from astha.clock import LoopClock
 from components.lake.objects import ObjectMissing
 from components.segment_store.errors import OffsetBeyondEnd, OffsetTooOld
 from components.segment_store.feed import Feed, Watch
-from components.segment_store.format import RecordBatch
+from components.segment_store.format import BLOCK_BYTES, RecordBatch
 from components.segment_store.reader.block_cache import BlockCache
 from components.segment_store.reader.blocks import Block, BlockPlan, SegmentLayout
 from components.segment_store.reader.records import Records, trimmed
@@ -27,6 +27,8 @@ MAX_BYTES = 4 << 20
 """Of one read unless the caller says otherwise."""
 
 _SEGMENTS_AT_ONCE = 256  # small ones: each may be a request
+_RAW_BYTES = 32 << 20  # in memory for one read, about
+_LARGEST_RATIO = 255  # LZ4's
 _LOOKS = 5  # at a partition that changes under our hands
 _SCAN_BLOCKS = 4  # fetched at once while looking for a time
 _UNFOLLOWED_S = 1.0  # between two looks when nobody tells of news
@@ -60,7 +62,8 @@ class Reader:
         max_bytes: int = MAX_BYTES,
         wait_s: float = 0.0,
     ) -> Records:
-        """Records from the offset on, at least one unless that is the end; at most about ``max_bytes`` of them.
+        """Records from the offset on, at least one unless that is the end; at most about ``max_bytes`` of them, as they
+        are stored.
 
         At the end it waits up to ``wait_s`` for the next record. OffsetTooOld and OffsetBeyondEnd say where to go.
         Corrupt names the object and the range; what comes before it is read first, and what comes after it can be read.
@@ -115,18 +118,21 @@ class Reader:
         return None
 
     def plan(self, topic: str, partition_id: int, offset: int, max_bytes: int) -> list[BlockPlan]:
-        """Blocks from the offset on of which memory knows, about so many bytes of them; at least one if any."""
+        """Blocks from the offset on of which memory knows, so many bytes of them as they are stored and not too many
+        when decompressed; at least one if any.
+        """
         plans: list[BlockPlan] = []
-        size = 0
+        size = raw = 0
         for _ in range(_SEGMENTS_AT_ONCE):
             segment = self._store.index.lookup(topic, partition_id, offset)
             if segment is None:
                 break
             for block in self._layout.blocks(segment, offset):
-                if plans and size + block.address.length > max_bytes:
+                size += block.address.length
+                raw += min(BLOCK_BYTES, _LARGEST_RATIO * block.address.length)
+                if plans and (size > max_bytes or raw > _RAW_BYTES):
                     return plans
                 plans.append(block)
-                size += block.address.length
             offset = segment.end_offset + 1
         return plans
 
@@ -149,9 +155,7 @@ class Reader:
                     raise
                 self._store.index.forget(plan.segment for plan in plans)
                 continue
-            batches[0] = batches[0].from_offset(offset)
-            batches = trimmed(batches, max_records, max_bytes)
-            return Records(batches, batches[-1].next_offset)
+            return self._cut(plans[0], batches, offset, max_records, max_bytes)
         raise AssertionError("unreachable")
 
     @staticmethod
@@ -159,6 +163,20 @@ class Reader:
         if max_records is None:
             return plans
         return [plan for plan in plans if plan.first_offset < offset + max(1, max_records)]
+
+    @staticmethod
+    def _cut(
+        first: BlockPlan, batches: list[RecordBatch], offset: int, max_records: int | None, max_bytes: int
+    ) -> Records:
+        """What was asked for of what the blocks hold. A first block that is larger than a whole read is shared out."""
+        each = first.address.length / max(1, first.next_offset - first.first_offset)
+        batches[0] = trimmed(batches[0].from_offset(offset), max(1, int(max_bytes / each)))
+        if batches[0].next_offset < first.next_offset:
+            del batches[1:]
+        if max_records is not None:
+            before = sum(map(len, batches[:-1]))
+            batches[-1] = trimmed(batches[-1], max_records - before)
+        return Records(batches, batches[-1].next_offset)
 
     async def _batches(self, plans: Sequence[BlockPlan]) -> list[RecordBatch]:
         """Up to the first that is damaged; raises if that is the first of all."""

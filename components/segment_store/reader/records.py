@@ -36,25 +36,6 @@ class Records:
         return pa.Table.from_batches([batch.to_arrow() for batch in self.batches])
 
 
-def trimmed(batches: Sequence[RecordBatch], max_records: int | None, max_bytes: int) -> list[RecordBatch]:
-    """The first of them, so many records and about so many bytes; at least one record if there is any.
-
-    A batch's bytes are taken to be spread evenly over its records.
-    """
-    kept: list[RecordBatch] = []
-    records, size = 0, 0
-    for batch in batches:
-        room = len(batch)
-        each = max(1, batch.record_bytes)
-        room = min(room, (max_bytes - size) // each)
-        if max_records is not None:
-            room = min(room, max_records - records)
-        if room <= 0 and kept:
-            break
-        part = batch if room >= len(batch) else batch[: max(1, room)]
-        kept.append(part)
-        records += len(part)
-        size += each * len(part)
-        if len(part) < len(batch):
-            break
-    return kept
+def trimmed(batch: RecordBatch, most: int | None) -> RecordBatch:
+    """At most so many of its first records, and at least one."""
+    return batch if most is None or len(batch) <= most else batch[: max(1, most)]
