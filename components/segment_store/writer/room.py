@@ -31,7 +31,7 @@ class Room:
         except BaseException:
             if word.done() and not word.cancelled() and word.exception() is None:
                 self.give_back(size)
-            else:
+            elif turn in self._waiting:
                 self._waiting.remove(turn)
                 self._admit()
             raise

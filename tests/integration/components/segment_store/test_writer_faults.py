@@ -18,7 +18,7 @@ from astha.subscribers.surroundings import LakeSettings
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects, StorageRefused
 from components.segment_store.agents import AgentSettings
-from components.segment_store.errors import AppendFailed, NotLeader, SegmentStoreError, WriterClosed
+from components.segment_store.errors import AppendFailed, NotLeader, WriterClosed
 from components.segment_store.writer import Producer, WriterSettings
 from registry.contract import MetadataStore
 from registry.errors import RegistryError, Unavailable
@@ -53,7 +53,7 @@ class Diary:
             appended = await process.writer.append("orders", partition, values)
         except NOT_WRITTEN:
             self.failed.update(values)
-        except (SegmentStoreError, RegistryError, asyncio.CancelledError, Exception):
+        except (Exception, asyncio.CancelledError):
             self.unknown.update(values)
         else:
             self._answer(client, partition, values, appended.base_offset)
@@ -61,8 +61,8 @@ class Diary:
     async def produce(self, producer: Producer, client: str, partition: int, count: int) -> None:
         values = self.values(count)
         try:
-            appended = await producer.append("orders", partition, values, timeout_s=200)
-        except Exception:
+            appended = await producer.append("orders", partition, values, timeout_s=2)
+        except (Exception, asyncio.CancelledError):
             self.unknown.update(values)
         else:
             self._answer(client, partition, values, appended.base_offset)
