@@ -60,26 +60,32 @@ class PlaceParam(click.ParamType[Place]):
     name = "place"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        text = str(value).strip()
-        if text in _ENDS:
-            return _ENDS[text]
-        if text.isdecimal():
-            return int(text)
-        ago = _DURATION.fullmatch(text.removeprefix("-").lower())
-        if text.startswith("-") and ago is not None:
-            return At(int(datetime.now(UTC).timestamp() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]])
         try:
-            time = datetime.fromisoformat(text)
-        except ValueError:
-            self.fail(
-                f"{value!r}: write earliest, latest, an offset, a time such as 2026-05-01T12:00Z, or -15m for 15 "
-                "minutes ago",
-                param,
-                ctx,
-            )
-        if time.tzinfo is None:
-            time = time.replace(tzinfo=UTC)
-        return At(max(0, int(time.timestamp() * 1000)))
+            return read_place(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def read_place(written: str) -> Place:
+    """ValueError says what to write."""
+    text = written.strip()
+    if text in _ENDS:
+        return _ENDS[text]
+    if text.isdecimal():
+        return int(text)
+    ago = _DURATION.fullmatch(text.removeprefix("-").lower())
+    if text.startswith("-") and ago is not None:
+        return At(int(datetime.now(UTC).timestamp() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]])
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{written!r}: write earliest, latest, an offset, a time such as 2026-05-01T12:00Z, or -15m for 15 minutes "
+            "ago"
+        ) from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return At(max(0, int(time.timestamp() * 1000)))
 
 
 async def offsets_at(reader: Reader, topic: str, partitions: Sequence[int], place: Place) -> dict[int, int]:
