@@ -5,7 +5,7 @@
 
 Options: ``topic``; ``partitions``, such as 0,3; ``from`` and ``to`` (earliest, latest, an offset, a time, -15m);
 ``columns``, those that are wanted; ``split_bytes``, stored bytes a task reads; ``registry``, ``config`` and any
-setting by its name, as for inserts. The driver asks the registry which segments there are; tasks reach only the storage.
+setting by its name, as for inserts. The driver asks the registry which segments there are; tasks reach only storage.
 """
 
 from __future__ import annotations
