@@ -53,6 +53,7 @@ class Agent:
         self._releases: set[asyncio.Task[None]] = set()
         self._upkeep: asyncio.Task[None] | None = None
         self._closing = False
+        self.writer: object | None = None  # the one that gives offsets: two would give the same
 
     async def __aenter__(self) -> Self:
         await self._register()

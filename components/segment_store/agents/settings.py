@@ -11,8 +11,8 @@ class AgentSettings(BaseModel):
     address: str = Field("local", min_length=1, description="Where others can reach this process.")
     group: str = Field("", description="Agents that share the partitions among them.")
     zone: str = Field("", description="Where it runs.")
-    lease_s: float = Field(10.0, gt=0, description="How long a lease holds without a renewal.")
-    renew_every_s: float = Field(3.0, gt=0, description="Time between renewals of leases, and between heartbeats.")
+    lease_s: float = Field(30.0, gt=0, description="How long a lease holds without a renewal.")
+    renew_every_s: float = Field(10.0, gt=0, description="Time between renewals of leases, and between heartbeats.")
     topics: list[str] | None = Field(
         None, description="Topics whose partitions are shared among the group's agents; none: only what is asked for."
     )

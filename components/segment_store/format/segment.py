@@ -24,9 +24,14 @@ class EncodedSegment(msgspec.Struct, frozen=True):
     max_timestamp: int
 
 
-def encode_segment(columns: Columns, *, tag: int = 0, block_bytes: int = BLOCK_BYTES) -> EncodedSegment:
-    """At least one record. Of CPU it costs what LZ4 does and little more: give large ones to a thread."""
-    counts = _division(columns, block_bytes)
+def encode_segment(
+    columns: Columns, *, tag: int = 0, block_bytes: int = BLOCK_BYTES, at_most: int | None = None
+) -> EncodedSegment:
+    """At least one record. Of CPU it costs what LZ4 does and little more: give large ones to a thread.
+
+    ``at_most`` is the size of the columns, or more, for who knows it: small ones need not be weighed again.
+    """
+    counts = [len(columns)] if at_most is not None and at_most <= block_bytes else _division(columns, block_bytes)
     blocks: list[bytes] = []
     first = 0
     for count in counts:

@@ -36,7 +36,8 @@ def pack(parts: Sequence[Part], block_bytes: int) -> tuple[bytes, list[Packed]]:
     entries: list[SegmentEntry] = []
     at = 0
     for part in parts:
-        segment = encode_segment(part.columns, tag=_tag(*part.held.key), block_bytes=block_bytes)
+        weight = sum([append.size for append in part.appends])
+        segment = encode_segment(part.columns, tag=_tag(*part.held.key), block_bytes=block_bytes, at_most=weight)
         packed.append(Packed(part, segment, at))
         blocks = [(place.size, place.records) for place in segment.index]
         entries.append(SegmentEntry(*part.held.key, part.held.next_offset, at, blocks))

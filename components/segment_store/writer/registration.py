@@ -8,6 +8,7 @@ refused too, or will be.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ import structlog
 from astha.clock import LoopClock
 from components.segment_store.errors import AppendFailed, AppendUnknown
 from components.segment_store.writer.packing import Packed
+from components.segment_store.writer.settings import WriterSettings
 from components.segment_store.writer.statistics import WriterStatistics
 from registry.contract import MetadataStore
 from registry.errors import Conflict, NotFound, RegistryError, Unavailable
@@ -37,14 +39,15 @@ class Registrar:
         store: MetadataStore,
         clock: LoopClock,
         owner: str,
-        register_for_s: float,
+        settings: WriterSettings,
         statistics: WriterStatistics,
         lose: Callable[[Packed], None],
     ) -> None:
         self._store = store
         self._clock = clock
         self._owner = owner
-        self._register_for_s = register_for_s
+        self._register_for_s = settings.register_for_s
+        self._slots = asyncio.Semaphore(settings.parallel_registrations)
         self._statistics = statistics
         self._lose = lose
 
@@ -65,6 +68,7 @@ class _Flight:
         self._store = registrar._store
         self._clock = registrar._clock
         self._owner = registrar._owner
+        self._slots = registrar._slots
         self._statistics = registrar._statistics
         self._lose = registrar._lose
         self._deadline = self._clock.monotonic() + registrar._register_for_s
@@ -96,13 +100,12 @@ class _Flight:
         return self._registered
 
     async def _send(self) -> None:
-        started = self._clock.monotonic()
-        await self._store.add_segments(
-            [one.draft(*self._place) for one in self.open],
-            fences=[one.part.held.fence for one in self.open],
-            producers=[draft for one in self.open for draft in one.part.producers(one.part.held.next_offset)],
-            intents_of=self._owner,
-        )
+        drafts = [one.draft(*self._place) for one in self.open]
+        fences = [one.part.held.fence for one in self.open]
+        producers = [draft for one in self.open for draft in one.part.producers(one.part.held.next_offset)]
+        async with self._slots:
+            started = self._clock.monotonic()
+            await self._store.add_segments(drafts, fences=fences, producers=producers, intents_of=self._owner)
         self._statistics.register_s.append(self._clock.monotonic() - started)
 
     async def _believe(self, error: RegistryError) -> None:

@@ -18,6 +18,9 @@ class WriterSettings(BaseModel):
     append_bytes: int = Field(32 << 20, gt=0, description="Largest append.")
     buffer_bytes: int = Field(256 << 20, gt=0, description="Records in memory at most; appends wait for room.")
     parallel_objects: int = Field(8, gt=0, description="Objects that are uploaded and registered at the same time.")
+    parallel_registrations: int = Field(
+        2, gt=0, description="Registrations at the same time: more of them only make each other slower."
+    )
     names_ahead: int = Field(64, gt=0, description="Object names whose intents are recorded in one call.")
     renew_every_s: float = Field(300.0, gt=0, description="Time between renewals of the intents of open objects.")
     register_for_s: float = Field(

@@ -33,12 +33,13 @@ from components.segment_store.writer.registration import Registrar
 from components.segment_store.writer.room import Room
 from components.segment_store.writer.settings import WriterSettings
 from components.segment_store.writer.statistics import WriterStatistics
-from registry.errors import RegistryError
+from registry.errors import RegistryError, Unavailable
 from registry.models import LOCAL_BUCKET
 
 log = structlog.get_logger(__name__)
 
 _SMALL = 256 << 10  # bytes that are encoded faster than a thread is asked to
+_NAME_AGAIN_S = 0.5
 _EACH = 200  # bytes of an append in memory beside its records
 
 
@@ -72,14 +73,12 @@ class SegmentWriter:
         location = canonical(self.settings.location or join(canonical(surroundings.lake.warehouse), "streams"))
         self._names = ObjectNames(self._store, self._clock, location, self._owner, self.settings.names_ahead)
         self._statistics = WriterStatistics()
-        self._registrar = Registrar(
-            self._store, self._clock, self._owner, self.settings.register_for_s, self._statistics, self._lose
-        )
+        self._registrar = Registrar(self._store, self._clock, self._owner, self.settings, self._statistics, self._lose)
         self._room = Room(self.settings.buffer_bytes)
         self._slots = asyncio.Semaphore(self.settings.parallel_objects)
         self._window = Window()
         self._tails: dict[Held, asyncio.Task[None]] = {}  # the last object on its way of each partition
-        self._known: dict[Held, dict[str, Known]] = {}
+        self._known: dict[tuple[str, int], tuple[Held, dict[str, Known]]] = {}
         self._lines: dict[tuple[str, int], _Line] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._abandoned: list[str] = []  # objects that may come to exist, and are nobody's
@@ -89,6 +88,11 @@ class SegmentWriter:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
+        if self.agent.writer is not None:
+            raise RuntimeError(
+                f"agent {self.agent.agent_id!r} has a writer already: use that one, or open another agent"
+            )
+        self.agent.writer = self
         self._tasks = [
             asyncio.create_task(self._work(), name="segment writer"),
             asyncio.create_task(self._renew(), name="intents of objects"),
@@ -110,6 +114,7 @@ class SegmentWriter:
         await asyncio.gather(work, renewing, *self._flights, return_exceptions=True)
         for part in self._window.parts.values():
             part.fail(AppendFailed("the writer was closed: nothing was written"))
+        self.agent.writer = None
         try:
             await self._give_away()
             await self._names.give_back()
@@ -209,14 +214,15 @@ class SegmentWriter:
         return append.result, True
 
     async def _knowledge(self, held: Held, producer_id: str) -> Known:
-        producers = self._known.get(held)
-        if producers is not None and producer_id in producers:
+        """What was known under an earlier lease is forgotten: it may have failed, or others have written since."""
+        of, producers = self._known.get(held.key, (None, {}))
+        if of is held and producer_id in producers:
             return producers[producer_id]
         rows = await self._store.get_producer_sequences([(*held.key, producer_id)])
-        known = Known(rows[0] if rows else None)
-        if held.lost:
-            return known  # of no use to anybody
-        return self._known.setdefault(held, {}).setdefault(producer_id, known)
+        if of is not held:
+            producers = {}
+            self._known[held.key] = (held, producers)
+        return producers.setdefault(producer_id, Known(rows[0] if rows else None))
 
     def _require_open(self) -> None:
         if self._closing or not self._tasks:
@@ -274,8 +280,6 @@ class SegmentWriter:
         for part in parts:
             if self._tails.get(part.held) is flight:
                 del self._tails[part.held]
-            if part.held.lost:
-                self._known.pop(part.held, None)
         failure = None if flight.cancelled() else flight.exception()
         if failure is not None:
             log.error("an object was lost on its way", error=repr(failure))
@@ -304,7 +308,7 @@ class SegmentWriter:
                 data, packed = pack(parts, self.settings.block_bytes)
             else:
                 data, packed = await asyncio.to_thread(pack, parts, self.settings.block_bytes)
-            uri = await self._names.take()
+            uri = await self._name()
             started = self._clock.monotonic()
             await self._objects.put(uri, data)
             self._statistics.upload_s.append(self._clock.monotonic() - started)
@@ -329,6 +333,18 @@ class SegmentWriter:
             self._abandoned.append(uri)
         else:
             await self._remove(uri)
+
+    async def _name(self) -> str:
+        """As patient as a registration."""
+        deadline = self._clock.monotonic() + self.settings.register_for_s
+        while True:
+            try:
+                return await self._names.take()
+            except Unavailable:
+                if self._clock.monotonic() + _NAME_AGAIN_S > deadline:
+                    raise
+                self._statistics.retries += 1
+                await self._clock.sleep(_NAME_AGAIN_S)
 
     def _lose(self, packed: Packed) -> None:
         self.agent.lose(packed.part.held)

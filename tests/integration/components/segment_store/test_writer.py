@@ -4,14 +4,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.surroundings import LakeSettings, Surroundings
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects
 from components.segment_store.agents import AgentSettings
 from components.segment_store.errors import AppendFailed, NotLeader, OutOfOrder, RecordTooLarge, WriterClosed
 from components.segment_store.format import NewRecord, Record, read_footer
-from components.segment_store.writer import Appended, Producer, Stamp, WriterSettings
+from components.segment_store.writer import Appended, Producer, SegmentWriter, Stamp, WriterSettings
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from tests.doubles.clock import ManualClock
@@ -42,6 +43,14 @@ async def test_what_is_appended_is_stored(store: MetadataStore, lake: LakeSettin
     assert await store.list_stale_intents(0) == []
     assert (await store.list_partition_leases())[0].leader_agent_id is None
     await assert_no_orphans(store, warehouse, TOPICS)
+
+
+async def test_an_agent_has_one_writer(store: MetadataStore, lake: LakeSettings) -> None:
+    async with Process(store, lake) as process:
+        around = Surroundings(store=store, clock=process.clock, registry_url=SecretStr(""), lake=lake)
+        with pytest.raises(RuntimeError, match="has a writer already"):
+            await SegmentWriter(around, process.agent).__aenter__()
+        assert (await process.writer.append("orders", 0, [b"x"])).base_offset == 0
 
 
 async def test_partitions_share_an_object(store: MetadataStore, lake: LakeSettings) -> None:
@@ -138,7 +147,7 @@ async def test_another_agents_partition(store: MetadataStore, lake: LakeSettings
         with pytest.raises(NotLeader, match="agent 'first' at local") as caught:
             await second.writer.append("orders", 0, [b"2"])
         assert caught.value.holder == "first"
-        clock.advance(10_000)  # it has not renewed its lease: taken for dead
+        clock.advance(30_000)  # it has not renewed its lease: taken for dead
         assert (await second.writer.append("orders", 0, [b"3"])).base_offset == 1
         with pytest.raises(AppendFailed, match="no longer held"):  # and wakes up
             await first.writer.append("orders", 0, [b"4"])
@@ -228,13 +237,13 @@ async def test_a_killed_writer_is_taken_over(
     await asyncio.sleep(0)
     await first.kill()
     await asyncio.gather(doomed, return_exceptions=True)
-    clock.advance(10_000)
+    clock.advance(30_000)
     async with Process(store, lake, agent_id="second") as second:
         await second.writer.append("orders", 0, [b"3"])
     await assert_no_orphans(store, warehouse, TOPICS)
     records = await read_partition(store, Objects(lake), "orders", 0)
     assert [record.value for record in records if record.value != b"2"] == [b"1", b"3"]
-    clock.advance(10_000)
+    clock.advance(30_000)
     await clean_intents(store, Objects(lake), 5_000, "cleaner")
     assert await store.list_stale_intents(0) == []
     await assert_no_orphans(store, warehouse, TOPICS)
