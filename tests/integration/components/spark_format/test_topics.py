@@ -12,19 +12,24 @@ import pytest
 from pydantic import SecretStr
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
 from astha.subscribers import LakeSettings, Surroundings
 from components.segment_store.agents import Agent
 from components.segment_store.format import NewRecord
-from components.segment_store.spark import TopicScan
+from components.segment_store.spark import TopicReader, TopicScan
 from components.segment_store.writer import SegmentWriter, WriterSettings
 from components.spark_format import register
 from registry.contract import MetadataStore
 from registry.opening import open_store
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # `collect` leaves its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 START_MS = 1_700_000_000_000
 
@@ -98,15 +103,25 @@ async def test_batches(spark: SparkSession, topic: Topic) -> None:
     assert (rows[0]["headers"][0]["name"], rows[0]["headers"][0]["value"]) == ("h", b"x")
     assert not rows[1]["headers"]
     assert rows[7]["timestamp"].timestamp() * 1000 == START_MS + 7_000
-    assert frame.rdd.getNumPartitions() == 6  # splits by segment
-    some = topic.load(spark, partitions="1", **{"from": "60", "to": "110"}, columns="offset,value")
+    some = topic.load(spark, partitions="1", **{"from": "2023-11-14T22:14:20Z", "to": "110"}, columns="offset,value")
     assert some.columns == ["offset", "value"]
-    assert sorted(row["offset"] for row in some.collect()) == list(range(60, 110))
+    assert sorted(row["offset"] for row in some.collect()) == list(range(60, 110))  # from a minute after the start
     await topic.store.delete_segments_before("clicks", 0, 100)
     with pytest.raises(PySparkException, match="its first is 100"):
         topic.load(spark, **{"from": "0"}).count()
-    late = topic.load(spark, partitions="0", **{"from": "2023-11-14T22:15:00Z"})  # 100 seconds after the start
-    assert late.count() == 200
+
+
+async def test_tasks_are_runs_of_neighbouring_segments(topic: Topic) -> None:
+    for _ in range(3):
+        await topic.append(100, 50)
+    whole = await asyncio.to_thread(TopicReader(_scan(topic), StructType()).partitions)
+    assert len(whole) == 2
+    small = await asyncio.to_thread(TopicReader(_scan(topic, split_bytes="1"), StructType()).partitions)
+    assert len(small) == 6
+
+
+def _scan(topic: Topic, **options: str) -> TopicScan:
+    return TopicScan.of({"topic": "clicks", "registry": topic.url, **options})
 
 
 def test_options_that_can_not_be_read() -> None:
