@@ -256,6 +256,8 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     strategy: str | None = None
     explanation: Document | None = None
+    input_files: int | None = None  # if it did not swap all that it had planned to
+    input_bytes: int | None = None
     output_files: int | None = None
     output_bytes: int | None = None
     row_count: int | None = None
@@ -265,6 +267,8 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
         "reason": lambda field, value: checks.optional(field, value, checks.text),
         "strategy": lambda field, value: checks.optional(field, value, checks.filled),
         "explanation": lambda field, value: checks.optional(field, value, checks.filled),
+        "input_files": lambda field, value: checks.optional(field, value, checks.whole),
+        "input_bytes": lambda field, value: checks.optional(field, value, checks.whole),
         "output_files": lambda field, value: checks.optional(field, value, checks.whole),
         "output_bytes": lambda field, value: checks.optional(field, value, checks.whole),
         "row_count": lambda field, value: checks.optional(field, value, checks.whole),

@@ -13,7 +13,7 @@ from types import FrameType
 import psycopg
 from sqlalchemy import make_url
 
-from deploy.demo import daemon, lake, registry
+from deploy.demo import compaction, daemon, lake, registry
 from deploy.demo.stage import Stage
 from registry.embedded import EmbeddedPostgres
 from registry.errors import RegistryError, Unavailable
@@ -59,6 +59,11 @@ def play(segments: int, stage: Stage) -> None:
         stage.say(f"the lake, with its registry on {backend}: four writers, Iceberg, and another engine that reads")
         kept = asyncio.run(lake.show(url, Path(directory) / "warehouse", stage))
         stage.show_cells("What became of the rows", {lake.TABLE: kept.cells()})
+        backend, url = _another_database(urls, directory, "compaction")
+        stage.say(f"compaction, with its registry on {backend}: small files, a slow query, and Spark to mend it")
+        compacted = asyncio.run(compaction.show(url, Path(directory) / "warehouse", stage))
+        stage.show_cells(f"What became of {compaction.TABLE}", compacted.cells())
+        stage.say(f"registry, Iceberg and storage agree: {'yes' if compacted.equal else 'NO'}")
     stage.say(f"All of it is removed again; {monotonic() - started:.0f} s in all.")
 
 

@@ -223,11 +223,15 @@ async def _verify(around: Surroundings) -> bool:
 def count_with_duckdb(metadata_location: str) -> int:
     """By DuckDB's own reader of Iceberg, straight from the table's metadata file."""
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
-        for extension in ("avro", "iceberg"):
-            connection.execute(f"LOAD '{_extension(extension)}'")
+        load_iceberg(connection)
         path = metadata_location.removeprefix("file://")
         found = connection.execute("SELECT count(*) FROM iceberg_scan(?)", [path]).fetchone()
     return int(found[0]) if found else 0
+
+
+def load_iceberg(connection: duckdb.DuckDBPyConnection) -> None:
+    for extension in ("avro", "iceberg"):
+        connection.execute(f"LOAD '{_extension(extension)}'")
 
 
 def _extension(name: str) -> Path:

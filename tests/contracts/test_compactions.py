@@ -155,6 +155,20 @@ async def test_a_swap_ends_its_compaction_in_the_same_transaction(store: Metadat
     assert (last.status, last.output_files, last.output_bytes, last.row_count) == ("done", 0, 0, 0)
 
 
+async def test_swaps_race_with_signs_of_life_and_cancellations(store: MetadataStore, other: MetadataStore) -> None:
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+    files = await store.add_files(table.id, [file(str(n), partition=str(n)) for n in range(8)])
+    rows = [await _begin(store, decision(str(n), table_id=table.id), f"op-{n}") for n in range(8)]
+    ids = [row.id for row in rows]
+    await asyncio.gather(
+        *(store.swap_files(table.id, [files[n]], [file(f"{n}-new", partition=str(n))], operation_id=f"op-{n}")
+          for n in range(8)),
+        *(other.renew_compactions(ids[::way], owner="c-1") for way in (1, -1) * 4),
+        *(other.request_cancel(table.id) for _ in range(4)),
+    )  # fmt: skip
+    assert {row.status for row in await store.list_compactions()} == {"done"}
+
+
 async def test_one_that_was_taken_for_dead_and_swapped_is_done(store: MetadataStore, clock: ManualClock) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     files = await store.add_files(table.id, [file("a")])

@@ -35,16 +35,18 @@ def tier_of(size_bytes: int) -> int:
 
 
 class Cell(msgspec.Struct):
-    """Files of one tier. `own` are those that a compaction has brought."""
+    """Files of one tier. `own` are those that a compaction has brought; none is above `largest`."""
 
     files: int = 0
     size_bytes: int = 0
     own: int = 0
+    largest: int = 0  # ever counted here: it stays when the file goes
 
     def add(self, other: Cell) -> None:
         self.files += other.files
         self.size_bytes += other.size_bytes
         self.own += other.own
+        self.largest = max(self.largest, other.largest)
 
 
 Tiers: TypeAlias = dict[int, Cell]
@@ -76,6 +78,7 @@ class PartitionCounts(msgspec.Struct):
         cell.files += sign
         cell.size_bytes += sign * file.file_size
         cell.own += sign * (file.operation == "compaction")
+        cell.largest = max(cell.largest, file.file_size)
         if not cell.files:  # and so no bytes
             del tiers[tier]
             if not tiers:

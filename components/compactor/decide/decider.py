@@ -10,6 +10,8 @@ decider.wakes_at()               when time alone changes something
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Sequence
 
 import msgspec
@@ -24,12 +26,15 @@ from components.compactor.decide.planner import Plan
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.queue import Queue
 from components.compactor.decide.recount import Drift, read_counts
-from components.compactor.decide.rules import OVER, Heap, Verdict, judge
+from components.compactor.decide.rules import DISABLED, OVER, SETTINGS, Heap, Verdict, judge
 from components.compactor.decide.tables import Known, Tables
 from registry.clock import Clock
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import CompactionTrigger, LakeTable, Row, TableFile, TableMetadata
-from registry.position import Position
+from registry.position import Place, Position
+
+_AT_ONCE = 500
+"""Partitions that are judged without a pause: some 10 ms."""
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -53,20 +58,29 @@ class Decider:
         self._decisions: dict[Key, Decision] = {}  # of what is in the queue
         self._running: dict[Key, set[str]] = {}  # and the swaps seen of it
         self._owed: dict[Key, tuple[int, set[str]]] = {}  # swaps done, and seen, of what has ended
+        self._unjudged: deque[Key] = deque()
         self._new: list[Decision] = []
         self._since: dict[Key, int] = {}  # when those began to wait that waited at the last restart
+        self._contained: Place | None = None  # what was counted from the registry
+        self._contained_until_us = 0  # transaction ids come round again: later commits are not in it, whatever it says
         self._applied: Position | None = None
 
     # ---- in ---------------------------------------------------------------------------------------------------
 
     def apply(self, events: Sequence[Event[Row]]) -> list[Decision]:
-        """One whole transaction; the decisions that it brought. A repetition changes nothing.
+        """One whole transaction; the decisions that it brought. One that was counted already changes nothing.
 
         Reject if statistics and counts no longer move together: a refresh counts anew.
         """
-        position = events[0].position
+        first = events[0]
+        position = first.position
         if self._applied is not None and position <= self._applied:
             return []
+        if self._contained is not None:
+            if first.committed_at > self._contained_until_us:
+                self._contained = None
+            elif self._contained.contains(first.transaction, position):
+                return []
         self._applied = position
         moved: set[Key] = set()
         for event in events:
@@ -84,14 +98,18 @@ class Decider:
         return self._news()
 
     async def load(self, snapshot: ConsistentRead) -> list[Decision]:
-        """From the registry, streamed. If it fails, everything is as before. What runs goes on."""
+        """From the registry, streamed. If reading fails, everything is as before. What runs goes on."""
         now = self._clock.now_ms()
         counted = await read_counts(snapshot, self.tables, now)
-        self.counters, self._drift, self._applied = counted.counters, counted.drift, None
+        self.counters, self._drift = counted.counters, counted.drift
+        self._contained, self._applied = snapshot.place, None
+        self._contained_until_us = (now + HOUR_MS) * 1000
         for table_id in {*self.tables.known(), *(key[0] for key in self.journal.standing())} - counted.tables:
             self.forget(table_id)
-        for key in {*self.counters, *(entry.key for entry in self.queue), *self.journal.standing()}:
+        for number, key in enumerate({*self.counters, *(entry.key for entry in self.queue), *self.journal.standing()}):
             self._consider(key, "refresh", None)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # others share the loop
         self._since.clear()
         return self._news()
 
@@ -119,8 +137,8 @@ class Decider:
         known = self.tables.introduce(table, metadata, now)
         tuned = self.counters.tune(table.id, known.policy.min_age_ms, now)
         if tuned or (before.policy, before.active, before.problem) != (known.policy, known.active, known.problem):
-            for path in self.counters.paths(table.id):
-                self._consider((table.id, path), "event", None)
+            self._unjudged.extend((table.id, path) for path in self.counters.paths(table.id))
+            self._catch_up()
         return known
 
     def forget(self, table_id: int) -> None:
@@ -135,6 +153,7 @@ class Decider:
     def take(self) -> Candidate | None:
         """Whoever takes it must `finish` it."""
         now = self._clock.now_ms()
+        self._catch_up()
         for key in self.queue.release(now):
             self._consider(key, "event", None)
         while self.budget.allows(now) and (entry := self.queue.first()) is not None:
@@ -186,8 +205,23 @@ class Decider:
     def wakes_at(self) -> int | None:
         """When `take` may answer otherwise without an event, in epoch milliseconds."""
         now = self._clock.now_ms()
+        if self._unjudged:
+            return now
         times = [self.queue.next_release_ms(), None if self.queue.first() is None else self.budget.allows_at(now)]
         return min((time for time in times if time is not None), default=None)
+
+    def runs(self, key: Key) -> bool:
+        """Taken, and not finished."""
+        return key in self._running
+
+    def waiting(self) -> tuple[int, int]:
+        """Partitions that wait, and the bytes that they would rewrite."""
+        return len(self.queue), sum(decision.verdict.picked.size_bytes for decision in self._decisions.values())
+
+    def _catch_up(self) -> None:
+        """Judge what other settings have left open, so many at once."""
+        for _ in range(min(_AT_ONCE, len(self._unjudged))):
+            self._consider(self._unjudged.popleft(), "event", None)
 
     def _news(self) -> list[Decision]:
         news, self._new = self._new, []
@@ -219,6 +253,8 @@ class Decider:
                 over = Verdict(status="declined", rule=OVER, reason="there are too few small files left", small=Heap())
                 self._note(self._decision(key, over, trigger, position))
             return None
+        if verdict.rule in (DISABLED, SETTINGS):
+            self.tables.watch(key[0])
         decision = self._decision(key, verdict, trigger, position)
         before = self._decisions.get(key)
         if before is not None and before.told == decision.told:  # decided then, with the numbers of now

@@ -13,7 +13,7 @@ import msgspec
 
 from components.compactor.decide.counters import COUNTED_TYPE
 from components.compactor.decide.policy import Policy
-from components.compactor.decide.rules import DEAR, OVER, YOUNG, Heap
+from components.compactor.decide.rules import DEAR, DISABLED, OVER, QUIET, YOUNG, Heap
 from components.compactor.merge import Strategy
 from registry.models import TableFile
 
@@ -62,6 +62,7 @@ class Selection:
     """The small files of a partition, gathered while its rows stream by."""
 
     def __init__(self, policy: Policy, now_ms: int, *, forced: bool = False) -> None:
+        self.now_ms = now_ms
         self._policy = policy
         self._forced = forced
         self._oldest_ms = now_ms - (0 if forced else policy.min_age_ms)
@@ -91,8 +92,16 @@ async def gather(files: AsyncIterator[TableFile], policy: Policy, now_ms: int, *
 
 
 def plan(selection: Selection, policy: Policy, *, has_order: bool, forced: bool = False) -> Plan:
-    """``forced``: by hand, for any two small files, whatever it costs."""
+    """``forced``: by hand, for any two small files, whatever it costs and whenever it is.
+
+    Settings are asked again: what was decided may have been by those of before, or by the defaults.
+    """
     small, young, left = len(selection.files), selection.young, selection.left
+    if not forced and not policy.enabled:
+        return Plan(rule=DISABLED, reason="compaction.enabled is false for this table", small=small, young=young)
+    quiet = None if forced or policy.quiet_hours is None else policy.quiet_hours.until_ms(selection.now_ms)
+    if quiet is not None:
+        return Plan(rule=QUIET, reason=f"{policy.quiet_hours}", small=small, young=young, ripe_at=quiet)
     picked, rule = _pick(selection.files, policy, forced=forced)
     groups = tuple(_grouped(picked, policy)) if rule is not None else ()
     if rule is None or not groups:
@@ -121,7 +130,7 @@ def choose_strategy(files: Sequence[TableFile], policy: Policy, *, has_order: bo
         case "auto" if has_order:
             return "sort", "the table has sort_by"
         case "auto" if mean >= policy.copy_above_bytes:
-            return "copy", f"files of {mean:,} bytes on the average have row groups worth keeping"
+            return "copy", f"files of {mean:,} bytes on the average can have row groups worth keeping"
         case "auto":
             return "binpack", f"files of {mean:,} bytes on the average have row groups too small to keep"
         case named:

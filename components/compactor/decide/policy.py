@@ -8,7 +8,7 @@ compaction.max-group-size  512MiB   what is merged at once, in one task; never b
 compaction.min-age         0s       younger files are left alone
 compaction.quiet-hours     (none)   22:00-06:00 Europe/Berlin; UTC without a zone: nothing is begun then
 compaction.strategy        auto     auto, copy, binpack, sort or zorder
-compaction.copy-above      4MiB     auto copies row groups if the files are at least so large on the average
+compaction.copy-above      256KiB   row groups of at least so many bytes on the average are copied as they are
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     min_age_ms: int = 0
     quiet_hours: QuietHours | None = None
     strategy: Strategy = "auto"
-    copy_above_bytes: int = 4 * MIB
+    copy_above_bytes: int = MIB // 4
 
     @property
     def small_bytes(self) -> int:

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from components.compactor.decide.counters import PartitionCounts, Tiers
+from components.compactor.decide.counters import Cell, PartitionCounts, Tiers
 from components.compactor.decide.policy import MIB, Policy
 
 MANY = "many small files"
@@ -108,16 +108,15 @@ def judge(
 
 
 def pick(tiers: Tiers, policy: Policy) -> tuple[Heap, str | None]:
-    """The most of the smallest tiers that is worth it, and by which rule."""
+    """The most of the smallest tiers that is worth it, and by which rule. What passes here passes file by file, too."""
     found, by = Heap(), None
     heap = Heap()
     for tier in sorted(tiers):
         cell = tiers[tier]
-        mean = cell.size_bytes // cell.files
-        if mean >= policy.small_bytes:
+        if not _is_small(cell, policy):
             break
         heap = Heap(
-            heap.files + cell.files, heap.size_bytes + cell.size_bytes, mean, heap.fresh + cell.files - cell.own
+            heap.files + cell.files, heap.size_bytes + cell.size_bytes, cell.largest, heap.fresh + cell.files - cell.own
         )
         if (rule := heap.rule(policy)) is not None:
             found, by = heap, rule
@@ -125,10 +124,15 @@ def pick(tiers: Tiers, policy: Policy) -> tuple[Heap, str | None]:
 
 
 def _small(tiers: Tiers, policy: Policy) -> Heap:
-    cells = [cell for cell in tiers.values() if cell.size_bytes // cell.files < policy.small_bytes]
+    cells = [cell for cell in tiers.values() if _is_small(cell, policy)]
     return Heap(
         sum(cell.files for cell in cells),
         sum(cell.size_bytes for cell in cells),
-        max((cell.size_bytes // cell.files for cell in cells), default=0),
+        max((cell.largest for cell in cells), default=0),
         sum(cell.files - cell.own for cell in cells),
     )
+
+
+def _is_small(cell: Cell, policy: Policy) -> bool:
+    """Of a tier that the limit goes through, the mean decides. (The usual limit, 3/4 of 2^n, goes between two.)"""
+    return cell.size_bytes // cell.files < policy.small_bytes

@@ -15,6 +15,8 @@ from registry.models import LakeTable, TableMetadata
 
 log = structlog.get_logger(__name__)
 
+_WATCHED_MS = 60_000
+
 
 class Known(msgspec.Struct, frozen=True):
     name: str
@@ -32,6 +34,7 @@ class Tables:
         self._life_ms = life_ms
         self._known: dict[int, Known] = {}
         self._moved: set[int] = set()
+        self._watched: set[int] = set()
 
     def of(self, table_id: int) -> Known:
         return self._known.get(table_id, self._unknown)
@@ -57,22 +60,31 @@ class Tables:
         known = Known(_name(table), policy, bool(metadata.sort_by.load()), table.status == "active", problem, now_ms)
         self._known[table.id] = known
         self._moved.discard(table.id)
+        if policy.enabled and problem is None:
+            self._watched.discard(table.id)
         return known
 
     def forget(self, table_id: int) -> None:
         self._known.pop(table_id, None)
         self._moved.discard(table_id)
+        self._watched.discard(table_id)
+
+    def watch(self, table_id: int) -> None:
+        """Its settings are in the way: worth reading again now and then, also if it does not move."""
+        self._watched.add(table_id)
 
     def move(self, table_id: int) -> None:
         """It has changed: worth reading again, when the time has come."""
         self._moved.add(table_id)
 
     def to_read(self, now_ms: int, limit: int = 100) -> list[int]:
-        """Tables that moved and are unknown, or known from too long ago."""
+        """Tables that moved, or are watched, and are unknown or known from too long ago."""
+        lives = [(table_id, self._life_ms) for table_id in self._moved]
+        lives += [(table_id, _WATCHED_MS) for table_id in self._watched - self._moved]
         due = (
             table_id
-            for table_id in self._moved
-            if (known := self._known.get(table_id)) is None or now_ms - known.read_at >= self._life_ms
+            for table_id, life_ms in lives
+            if (known := self._known.get(table_id)) is None or now_ms - known.read_at >= life_ms
         )
         return [table_id for _, table_id in zip(range(limit), due, strict=False)]
 

@@ -4,6 +4,7 @@ In: a `MergeTask`, which is all that a worker knows. Out: files in storage, and 
 them. Guaranteed: what was counted and checksummed is what is stored. Knows no Spark and no registry.
 """
 
+from components.compactor.merge.merging import merge
 from components.compactor.merge.task import MergeFailed, MergeInput, MergeResult, MergeTask, Strategy
 
-__all__ = ["MergeFailed", "MergeInput", "MergeResult", "MergeTask", "Strategy"]
+__all__ = ["MergeFailed", "MergeInput", "MergeResult", "MergeTask", "Strategy", "merge"]

@@ -13,8 +13,8 @@ from registry.drafts import FileDraft
 from registry.models import TableFile, TableMetadata
 
 Strategy: TypeAlias = Literal["auto", "copy", "binpack", "sort", "zorder"]
-"""``auto`` sorts what has an order, copies row groups where that can be done, and packs rows otherwise. ``copy`` falls
-back to ``binpack`` where it can't be done, and says why; ``sort`` and ``zorder`` need a table with `sort_by`.
+"""A table with `sort_by` is sorted whatever is asked for, or z-ordered by the same columns. Of others, ``auto`` and
+``copy`` copy row groups where that can be done and pack rows otherwise; the result says why.
 """
 
 ROWS = 0
@@ -31,10 +31,13 @@ class MergeInput(msgspec.Struct, frozen=True):
     rows: int
     schema_version: int
     column_stats: Document | None = None  # as the file's row has them
+    checksum: str | None = None
 
     @classmethod
     def of(cls, file: TableFile) -> MergeInput:
-        return cls(file.file_path, file.file_size, file.row_count, file.schema_version, file.column_stats)
+        return cls(
+            file.file_path, file.file_size, file.row_count, file.schema_version, file.column_stats, file.checksum
+        )
 
 
 class MergeTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +49,7 @@ class MergeTask(msgspec.Struct, frozen=True, kw_only=True):
     versions: tuple[TableMetadata, ...]  # the current one first, then the older ones that the inputs name
     strategy: Strategy = "auto"
     target_bytes: int = 128 << 20
+    copy_above_bytes: int = 256 << 10  # row groups that are smaller on the average are not copied
     memory_bytes: int = 1 << 30  # what the task may hold
     lake: LakeSettings = LakeSettings()
 
@@ -60,7 +64,7 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
     checksums_out: dict[int, str]
     bytes_read: int
     bytes_written: int
-    strategy: Strategy  # the one that was used
+    strategy: Strategy  # the one that was used, never auto
     why: str  # in a sentence
     seconds: dict[str, float]  # by phase: read, sort, encode, write, verify
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from astha.subscribers import LakeSettings
+from components.compactor.decide.policy import Policy
+from components.compactor.decide.rules import Heap
 from components.compactor.merge import Strategy
 from components.lake.tables import full_name
 from registry.documents import EMPTY_OBJECT, Document
@@ -19,8 +21,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[tuple[TableFile, ...], ...]
     versions: tuple[TableMetadata, ...]  # all that the table has had, the current one first
     lake: LakeSettings
+    policy: Policy = Policy()
     strategy: Strategy = "auto"
-    target_bytes: int = 128 << 20
     memory_bytes: int = 1 << 30
     least: int = 2  # files that are worth a merge, when some of a group have gone
     trigger: CompactionTrigger = "manual"
@@ -39,6 +41,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def input_bytes(self) -> int:
         return sum(file.file_size for file in self.files)
+
+    def outputs_of(self, files: Sequence[TableFile]) -> tuple[int, int]:
+        """How many files a group should become, and how large each of them."""
+        size = sum(file.file_size for file in files)
+        count = Heap(len(files), size).outputs(self.policy)
+        return count, max(self.policy.target_bytes, -(-size // count))
 
     def versions_of(self, files: Iterable[TableFile]) -> tuple[TableMetadata, ...]:
         """The current one, then the older ones that the files name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -55,6 +55,7 @@ class GroupRun:
         clock: LoopClock,
         names: Names,
         brake: Brake,
+        swapped: Callable[[Swapped], None],
         reached: Reached = go_on,
     ) -> None:
         self._store = store
@@ -63,11 +64,12 @@ class GroupRun:
         self._clock = clock
         self._names = names
         self._brake = brake
+        self._swapped = swapped
         self._reached = reached
 
-    async def run(self, assignment: Assignment, files: Sequence[TableFile], operation_id: str) -> Swapped:
-        """Touched, Ended, what the executor raises, Mismatch, Undecided: in all cases the inputs are as they were,
-        unless it is Undecided.
+    async def run(self, assignment: Assignment, files: Sequence[TableFile], operation_id: str) -> None:
+        """Touched, Ended, what the executor raises, Mismatch: the inputs are as they were. Undecided: nobody knows.
+        Cancelled: they are, unless ``swapped`` was called before.
         """
         inputs = [file.file_path for file in files]
         outputs = self._names.make(assignment, files)
@@ -79,7 +81,8 @@ class GroupRun:
             outputs=tuple(outputs),
             versions=assignment.versions_of(files),
             strategy=assignment.strategy,
-            target_bytes=assignment.target_bytes,
+            target_bytes=assignment.outputs_of(files)[1],
+            copy_above_bytes=assignment.policy.copy_above_bytes,
             memory_bytes=assignment.memory_bytes,
             lake=assignment.lake,
         )
@@ -92,15 +95,30 @@ class GroupRun:
             compare(task, result)
             await self._reached(Step.SWAP)
             self._brake.check(inputs)
-            new = await to_the_end(self._swap(assignment, files, result, operation_id))
+        except BaseException as error:
+            await to_the_end(self._withdraw(outputs, error))
+            raise
+        await to_the_end(self._commit(assignment, files, result, operation_id, outputs))
+
+    async def _commit(
+        self,
+        assignment: Assignment,
+        files: Sequence[TableFile],
+        result: MergeResult,
+        operation_id: str,
+        outputs: Sequence[str],
+    ) -> None:
+        """Not to be cancelled: whether outputs may be removed is known only to who has seen the end of the swap."""
+        try:
+            new = await self._swap(assignment, files, result, operation_id)
         except Undecided:
             self._names.forget(outputs)
             raise
         except BaseException as error:
-            await to_the_end(self._withdraw(outputs, error))
+            await self._withdraw(outputs, error)
             raise
-        await to_the_end(self._give_back(outputs, new))
-        return Swapped(files, new, result)
+        self._swapped(Swapped(files, new, result))
+        await self._give_back(outputs, new)
 
     async def _swap(
         self, assignment: Assignment, files: Sequence[TableFile], result: MergeResult, operation_id: str

@@ -28,7 +28,7 @@ from components.compactor.work.assignment import Assignment, halves
 from components.compactor.work.brake import Brake, Ended, Touched, settle, to_the_end
 from components.compactor.work.claim import Claim
 from components.compactor.work.comparison import Mismatch
-from components.compactor.work.group import GroupRun, Undecided
+from components.compactor.work.group import GroupRun, Swapped, Undecided
 from components.compactor.work.names import Names
 from components.compactor.work.outcome import Outcome, Tally
 from components.compactor.work.steps import Reached, Step, go_on
@@ -103,7 +103,7 @@ class Job:
         try:
             outcome = await self._work()
         except asyncio.CancelledError:
-            await to_the_end(claim.finish(self._tally.outcome("aborted", _STOPPED)))
+            await to_the_end(claim.finish(self._stopped()))
             raise
         finally:
             beating.cancel()
@@ -123,7 +123,7 @@ class Job:
         except asyncio.CancelledError:
             await settle(taking)
             if not taking.cancelled() and taking.exception() is None:
-                await to_the_end(taking.result().finish(self._tally.outcome("aborted", _STOPPED)))
+                await to_the_end(taking.result().finish(self._stopped()))
             raise
 
     async def _work(self) -> Outcome:
@@ -132,7 +132,8 @@ class Job:
         try:
             problem = await self._merge_groups()
         except Ended as ended:
-            return tally.outcome(ended.status, ended.reason)
+            partly = tally.groups and ended.status == "aborted"
+            return tally.outcome("done" if partly else ended.status, ended.reason)
         except Undecided as error:
             return tally.outcome("failed", str(error), error)
         except (SparkError, StorageError, RegistryError) as error:
@@ -180,13 +181,19 @@ class Job:
         shop, number = self._shop, self._tally.groups + 1
         operation_id = self.operation_id if last else f"{self.operation_id}-{number}"
         group = GroupRun(
-            shop.store, shop.executor, shop.objects, shop.clock, self._names, self.brake, shop.reached
-        )  # fmt: skip
+            shop.store, shop.executor, shop.objects, shop.clock, self._names, self.brake, self._swapped, shop.reached
+        )
         began = shop.clock.monotonic()
-        swapped = await group.run(self.assignment, files, operation_id)
-        self._tally.add(swapped)
+        await group.run(self.assignment, files, operation_id)
         self._tally.spent({"all": shop.clock.monotonic() - began})
-        self.bytes_done += sum(file.file_size for file in files)
+
+    def _swapped(self, swapped: Swapped) -> None:
+        self._tally.add(swapped)
+        self.bytes_done += sum(file.file_size for file in swapped.old)
+
+    def _stopped(self) -> Outcome:
+        """What was swapped before the stop is done."""
+        return self._tally.outcome("done" if self._tally.groups else "aborted", _STOPPED)
 
     async def _still_there(self, files: Sequence[TableFile]) -> Sequence[TableFile]:
         """Between plan and claim another compactor may have finished: its work is not done again."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from components.compactor.merge import MergeResult, MergeTask
+from components.compactor.spark.executor import OutOfMemory
 from components.compactor.work.brake import settle
 
 
@@ -18,6 +19,8 @@ class LocalExecutor:
         work = asyncio.ensure_future(asyncio.to_thread(self._merge, task))
         try:
             return await asyncio.shield(work)
+        except MemoryError as error:
+            raise OutOfMemory(f"{task.table}: {error}") from error
         except asyncio.CancelledError:
             await settle(work)
             if not work.cancelled():

@@ -27,8 +27,7 @@ class Names:
         self.owner = owner
 
     def make(self, assignment: Assignment, files: Sequence[TableFile]) -> list[str]:
-        size = sum(file.file_size for file in files)
-        count = max(1, -(-size // assignment.target_bytes)) + _SPARE
+        count = assignment.outputs_of(files)[0] + _SPARE
         current = assignment.versions[0]
         extension = engine_of(TableSchema.of(current, table=assignment.name), current.engine_config).extension
         now = self._clock.now_ms()

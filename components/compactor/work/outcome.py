@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -35,8 +34,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """As the registry keeps it: what was decided, and what came of it."""
         known = explanation.load()
         result = {
-            "input_files": self.input_files,
-            "input_bytes": self.input_bytes,
             "groups": self.groups,
             "why": self.why,
             "seconds": {phase: round(spent, 4) for phase, spent in self.seconds.items()},
@@ -46,6 +43,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             reason=self.reason,
             strategy=self.strategy,
             explanation=Document.of({**(known if isinstance(known, dict) else {}), "result": result}),
+            input_files=self.input_files if self.groups else None,
+            input_bytes=self.input_bytes if self.groups else None,
             output_files=self.output_files,
             output_bytes=self.output_bytes,
             row_count=self.rows,
@@ -57,7 +56,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._swaps: list[Swapped] = []
-        self._seconds: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
 
     @property
     def groups(self) -> int:
@@ -69,7 +68,7 @@ class Tally:
 
     def spent(self, seconds: dict[str, float]) -> None:
         for phase, some in seconds.items():
-            self._seconds[phase] += some
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + some
 
     def outcome(self, status: Status, reason: str | None = None, error: Exception | None = None) -> Outcome:
         """With at least one swap something was done, whatever became of the rest."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -53,6 +53,7 @@ class Leaf:
     kind: IcebergType
     steps: tuple[str, ...]
     repeated: bool
+    path: str  # as Parquet has it
 
     @property
     def floating(self) -> bool:
@@ -64,7 +65,8 @@ def leaves(schema: TableSchema) -> list[Leaf]:
     return [leaf for field in schema.iceberg.fields for leaf in _leaves(field, (), repeated=False)]
 
 
-def parquet_statistics(footer: pq.FileMetaData, table: pa.Table, columns: list[Leaf]) -> Document:
+def parquet_statistics(footer: pq.FileMetaData, columns: list[Leaf], nans: Mapping[int, int]) -> Document:
+    """``nans`` are counted by field id, of every leaf that is a float: a footer does not have them."""
     groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
     found: dict[str, ColumnStats] = {}
     for place, leaf in enumerate(columns):
@@ -89,7 +91,7 @@ def parquet_statistics(footer: pq.FileMetaData, table: pa.Table, columns: list[L
         found[str(leaf.field_id)] = ColumnStats(
             value_count=values,
             null_count=nulls,
-            nan_count=count_nan(table, leaf) if leaf.floating else None,
+            nan_count=nans[leaf.field_id] if leaf.floating else None,
             size_bytes=size,
             lower=_text(_lower(leaf.kind), lower) if bounded else None,
             upper=_text(_upper(leaf.kind), upper) if bounded else None,
@@ -106,19 +108,20 @@ def count_nan(table: pa.Table, leaf: Leaf) -> int:
     return total
 
 
-def _leaves(field: NestedField, above: tuple[str, ...], *, repeated: bool) -> Iterator[Leaf]:
+def _leaves(field: NestedField, above: tuple[str, ...], path: str = "", *, repeated: bool) -> Iterator[Leaf]:
     steps = (*above, field.name)
+    path += field.name
     match field.field_type:
         case StructType() as kind:
             for inner in kind.fields:
-                yield from _leaves(inner, steps, repeated=repeated)
+                yield from _leaves(inner, steps, f"{path}.", repeated=repeated)
         case ListType() as kind:
-            yield from _leaves(kind.element_field, steps, repeated=True)
+            yield from _leaves(kind.element_field, steps, f"{path}.list.", repeated=True)
         case MapType() as kind:
-            yield from _leaves(kind.key_field, steps, repeated=True)
-            yield from _leaves(kind.value_field, steps, repeated=True)
+            yield from _leaves(kind.key_field, steps, f"{path}.key_value.", repeated=True)
+            yield from _leaves(kind.value_field, steps, f"{path}.key_value.", repeated=True)
         case kind:
-            yield Leaf(field.field_id, kind, steps, repeated)
+            yield Leaf(field.field_id, kind, steps, repeated, path)
 
 
 def _order(leaf: Leaf, raw: Any) -> Any:

@@ -16,7 +16,7 @@ from registry.embedded import EmbeddedPostgres
 from registry.engines import StoreSettings, parse_url, sqlite_path
 from registry.errors import Invalid, SchemaMismatch, Unavailable
 from registry.migration import migrate, status
-from registry.models import OWN, PUBLISHED
+from registry.models import OWN, PUBLISHED, SegmentObject
 from registry.opening import open_store
 from registry.schema import OWN_TABLES, PUBLICATION, PUBLISHED_TABLES, metadata, table_of
 from tests.fixtures.databases import Backend, MakeDatabase
@@ -75,6 +75,29 @@ async def test_one_step_back_and_forward_keeps_rows_and_their_log(new_database: 
     again = await store.record_snapshot(table.id, SnapshotDraft(snapshot_id=1, timestamp=1, tag="c"))
     assert again.id > gone.id, "an id is not used again"
     await store.close()
+
+
+async def test_objects_of_segments_from_before_are_counted(new_database: MakeDatabase) -> None:
+    url = new_database()
+    migrate(url, revision="0003")
+    _execute(url, "INSERT INTO topics VALUES ('t', 1, NULL, '{}', 0, 0)")
+    _execute(url, "INSERT INTO partitions VALUES ('t', 0, 30, 0, 0)")
+    for number, key in enumerate(["a", "b", "a"], 1):
+        base = number * 10 - 10
+        row = f"{number}, 't', 0, {base}, {base + 9}, 10, 7, 'lake', '{key}', 0, 0"
+        _execute(url, f"INSERT INTO segments VALUES ({row})")
+    migrate(url)
+    store = await open_store(url)
+    async with store.consistent_read() as read:
+        rows = [row async for page in read.rows(SegmentObject) for row in page]
+    objects = [(row.s3_key, row.live_segments, row.size_bytes) for row in rows]
+    assert objects == [("a", 2, 14), ("b", 1, 7)]
+    assert (await store.get_segments("t", 0))[0].block_index is None
+    assert await store.delete_segments_before("t", 0, 20) == 2
+    assert [intent.path for intent in await store.list_stale_intents(0)] == ["s3://lake/b"]
+    await store.close()
+    migrate(url, revision="0003")
+    migrate(url)
 
 
 async def test_back_with_rows_in_every_table(new_database: MakeDatabase) -> None:

@@ -19,7 +19,7 @@ from registry.engines import parse_url, sqlite_path
 from registry.models import Agent
 from registry.schema import metadata, table_of
 from tests.doubles.clock import ManualClock
-from tests.samples import TABLE, file, segment
+from tests.samples import TABLE, decision, file, segment
 
 
 @asynccontextmanager
@@ -67,6 +67,7 @@ async def filled(store: MetadataStore, url: str, clock: ManualClock) -> Metadata
         await store.commit_offsets(f"group-{group}", [OffsetDraft("orders", n, 1) for n in range(50)])
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     await store.add_files(table.id, [file(f"s3://lake/t/{n}", partition=f"d={n % 100}") for n in range(5_000)])
+    await store.record_compactions([decision(f"d={n}", table_id=n % 50) for n in range(5_000)])
     async with store._writing() as connection:  # type: ignore[attr-defined]
         agents = [
             Agent(f"agent-{n}", "host:1", "", "", clock.now_ms() - n * 1_000, 0, Document("{}")) for n in range(2_000)
@@ -103,6 +104,14 @@ QUESTIONS = {
     "files by path": Question(
         lambda store: store.get_files(1, ["s3://lake/t/7", "s3://lake/t/8"]),
         "table_files_table_id_file_path", ["table_id", "file_path"],
+    ),
+    "newest decisions": Question(
+        lambda store: store.list_compactions(table_id=7, limit=20),
+        "compactions_table_id_decided_at_id", ["table_id"],
+    ),
+    "older decisions": Question(
+        lambda store: store.list_compactions(before=(2**62, 1), limit=20),
+        "compactions_decided_at_id", ["decided_at"],
     ),
     "live agents": Question(
         lambda store: store.list_agents(alive_within_ms=5_000), "agents_last_heartbeat", ["last_heartbeat"]

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from astha.events import Commit, Event, Operation
-from registry.documents import EMPTY_LIST, EMPTY_OBJECT, Document, JsonValue
+from registry.documents import EMPTY_LIST, EMPTY_OBJECT, Document
 from registry.models import FileOperation, LakeTable, Row, TableFile, TableMetadata, TableStats
 from registry.position import Place, Position, SequencePlace
 from tests.doubles.clock import ManualClock
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 
 class Lake:
-    def __init__(self, clock: ManualClock | None = None, **properties: JsonValue) -> None:
+    def __init__(self, clock: ManualClock | None = None, **properties: str | int) -> None:
         self.clock = clock or ManualClock()
         self.files: dict[int, TableFile] = {}
         self.stats: dict[tuple[int, str], TableStats] = {}
@@ -27,13 +27,13 @@ class Lake:
         self._id = 0
         self.create(1, **properties)
 
-    def create(self, table_id: int, *, sort_by: str = "[]", **properties: JsonValue) -> None:
+    def create(self, table_id: int, **properties: str | int) -> None:
         named = {f"compaction.{name.replace('_', '-')}": value for name, value in properties.items()}
         self.tables[table_id] = (
             LakeTable(table_id, "db", f"t{table_id}", f"s3://lake/t{table_id}", 0, 0, 0, 0, "active", 0, 0),
             TableMetadata(
                 table_id, table_id, 1, EMPTY_OBJECT, "parquet", EMPTY_OBJECT, "parquet", "zstd", EMPTY_LIST,
-                Document(sort_by), Document.of(named), 0, 0, 0,
+                EMPTY_LIST, Document.of(named), 0, 0, 0,
             ),
         )  # fmt: skip
 

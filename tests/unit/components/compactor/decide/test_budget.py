@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.compactor.decide.budget import HOUR_MS, Budget, Limits
@@ -45,6 +45,7 @@ def test_a_clock_that_goes_back_gives_nothing() -> None:
 spent = st.lists(st.tuples(st.integers(NOW - 3 * HOUR_MS // 2, NOW), st.integers(0, 10_000)), max_size=20)
 
 
+@settings(deadline=None)
 @given(spent)
 def test_what_was_spent_before_a_restart_stays_spent(drawn: list[tuple[int, int]]) -> None:
     recent = sorted((at, size) for at, size in drawn if at >= NOW - HOUR_MS)

@@ -3,14 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.compactor.decide import planner
 from components.compactor.decide.explanation import explain_plan
 from components.compactor.decide.planner import ASKED, Plan, Selection, choose_strategy, gather, plan
 from components.compactor.decide.policy import Policy
-from components.compactor.decide.rules import DEAR, FILLS, MANY, OVER, YOUNG
+from components.compactor.decide.quiet import read_quiet_hours
+from components.compactor.decide.rules import DEAR, DISABLED, FILLS, MANY, OVER, QUIET, YOUNG
 from registry.models import TableFile
 from tests.unit.components.compactor.decide.lakes import MIB, Lake
 
@@ -37,7 +38,7 @@ def test_small_files_become_one_group() -> None:
     assert (group.outputs, group.target_bytes) == (1, 128 * MIB)
     assert (found.rule, found.input_files, found.input_bytes) == (MANY, 5, 7 * MIB)
     assert found.score == pytest.approx(4 / 7)
-    assert found.strategy == "binpack"
+    assert found.strategy == "copy"
 
 
 def test_large_heaps_are_divided_evenly() -> None:
@@ -76,8 +77,18 @@ def test_by_hand_two_small_files_will_do() -> None:
     assert planned(files(1, 1, operation="compaction", operation_id="op"), forced=True).input_files == 2
 
 
+def test_settings_are_asked_again() -> None:
+    found = planned(files(1, 1, 1, 1, 1), enabled=False)
+    assert (found.groups, found.rule) == ((), DISABLED)
+    quiet = read_quiet_hours("x", "22:00-23:00")  # it is 22:13
+    found = planned(files(1, 1, 1, 1, 1), quiet_hours=quiet)
+    assert (found.groups, found.rule, found.reason) == ((), QUIET, "22:00-23:00 UTC")
+    assert found.ripe_at == quiet.until_ms(NOW)
+    assert len(planned(files(1, 1), enabled=False, quiet_hours=quiet, forced=True).groups) == 1
+
+
 def test_strategies() -> None:
-    small, large = files(1, 1), files(20, 20)
+    small, large = files(0.2, 0.2), files(20, 20)
     assert choose_strategy(small, Policy(), has_order=True) == ("sort", "the table has sort_by")
     assert choose_strategy(large, Policy(), has_order=True)[0] == "sort"
     assert choose_strategy(small, Policy(), has_order=False)[0] == "binpack"
@@ -114,6 +125,7 @@ def test_a_plan_is_explained() -> None:
 sizes = st.lists(st.one_of(st.integers(0, 2 * MIB), st.integers(0, 300 * MIB)), max_size=60)
 
 
+@settings(deadline=None)
 @given(sizes, st.integers(2, 8), st.booleans())
 def test_groups_hold_what_they_promise(drawn: list[int], min_inputs: int, forced: bool) -> None:
     lake = Lake()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.compactor.decide.queue import DOUBLING_MS, Queue
@@ -61,6 +61,7 @@ steps = st.lists(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(steps)
 def test_order_is_that_of_a_sort(drawn: list[tuple[str, int, float, int, int | None]]) -> None:
     queue = Queue()

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.compactor.decide.counters import Counters
@@ -104,6 +104,7 @@ def test_quiet_hours_hold_back() -> None:
     assert found.reason == "quiet hours: 11:00-13:00 UTC"
 
 
+@settings(deadline=None)
 @given(st.integers(1, 10**12), st.floats(0.01, 0.75))
 def test_outputs_are_near_the_target_and_not_small(size: int, ratio: float) -> None:
     policy = Policy(small_ratio=ratio)

@@ -1,0 +1,78 @@
+"""What the commands work with: the registry and the component's settings, opened for one command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from astha.cli.exits import Exit, Failure
+from astha.clock import LoopClock, SystemLoopClock
+from astha.routing.subscriptions import read_subscriptions
+from astha.settings import Settings
+from components.lake.tables import find_table
+from registry.contract import MetadataStore
+from registry.models import LakeTable
+from registry.opening import open_store
+
+if TYPE_CHECKING:
+    from components.compactor.settings import CompactorSettings
+
+T = TypeVar("T")
+
+COMPONENT = "compactor"
+
+
+class Desk:
+    def __init__(self, settings: Settings, store: MetadataStore, clock: LoopClock) -> None:
+        self.settings = settings
+        self.store = store
+        self.clock = clock
+
+    async def table(self, name: str) -> LakeTable:
+        return await find_table(self.store, name)
+
+    async def table_id(self, name: str) -> int:
+        """Of a table that may have been dropped: its decisions stay."""
+        database, _, short = name.rpartition(".")
+        table = await self.store.get_table(database or "default", short)
+        if table is not None:
+            return table.id
+        for row in await self.store.list_compactions():
+            if row.table_name == name:
+                return row.table_id
+        return (await self.table(name)).id  # raises, with the way out
+
+    def component_settings(self) -> CompactorSettings:
+        """Those that the daemon has."""
+        from components.compactor.settings import CompactorSettings
+
+        path = self.settings.subscriptions
+        subscription = read_subscriptions(path).get(COMPONENT) if path.exists() else None
+        return CompactorSettings.model_validate({} if subscription is None else dict(subscription.settings))
+
+
+def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:
+    """With everything closed afterwards; what does not answer is `Exit.UNAVAILABLE`."""
+
+    async def run() -> T:
+        clock = SystemLoopClock()
+        url = settings.registry.url.get_secret_value()
+        store = await open_store(url, settings=settings.registry.store, clock=clock)
+        try:
+            return await work(Desk(settings, store, clock))
+        except Exception as error:
+            raise _translated(error, settings) from error
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def _translated(error: Exception, settings: Settings) -> Exception:
+    from components.compactor.spark.errors import SparkError
+    from components.lake.objects import StorageUnavailable
+
+    if isinstance(error, SparkError | StorageUnavailable):
+        return Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE)
+    return error

@@ -1,0 +1,88 @@
+"""Compaction by hand, in this process: with or without a daemon, which the registry's claims keep apart from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+from uuid import uuid4
+
+import structlog
+
+from components.compactor.desk import Desk
+from components.compactor.spark.executor import Executor
+from components.compactor.work.assignment import Assignment
+from components.compactor.work.job import Job, JobLimits, Workshop
+from components.compactor.work.outcome import Outcome
+from components.compactor.work.planning import Planned, Planning, Wish
+from components.lake.objects import Objects
+from registry.models import LakeTable
+
+log = structlog.get_logger(__name__)
+
+Progress: TypeAlias = Callable[[list[Job]], None]
+
+_LOOK_S = 0.2
+
+
+async def plan_table(desk: Desk, table: LakeTable, partition: str | None, wish: Wish) -> list[tuple[str, Planned]]:
+    """Of each partition that has files, or of the one named."""
+    chosen = desk.component_settings()
+    planning = Planning(desk.store, desk.clock, desk.settings.lake, chosen.policy, chosen.memory_bytes)
+    paths = [one.partition_path for one in await desk.store.get_statistics(table.id) if one.file_count > 1]
+    found = []
+    for path in paths if partition is None else [partition]:
+        planned = await planning.plan(table.id, path, wish)
+        if planned is not None:
+            found.append((path, planned))
+    return found
+
+
+async def run_jobs(
+    desk: Desk, assignments: list[Assignment], progress: Progress, executor: Executor | None = None
+) -> list[Outcome]:
+    """All of them, as many at once as the component's settings say. Cancelled, it leaves nothing."""
+    chosen = desk.component_settings()
+    async with _opened(desk, executor) as opened:
+        workshop = Workshop(
+            store=desk.store,
+            executor=opened,
+            objects=Objects(desk.settings.lake),
+            clock=desk.clock,
+            owner=f"astha compaction run {uuid4().hex[:8]}",
+            limits=JobLimits(heartbeat_s=chosen.heartbeat_s, stale_after_s=chosen.stale_after_s),
+        )
+        jobs = [Job(assignment, workshop) for assignment in assignments]
+        room = asyncio.Semaphore(chosen.jobs)
+
+        async def run(job: Job) -> Outcome:
+            async with room:
+                return await job.run()
+
+        tasks = [asyncio.create_task(run(job)) for job in jobs]
+        try:
+            while not all(task.done() for task in tasks):
+                progress(jobs)
+                await asyncio.wait(tasks, timeout=_LOOK_S)
+            progress(jobs)
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
+        return [task.result() for task in tasks]
+
+
+@asynccontextmanager
+async def _opened(desk: Desk, given: Executor | None) -> AsyncIterator[Executor]:
+    if given is not None:
+        yield given
+        return
+    from components.compactor.session import open_executor
+
+    executor = open_executor(desk.component_settings())
+    try:
+        yield executor
+    finally:
+        await executor.close()

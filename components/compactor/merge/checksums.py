@@ -1,0 +1,213 @@
+"""Checksums of columns and rows that do not depend on the rows' order.
+
+Each value becomes 64 mixed bits, and a column's checksum is the sum of them; so a row that is lost, doubled or changed
+is noticed, but not two values of a column that changed places. Therefore one more sum is kept, over whole rows. By
+bits: -0.0 is not 0.0, and each NaN is itself. NULL is neither empty nor zero, inside of nested columns too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyiceberg.types import ListType, MapType, NestedField, StructType
+
+from components.compactor.merge.task import ROWS
+from components.lake.files.statistics import leaves
+from components.lake.schema import TableSchema
+
+Hashes: TypeAlias = npt.NDArray[np.uint64]
+
+_BLOCK = 16_384  # rows whose hashes fit into a core's cache
+_LONG = 256  # bytes: longer texts are hashed one by one
+_EVERY_BIT = 2**64 - 1
+
+_FIRST = np.uint64(0x9E3779B97F4A7C15)
+_SECOND = np.uint64(0xD6E8FEB86659FD93)
+_SHIFT = np.uint64(32)
+_NULL = np.uint64(0x6A09E667F3BCC909)
+_NULL_OUTSIDE = np.uint64(0xBB67AE8584CAA73B)  # of a struct, list or map around the value
+
+_STEP = 16
+_TWO_WORDS = np.dtype(f"V{_STEP}")
+_MASKS = np.frombuffer(
+    b"".join(b"\xff" * length + b"\0" * (_STEP - length) for length in range(_STEP + 1)), _TWO_WORDS
+)  # by the number of bytes that count
+
+
+class Checksums:
+    """Of rows of one table, in its current schema; text and bytes may come as dictionaries."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._fields = schema.iceberg.fields
+        self._factors = {leaf.field_id: _factor(leaf.field_id) for leaf in leaves(schema)}
+        self._sums: dict[int, int] = {}
+        self._dictionaries: dict[int, tuple[pa.Array, Hashes]] = {}
+        self.rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        for batch in table.to_batches(_BLOCK):
+            self.add_batch(batch)
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        whole = np.zeros(batch.num_rows, np.uint64)
+        for field, column in zip(self._fields, batch.columns, strict=True):
+            for field_id, hashes in self._leaves(column, field):
+                self._count(field_id, hashes)
+                whole += hashes * self._factors[field_id]
+        self._count(ROWS, _mix(whole))
+        self.rows += batch.num_rows
+
+    def texts(self) -> dict[int, str]:
+        return {field_id: f"{total:016x}" for field_id, total in self._sums.items()}
+
+    def _count(self, field_id: int, hashes: Hashes) -> None:
+        self._sums[field_id] = (self._sums.get(field_id, 0) + int(hashes.sum())) & _EVERY_BIT
+
+    def _leaves(self, array: pa.Array, field: NestedField) -> Iterator[tuple[int, Hashes]]:
+        """For each leaf column a hash a row, which stands for all that the row has of it."""
+        match field.field_type:
+            case StructType() as kind:
+                for place, inner in enumerate(kind.fields):
+                    for field_id, hashes in self._leaves(array.field(place), inner):
+                        yield field_id, _put(_mix(hashes), array, _NULL_OUTSIDE)
+            case ListType() as kind:
+                yield from self._repeated(array, array.values, kind.element_field)
+            case MapType() as kind:
+                yield from self._repeated(array, array.keys, kind.key_field)
+                yield from self._repeated(array, array.items, kind.value_field)
+            case _:
+                yield field.field_id, self._values(array, field.field_id)
+
+    def _repeated(self, array: pa.Array, values: pa.Array, inner: NestedField) -> Iterator[tuple[int, Hashes]]:
+        """A sum over the elements with their places; by differences of running sums, which may overflow."""
+        offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+        first, last = int(offsets[0]), int(offsets[-1])
+        offsets -= first
+        lengths = np.diff(offsets).astype(np.uint64)
+        places = np.arange(last - first, dtype=np.uint64) - np.repeat(offsets[:-1].astype(np.uint64), np.diff(offsets))
+        for field_id, hashes in self._leaves(values.slice(first, last - first), inner):
+            running = np.zeros(last - first + 1, np.uint64)
+            np.cumsum(_mix(hashes + places * _SECOND), out=running[1:])
+            sums = running[offsets[1:]] - running[offsets[:-1]]
+            yield field_id, _put(_mix(sums + lengths * _FIRST), array, _NULL_OUTSIDE)
+
+    def _values(self, array: pa.Array, field_id: int) -> Hashes:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        if not pa.types.is_dictionary(array.type):
+            return _put(_hash(array), array, _NULL)
+        known = self._dictionaries.get(field_id)
+        if known is None or not known[0].equals(array.dictionary):
+            known = self._dictionaries[field_id] = (array.dictionary, _hash(array.dictionary))
+        places = array.indices.fill_null(0).to_numpy(zero_copy_only=False) if array.null_count else array.indices
+        hashes = known[1] if len(known[1]) else np.zeros(1, np.uint64)
+        return _put(hashes[np.asarray(places)], array, _NULL)
+
+
+def _hash(array: pa.Array) -> Hashes:
+    """Of flat values; anything where the value is null."""
+    kind = array.type
+    if pa.types.is_boolean(kind):
+        bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
+        return _mix(bits[array.offset : array.offset + len(array)].astype(np.uint64))
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return _hash_bytes(array, np.int32)
+    if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        return _hash_bytes(array, np.int64)
+    width = kind.byte_width
+    if width in (4, 8):
+        return _mix(_buffer(array, 1, np.uint32 if width == 4 else np.uint64, 1).astype(np.uint64, copy=False))
+    if width == 16:
+        halves = _buffer(array, 1, np.uint64, 2).reshape(-1, 2)
+        return _mix(_mix(halves[:, 0]) ^ halves[:, 1])
+    offsets = np.arange(len(array) + 1, dtype=np.int64) * width
+    return _hash_texts(_buffer(array, 1, np.uint8, width), offsets)
+
+
+def _hash_bytes(array: pa.Array, offset_type: Any) -> Hashes:
+    count = len(array)
+    if count == 0:
+        return np.zeros(0, np.uint64)
+    offsets = np.frombuffer(array.buffers()[1], offset_type, count + 1, array.offset * np.dtype(offset_type).itemsize)
+    first, last = int(offsets[0]), int(offsets[-1])
+    data = array.buffers()[2]
+    content = np.frombuffer(data, np.uint8, last - first, first) if last > first else np.zeros(0, np.uint8)
+    return _hash_texts(content, offsets.astype(np.int64) - first)
+
+
+def _hash_texts(content: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Hashes:
+    """Sixteen bytes of every text at a time, of those that have any left."""
+    lengths = np.diff(offsets)
+    hashes = _mix(lengths.astype(np.uint64))
+    if not len(content):
+        return hashes
+    padded = np.zeros(len(content) + _STEP, np.uint8)
+    padded[: len(content)] = content
+    # One at every byte: the view is only indexed, so that no byte is copied sixteen times.
+    steps = np.lib.stride_tricks.as_strided(padded[:_STEP].view(_TWO_WORDS), (len(content) + 1,), (1,))
+    starts, left = offsets[:-1], lengths
+    going: npt.NDArray[np.int64] | None = None  # places of the texts that go on; None: all
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    if shortest == 0 or longest > _LONG:
+        going = np.flatnonzero((lengths > 0) & (lengths <= _LONG))
+        starts, left = starts[going], lengths[going]
+    while len(left):
+        words = steps[starts].view(np.uint64).reshape(-1, 2)
+        words &= _MASKS[np.minimum(left, _STEP)].view(np.uint64).reshape(-1, 2)
+        known = hashes if going is None else hashes[going]
+        known = _mix(_mix(known ^ words[:, 0]) ^ words[:, 1])
+        if going is None:
+            hashes = known
+        else:
+            hashes[going] = known
+        more = np.flatnonzero(left > _STEP)
+        if len(more) < len(left):
+            going = more if going is None else going[more]
+            starts, left = starts[more], left[more]
+        starts, left = starts + _STEP, left - _STEP
+    if longest > _LONG:
+        for place in np.flatnonzero(lengths > _LONG):
+            hashes[place] = _long(content[offsets[place] : offsets[place + 1]].data)
+    return hashes
+
+
+def _long(text: memoryview) -> np.uint64:
+    """Two different sums over all bytes, and the length."""
+    number = zlib.crc32(text) << 32 | zlib.adler32(text, len(text) & 0xFFFF)
+    return np.uint64(_mix(np.array([number], np.uint64))[0])
+
+
+def _buffer(array: pa.Array, number: int, kind: Any, many: int) -> npt.NDArray[Any]:
+    """The array's own part of one of its buffers, ``many`` numbers a value."""
+    size = np.dtype(kind).itemsize * many
+    if len(array) == 0:
+        return np.zeros(0, kind)
+    return np.frombuffer(array.buffers()[number], kind, len(array) * many, array.offset * size)
+
+
+def _mix(values: npt.NDArray[np.uint64]) -> Hashes:
+    """No two values become the same. 0 stays 0, which no sum notices: that is what rows are counted for."""
+    mixed = values * _FIRST
+    high = mixed >> _SHIFT
+    mixed ^= high
+    mixed *= _SECOND
+    np.right_shift(mixed, _SHIFT, out=high)
+    mixed ^= high
+    return mixed
+
+
+def _put(hashes: Hashes, array: pa.Array, null: np.uint64) -> Hashes:
+    if array.null_count:
+        hashes = hashes if hashes.flags.writeable else hashes.copy()
+        hashes[array.is_null().to_numpy(zero_copy_only=False)] = null
+    return hashes
+
+
+def _factor(field_id: int) -> np.uint64:
+    """An odd number for each column, so that values which change columns are noticed."""
+    return np.uint64(int(_mix(np.array([field_id], np.uint64))[0]) | 1)

@@ -1,0 +1,110 @@
+"""The files of a group: fetched from storage, checked against what the registry says of them, and decoded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from components.compactor.merge.footer import TAIL, Footer, length_of
+from components.compactor.merge.projection import Projection
+from components.compactor.merge.task import MergeFailed, MergeInput
+from components.lake.objects import Objects
+from components.lake.sinks import checksum_of
+
+_AT_ONCE = 8  # requests
+_LIKELY_FOOTER = 64 << 10
+
+
+class Inputs:
+    """Small groups are held in memory and read once. Of larger ones only the footers are, and a file at a time."""
+
+    def __init__(self, files: tuple[MergeInput, ...], objects: Objects, *, hold_up_to: int) -> None:
+        self.files = files
+        self.footers: list[Footer] = []
+        self.bytes_read = 0
+        self.held = sum(file.size for file in files) <= hold_up_to
+        self._objects = objects
+        self._data: list[bytes | None] = [None] * len(files)
+        self._loop = asyncio.get_running_loop()
+
+    async def load(self) -> None:
+        """The footers, and the files if they are held."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(place: int) -> Footer:
+            async with gate:
+                file = self.files[place]
+                if self.held:
+                    data = self._data[place] = await self._fetch(file)
+                    return self._footer(file, data)
+                tail = await fetch_tail(self._objects, file.path, file.size)
+                self.bytes_read += len(tail)
+                return self._footer(file, tail)
+
+        self.footers = list(await asyncio.gather(*(one(place) for place in range(len(self.files)))))
+
+    def take(self, place: int) -> bytes:
+        """A file's bytes, which are given away. From a thread, unless they are held."""
+        data = self._data[place]
+        self._data[place] = None
+        if data is None:
+            data = asyncio.run_coroutine_threadsafe(self._fetch(self.files[place]), self._loop).result()
+        return data
+
+    def forget(self) -> None:
+        self._data = [None] * len(self.files)
+
+    async def _fetch(self, file: MergeInput) -> bytes:
+        data = await self._objects.get(file.path)
+        self.bytes_read += len(data)
+        if len(data) != file.size:
+            raise MergeFailed(
+                f"{file.path} has {len(data):,} bytes where the registry says {file.size:,}: it was not written by us, "
+                "or was changed: restore it, or remove it from its table"
+            )
+        if file.checksum is not None and file.checksum.startswith("sha256:") and checksum_of(data) != file.checksum:
+            raise MergeFailed(
+                f"{file.path} is damaged: its bytes have not the checksum of its row: restore it from a copy"
+            )
+        return data
+
+    @staticmethod
+    def _footer(file: MergeInput, tail: bytes) -> Footer:
+        footer = Footer.of(tail, file.size, file.path)
+        if footer.rows != file.rows:
+            raise MergeFailed(f"{file.path} has {footer.rows:,} rows where the registry says {file.rows:,}")
+        return footer
+
+
+async def fetch_tail(objects: Objects, path: str, size: int) -> bytes:
+    """As much of a file's end as holds its footer."""
+    wanted = min(size, _LIKELY_FOOTER)
+    while True:
+        tail = await objects.get_range(path, size - wanted, wanted)
+        needed = min(size, length_of(tail, path) + TAIL)
+        if needed <= wanted:
+            return tail
+        wanted = needed
+
+
+def decode(data: bytes, file: MergeInput, projection: Projection) -> Iterator[pa.Table]:
+    """The rows of a file in the current schema, a row group at a time."""
+    try:
+        # A task has one core: threads would take others'.
+        source = pq.ParquetFile(pa.BufferReader(data), read_dictionary=projection.dictionaries(), pre_buffer=False)
+        columns = projection.columns(source.schema_arrow)
+        rows = 0
+        for group in range(source.num_row_groups):
+            found = source.read_row_group(group, columns=columns, use_threads=False)
+            found.validate()
+            rows += found.num_rows
+            yield projection.apply(found, file.path)
+    except MemoryError:  # one of Arrow's own is an ArrowException too
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise MergeFailed(f"{file.path} can't be read: {error}") from error
+    if rows != file.rows:
+        raise MergeFailed(f"{file.path} gave {rows:,} rows where its footer says {file.rows:,}")

@@ -1,0 +1,234 @@
+"""Rows of a file, whatever version it was written under, as the table's current schema has them.
+
+Columns are known by field id, at every depth: a renamed one is found, a dropped one is left out, a new one is null, a
+widened one is cast. A file without ids (an imported one) is read by the names of its version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.types import ListType, MapType, NestedField, StructType
+
+from components.compactor.merge.task import MergeFailed
+from components.lake.schema import TableSchema, inner_fields
+
+_FIELD_ID = b"PARQUET:field_id"
+
+
+class Unfit(Exception):
+    """A column of a file that is not what the schema says of it."""
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Of the files of one version of a table."""
+
+    current: TableSchema
+    version: TableSchema
+    dictionary_typed: frozenset[str] = frozenset()
+    """Columns that shall come as Arrow dictionaries, by their current names."""
+
+    def columns(self, found: pa.Schema) -> list[str]:
+        """Those of a file that are wanted."""
+        wanted = {field.field_id for field in self.current.iceberg.fields}
+        ids = self._ids(found)
+        return [field.name for field in found if ids.get(field.name) in wanted]
+
+    def dictionaries(self) -> list[str]:
+        """As the version names them."""
+        ids = {field.field_id for field in self.current.iceberg.fields if field.name in self.dictionary_typed}
+        return [field.name for field in self.version.iceberg.fields if field.field_id in ids]
+
+    def apply(self, rows: pa.Table, path: str) -> pa.Table:
+        """``path`` is the file's, for messages."""
+        wanted = self.current.arrow()
+        ids = self._ids(rows.schema)
+        places = {ids.get(field.name): place for place, field in enumerate(rows.schema)}
+        columns, fields = [], []
+        for field, arrow in zip(self.current.iceberg.fields, wanted, strict=True):
+            place = places.get(field.field_id)
+            try:
+                column = self._column(rows, place, field, arrow)
+            except Unfit as problem:
+                raise MergeFailed(f"{path}, column {field.name}: {problem}") from problem
+            columns.append(column)
+            fields.append(arrow if column.type == arrow.type else arrow.with_type(column.type))
+        return pa.table(columns, schema=pa.schema(fields, wanted.metadata))
+
+    def _column(self, rows: pa.Table, place: int | None, field: NestedField, arrow: pa.Field) -> pa.ChunkedArray:
+        as_dictionary = field.name in self.dictionary_typed
+        if place is None:
+            if field.required:
+                raise Unfit("is missing, and the table requires it")
+            column = pa.chunked_array([_missing(rows.num_rows, _flat(arrow.type) if as_dictionary else arrow.type)])
+            return column.dictionary_encode() if as_dictionary else column
+        column = rows.column(place)
+        if field.required and column.null_count:
+            raise Unfit(f"{column.null_count:,} values are null, and the table requires them")
+        if as_dictionary:
+            if not pa.types.is_dictionary(column.type):
+                column = _cast(column, _flat(arrow.type)).dictionary_encode()
+            return column
+        if column.type == arrow.type and (field.field_type.is_primitive or _same_fields(column.type, arrow.type)):
+            return column
+        version = next((known for known in self.version.iceberg.fields if known.field_id == field.field_id), None)
+        source = _tree(rows.schema.field(place), version)
+        chunks = [_project(chunk, source, field, arrow.type) for chunk in column.chunks]
+        return pa.chunked_array(chunks, arrow.type)
+
+    def _ids(self, found: pa.Schema) -> dict[str, int]:
+        """By top-level name."""
+        own = {field.name: _own_id(field) for field in found}
+        if any(field_id is not None for field_id in own.values()):
+            return {name: field_id for name, field_id in own.items() if field_id is not None}
+        return {field.name: field.field_id for field in self.version.iceberg.fields}
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """A column of a file: its id, and the columns inside."""
+
+    field_id: int | None
+    inner: tuple[_Tree, ...] = ()
+
+
+def _tree(found: pa.Field, version: NestedField | None) -> _Tree:
+    """Ids are the file's own; where it has none, those that its version gives to the name or place."""
+    own = _own_id(found)
+    field_id = own if own is not None else (version.field_id if version is not None else None)
+    known = inner_fields(version.field_type) if version is not None else ()
+    inside = _inner(found.type)
+    if pa.types.is_struct(found.type):
+        by_name = {field.name: field for field in known}
+        return _Tree(field_id, tuple(_tree(field, by_name.get(field.name)) for field in inside))
+    padded = known if len(known) == len(inside) else (None,) * len(inside)
+    return _Tree(field_id, tuple(_tree(field, other) for field, other in zip(inside, padded, strict=True)))
+
+
+def _project(array: pa.Array, source: _Tree, target: NestedField, wanted: pa.DataType) -> pa.Array:
+    match target.field_type:
+        case StructType() as kind:
+            _check(array, pa.types.is_struct(array.type), wanted)
+            return _project_struct(array, source, kind, wanted)
+        case ListType() as kind:
+            _check(array, pa.types.is_list(array.type) or pa.types.is_large_list(array.type), wanted)
+            offsets, values = _rebased(array, array.values)
+            inner = _project(values, source.inner[0], kind.element_field, wanted.value_type)
+            make = pa.LargeListArray if pa.types.is_large_list(wanted) else pa.ListArray
+            return make.from_arrays(
+                offsets.cast(pa.int64() if make is pa.LargeListArray else pa.int32()), inner, wanted, mask=_nulls(array)
+            )
+        case MapType() as kind:
+            _check(array, pa.types.is_map(array.type), wanted)
+            offsets, keys = _rebased(array, array.keys)
+            _, items = _rebased(array, array.items)
+            return pa.MapArray.from_arrays(
+                offsets,
+                _project(keys, source.inner[0], kind.key_field, wanted.key_type),
+                _project(items, source.inner[1], kind.value_field, wanted.item_type),
+                wanted,
+                mask=_nulls(array),
+            )
+        case _:
+            return _cast(array, wanted)
+
+
+def _project_struct(array: pa.Array, source: _Tree, kind: StructType, wanted: pa.DataType) -> pa.Array:
+    places = {inner.field_id: place for place, inner in enumerate(source.inner)}
+    columns, fields = [], []
+    for target in kind.fields:
+        field = wanted.field(target.name)
+        place = places.get(target.field_id)
+        if place is not None:
+            columns.append(_project(array.field(place), source.inner[place], target, field.type))
+        elif target.required:
+            raise Unfit(f"field {target.name} is missing, and the table requires it")
+        else:
+            columns.append(_missing(len(array), field.type))
+        fields.append(field)
+    return pa.StructArray.from_arrays(columns, fields=fields, mask=_nulls(array))
+
+
+def _missing(rows: int, kind: pa.DataType) -> pa.Array:
+    """Nulls. What is required inside of them has values all the same: Parquet's writer looks at it."""
+    if not pa.types.is_struct(kind):
+        return pa.nulls(rows, kind)
+    mask = pa.repeat(pa.scalar(True), rows)
+    return pa.StructArray.from_arrays([_filling(rows, field) for field in kind], fields=list(kind), mask=mask)
+
+
+def _filling(rows: int, field: pa.Field) -> pa.Array:
+    kind = field.type
+    if field.nullable:
+        return _missing(rows, kind)
+    if pa.types.is_struct(kind):
+        return pa.StructArray.from_arrays([_filling(rows, inner) for inner in kind], fields=list(kind))
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(kind, _filling(rows, pa.field(field.name, kind.storage_type, False)))
+    # Zeros are a number, a time, an empty text or list, whatever the type.
+    blank = pa.nulls(rows, kind)
+    content = [None, *blank.buffers()[1 : kind.num_buffers]]
+    return pa.Array.from_buffers(kind, rows, content, 0, children=[blank.values] if _inner(kind) else None)
+
+
+def _cast(array: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if array.type == wanted:
+        return array
+    try:
+        return array.cast(wanted, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise Unfit(f"{array.type} can't become the table's {wanted}: {error}") from error
+
+
+def _check(array: pa.Array, fits: bool, wanted: pa.DataType) -> None:
+    if not fits:
+        raise Unfit(f"{array.type} can't become the table's {wanted}")
+
+
+def _rebased(array: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Offsets from 0, and the values that they refer to."""
+    offsets = array.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    start = pa.scalar(first, offsets.type)
+    return pc.subtract(offsets, start), values.slice(first, last - first)
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _flat(kind: pa.DataType) -> pa.DataType:
+    """With offsets as Arrow's dictionaries have them."""
+    return pa.binary() if pa.types.is_large_binary(kind) else pa.string()
+
+
+def _own_id(field: pa.Field) -> int | None:
+    found = (field.metadata or {}).get(_FIELD_ID)
+    return None if found is None else int(found)
+
+
+def _inner(kind: pa.DataType) -> Collection[pa.Field]:
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [kind.value_field]
+    return []
+
+
+def _same_fields(one: pa.DataType, other: pa.DataType) -> bool:
+    """Names, ids and requirements at every depth, which equality of types does not look at."""
+    ours: Iterable[pa.Field] = _inner(one)
+    return all(
+        mine.name == theirs.name
+        and mine.type == theirs.type
+        and mine.nullable == theirs.nullable
+        and _own_id(mine) == _own_id(theirs)
+        and _same_fields(mine.type, theirs.type)
+        for mine, theirs in zip(ours, _inner(other), strict=True)
+    )

@@ -1,0 +1,49 @@
+"""Z-order: rows that are near each other in several columns at once stay near each other.
+
+Each column of the table's order is cut into as many buckets as there are bits for it, about equally filled; a row's
+place is by the bits of its buckets, taken in turn from each column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from components.lake.files.order import Key, field_keys
+from components.lake.schema import TableSchema
+
+_SAMPLE = 1 << 16  # values by which a column is cut: more would not make its buckets better
+_MOST_BITS = 16
+
+
+def z_order(table: pa.Table, schema: TableSchema) -> npt.NDArray[np.int64]:
+    """For each place the row that belongs there."""
+    fields = schema.order.fields
+    bits = min(_MOST_BITS, 64 // len(fields))
+    place = np.zeros(table.num_rows, np.uint64)
+    for number, field in enumerate(fields):
+        bucket = _buckets(field_keys(table, schema, field), table.num_rows, bits)
+        for bit in range(bits):
+            taken = (bucket >> np.uint64(bit)) & np.uint64(1)
+            place |= taken << np.uint64(bit * len(fields) + len(fields) - 1 - number)
+    return np.argsort(place, kind="stable")
+
+
+def _buckets(keys: list[Key], rows: int, bits: int) -> npt.NDArray[np.uint64]:
+    """From the keys of one column. Where it has nulls, those have a bucket at the end where the order wants them."""
+    found = np.zeros(rows, np.uint64)
+    for key in keys:  # a key that tells nulls from others has two values, and is the more significant
+        if key.dtype == np.bool_ and key is not keys[-1]:
+            found += key * np.uint64(1 << (bits - 1))
+        else:
+            found += _cut(key, bits - (len(keys) - 1))
+    return found
+
+
+def _cut(values: Key, bits: int) -> npt.NDArray[np.uint64]:
+    sample: npt.NDArray[Any] = np.sort(values[:: max(1, len(values) // _SAMPLE)])
+    bounds = np.unique(sample[:: -(-len(sample) // ((1 << bits) - 1))])
+    return np.searchsorted(bounds[1:], values, side="right").astype(np.uint64)

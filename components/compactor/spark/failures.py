@@ -1,0 +1,51 @@
+"""Spark's failures, by their words: it has no codes for most of them."""
+
+from __future__ import annotations
+
+import re
+
+from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionProblem, SparkError
+
+_MEMORY = re.compile(
+    r"java\.lang\.OutOfMemoryError|OOMKilled|[Mm]emory limit|exceeding (?:physical|memory)|"
+    r"exit(?:ed with)? (?:code|status):? (?:52|137)\b|MemoryError|Cannot allocate memory"
+)
+_WORKER_DIED = re.compile(r"Python worker exited unexpectedly|worker.*crashed", re.IGNORECASE)
+_NO_PACKAGE = re.compile(r"(?:ModuleNotFoundError|ImportError): ([^\n]+)")
+_OTHER_PYTHON = re.compile(r"PYTHON_VERSION_MISMATCH|has different (?:minor )?version")
+_NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
+_CRASH = re.compile(r"Fatal Python error: ([^\n]+)")
+
+UNFIT = (
+    "workers need the package astha[lake,spark] of the same version as here: use one image or virtualenv for all, "
+    "or send one along with spark.archives and 'python', or spark.submit.pyFiles"
+)
+
+
+def explain(text: str) -> SparkError:
+    """From the whole text of an error of a job, its Java and Python traces included."""
+    if found := _NO_PYTHON.search(text):
+        return SessionProblem(f"the workers have no Python {found[1]!r}: set 'python' to one that they have")
+    if _OTHER_PYTHON.search(text):
+        return SessionProblem(f"the workers run another Python than this process ({_first(text)}): {UNFIT}")
+    if found := _NO_PACKAGE.search(text):
+        return SessionProblem(f"the workers lack something ({found[1].strip()}): {UNFIT}")
+    if found := _CRASH.search(text):
+        return JobFailed(f"a worker crashed: {found[1].strip()}")
+    if _MEMORY.search(text):
+        return OutOfMemory(f"Spark ran out of memory: {_line(text, _MEMORY)}")
+    if _WORKER_DIED.search(text):
+        return OutOfMemory("a worker was killed in the middle of its work, most likely for the memory that it took")
+    return JobFailed(f"the job failed: {_first(text)}")
+
+
+def _line(text: str, pattern: re.Pattern[str]) -> str:
+    return next((line.strip()[:300] for line in text.splitlines() if pattern.search(line)), "")
+
+
+def _first(text: str) -> str:
+    """The first line that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling") and len(lines) > 1:
+        del lines[0]
+    return lines[0][:500] if lines else "nobody says why"

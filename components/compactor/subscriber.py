@@ -1,0 +1,312 @@
+"""The subscriber: counts and decides within a delivery, and does everything else in tasks.
+
+Nothing here holds up a delivery. Whatever a stop or a crash interrupts is found again: counts in the registry's rows,
+claims in its journal, files by their intents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Protocol, runtime_checkable
+from uuid import uuid4
+
+import msgspec
+import structlog
+
+from astha.errors import Retry
+from astha.events import Event, Operation
+from astha.subscribers import Measure, Surroundings
+from components.compactor.decide.budget import Limits
+from components.compactor.decide.decider import Candidate, Decider
+from components.compactor.decide.explanation import explain_decision
+from components.compactor.decide.planner import Plan
+from components.compactor.decide.policy import PolicyProblem
+from components.compactor.records import Records
+from components.compactor.settings import CompactorSettings
+from components.compactor.spark.executor import Executor, SessionProblem
+from components.compactor.spark.memory import Memory
+from components.compactor.tallies import Tallies
+from components.compactor.work.crew import Crew
+from components.compactor.work.job import JobLimits, Workshop
+from components.compactor.work.outcome import Outcome
+from components.compactor.work.planning import Planning, Wish
+from components.compactor.work.steps import Reached, go_on
+from components.lake.objects import Objects
+from registry.contract import ConsistentRead
+from registry.errors import RegistryError
+from registry.models import Row, TableFile, TableStats
+
+log = structlog.get_logger(__name__)
+
+_AGAIN_S = 1.0
+_NOTES_EVERY_S = 0.1  # what was decided meanwhile is written in one call
+_FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
+
+
+@runtime_checkable
+class Weighed(Protocol):
+    """An executor that knows what its processes hold."""
+
+    async def memory(self) -> Memory: ...
+
+
+class Compactor:
+    def __init__(
+        self,
+        settings: CompactorSettings,
+        surroundings: Surroundings,
+        open_executor: Callable[[], Executor],
+        reached: Reached = go_on,
+    ) -> None:
+        store, clock, policy = surroundings.store, surroundings.clock, settings.policy
+        self._settings = settings
+        self._surroundings = surroundings
+        self._store = store
+        self._clock = clock
+        self._open_executor = open_executor
+        self._executor: Executor | None = None
+        self._reached = reached
+        limits = Limits(concurrent_jobs=settings.jobs, bytes_per_hour=settings.bytes_per_hour)
+        self._decider = Decider(policy, limits, clock)
+        self._records = Records(store, clock, self._decider)
+        self._planning = Planning(store, clock, surroundings.lake, policy, settings.memory_bytes, reached)
+        self._crew: Crew | None = None
+        self._tallies = Tallies(clock)
+        self._memory: dict[str, int] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._numbers = count(1)
+        self._wake = asyncio.Event()
+        self._news = asyncio.Event()
+        self._trouble: SessionProblem | None = None
+
+    @property
+    def subscribed_tables(self) -> frozenset[str]:
+        return frozenset((TableFile.table, TableStats.table))
+
+    async def start(self) -> None:
+        if self._executor is None:
+            self._executor = self._open_executor()
+        settings = self._settings
+        self._crew = Crew(
+            Workshop(
+                store=self._store,
+                executor=self._executor,
+                objects=Objects(self._surroundings.lake),
+                clock=self._clock,
+                owner=f"compactor {uuid4().hex[:8]}",
+                limits=JobLimits(heartbeat_s=settings.heartbeat_s, stale_after_s=settings.stale_after_s),
+                reached=self._reached,
+            )
+        )
+        await self._decider.restore(self._store)
+        async with self._store.consistent_read() as snapshot:
+            await self.on_refresh(snapshot)
+        self._begin("dispatch", self._always(self._dispatch))
+        self._begin("notes", self._always(self._take_notes))
+        self._begin("upkeep", self._always(self._keep_up))
+
+    async def stop(self) -> None:
+        """Jobs under way end and leave nothing, or nothing that the cleaner does not find."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._tasks.clear()
+        executor, self._executor = self._executor, None
+        self._trouble = None
+        if executor is not None:
+            await executor.close()
+
+    async def on_event(self, event: Event[Row]) -> None:
+        await self.on_transaction([event])
+
+    async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
+        for event in events:
+            if event.operation is not Operation.INSERT and isinstance(event.data, TableFile):
+                self._at_work.touch(event.data.file_path)
+        made = self._decider.apply(events)
+        self._tallies.decided(made)
+        self._news.set()
+        self._wake.set()
+
+    async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        self._tallies.decided(await self._decider.load(snapshot))
+        self._news.set()
+        self._wake.set()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing can be merged now."""
+        return None if self._trouble is None else str(self._trouble)
+
+    async def on_health(self) -> bool:
+        """While Spark can't be had nothing is merged: the reason is shown, and it is tried again in the background."""
+        if self._trouble is not None:
+            raise self._trouble
+        return True
+
+    def measures(self) -> Iterator[Measure]:
+        yield from self._tallies.measures(() if self._crew is None else self._crew)
+        yield from self._tallies.waiting(self._decider)
+        yield Measure("trouble", "1 while there is no Spark session to be had.", self._trouble is not None)
+        for part, size in self._memory.items():
+            told = "Memory of the session's processes on this machine, as of the last look."
+            yield Measure("memory_bytes", told, size, {"process": part})
+
+    @property
+    def _at_work(self) -> Crew:
+        if self._crew is None:
+            raise Retry("the compactor has not started")
+        return self._crew
+
+    async def _dispatch(self) -> None:
+        """Begin what may begin; wait for an event, an end, or the time at which something else may."""
+        while True:
+            self._wake.clear()
+            while self._trouble is None and (candidate := self._decider.take()) is not None:
+                self._begin(f"job {next(self._numbers)}", self._compact(candidate))
+            wakes_at = self._decider.wakes_at()
+            away_s = self._settings.check_every_s
+            if wakes_at is not None:
+                away_s = min(away_s, max(0.0, (wakes_at - self._clock.now_ms()) / 1000))
+            await self._either(self._wake.wait(), self._clock.sleep(away_s))
+
+    async def _compact(self, candidate: Candidate) -> None:
+        """From the decision to its end. Whatever happens, the decider hears of it."""
+        ended = Outcome(status="aborted")
+        try:
+            found = await self._compacted(candidate)
+            if isinstance(found, Plan):
+                self._decider.decline(candidate, found)
+                return
+            ended = found
+        except PolicyProblem as problem:
+            log.warning("a table can't be compacted", table_id=candidate.key[0], problem=str(problem))
+            ended = Outcome(status="declined")
+        except RegistryError as error:
+            log.warning("a compaction could not be begun", table_id=candidate.key[0], error=str(error))
+            ended = Outcome(status="failed")
+        finally:
+            if self._decider.runs(candidate.key):
+                self._decider.finish(candidate, ended.status, swaps=ended.groups)
+            self._wake.set()
+            self._news.set()
+
+    async def _compacted(self, candidate: Candidate) -> Outcome | Plan:
+        """A plan that found nothing to do is the answer itself."""
+        table_id, path = candidate.key
+        decision = candidate.decision
+        if await self._records.cancelled_since(table_id, path, decision.decided_at):
+            return Outcome(status="cancelled")
+        wish = Wish(
+            trigger=decision.trigger,
+            position=decision.position,
+            decided=explain_decision(decision.verdict, decision.policy),
+        )
+        planned = await self._planning.plan(table_id, path, wish)
+        if planned is None:
+            self._decider.forget(table_id)
+            return Outcome(status="aborted")
+        self._decider.introduce(planned.table, planned.metadata)
+        if planned.assignment is None:
+            return planned.plan
+        self._decider.spend(planned.assignment.input_bytes)
+        await self._records.settled()
+        outcome = await self._at_work.run(planned.assignment)
+        self._tallies.count(outcome)
+        if isinstance(outcome.error, SessionProblem):
+            self._suffer(outcome.error)
+            return msgspec.structs.replace(outcome, status="aborted")
+        return outcome
+
+    def _suffer(self, problem: SessionProblem) -> None:
+        if self._trouble is None:
+            log.error("no Spark session: compaction waits for it", problem=str(problem))
+        self._trouble = problem
+        self._begin("probe", self._probe())
+
+    async def _probe(self) -> None:
+        """Until there is a session again, ever more seldom."""
+        wait_s = _FIRST_PROBE_S
+        while self._trouble is not None:
+            await self._clock.sleep(wait_s)
+            wait_s = min(wait_s * 2, _LONGEST_PROBE_S)
+            try:
+                if self._executor is not None:
+                    await self._executor.health()
+            except SessionProblem as problem:
+                self._trouble = problem
+            except Exception as error:
+                log.warning("Spark does not answer yet", error=str(error))
+            else:
+                self._trouble = None
+                log.info("there is a Spark session again")
+        self._wake.set()
+
+    async def _take_notes(self) -> None:
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if not await self._attempt("notes", self._records.catch_up):
+                self._news.set()
+                await self._clock.sleep(_AGAIN_S)
+            self._wake.set()  # what was read of a table may change what is decided about it
+            await self._clock.sleep(_NOTES_EVERY_S)
+
+    async def _keep_up(self) -> None:
+        settings = self._settings
+        step = partial(self._records.keep_up, settings.stale_after_s, settings.keep_for_days)
+        while True:
+            await self._attempt("upkeep", step)
+            executor: object = self._executor
+            if isinstance(executor, Weighed):
+                memory = await executor.memory()
+                self._memory = {"jvm": memory.jvm, "workers": memory.workers}
+            await self._clock.sleep(settings.check_every_s)
+            self._news.set()
+
+    async def _always(self, loop: Callable[[], Awaitable[None]]) -> None:
+        """A fault of ours must not end for good what the daemon counts on."""
+        while True:
+            try:
+                await loop()
+            except Exception:
+                log.exception("a loop of the compactor has failed, and begins again", loop=loop.__name__)
+                await self._clock.sleep(_AGAIN_S)
+
+    async def _attempt(self, what: str, step: Callable[[], Awaitable[object]]) -> bool:
+        try:
+            await step()
+        except RegistryError as error:
+            log.warning("will be tried again", step=what, error=str(error))
+            return False
+        return True
+
+    async def _either(self, *work: Coroutine[None, None, object]) -> None:
+        tasks = [asyncio.ensure_future(some) for some in work]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, key: str, work: Coroutine[None, None, None]) -> None:
+        """One task a key; an error in it is logged."""
+        if key in self._tasks:
+            work.close()
+            return
+        task = asyncio.create_task(work, name=f"compactor {key}")
+        self._tasks[key] = task
+        task.add_done_callback(lambda done: self._ended(key, done))
+
+    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(key) is task:
+            del self._tasks[key]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the compactor has failed", task=task.get_name(), error=repr(error))

@@ -1,0 +1,97 @@
+"""Compactors that are killed: each in a process of its own, forked from one that has all modules loaded.
+
+``python -m tests.faults.doomed_compactors`` and JSON. Each one compacts a partition of its own, and dies by SIGKILL
+when it comes to its step; after the last step, one dies in the middle of a merge, with its file half written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+
+import msgspec
+
+from astha.clock import SystemLoopClock
+from astha.subscribers import LakeSettings
+from components.compactor.merge import MergeResult, MergeTask
+from components.compactor.work.assignment import Assignment
+from components.compactor.work.job import Job, Workshop
+from components.compactor.work.local import LocalExecutor
+from components.compactor.work.steps import Step
+from components.lake import disk
+from components.lake.locations import parse
+from components.lake.objects import Objects
+from components.lake.sinks import Writable
+from registry.engines import StoreSettings
+from registry.opening import open_store
+from tests.doubles.merging import naive_merge
+
+STEPS = [*list(Step)[1:], "half a file"]
+
+
+class Order(msgspec.Struct):
+    """What the test wants of the processes."""
+
+    url: str
+    tables: list[int]  # one for each of `STEPS`
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def half_a_file(task: MergeTask) -> MergeResult:
+    def write(sink: Writable) -> None:
+        sink.write(b"PAR1")
+        die()
+
+    disk.write(parse(task.outputs[0]).path, write)
+    raise AssertionError("it should be dead")
+
+
+async def compact(order: Order, table_id: int, step: str) -> None:
+    store = await open_store(order.url, settings=StoreSettings(busy_timeout_s=60))
+    table = await store.get_table_by_id(table_id)
+    assert table is not None
+
+    async def reached(found: Step) -> None:
+        if found == step:
+            die()
+
+    job = Job(
+        Assignment(
+            table=table,
+            partition_path="",
+            groups=(tuple(await store.list_files(table_id)),),
+            versions=tuple(reversed(await store.list_table_metadata(table_id))),
+            lake=LakeSettings(),
+        ),
+        Workshop(
+            store=store,
+            executor=LocalExecutor(half_a_file if step == "half a file" else naive_merge),
+            objects=Objects(LakeSettings()),
+            clock=SystemLoopClock(),
+            owner=f"doomed {step}",
+            reached=reached,
+        ),
+    )
+    await job.run()
+
+
+def main(order: Order) -> None:
+    for table_id, step in zip(order.tables, STEPS, strict=True):
+        child = os.fork()
+        if child == 0:
+            try:
+                asyncio.run(compact(order, table_id, step))
+            finally:
+                os._exit(1)  # it should have been killed
+        _, status = os.waitpid(child, 0)
+        if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+            raise SystemExit(f"the compactor that was to die at {step!r} ended by itself: {status}")
+
+
+if __name__ == "__main__":
+    main(msgspec.json.decode(sys.argv[1], type=Order))

@@ -1,0 +1,352 @@
+"""One job on a real registry: what it does when all goes well, and what it leaves when not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from components.compactor.merge import MergeFailed, MergeResult
+from components.compactor.spark.executor import JobFailed, OutOfMemory, SessionLost, SessionProblem, StillWriting
+from components.compactor.work.job import Job
+from components.compactor.work.steps import Step
+from components.lake.objects import StorageUnavailable
+from registry.contract import MetadataStore
+from registry.drafts import FileDraft
+from registry.errors import Unavailable
+from registry.forwarding import ForwardingStore
+from registry.models import FileOperation, TableFile
+from tests.doubles.merging import HeldExecutor, ScriptedExecutor
+from tests.integration.components.compactor.bench import QUICK, Bench, Gate
+from tests.waiting import eventually
+
+
+async def test_small_files_become_one(bench: Bench) -> None:
+    old = await bench.insert(files=6)
+    before = await bench.ids()
+    outcome = await (await bench.job()).run()
+    (new,) = await bench.store.list_files(bench.table.id)
+    assert await bench.ids() == before
+    assert (outcome.status, outcome.input_files, outcome.output_files, outcome.rows) == ("done", 6, 1, 18)
+    assert (new.operation, new.row_count) == ("compaction", 18)
+    (row,) = await bench.decisions()
+    assert (row.status, row.operation_id, row.output_files, row.row_count) == ("done", new.operation_id, 1, 18)
+    assert row.input_bytes == sum(file.file_size for file in old)
+    await bench.require_tidy()
+
+
+async def test_groups_of_one_claim_are_swapped_one_by_one(bench: Bench) -> None:
+    files = await bench.insert(files=6)
+    before = await bench.ids()
+    outcome = await (await bench.job(None, files[:3], files[3:])).run()
+    live = await bench.store.list_files(bench.table.id)
+    assert await bench.ids() == before
+    assert (outcome.status, outcome.groups, len(live)) == ("done", 2, 2)
+    assert len({file.operation_id for file in live}) == 2
+    (row,) = await bench.decisions()
+    assert (row.status, row.output_files, row.row_count) == ("done", 2, 18)
+    await bench.require_tidy()
+
+
+async def test_an_input_removed_before_the_swap_is_left_out(bench: Bench) -> None:
+    files = await bench.insert(files=6)
+
+    async def remove() -> None:
+        await bench.store.remove_files(bench.table.id, files[:1], reason="test")
+
+    executor = ScriptedExecutor()
+    outcome = await (await bench.job(executor, reached=Gate(Step.SWAP, remove))).run()
+    assert outcome.status == "done"
+    assert [len(task.inputs) for task in executor.tasks] == [6, 5]
+    assert await bench.ids() == bench.read(files[1:])
+    assert len(await bench.store.list_files(bench.table.id)) == 1
+    assert [row.input_files for row in await bench.decisions()] == [5]
+    await bench.require_tidy()
+
+
+async def test_a_delete_stops_the_merge_at_once(bench: Bench) -> None:
+    files = await bench.insert(files=3)
+    executor = HeldExecutor()
+    job = await bench.job(executor)
+    running = asyncio.create_task(job.run())
+    await executor.arrived.wait()
+    await bench.store.remove_files(bench.table.id, files[1:], reason="test")
+    for file in files[1:]:
+        job.brake.touch(file.file_path)
+    outcome = await running
+    assert (outcome.status, outcome.output_files) == ("aborted", 0)
+    assert outcome.reason is not None
+    assert "not worth a merge" in outcome.reason
+    assert await bench.ids() == bench.read(files[:1])
+    await bench.require_tidy()
+
+
+async def test_what_was_compacted_between_plan_and_claim_is_not_done_again(bench: Bench) -> None:
+    await bench.insert(files=4)
+    first, second = await bench.job(), await bench.job(ScriptedExecutor())
+    assert (await first.run()).status == "done"
+    outcome = await second.run()
+    assert outcome.status == "aborted"
+    assert second._shop.executor.tasks == []  # type: ignore[attr-defined]
+    await bench.require_tidy()
+
+
+async def test_two_at_one_partition(bench: Bench, other: MetadataStore) -> None:
+    await bench.insert(files=4)
+    executor = HeldExecutor()
+    running = asyncio.create_task((await bench.job(executor)).run())
+    await executor.arrived.wait()
+    outcome = await (await bench.job(owner="another", store=other)).run()
+    assert outcome.status == "declined"
+    assert "bench" in str(outcome.reason)
+    executor.go_on.set()
+    assert (await running).status == "done"
+    await bench.require_tidy()
+
+
+async def test_one_that_was_taken_for_dead_gives_up(bench: Bench, clock: Any) -> None:
+    """A paused process: it finds out by its heartbeat, or at the latest by the swap."""
+    files = await bench.insert(files=4)
+    executor = HeldExecutor()
+    slow = asyncio.create_task(
+        (await bench.job(executor, limits=msgspec.structs.replace(QUICK, heartbeat_s=3600.0))).run()
+    )
+    await executor.arrived.wait()
+    clock.advance(31_000)
+    assert (await (await bench.job(owner="another")).run()).status == "done"
+    executor.go_on.set()
+    outcome = await slow
+    assert outcome.status == "aborted"
+    assert await bench.ids() == bench.read(files)
+    assert sorted(row.status for row in await bench.decisions()) == ["aborted", "done"]
+    await bench.require_tidy()
+
+
+async def test_out_of_memory_is_answered_by_halves(bench: Bench) -> None:
+    await bench.insert(files=8)
+    before = await bench.ids()
+    executor = ScriptedExecutor(OutOfMemory("heap"), OutOfMemory("heap"))
+    outcome = await (await bench.job(executor)).run()
+    assert (outcome.status, outcome.groups) == ("done", 3)
+    assert [len(task.inputs) for task in executor.tasks] == [8, 4, 2, 2, 4]
+    assert await bench.ids() == before
+    assert [row.output_files for row in await bench.decisions()] == [3]
+    await bench.require_tidy()
+
+
+async def test_two_files_that_need_too_much_memory(bench: Bench) -> None:
+    await bench.insert(files=3)
+    before = await bench.ids()
+    outcome = await (await bench.job(ScriptedExecutor(*[OutOfMemory("heap: give it more")] * 2))).run()
+    assert (outcome.status, outcome.reason) == ("failed", "heap: give it more")
+    assert await bench.ids() == before
+    assert [row.reason for row in await bench.decisions()] == ["heap: give it more"]
+    await bench.require_tidy()
+
+
+@pytest.mark.parametrize("error", [SessionLost("gone"), JobFailed("no idea"), StorageUnavailable("no answer")])
+async def test_what_passes_is_tried_again(bench: Bench, error: Exception) -> None:
+    await bench.insert(files=4)
+    before = await bench.ids()
+    outcome = await (await bench.job(ScriptedExecutor(error, error))).run()
+    assert outcome.status == "done"
+    assert await bench.ids() == before
+
+
+async def test_but_not_for_ever(bench: Bench) -> None:
+    await bench.insert(files=4)
+    executor = ScriptedExecutor(*[SessionLost("gone")] * 9)
+    outcome = await (await bench.job(executor)).run()
+    assert (outcome.status, len(executor.tasks)) == ("failed", QUICK.attempts)
+    await bench.require_tidy()
+
+
+def lost_row(result: MergeResult) -> MergeResult:
+    return msgspec.structs.replace(result, rows_out=result.rows_out - 1)
+
+
+def other_values(result: MergeResult) -> MergeResult:
+    return msgspec.structs.replace(result, checksums_out={0: "another"})
+
+
+@pytest.mark.parametrize("spoil", [lost_row, other_values])
+async def test_a_result_that_is_not_its_input_is_never_swapped(
+    bench: Bench, spoil: Callable[[MergeResult], MergeResult]
+) -> None:
+    files = await bench.insert(files=4)
+    executor = ScriptedExecutor(spoil)
+    outcome = await (await bench.job(executor)).run()
+    assert (outcome.status, len(executor.tasks)) == ("failed", 1)
+    assert await bench.store.list_files(bench.table.id) == files
+    await bench.require_tidy()
+
+
+@pytest.mark.parametrize("error", [MergeFailed("bad file"), SessionProblem("no Java"), RuntimeError("a bug")])
+async def test_what_does_not_pass_is_not_tried_again(bench: Bench, error: Exception) -> None:
+    files = await bench.insert(files=4)
+    executor = ScriptedExecutor(error)
+    outcome = await (await bench.job(executor)).run()
+    assert (outcome.status, outcome.error, len(executor.tasks)) == ("failed", error, 1)
+    assert await bench.store.list_files(bench.table.id) == files
+
+
+async def test_a_cancellation_is_heard(bench: Bench) -> None:
+    files = await bench.insert(files=4)
+    executor = HeldExecutor()
+    running = asyncio.create_task((await bench.job(executor)).run())
+    await executor.arrived.wait()
+    await bench.store.request_cancel(bench.table.id)
+    outcome = await running
+    assert outcome.status == "cancelled"
+    assert [row.status for row in await bench.decisions()] == ["cancelled"]
+    assert await bench.store.list_files(bench.table.id) == files
+    await bench.require_tidy()
+
+
+@pytest.mark.parametrize("step", list(Step)[1:])
+async def test_a_stop_at_any_step_leaves_nothing(bench: Bench, step: Step) -> None:
+    files = await bench.insert(files=4)
+    before = await bench.ids()
+    held = asyncio.Event()
+
+    async def hold() -> None:
+        held.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task((await bench.job(reached=Gate(step, hold))).run())
+    await held.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await bench.ids() == before
+    assert (await bench.store.list_files(bench.table.id) == files) == (step is not Step.FINISH)
+    assert not [row for row in await bench.decisions() if row.status == "running"]
+    await bench.require_tidy()
+
+
+async def test_what_may_still_be_written_is_left_to_the_cleaner(bench: Bench) -> None:
+    files = await bench.insert(files=4)
+    executor = HeldExecutor(StillWriting("a worker does not answer"))
+    job = await bench.job(executor)
+    running = asyncio.create_task(job.run())
+    await executor.arrived.wait()
+    job.brake.end("cancelled", "test")
+    assert (await running).status == "cancelled"
+    assert await bench.store.list_files(bench.table.id) == files
+    assert {intent.owner for intent in await bench.store.list_stale_intents(0)} == {job.operation_id}
+
+
+async def test_a_dropped_table(bench: Bench) -> None:
+    await bench.insert(files=4)
+
+    async def drop() -> None:
+        await bench.store.drop_table(bench.table.id, purge=True)
+
+    outcome = await (await bench.job(reached=Gate(Step.SWAP, drop))).run()
+    assert outcome.status == "aborted"
+    assert "dropped" in str(outcome.reason)
+    await bench.require_tidy()
+
+
+class DeafStore(ForwardingStore):
+    """Swaps, and does not say so, a few times."""
+
+    def __init__(self, inner: MetadataStore, *, before: int, after: int) -> None:
+        super().__init__(inner)
+        self._before, self._after = before, after
+
+    async def swap_files(
+        self,
+        table_id: int,
+        old: Sequence[TableFile],
+        new: Sequence[FileDraft],
+        *,
+        operation_id: str,
+        operation: FileOperation = "compaction",
+        intents_of: str | None = None,
+    ) -> list[TableFile]:
+        if self._before:
+            self._before -= 1
+            raise Unavailable("the call is lost")
+        done = await super().swap_files(
+            table_id, old, new, operation_id=operation_id, operation=operation, intents_of=intents_of
+        )
+        if self._after:
+            self._after -= 1
+            raise Unavailable("the answer is lost")
+        return done
+
+
+class SlowStore(DeafStore):
+    """Says when a swap has begun and is done, and keeps the answer back."""
+
+    def __init__(self, inner: MetadataStore) -> None:
+        super().__init__(inner, before=0, after=0)
+        self.swapped, self.answer = asyncio.Event(), asyncio.Event()
+
+    async def swap_files(self, *args: Any, **options: Any) -> list[TableFile]:
+        done = await super().swap_files(*args, **options)
+        self.swapped.set()
+        await self.answer.wait()
+        return done
+
+
+async def test_a_stop_in_the_middle_of_the_swap_removes_nothing(bench: Bench) -> None:
+    """Whoever is cancelled there must not take back files that are the table's by now."""
+    await bench.insert(files=4)
+    ids = await bench.ids()
+    store = SlowStore(bench.store)
+    running = asyncio.create_task((await bench.job(store=store)).run())
+    await store.swapped.wait()
+    running.cancel()
+    await asyncio.sleep(0)
+    store.answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert await bench.ids() == ids
+    assert [row.status for row in await bench.decisions()] == ["done"]
+    await bench.require_tidy()
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (1, 1)])
+async def test_a_registry_that_does_not_answer_the_swap(bench: Bench, before: int, after: int) -> None:
+    await bench.insert(files=4)
+    ids = await bench.ids()
+    outcome = await (await bench.job(store=DeafStore(bench.store, before=before, after=after))).run()
+    assert (outcome.status, outcome.output_files) == ("done", 1)
+    assert await bench.ids() == ids
+    await bench.require_tidy()
+
+
+async def test_the_heartbeat_renews_claim_and_intents(bench: Bench, clock: Any) -> None:
+    await bench.insert(files=4)
+    executor = HeldExecutor()
+    running = asyncio.create_task((await bench.job(executor)).run())
+    await executor.arrived.wait()
+    clock.advance(60_000)
+
+    async def renewed() -> bool:
+        (row,) = await bench.decisions()
+        return row.updated_at == clock.now_ms() and await bench.store.list_stale_intents(1) == []
+
+    await eventually(renewed, "signs of life")
+    executor.go_on.set()
+    assert (await running).status == "done"
+    await bench.require_tidy()
+
+
+async def test_progress_is_told_in_bytes(bench: Bench) -> None:
+    files = await bench.insert(files=4)
+    seen: list[tuple[int, int]] = []
+
+    async def look(_step: Step) -> None:
+        seen.append((job.bytes_done, job.bytes_total))
+
+    job: Job = await bench.job(None, files[:2], files[2:], reached=look)
+    await job.run()
+    total = sum(file.file_size for file in files)
+    assert seen[0] == (0, total)
+    assert (job.bytes_done, job.groups_done) == (total, 2)

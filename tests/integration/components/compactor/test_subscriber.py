@@ -1,0 +1,231 @@
+"""The compactor in a daemon: it decides by events, works beside them, and survives what happens to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from astha.clock import SystemLoopClock
+from astha.lanes.state import LaneState
+from astha.subscribers import Surroundings
+from components.compactor.merge import MergeResult, MergeTask, merge
+from components.compactor.settings import CompactorSettings
+from components.compactor.spark.executor import Executor, SessionProblem
+from components.compactor.subscriber import Compactor
+from components.compactor.work.local import LocalExecutor
+from registry.contract import MetadataStore
+from registry.drafts import CompactionDraft
+from registry.models import Compaction, CompactionStatus
+from registry.opening import open_store
+from tests.doubles.merging import HeldExecutor
+from tests.fixtures.daemons import RunDaemon, Running
+from tests.integration.components.compactor.bench import Bench
+from tests.waiting import eventually
+
+NAME = "compactor"
+
+
+class Floor:
+    """A table, and daemons with a compactor over it."""
+
+    def __init__(self, url: str, bench: Bench, run_daemon: RunDaemon) -> None:
+        self.url = url
+        self.bench = bench
+        self._run_daemon = run_daemon
+
+    def compactor(self, executor: Callable[[], Executor] | None = None, **settings: Any) -> Compactor:
+        around = Surroundings(self.bench.store, SystemLoopClock(), SecretStr(self.url), self.bench.lake)
+        chosen = CompactorSettings.model_validate({"heartbeat_s": 0.05, "check_every_s": 0.2, **settings})
+        return Compactor(chosen, around, executor or (lambda: LocalExecutor(merge)))
+
+    async def start(self, executor: Callable[[], Executor] | None = None, **settings: Any) -> tuple[Running, Compactor]:
+        compactor = self.compactor(executor, **settings)
+        running = await self._run_daemon(self.url, {NAME: compactor})
+        await running.live(NAME)
+        return running, compactor
+
+    async def rows(self, *statuses: CompactionStatus) -> list[Compaction]:
+        return await self.bench.store.list_compactions(statuses=statuses)
+
+    async def until(self, status: CompactionStatus) -> Compaction:
+        async def there() -> bool:
+            return bool(await self.rows(status))
+
+        await eventually(there, f"a compaction that is {status}")
+        return (await self.rows(status))[0]
+
+    async def until_files(self, count: int) -> None:
+        async def there() -> bool:
+            return len(await self.bench.store.list_files(self.bench.table.id)) == count
+
+        await eventually(there, f"{count} files")
+
+
+@pytest.fixture
+async def lasting(url: str) -> AsyncIterator[MetadataStore]:
+    """With the real clock: what is decided waits for real time. Outlives the daemons."""
+    store = await open_store(url)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def floor(url: str, lasting: MetadataStore, run_daemon: RunDaemon, warehouse: Path) -> Floor:
+    bench = Bench(lasting, warehouse)
+    await bench.create()
+    return Floor(url, bench, run_daemon)
+
+
+def shown(compactor: Compactor) -> dict[tuple[str, ...], float]:
+    return {(measure.name, *measure.labels.values()): measure.value for measure in compactor.measures()}
+
+
+async def test_the_fifth_small_file_is_enough(floor: Floor) -> None:
+    running, compactor = await floor.start()
+    for _ in range(4):
+        await floor.bench.insert()
+    assert await floor.rows() == []
+    await floor.bench.insert()
+    row = await floor.until("done")
+    await floor.until_files(1)
+    assert (row.trigger, row.input_files, row.output_files, row.row_count) == ("event", 5, 1, 15)
+    assert row.position is not None
+    assert len(await floor.bench.ids()) == 15
+    await eventually(lambda: shown(compactor)["jobs", "done"] == 1, "a job that is counted")
+    told = shown(compactor)
+    assert (told["input_files",], told["output_files",], told["waiting_partitions",]) == (5, 1, 0)
+    await running.stop()
+    await floor.bench.require_tidy()
+
+
+async def test_files_that_were_there_before(floor: Floor) -> None:
+    await floor.bench.insert(files=7)
+    running, _ = await floor.start()
+    row = await floor.until("done")
+    await running.stop()
+    assert (row.trigger, row.input_files) == ("refresh", 7)
+    await floor.bench.require_tidy()
+
+
+async def test_what_compactions_made_is_left_alone_until_something_comes(floor: Floor) -> None:
+    bench = floor.bench
+    for number in range(6):
+        old = await bench.insert(files=2)
+        await bench.store.swap_files(bench.table.id, old, [bench.merged(old)], operation_id=f"earlier-{number}")
+    before = await bench.ids()
+    await floor.start()
+    assert await floor.rows() == []
+    new = await bench.insert()
+    row = await floor.until("done")
+    assert (row.trigger, row.input_files) == ("event", 7)
+    assert await bench.ids() == sorted(before + bench.read(new))
+
+
+async def test_a_table_that_wants_no_compaction(floor: Floor) -> None:
+    await floor.bench.store.alter_table(floor.bench.table.id, properties={"compaction.enabled": "false"})
+    await floor.bench.insert(files=7)
+    await floor.start()
+    row = await floor.until("declined")
+    assert row.rule == "disabled"
+    assert len(await floor.bench.store.list_files(floor.bench.table.id)) == 7
+    await floor.bench.store.alter_table(floor.bench.table.id, properties={})
+    await floor.bench.insert()
+    assert (await floor.until("done")).input_files == 8
+
+
+async def test_a_delete_is_felt_by_the_merge_under_way(floor: Floor) -> None:
+    held = HeldExecutor()
+    running, _ = await floor.start(lambda: held)
+    files = await floor.bench.insert(files=5)
+    await held.arrived.wait()
+    await floor.bench.store.remove_files(floor.bench.table.id, files[:1], reason="test")
+    row = await floor.until("aborted")
+    await running.stop()
+    assert row.reason is not None
+    assert "removed" in row.reason
+    assert await floor.bench.ids() == floor.bench.read(files[1:])
+    await floor.bench.require_tidy()
+
+
+async def test_a_stop_ends_what_is_under_way(floor: Floor) -> None:
+    held = HeldExecutor()
+    running, _ = await floor.start(lambda: held)
+    files = await floor.bench.insert(files=5)
+    await held.arrived.wait()
+    await running.stop()
+    assert [row.status for row in await floor.rows("aborted", "running")] == ["aborted"]
+    assert await floor.bench.store.list_files(floor.bench.table.id) == files
+    await floor.bench.require_tidy()
+
+
+async def test_a_dead_compactor_is_succeeded(floor: Floor) -> None:
+    """Its claim runs out, and the next one does its work."""
+    files = await floor.bench.insert(files=5)
+    draft = CompactionDraft(table_id=floor.bench.table.id, table_name="shop.orders", rule="many small files")
+    await floor.bench.store.begin_compaction(draft, operation_id="dead", owner="the dead one", stale_after_ms=1)
+    await floor.start(stale_after_s=0.5)
+    row = await floor.until("done")
+    assert row.operation_id != "dead"
+    (dead,) = await floor.rows("aborted")
+    assert "no sign of life" in str(dead.reason)
+    assert await floor.bench.ids() == floor.bench.read(files)
+
+
+class Missing(LocalExecutor):
+    """No Spark until it is mended."""
+
+    def __init__(self) -> None:
+        super().__init__(merge)
+        self.mended = False
+
+    async def merge(self, task: MergeTask) -> MergeResult:
+        await self.health()
+        return await super().merge(task)
+
+    async def health(self) -> None:
+        if not self.mended:
+            raise SessionProblem("there is no Java: install Java 17")
+
+
+async def test_without_spark_it_says_so_and_waits(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.compactor.subscriber._FIRST_PROBE_S", 0.05)
+    executor = Missing()
+    running, compactor = await floor.start(lambda: executor)
+    await floor.bench.insert(files=5)
+    await floor.until("failed")
+    with pytest.raises(SessionProblem, match="install Java 17"):
+        await compactor.on_health()
+    await running.until(lambda: running.lane(NAME).state is LaneState.BROKEN, "broken")
+    assert "install Java 17" in str(running.lane(NAME).reason)
+    assert len(await floor.rows("failed")) == 1
+    executor.mended = True
+    await running.live(NAME)
+    await floor.until("done")
+    await running.stop()
+    await floor.bench.require_tidy()
+
+
+async def test_what_waits_can_be_cancelled(floor: Floor) -> None:
+    held = HeldExecutor()
+    await floor.start(lambda: held, jobs=1)
+    await floor.bench.insert(files=5)
+    await held.arrived.wait()
+    first = floor.bench.table
+    second = await floor.bench.create("second")
+    await floor.bench.insert(files=5)
+    await floor.until("waiting")
+    (waiting,) = await floor.bench.store.request_cancel(second.id)
+    assert waiting.status == "cancelled"
+    held.go_on.set()
+    assert (await floor.until("done")).table_id == first.id
+    await eventually(lambda: _none_waits(floor), "nobody waits")
+    assert len(await floor.bench.store.list_files(second.id)) == 5
+
+
+async def _none_waits(floor: Floor) -> bool:
+    rows = await floor.rows()
+    return not [row for row in rows if row.status == "running"]

@@ -1,0 +1,96 @@
+"""Whatever the columns, versions and rows: what comes out of a merge is what went in, in order, with its statistics."""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from components.compactor.merge import merge
+from components.lake.files import engine_of
+from components.lake.files.order import sort
+from components.lake.schema import TableSchema
+from registry.models import ColumnStats
+from tests.properties.lake_tables import Row, evolved, in_order, naive, rows, schemas, successors
+from tests.unit.components.compactor.merge.groups import path_of, read, task, write
+
+few = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def arrow(found: list[Row], schema: TableSchema) -> pa.Table:
+    return pa.Table.from_pylist(found, schema=schema.arrow())
+
+
+@few
+@given(st.data())
+def test_rows_are_sorted_by_the_book(data: st.DataObject) -> None:
+    schema = data.draw(schemas(ordered=True))
+    found = data.draw(rows(schema, 12))
+    assert naive(sort(arrow(found, schema), schema).to_pylist()) == naive(
+        arrow(in_order(found, schema), schema).to_pylist()
+    )
+
+
+@few
+@given(st.data())
+def test_what_comes_out_is_what_went_in(data: st.DataObject) -> None:
+    first = data.draw(schemas(ordered=data.draw(st.booleans())))
+    second = data.draw(successors(first))
+    contents = [
+        (schema, data.draw(rows(schema)))
+        for schema in data.draw(st.lists(st.sampled_from([first, second]), min_size=1, max_size=4))
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        inputs = [
+            write(directory / f"{place}.parquet", arrow(found, schema), schema)
+            for place, (schema, found) in enumerate(contents)
+            if found
+        ]
+        if not inputs:
+            return
+        result = merge(
+            task(
+                directory,
+                inputs,
+                second,
+                first,
+                many=3,
+                copy_above_bytes=0,
+                target_bytes=data.draw(st.sampled_from([1 << 30, 1_000])),
+            )
+        )
+        merged = read(result)
+        expected = [
+            evolved(row, schema.iceberg.fields, second.iceberg.fields)
+            for schema, found in contents
+            for row in in_order(found, schema)
+        ]
+        wanted = naive(arrow(in_order(expected, second), second).to_pylist())
+        assert Counter(naive(merged.to_pylist())) == Counter(wanted)
+        if second.order.fields:
+            assert naive(merged.to_pylist()) == wanted
+        for file in result.files:
+            assert_as_the_engine_would(path_of(file.file_path), file.column_stats, second, result.strategy)
+
+
+def assert_as_the_engine_would(path: Path, found: object, schema: TableSchema, strategy: str) -> None:
+    """All but the bytes that a column takes: how it is cut into row groups and encoded may differ."""
+    table = pq.ParquetFile(path).read()
+    written = engine_of(schema).write(table, schema, io.BytesIO())
+    ours = found.load_as(dict[int, ColumnStats])  # type: ignore[attr-defined]
+    theirs = written.column_stats.load_as(dict[int, ColumnStats])
+
+    def facts(stats: dict[int, ColumnStats]) -> dict[int, tuple[object, ...]]:
+        return {
+            key: (each.value_count, each.null_count, each.nan_count, each.lower, each.upper)
+            for key, each in stats.items()
+        }
+
+    assert facts(ours) == facts(theirs), strategy
