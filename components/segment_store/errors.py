@@ -1,6 +1,8 @@
 """What the segment store may raise, beside the errors of registry and storage.
 
 SegmentStoreError
+|-- OffsetTooOld       below what is retained                         -> go on at ``start``, or where you like
+|-- OffsetBeyondEnd    nothing was ever written there                 -> read at ``end``, and wait
 |-- RecordTooLarge     a record, or an append, beyond the limits      -> split it, or raise the limit
 |-- NotLeader          another agent writes this partition            -> go to the one that is named, or wait
 |-- AppendFailed       nothing of it was written                      -> append again
@@ -19,6 +21,24 @@ from astha.errors import AsthaError
 
 class SegmentStoreError(AsthaError):
     pass
+
+
+class OffsetTooOld(SegmentStoreError):
+    """``start`` is the first offset that there is."""
+
+    def __init__(self, topic: str, partition_id: int, offset: int, start: int) -> None:
+        self.offset = offset
+        self.start = start
+        super().__init__(f"offset {offset} of {topic}/{partition_id} is no longer retained: its first is {start}")
+
+
+class OffsetBeyondEnd(SegmentStoreError):
+    """``end`` is the offset that the next record will get."""
+
+    def __init__(self, topic: str, partition_id: int, offset: int, end: int) -> None:
+        self.offset = offset
+        self.end = end
+        super().__init__(f"offset {offset} of {topic}/{partition_id} is beyond its end: the next record gets {end}")
 
 
 class RecordTooLarge(SegmentStoreError):

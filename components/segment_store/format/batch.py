@@ -196,6 +196,10 @@ class RecordBatch(Sequence[Record]):
     def values(self) -> list[bytes | None]:
         return self._body.values.items(self._start, self._stop)
 
+    def shifted(self, by: int) -> RecordBatch:
+        """The same records, under offsets higher by so many."""
+        return RecordBatch(self.first_offset + by, self._body, self._start, self._stop)
+
     def from_offset(self, offset: int) -> RecordBatch:
         """What is left of it from an offset on."""
         return self[max(0, offset - self.first_offset) :]
@@ -210,10 +214,9 @@ class RecordBatch(Sequence[Record]):
 
     def to_arrow(self) -> pa.RecordBatch:
         """``offset, timestamp, key, value, headers``: views of the same bytes, but for the offsets."""
-        import numpy as np
         import pyarrow as pa
 
-        columns = [pa.array(np.arange(self.first_offset, self.next_offset, dtype=np.int64))]
+        columns = [pa.arange(self.first_offset, self.next_offset)]
         columns += [column.slice(self._start, len(self)) for column in self._body.arrow()]
         return pa.RecordBatch.from_arrays(columns, ["offset", "timestamp", "key", "value", "headers"])
 
