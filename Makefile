@@ -40,13 +40,16 @@ $(STAMP): requirements.lock pyproject.toml
 	@touch $@
 	@echo "setup: done"
 
-test: setup ## all tests on SQLite and PostgreSQL, the quick ones first
-	$(RUN) -m pytest -m "not slow"
+# Each process has servers of its own; a file's tests stay together, because they share them.
+PARALLEL = -n $(or $(JOBS),2) --dist loadfile
+
+test: setup ## all tests on SQLite and PostgreSQL, the quick ones first (JOBS=... processes at a time, 2 if not given)
+	$(RUN) -m pytest -q $(PARALLEL) -m "not slow"
 	@# pytest exits with 5 if, and only if, nothing carries the mark.
-	$(RUN) -m pytest -m slow || [ $$? -eq 5 ]
+	$(RUN) -m pytest $(PARALLEL) -m slow || [ $$? -eq 5 ]
 
 quick: setup ## the quick tests
-	$(RUN) -m pytest -q -m "not slow"
+	$(RUN) -m pytest -q $(PARALLEL) -m "not slow"
 
 faults: setup ## the oracle and the lake under writers, with random faults (SEED=... MINUTES=... to repeat a run or to run longer)
 	SEED="$(SEED)" MINUTES="$(or $(MINUTES),5)" $(RUN) -m pytest -s tests/faults tests/e2e

@@ -56,7 +56,7 @@ def peaks_mb() -> dict[str, float]:
     """The largest each program below this process has been, by its name; this process is ``driver``."""
     found = {"driver": memory_mb()[1]}
     for pid in tree()[1:]:
-        with suppress(OSError):
+        with suppress(OSError, KeyError):  # gone, or dead and not yet buried
             name = Path(f"/proc/{pid}/comm").read_text().strip()
             found[name] = found.get(name, 0.0) + memory_mb(pid)[1]
     return found

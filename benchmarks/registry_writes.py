@@ -93,7 +93,7 @@ async def bulk_insert_vs_copy(report: Report, server: EmbeddedPostgres) -> None:
 
 
 def _text_block(rows: Rows) -> bytes:
-    return "".join("\t".join(map(str, row)) + "\n" for row in rows).encode()
+    return "".join("\t".join("\\N" if item is None else str(item) for item in row) + "\n" for row in rows).encode()
 
 
 async def sqlite_bulk_vs_executemany(report: Report) -> None:

@@ -32,6 +32,11 @@ def whole(field: str, value: object, minimum: int = 0, maximum: int = MAX_INT) -
         raise Invalid(field, value, f"is beyond the largest {bits} number, {maximum}")
 
 
+def time(field: str, value: object) -> None:
+    """Epoch milliseconds, also those before 1970."""
+    whole(field, value, -MAX_INT - 1)
+
+
 def whole32(field: str, value: object) -> None:
     whole(field, value, maximum=MAX_INT32)
 

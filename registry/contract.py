@@ -23,6 +23,7 @@ from registry.drafts import (
     Fence,
     FileDraft,
     OffsetDraft,
+    ProducerDraft,
     Registration,
     SegmentDraft,
     SnapshotDraft,
@@ -41,6 +42,7 @@ from registry.models import (
     LedgerEntry,
     Partition,
     PartitionLease,
+    ProducerSequence,
     Row,
     Savings,
     Segment,
@@ -76,7 +78,9 @@ class Topics(Protocol):
         ...  # fmt: skip
 
     async def delete_topic(self, name: str) -> None:
-        """With its partitions, segments, leases and committed offsets."""
+        """With its partitions, segments, leases, producers and committed offsets. Objects that nothing is in any more
+        become upload intents.
+        """
         ...
 
     async def get_topic(self, name: str) -> Topic | None: ...
@@ -93,6 +97,10 @@ class Topics(Protocol):
 
     async def get_partition(self, topic: str, partition_id: int) -> Partition | None: ...
 
+    async def get_partitions(self, keys: Sequence[tuple[str, int]]) -> list[Partition]:
+        """Those that exist, by topic and partition id. Never from a cache."""
+        ...
+
     async def list_partitions(self, topic: str) -> list[Partition]:
         """By partition id. NotFound for an unknown topic."""
         ...
@@ -107,13 +115,35 @@ class Segments(Protocol):
         """`add_segments` of one."""
         ...
 
-    async def add_segments(self, segments: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
+    async def add_segments(
+        self,
+        segments: Sequence[SegmentDraft],
+        *,
+        fences: Sequence[Fence] = (),
+        producers: Sequence[ProducerDraft] = (),
+        intents_of: str | None = None,
+    ) -> None:
         """Registers segments of any number of partitions and moves their watermarks past them, or does nothing.
 
         NotFound: a partition does not exist. Conflict: a segment overlaps a registered one. Invalid: two segments
-        of this call overlap. Fenced: one of ``fences`` is not the current lease of its partition (whether it
-        expired does not matter as long as nobody took it over).
-        Upload intents for ``s3://bucket/key`` of these segments are completed in the same transaction.
+        of this call overlap. Fenced: some of ``fences`` are not the current leases of their partitions (whether one
+        expired does not matter as long as nobody took it over); ``names`` lists all of them as ``topic/partition``.
+        OutOfSequence: some of ``producers`` (each once a partition) don't continue what the registry has of them:
+        ``first_sequence`` must follow the last one, or the epoch be higher; ``names`` lists their partitions.
+
+        Upload intents for the objects of these segments are completed in the same transaction. With ``intents_of`` each
+        object must have this owner's intent, or live segments already; else it is a Conflict that names the objects.
+        """
+        ...  # fmt: skip
+
+    async def replace_segments(
+        self, old: Sequence[Segment], new: Sequence[SegmentDraft], *, intents_of: str | None = None
+    ) -> None:
+        """`old`, as they were read, for `new` ones of the same offsets: a merge. Watermarks stay.
+
+        Conflict names those of the old ones that are gone or changed, as ``topic/partition/base_offset``. Invalid: the
+        new ones hold other offsets. ``intents_of`` as in `add_segments`. Objects that nothing is in any more become
+        upload intents.
         """
         ...
 
@@ -129,8 +159,32 @@ class Segments(Protocol):
         """The segment that holds the offset. NotFound if the partition does not exist."""
         ...
 
-    async def delete_segments_before(self, topic: str, partition_id: int, offset: int) -> int:
-        """Deletes segments that end below the offset; answers how many. The watermark stays."""
+    async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
+        """The first one, by offset, that may hold a record of that time or later."""
+        ...
+
+    async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:
+        """What is live of an object, by byte offset."""
+        ...
+
+    async def delete_segments_before(
+        self, topic: str, partition_id: int, offset: int, *, limit: int | None = None
+    ) -> int:
+        """Deletes segments that end below the offset, the first ``limit`` of them; answers how many.
+
+        The watermark stays. An object that has lost its last segment becomes an upload intent: whoever cleans stale
+        ones deletes it.
+        """
+        ...
+
+    async def get_producer_sequences(self, keys: Sequence[tuple[str, int, str]]) -> list[ProducerSequence]:
+        """Of topic, partition and producer: those that are known, in that order."""
+        ...
+
+    async def forget_producers(self, idle_ms: int, *, limit: int = PAGE) -> int:
+        """Those that have written nothing to a partition for so long; answers how many. What they repeat after that
+        would be written again.
+        """
         ...
 
 

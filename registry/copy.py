@@ -13,11 +13,21 @@ from typing import TypeAlias
 
 from registry.contract import ConsistentRead, Load, MetadataStore
 from registry.errors import Conflict
-from registry.models import PUBLISHED, Compaction, FileAwaitingDeletion, Row, UploadIntent
+from registry.models import (
+    PUBLISHED,
+    Compaction,
+    FileAwaitingDeletion,
+    ProducerSequence,
+    Row,
+    SegmentObject,
+    UploadIntent,
+)
 
 __all__ = ["COPIED", "Progress", "copy_registry"]
 
-COPIED: tuple[type[Row], ...] = (*PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction)
+COPIED: tuple[type[Row], ...] = (
+    *PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction, SegmentObject, ProducerSequence,
+)  # fmt: skip
 """What a copy carries, parents before children."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]

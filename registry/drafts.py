@@ -13,7 +13,14 @@ import msgspec
 from registry import checks
 from registry.documents import EMPTY_LIST, EMPTY_OBJECT, Document
 from registry.errors import Invalid
-from registry.models import CompactionStatus, CompactionTrigger, FileOperation, SnapshotStatus, SnapshotTrigger
+from registry.models import (
+    CompactionStatus,
+    CompactionTrigger,
+    FileOperation,
+    SnapshotStatus,
+    SnapshotTrigger,
+    object_uri,
+)
 
 __all__ = [
     "CompactionDraft",
@@ -21,6 +28,7 @@ __all__ = [
     "Fence",
     "FileDraft",
     "OffsetDraft",
+    "ProducerDraft",
     "Registration",
     "SegmentDraft",
     "SnapshotDraft",
@@ -39,6 +47,9 @@ class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
     s3_bucket: str
     s3_key: str
     byte_offset: int = 0
+    min_timestamp: int | None = None
+    max_timestamp: int | None = None
+    block_index: str | None = None
 
     checks: ClassVar[dict[str, checks.Check]] = {
         "topic": checks.name,
@@ -50,7 +61,15 @@ class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
         "s3_bucket": checks.bucket,
         "s3_key": checks.filled_path,
         "byte_offset": checks.whole,
+        "min_timestamp": lambda field, value: checks.optional(field, value, checks.time),
+        "max_timestamp": lambda field, value: checks.optional(field, value, checks.time),
+        "block_index": lambda field, value: checks.optional(field, value, checks.filled),
     }
+
+    @property
+    def uri(self) -> str:
+        """Of its object."""
+        return object_uri(self.s3_bucket, self.s3_key)
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +85,33 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
         "partition_id": checks.whole32,
         "agent_id": checks.name,
         "epoch": checks.whole,
+    }
+
+
+class ProducerDraft(msgspec.Struct, frozen=True, gc=False):
+    """What one call adds of one producer to one partition: sequence numbers count its records, from any number on.
+
+    ``base_offset`` and ``record_count`` are those of its last append among them.
+    """
+
+    topic: str
+    partition_id: int
+    producer_id: str
+    epoch: int
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    record_count: int
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "topic": checks.name,
+        "partition_id": checks.whole32,
+        "producer_id": checks.name,
+        "epoch": checks.whole,
+        "first_sequence": checks.whole,
+        "last_sequence": checks.whole,
+        "base_offset": checks.whole,
+        "record_count": checks.whole,
     }
 
 
@@ -232,7 +278,15 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
 ENDED: tuple[CompactionStatus, ...] = ("done", "aborted", "failed", "cancelled")
 
 Draft: TypeAlias = (
-    SegmentDraft | Fence | OffsetDraft | TableDraft | FileDraft | SnapshotDraft | CompactionDraft | CompactionOutcome
+    SegmentDraft
+    | Fence
+    | ProducerDraft
+    | OffsetDraft
+    | TableDraft
+    | FileDraft
+    | SnapshotDraft
+    | CompactionDraft
+    | CompactionOutcome
 )
 
 

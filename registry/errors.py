@@ -4,7 +4,8 @@
     |-- NotFound           the thing named does not exist        -> create it, or correct the name
     |-- AlreadyExists      a thing of that name exists           -> use it, or choose another name
     |-- Conflict           the world changed since you looked    -> read again, decide again
-    |   `-- Fenced         your lease is no longer yours         -> stop writing, acquire anew
+    |   |-- Fenced         your lease is no longer yours         -> stop writing, acquire anew
+    |   `-- OutOfSequence  not the producer's next records       -> look what was written last
     |-- Invalid            an argument can't be stored           -> fix the named field
     |-- Unavailable        no answer, or none in time            -> retry with backoff
     `-- SchemaMismatch     the database is older or newer        -> `astha registry migrate`, or upgrade Astha
@@ -24,6 +25,7 @@ __all__ = [
     "Fenced",
     "Invalid",
     "NotFound",
+    "OutOfSequence",
     "RegistryError",
     "SchemaMismatch",
     "Unavailable",
@@ -51,6 +53,10 @@ class Conflict(RegistryError):
 
 
 class Fenced(Conflict):
+    pass
+
+
+class OutOfSequence(Conflict):
     pass
 
 

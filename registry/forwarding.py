@@ -17,6 +17,7 @@ from registry.drafts import (
     Fence,
     FileDraft,
     OffsetDraft,
+    ProducerDraft,
     Registration,
     SegmentDraft,
     SnapshotDraft,
@@ -35,6 +36,7 @@ from registry.models import (
     LedgerEntry,
     Partition,
     PartitionLease,
+    ProducerSequence,
     Savings,
     Segment,
     SnapshotStatus,
@@ -84,6 +86,9 @@ class ForwardingStore(MetadataStore):
     async def get_partition(self, topic: str, partition_id: int) -> Partition | None:
         return await self.inner.get_partition(topic, partition_id)
 
+    async def get_partitions(self, keys: Sequence[tuple[str, int]]) -> list[Partition]:
+        return await self.inner.get_partitions(keys)
+
     async def list_partitions(self, topic: str) -> list[Partition]:
         return await self.inner.list_partitions(topic)
 
@@ -93,8 +98,20 @@ class ForwardingStore(MetadataStore):
     async def add_segment(self, segment: SegmentDraft, *, fence: Fence | None = None) -> None:
         await self.inner.add_segment(segment, fence=fence)
 
-    async def add_segments(self, segments: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
-        await self.inner.add_segments(segments, fences=fences)
+    async def add_segments(
+        self,
+        segments: Sequence[SegmentDraft],
+        *,
+        fences: Sequence[Fence] = (),
+        producers: Sequence[ProducerDraft] = (),
+        intents_of: str | None = None,
+    ) -> None:
+        await self.inner.add_segments(segments, fences=fences, producers=producers, intents_of=intents_of)
+
+    async def replace_segments(
+        self, old: Sequence[Segment], new: Sequence[SegmentDraft], *, intents_of: str | None = None
+    ) -> None:
+        await self.inner.replace_segments(old, new, intents_of=intents_of)
 
     async def get_segments(
         self, topic: str, partition_id: int, *, from_offset: int = 0, limit: int = PAGE
@@ -107,8 +124,22 @@ class ForwardingStore(MetadataStore):
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
         return await self.inner.find_segment_for_offset(topic, partition_id, offset)
 
-    async def delete_segments_before(self, topic: str, partition_id: int, offset: int) -> int:
-        return await self.inner.delete_segments_before(topic, partition_id, offset)
+    async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
+        return await self.inner.find_segment_for_timestamp(topic, partition_id, timestamp)
+
+    async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:
+        return await self.inner.get_object_segments(s3_bucket, s3_key)
+
+    async def delete_segments_before(
+        self, topic: str, partition_id: int, offset: int, *, limit: int | None = None
+    ) -> int:
+        return await self.inner.delete_segments_before(topic, partition_id, offset, limit=limit)
+
+    async def get_producer_sequences(self, keys: Sequence[tuple[str, int, str]]) -> list[ProducerSequence]:
+        return await self.inner.get_producer_sequences(keys)
+
+    async def forget_producers(self, idle_ms: int, *, limit: int = PAGE) -> int:
+        return await self.inner.forget_producers(idle_ms, limit=limit)
 
     async def ensure_consumer_group(self, group_id: str) -> ConsumerGroup:
         return await self.inner.ensure_consumer_group(group_id)

@@ -15,12 +15,13 @@ from registry.documents import Document
 
 __all__ = [
     # streams
-    "Agent", "ConsumerGroup", "ConsumerOffset", "Partition", "PartitionLease", "Segment", "Topic",
+    "Agent", "ConsumerGroup", "ConsumerOffset", "Partition", "PartitionLease", "Segment", "Topic", "object_uri",
     # lake
     "ColumnStats", "FileOperation", "LakeTable", "SnapshotStatus", "SnapshotTrigger", "TableFile", "TableMetadata",
     "TableSnapshot", "TableStats", "TableStatus",
     # the daemon's own
-    "DaemonLease", "FileAwaitingDeletion", "LedgerEntry", "SourceIdentity", "UploadIntent",
+    "DaemonLease", "FileAwaitingDeletion", "LedgerEntry", "ProducerSequence", "SegmentObject", "SourceIdentity",
+    "UploadIntent",
     # the compactor's
     "Compaction", "CompactionStatus", "CompactionTrigger", "Savings",
     # all
@@ -65,6 +66,14 @@ class Partition(Row, frozen=True, gc=False):
     updated_at: int
 
 
+LOCAL_BUCKET = "file:"
+"""In place of a bucket, says that the key is a path on local disk. No bucket has that name."""
+
+
+def object_uri(bucket: str, key: str) -> str:
+    return f"file:///{key}" if bucket == LOCAL_BUCKET else f"s3://{bucket}/{key}"
+
+
 class Segment(Row, frozen=True, gc=False):
     """A byte range of an object that holds the records ``base_offset..end_offset``, both inclusive."""
 
@@ -82,6 +91,14 @@ class Segment(Row, frozen=True, gc=False):
     s3_key: str
     byte_offset: int
     created_at: int
+    min_timestamp: int | None = None  # of its records; None if its writer did not say
+    max_timestamp: int | None = None
+    block_index: str | None = None  # where its blocks are; None: it is one block
+
+    @property
+    def uri(self) -> str:
+        """Of its object."""
+        return object_uri(self.s3_bucket, self.s3_key)
 
 
 class ConsumerGroup(Row, frozen=True, gc=False):
@@ -350,6 +367,35 @@ class Savings(msgspec.Struct, frozen=True):
     row_count: int
 
 
+class SegmentObject(Row, frozen=True, gc=False):
+    """An object that live segments are in. When the last one goes, it becomes an upload intent, for the cleaner."""
+
+    table = "segment_objects"
+    key = ("s3_bucket", "s3_key")
+
+    s3_bucket: str
+    s3_key: str
+    live_segments: int
+    size_bytes: int  # of all segments that were ever registered in it
+    created_at: int
+
+
+class ProducerSequence(Row, frozen=True, gc=False):
+    """What a producer has written last to a partition: by this its repetition is known."""
+
+    table = "producer_sequences"
+    key = ("topic", "partition_id", "producer_id")
+
+    topic: str
+    partition_id: int
+    producer_id: str
+    epoch: int
+    last_sequence: int
+    last_base_offset: int  # of the last append
+    last_count: int
+    updated_at: int
+
+
 PUBLISHED: tuple[type[Row], ...] = (
     Topic, Partition, Segment, ConsumerGroup, ConsumerOffset, Agent, PartitionLease,
     LakeTable, TableMetadata, TableFile, TableStats, TableSnapshot,
@@ -358,5 +404,6 @@ PUBLISHED: tuple[type[Row], ...] = (
 
 OWN: tuple[type[Row], ...] = (
     LedgerEntry, DaemonLease, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
+    SegmentObject, ProducerSequence,
 )  # fmt: skip
 """Tables of the daemon and its components: never published, the daemon does not tail itself."""

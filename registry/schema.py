@@ -181,6 +181,9 @@ segments = _table(
     _text("s3_key"),
     _big("byte_offset"),
     _big("created_at"),
+    _big("min_timestamp", null=True),
+    _big("max_timestamp", null=True),
+    _text("block_index", null=True),
     _of_partition(),
     UniqueConstraint("topic", "partition_id", "base_offset"),  # also the index for offset lookup
     Index(None, "s3_bucket", "s3_key"),
@@ -459,6 +462,36 @@ Index(
     "uq_compactions_standing", compactions.c.table_id, compactions.c.partition_path,
     unique=True, postgresql_where=STANDING, sqlite_where=STANDING,
 )  # fmt: skip
+
+
+segment_objects = _table(
+    "segment_objects",
+    _text("s3_bucket"),
+    _text("s3_key"),
+    _big("live_segments"),
+    _big("size_bytes"),
+    _big("created_at"),
+    PrimaryKeyConstraint("s3_bucket", "s3_key"),
+    _at_least("live_segments", 1),
+    _at_least("size_bytes"),
+)
+
+producer_sequences = _table(
+    "producer_sequences",
+    _text("topic"),
+    _int("partition_id"),
+    _text("producer_id"),
+    _big("epoch"),
+    _big("last_sequence"),
+    _big("last_base_offset"),
+    _big("last_count"),
+    _big("updated_at"),
+    PrimaryKeyConstraint("topic", "partition_id", "producer_id"),
+    _of_partition(),
+    Index(None, "updated_at"),
+    _at_least("epoch"),
+    _at_least("last_sequence"),
+)
 
 
 def table_of(kind: type[Row]) -> Table:

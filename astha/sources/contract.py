@@ -72,3 +72,11 @@ class Source(Protocol):
     def status(self) -> SourceStatus: ...
 
     async def close(self) -> None: ...
+
+
+class Follower(Protocol):
+    """The changes from now on, for caches: remembers nothing, holds nothing back, acknowledges nothing."""
+
+    def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
+        """Begins with a Gap and a Started, and does so again after every interruption. Raises ConfigError only."""
+        ...

@@ -6,10 +6,11 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import URL
 
 from astha.clock import LoopClock
-from astha.sources.contract import Source
+from astha.sources.contract import Follower, Source
 from astha.sources.limits import TransactionLimits
+from astha.sources.postgres.follower import PostgresFollower
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
-from astha.sources.sqlite import SqliteSource, TailSettings
+from astha.sources.sqlite import SqliteFollower, SqliteSource, TailSettings
 from registry.contract import MetadataStore
 from registry.engines import parse_url
 
@@ -23,6 +24,15 @@ def open_source(
         return PostgresSource(conninfo_of(parsed), store, settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
     return SqliteSource(url, store, limits=limits, settings=tail)
+
+
+def open_follower(url: str, settings: PostgresSourceSettings, tail: TailSettings, clock: LoopClock) -> Follower:
+    """For a process beside the daemon: as many as there are replication slots, on SQLite any number."""
+    parsed = parse_url(url)
+    if parsed.drivername == "postgresql":
+        return PostgresFollower(conninfo_of(parsed), settings, clock)
+    limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
+    return SqliteFollower(url, limits, tail)
 
 
 def conninfo_of(url: URL) -> str:

@@ -189,6 +189,14 @@ class SegmentIndex:
         if blocks is not None and blocks.remove(segment):
             self._size -= 1
 
+    def forget(self, segments: Iterable[Segment]) -> None:
+        """They may be gone: the next lookup asks. Unlike `remove`, it believes a fetch that still finds them."""
+        for segment in segments:
+            self._spoil(segment.topic, segment.partition_id)
+            blocks = self._topics.get(segment.topic, {}).get(segment.partition_id)
+            if blocks is not None and blocks.remove(segment):
+                self._size -= 1
+
     def replace(self, old: Iterable[Segment], new: Iterable[Segment]) -> None:
         """A merge: no lookup sees anything in between."""
         for segment in old:

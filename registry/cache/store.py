@@ -28,7 +28,7 @@ from registry.cache.segment_index import SegmentIndex
 from registry.clock import Clock, SystemClock
 from registry.contract import Load, MetadataStore
 from registry.documents import JsonValue
-from registry.drafts import Fence, SegmentDraft
+from registry.drafts import Fence, ProducerDraft, SegmentDraft
 from registry.errors import NotFound
 from registry.forwarding import ForwardingStore
 from registry.models import Partition, Segment, Topic
@@ -156,14 +156,25 @@ class CachedStore(ForwardingStore):
         with _around(lambda: self._contents.forget_partitions([(segment.topic, segment.partition_id)])):
             await self.inner.add_segment(segment, fence=fence)
 
-    async def add_segments(self, segments: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
+    async def add_segments(
+        self, segments: Sequence[SegmentDraft], *,
+        fences: Sequence[Fence] = (), producers: Sequence[ProducerDraft] = (), intents_of: str | None = None,
+    ) -> None:  # fmt: skip
         keys = list({(segment.topic, segment.partition_id) for segment in segments})
         with _around(lambda: self._contents.forget_partitions(keys)):
-            await self.inner.add_segments(segments, fences=fences)
+            await self.inner.add_segments(segments, fences=fences, producers=producers, intents_of=intents_of)
 
-    async def delete_segments_before(self, topic: str, partition_id: int, offset: int) -> int:
+    async def replace_segments(
+        self, old: Sequence[Segment], new: Sequence[SegmentDraft], *, intents_of: str | None = None
+    ) -> None:
+        with _around(lambda: self.index.forget(old)):
+            await self.inner.replace_segments(old, new, intents_of=intents_of)
+
+    async def delete_segments_before(
+        self, topic: str, partition_id: int, offset: int, *, limit: int | None = None
+    ) -> int:
         with _around(lambda: self.index.remove_before(topic, partition_id, offset)):
-            return await self.inner.delete_segments_before(topic, partition_id, offset)
+            return await self.inner.delete_segments_before(topic, partition_id, offset, limit=limit)
 
     def load(self) -> AbstractAsyncContextManager[Load]:
         return self._loading()

@@ -75,7 +75,7 @@ async def test_deleting_a_topic_takes_all_that_is_its_own(store: MetadataStore) 
     await store.commit_offsets("readers", [OffsetDraft("orders", 0, 5)])
     await store.acquire_partition_lease("orders", 0, "agent-1", 1_000)
     await store.delete_topic("orders")
-    assert await contents(store) == before
+    assert {**await contents(store), "upload_intents": []} == before  # its objects are the cleaner's now
     with pytest.raises(NotFound, match="orders"):
         await store.delete_topic("orders")
 

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 from astha.events import Commit, Event, Operation
 from registry.contract import PAGE, MetadataStore
 from registry.documents import Document, JsonValue
-from registry.drafts import Fence, SegmentDraft
+from registry.drafts import Fence, ProducerDraft, SegmentDraft
 from registry.errors import AlreadyExists, NotFound
 from registry.forwarding import ForwardingStore
 from registry.models import Partition, Row, Segment, Topic
@@ -197,7 +197,14 @@ class MemoryStore(ForwardingStore):
     async def add_segment(self, segment: SegmentDraft, *, fence: Fence | None = None) -> None:
         await self.add_segments([segment])
 
-    async def add_segments(self, segments: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
+    async def add_segments(
+        self,
+        segments: Sequence[SegmentDraft],
+        *,
+        fences: Sequence[Fence] = (),
+        producers: Sequence[ProducerDraft] = (),
+        intents_of: str | None = None,
+    ) -> None:
         rows: list[tuple[Row | None, Row | None]] = []
         for draft in segments:
             row = self.segment(draft.topic, draft.partition_id, draft.base_offset, draft.end_offset)
@@ -228,8 +235,10 @@ class MemoryStore(ForwardingStore):
             raise NotFound(f"{topic}/{partition_id}")
         return row
 
-    async def delete_segments_before(self, topic: str, partition_id: int, offset: int) -> int:
-        gone = [row for row in _of(self.state, topic, partition_id) if row.end_offset < offset]
+    async def delete_segments_before(
+        self, topic: str, partition_id: int, offset: int, *, limit: int | None = None
+    ) -> int:
+        gone = [row for row in _of(self.state, topic, partition_id) if row.end_offset < offset][:limit]
         self.commit(*((row, None) for row in gone))
         return await self._read("delete_segments_before", lambda _: len(gone))
 

@@ -11,7 +11,15 @@ import pytest
 
 from registry.contract import MetadataStore
 from registry.documents import Document
-from registry.drafts import CompactionDraft, FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.drafts import (
+    CompactionDraft,
+    FileDraft,
+    OffsetDraft,
+    ProducerDraft,
+    SegmentDraft,
+    SnapshotDraft,
+    TableDraft,
+)
 from registry.embedded import EmbeddedPostgres
 from registry.models import Row
 
@@ -60,7 +68,8 @@ async def _fill_streams(store: MetadataStore, segments: int) -> None:
             for number in range(segments)
         ]
     )
-    await store.add_segment(SegmentDraft("日本", 1, 2**62, 2**62 + 1, 2, 0, "bucket", AWKWARD))
+    last = SegmentDraft("日本", 1, 2**62, 2**62 + 1, 2, 0, "bucket", AWKWARD, 0, -1, 2**62, AWKWARD)
+    await store.add_segments([last], producers=[ProducerDraft("日本", 1, "prodücer", 1, 0, 1, 2**62, 2)])
     await store.ensure_consumer_group("gröup")
     await store.commit_offsets("gröup", [OffsetDraft("events", 0, 5, None), OffsetDraft("events", 1, 6, AWKWARD)])
     await store.register_agent("agent-1", "10.0.0.1:9", metadata={"cpu": 2, "notes": AWKWARD})

@@ -40,6 +40,10 @@ _PATIENCE = 4
 _KINDS: Mapping[str, type[Row]] = {kind.table: kind for kind in PUBLISHED}
 
 
+def kinds_of(tables: frozenset[str]) -> dict[str, type[Row]]:
+    return {table: _KINDS[table] for table in tables}
+
+
 class PostgresSourceSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -74,7 +78,7 @@ class PostgresSource:
         self._detail: str | None = "not started"
 
     async def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
-        kinds = {table: _KINDS[table] for table in tables}
+        kinds = kinds_of(tables)
         limits = TransactionLimits(self._settings.transaction_limit_events, self._settings.transaction_limit_bytes)
         failures, blocked, furthest = 0, 0, Position(0)
         while True:

@@ -86,6 +86,15 @@ class ReplicationStream:
         assert row is not None  # noqa: S101  (the command always answers)
         return str(row[0]), int(str(row[1]))
 
+    async def create_temporary_slot(self, slot: str) -> Position:
+        """One that ends with this connection; answers where it starts."""
+        query = (
+            f"SELECT (lsn - '0/0'::pg_lsn)::bigint FROM pg_create_logical_replication_slot('{slot}', 'pgoutput', true)"
+        )
+        row = await (await self._connection.execute(query.encode())).fetchone()
+        assert row is not None  # noqa: S101  (the function answers one row)
+        return Position(int(str(row[0])))
+
     async def start(
         self, slot: str, publication: str, start: Position, protocol: int, *, status_interval_s: float, silence_s: float
     ) -> None:

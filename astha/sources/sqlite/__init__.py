@@ -4,6 +4,7 @@ One daemon tails one file: what it has acknowledged is deleted from the log, so 
 find rows missing and say so (`Gap`).
 """
 
+from astha.sources.sqlite.follower import SqliteFollower
 from astha.sources.sqlite.source import SqliteSource, TailSettings
 
-__all__ = ["SqliteSource", "TailSettings"]
+__all__ = ["SqliteFollower", "SqliteSource", "TailSettings"]

@@ -20,8 +20,21 @@ WITH given AS MATERIALIZED (
     SELECT * FROM unnest(
         CAST(:topic AS text[]), CAST(:partition_id AS int[]), CAST(:base_offset AS bigint[]),
         CAST(:end_offset AS bigint[]), CAST(:record_count AS bigint[]), CAST(:size_bytes AS bigint[]),
-        CAST(:s3_bucket AS text[]), CAST(:s3_key AS text[]), CAST(:byte_offset AS bigint[])
-    ) AS g (topic, partition_id, base_offset, end_offset, record_count, size_bytes, s3_bucket, s3_key, byte_offset)
+        CAST(:s3_bucket AS text[]), CAST(:s3_key AS text[]), CAST(:byte_offset AS bigint[]),
+        CAST(:min_timestamp AS bigint[]), CAST(:max_timestamp AS bigint[]), CAST(:block_index AS text[])
+    ) AS g (topic, partition_id, base_offset, end_offset, record_count, size_bytes, s3_bucket, s3_key, byte_offset,
+            min_timestamp, max_timestamp, block_index)
+), object AS MATERIALIZED (
+    SELECT * FROM unnest(
+        CAST(:object_bucket AS text[]), CAST(:object_key AS text[]), CAST(:object_path AS text[]),
+        CAST(:object_segments AS bigint[]), CAST(:object_size AS bigint[])
+    ) AS o (s3_bucket, s3_key, path, live_segments, size_bytes)
+), producer AS MATERIALIZED (
+    SELECT * FROM unnest(
+        CAST(:producer_topic AS text[]), CAST(:producer_partition_id AS int[]), CAST(:producer_id AS text[]),
+        CAST(:producer_epoch AS bigint[]), CAST(:producer_first AS bigint[]), CAST(:producer_last AS bigint[]),
+        CAST(:producer_base AS bigint[]), CAST(:producer_count AS bigint[])
+    ) AS p (topic, partition_id, producer_id, epoch, first_sequence, last_sequence, base_offset, record_count)
 ), span AS MATERIALIZED (
     SELECT * FROM unnest(
         CAST(:span_topic AS text[]), CAST(:span_partition_id AS int[]),
@@ -40,6 +53,19 @@ WITH given AS MATERIALIZED (
     ) f ON l.topic = f.topic AND l.partition_id = f.partition_id
     ORDER BY l.topic, l.partition_id
     FOR SHARE OF l
+), own AS MATERIALIZED (
+    SELECT i.path FROM object o JOIN upload_intents i ON i.path = o.path
+    WHERE i.owner = CAST(:intents_of AS text) FOR UPDATE OF i
+), used AS MATERIALIZED (
+    SELECT u.s3_bucket, u.s3_key
+    FROM object o JOIN segment_objects u ON u.s3_bucket = o.s3_bucket AND u.s3_key = o.s3_key
+    FOR UPDATE OF u
+), written AS MATERIALIZED (
+    SELECT w.topic, w.partition_id, w.producer_id, w.epoch, w.last_sequence
+    FROM producer p JOIN producer_sequences w
+      ON w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id
+    ORDER BY w.topic, w.partition_id, w.producer_id
+    FOR UPDATE OF w
 ), refused AS MATERIALIZED (
     SELECT s.topic, s.partition_id, CASE WHEN h.topic IS NULL THEN 'missing' ELSE 'late' END AS why
     FROM span s LEFT JOIN held h ON h.topic = s.topic AND h.partition_id = s.partition_id
@@ -52,22 +78,90 @@ WITH given AS MATERIALIZED (
     ) AS f (topic, partition_id, agent, epoch)
     LEFT JOIN leased l ON l.topic = f.topic AND l.partition_id = f.partition_id
     WHERE (l.leader_agent_id, l.epoch) IS DISTINCT FROM (f.agent, f.epoch)
+    UNION ALL
+    SELECT o.path, 0, 'lost' FROM object o
+    WHERE CAST(:intents_of AS text) IS NOT NULL AND NOT EXISTS (SELECT FROM own WHERE own.path = o.path)
+      AND NOT EXISTS (SELECT FROM used u WHERE u.s3_bucket = o.s3_bucket AND u.s3_key = o.s3_key)
+    UNION ALL
+    SELECT p.topic || '/' || p.producer_id, p.partition_id, 'out of sequence'
+    FROM producer p JOIN written w
+      ON w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id
+    WHERE NOT (p.epoch > w.epoch OR (p.epoch = w.epoch AND p.first_sequence = w.last_sequence + 1))
 ), moved AS (
     UPDATE partitions p SET high_watermark = s.next, updated_at = :now
     FROM span s
     WHERE p.topic = s.topic AND p.partition_id = s.partition_id AND NOT EXISTS (SELECT FROM refused)
 ), added AS (
     INSERT INTO segments (topic, partition_id, base_offset, end_offset, record_count, size_bytes,
-                          s3_bucket, s3_key, byte_offset, created_at)
+                          s3_bucket, s3_key, byte_offset, min_timestamp, max_timestamp, block_index, created_at)
     SELECT g.*, :now FROM given g WHERE NOT EXISTS (SELECT FROM refused)
+), raised AS (
+    INSERT INTO segment_objects AS u (s3_bucket, s3_key, live_segments, size_bytes, created_at)
+    SELECT o.s3_bucket, o.s3_key, o.live_segments, o.size_bytes, :now
+    FROM object o WHERE NOT EXISTS (SELECT FROM refused)
+    ON CONFLICT (s3_bucket, s3_key) DO UPDATE
+    SET live_segments = u.live_segments + excluded.live_segments, size_bytes = u.size_bytes + excluded.size_bytes
+), continued AS (
+    UPDATE producer_sequences w
+    SET epoch = p.epoch, last_sequence = p.last_sequence, last_base_offset = p.base_offset,
+        last_count = p.record_count, updated_at = :now
+    FROM producer p
+    WHERE w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id
+      AND NOT EXISTS (SELECT FROM refused)
+), begun AS (
+    INSERT INTO producer_sequences (topic, partition_id, producer_id, epoch, last_sequence, last_base_offset,
+                                    last_count, updated_at)
+    SELECT p.topic, p.partition_id, p.producer_id, p.epoch, p.last_sequence, p.base_offset, p.record_count, :now
+    FROM producer p
+    WHERE NOT EXISTS (SELECT FROM refused) AND NOT EXISTS (
+        SELECT FROM written w
+        WHERE w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id
+    )
 ), completed AS (
-    DELETE FROM upload_intents i
-    USING (SELECT DISTINCT 's3://' || s3_bucket || '/' || s3_key AS path FROM given) o
-    WHERE i.path = o.path AND NOT EXISTS (SELECT FROM refused)
+    DELETE FROM upload_intents i USING object o WHERE i.path = o.path AND NOT EXISTS (SELECT FROM refused)
 )
 SELECT topic, partition_id, why FROM refused
 """
-).bindparams(bindparam("now", type_=BigInteger))
+).bindparams(bindparam("now", type_=BigInteger), bindparam("intents_of", type_=Text))
+
+# Who deletes the last two segments of an object at the same time would each see the other's: the row of the object is
+# locked, and says how many are left.
+DELETE_SEGMENTS = text(
+    """
+WITH gone AS (
+    DELETE FROM segments WHERE id IN (
+        SELECT id FROM segments
+        WHERE topic = :topic AND partition_id = :partition_id AND base_offset < :offset AND end_offset < :offset
+        ORDER BY base_offset LIMIT :most
+    )
+    RETURNING s3_bucket, s3_key
+), counted AS MATERIALIZED (
+    SELECT s3_bucket, s3_key, count(*) AS segments FROM gone GROUP BY s3_bucket, s3_key
+), held AS MATERIALIZED (
+    SELECT u.s3_bucket, u.s3_key, u.live_segments - c.segments AS live_segments
+    FROM segment_objects u JOIN counted c ON c.s3_bucket = u.s3_bucket AND c.s3_key = u.s3_key
+    ORDER BY u.s3_bucket, u.s3_key
+    FOR UPDATE OF u
+), lowered AS (
+    UPDATE segment_objects u SET live_segments = h.live_segments
+    FROM held h WHERE u.s3_bucket = h.s3_bucket AND u.s3_key = h.s3_key AND h.live_segments > 0
+), emptied AS (
+    DELETE FROM segment_objects u USING held h
+    WHERE u.s3_bucket = h.s3_bucket AND u.s3_key = h.s3_key AND h.live_segments <= 0
+    RETURNING CASE WHEN u.s3_bucket = :local THEN 'file:///' ELSE 's3://' || u.s3_bucket || '/' END || u.s3_key AS path
+), recorded AS (
+    INSERT INTO upload_intents AS i (path, purpose, owner, created_at)
+    SELECT path, :purpose, :purpose, :now FROM emptied
+    ON CONFLICT (path) DO UPDATE
+    SET purpose = excluded.purpose, owner = excluded.owner, created_at = excluded.created_at
+)
+SELECT count(*) FROM gone
+"""
+).bindparams(
+    *(bindparam(name, type_=BigInteger) for name in ("offset", "most", "now")),
+    *(bindparam(name, type_=Text) for name in ("topic", "local", "purpose")),
+    bindparam("partition_id", type_=Integer),
+)
 
 # Statistics: partitions that have a row are moved by the difference. A partition that seems to have none gets one,
 # unless another has made it while we waited for the table's lock: then the difference, which can only be an

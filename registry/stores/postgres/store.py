@@ -27,20 +27,22 @@ from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.types import TypeEngine
 
 from registry.documents import Document
-from registry.drafts import Fence, FileDraft, SegmentDraft
+from registry.drafts import FileDraft, SegmentDraft
 from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
-from registry.models import OWN, PUBLISHED, FileAwaitingDeletion, TableFile
+from registry.models import LOCAL_BUCKET, OWN, PUBLISHED, FileAwaitingDeletion, TableFile, object_uri
 from registry.position import Position, XidPlace
 from registry.schema import DocumentType, Flag
 from registry.stores.postgres.arrays import array_literal
-from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES
+from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES, DELETE_SEGMENTS
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.daemon import SqlDaemonBooks
 from registry.stores.sql.files import FileChange, SqlFiles, differences, lost_intents, touched_files
 from registry.stores.sql.groups import SqlConsumerGroups
 from registry.stores.sql.intents import SqlIntents
-from registry.stores.sql.segments import Span, SqlSegments, fenced
+from registry.stores.sql.objects import PURPOSE, counted, lost_objects
+from registry.stores.sql.producers import out_of_sequence
+from registry.stores.sql.segments import Addition, SqlSegments, fenced
 from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.topics import partition_name
 from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
@@ -63,6 +65,17 @@ _OLD_FIELDS = {
     "old_modified": "modified_at",
 }
 _NEW_FIELDS = ("file_name", *(name for name in FileDraft.__struct_fields__))
+
+_PRODUCER_FIELDS = {
+    "producer_topic": "topic",
+    "producer_partition_id": "partition_id",
+    "producer_id": "producer_id",
+    "producer_epoch": "epoch",
+    "producer_first": "first_sequence",
+    "producer_last": "last_sequence",
+    "producer_base": "base_offset",
+    "producer_count": "record_count",
+}
 
 _FEW = 32
 """Files for which a plan of their own, some 2 ms, costs more than it can save."""
@@ -108,9 +121,9 @@ class PostgresStore(
             picked = [cast(given.c[name], table.c[name].type) for name in columns]
             await connection.execute(table.insert().from_select(columns, select(*picked)))
 
-    async def _register_segments(
-        self, drafts: Sequence[SegmentDraft], spans: dict[tuple[str, int], Span], fences: Sequence[Fence]
-    ) -> None:
+    async def _register_segments(self, addition: Addition) -> None:
+        drafts, spans, fences, producers = addition.drafts, addition.spans, addition.fences, addition.producers
+        objects = counted(drafts)
         values: dict[str, object] = {
             name: array_literal([getattr(draft, name) for draft in drafts]) for name in SegmentDraft.__struct_fields__
         }
@@ -123,19 +136,47 @@ class PostgresStore(
             "fence_partition_id": array_literal([fence.partition_id for fence in fences]),
             "fence_agent": array_literal([fence.agent_id for fence in fences]),
             "fence_epoch": array_literal([fence.epoch for fence in fences]),
+            "object_bucket": array_literal([bucket for bucket, _ in objects]),
+            "object_key": array_literal([key for _, key in objects]),
+            "object_path": array_literal([object_uri(*key) for key in objects]),
+            "object_segments": array_literal([count for count, _ in objects.values()]),
+            "object_size": array_literal([size for _, size in objects.values()]),
+            "intents_of": addition.intents_of,
             "now": self._clock.now_ms(),
+        }
+        values |= {
+            name: array_literal([getattr(producer, field) for producer in producers])
+            for name, field in _PRODUCER_FIELDS.items()
         }
         async with self._writing_once() as connection:
             refused = (await connection.execute(ADD_SEGMENTS, values)).all()
-        late = False
-        for topic, number, why in refused:
-            if why == "missing":
-                raise NotFound(f"{partition_name(topic, number)} does not exist")
-            if why == "fenced":
-                raise fenced(topic, number)
-            late = True
-        if late:
-            await super()._register_segments(drafts, spans, fences)
+        if refused:
+            reasons: dict[str, list[tuple[str, int]]] = {}
+            for name, number, why in refused:
+                reasons.setdefault(why, []).append((name, number))
+            await self._refuse(addition, reasons)
+
+    async def _refuse(self, addition: Addition, reasons: dict[str, list[tuple[str, int]]]) -> None:
+        if missing := reasons.get("missing"):
+            raise NotFound(f"{partition_name(*missing[0])} does not exist")
+        if keys := reasons.get("fenced"):
+            raise fenced(*keys)
+        if "late" in reasons:
+            await super()._register_segments(addition)
+            return
+        if names := reasons.get("out of sequence"):
+            split = [(name.partition("/"), number) for name, number in names]  # a name has no slash
+            raise out_of_sequence([(topic, number, producer) for (topic, _, producer), number in split])
+        raise lost_objects(addition.intents_of or "", [path for path, _ in reasons["lost"]])
+
+    async def _delete_segments(self, topic: str, partition_id: int, offset: int, limit: int | None) -> int:
+        """By one statement."""
+        values = {
+            "topic": topic, "partition_id": partition_id, "offset": offset, "most": limit,
+            "local": LOCAL_BUCKET, "purpose": PURPOSE, "now": self._clock.now_ms(),
+        }  # fmt: skip
+        async with self._writing_once() as connection:
+            return int((await connection.execute(DELETE_SEGMENTS, values)).scalar_one())
 
     async def _change_files(self, change: FileChange) -> list[TableFile]:
         async with self._writing_once() as connection:

@@ -127,7 +127,7 @@ class SqlAgents(SqlTopics):
     async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
         renewed = await self.renew_partition_leases([lease], ttl_ms)
         if not renewed:
-            raise fenced(lease.topic, lease.partition_id)
+            raise fenced((lease.topic, lease.partition_id))
         return renewed[0]
 
     async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -11,10 +12,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
 from registry.contract import PAGE
-from registry.drafts import Fence, SegmentDraft, checked
+from registry.drafts import Fence, ProducerDraft, SegmentDraft, checked
 from registry.errors import AlreadyExists, Conflict, Fenced, Invalid, NotFound
 from registry.models import Segment
-from registry.schema import Big, Words, partition_leases, partitions, segments, upload_intents
+from registry.schema import Big, Words, partition_leases, partitions, segments
+from registry.stores.sql.objects import counted
+from registry.stores.sql.producers import SqlProducers, check_producers
 from registry.stores.sql.topics import SqlTopics, partition_name
 
 COLUMNS = (*SegmentDraft.__struct_fields__, "created_at")
@@ -65,39 +68,87 @@ class Span(msgspec.Struct):
     last: int
 
 
-class SqlSegments(SqlTopics):
+class Addition(msgspec.Struct, frozen=True):
+    """What one call registers."""
+
+    drafts: Sequence[SegmentDraft]
+    spans: dict[tuple[str, int], Span]
+    fences: Sequence[Fence]
+    producers: Sequence[ProducerDraft]
+    intents_of: str | None
+
+
+class SqlSegments(SqlTopics, SqlProducers):
     async def add_segment(self, segment: SegmentDraft, *, fence: Fence | None = None) -> None:
         await self.add_segments([segment], fences=[] if fence is None else [fence])
 
-    async def add_segments(self, drafts: Sequence[SegmentDraft], *, fences: Sequence[Fence] = ()) -> None:
-        if not drafts:
-            return
+    async def add_segments(
+        self,
+        drafts: Sequence[SegmentDraft],
+        *,
+        fences: Sequence[Fence] = (),
+        producers: Sequence[ProducerDraft] = (),
+        intents_of: str | None = None,
+    ) -> None:
         checked(drafts)
         checked(fences)
+        checked(producers)
+        checks.optional("intents_of", intents_of, checks.filled)
         spans = _spans(drafts)
+        check_producers(producers, set(spans))
+        if not drafts:
+            return
         try:
-            await self._register_segments(drafts, spans, fences)
+            await self._register_segments(Addition(drafts, spans, fences, producers, intents_of))
         except AlreadyExists as error:
-            raise AlreadyExists(f"a segment with that base offset exists: {error}") from None
+            raise AlreadyExists(f"somebody has registered that just now: {error}") from None
 
-    async def _register_segments(
-        self, drafts: Sequence[SegmentDraft], spans: dict[tuple[str, int], Span], fences: Sequence[Fence]
-    ) -> None:
+    async def _register_segments(self, addition: Addition) -> None:
         """Lock the partitions, look, write. A backend that can do it in one statement overrides this."""
+        drafts, spans = addition.drafts, addition.spans
         async with self._writing() as connection:
             watermarks = await self._lock_partitions(connection, spans)
             missing = [key for key in spans if key not in watermarks]
             if missing:
                 raise NotFound(f"{partition_name(*missing[0])} does not exist")
-            await self._require_fences(connection, fences)
+            await self._require_fences(connection, addition.fences)
+            known = await self._require_sequences(connection, addition.producers)
             # Every segment ends below its partition's watermark, so only a late one can overlap another.
             late = {key for key, span in spans.items() if span.first < watermarks[key]}
             if late:
                 await self._require_no_overlap(connection, [d for d in drafts if (d.topic, d.partition_id) in late])
+            await self._require_own_objects(connection, counted(drafts), addition.intents_of)
             now = self._clock.now_ms()
             await self._insert_many(connection, segments, COLUMNS, [(*msgspec.structs.astuple(d), now) for d in drafts])
             await self._move_watermarks(connection, spans, now)
-            await self._complete_segment_intents(connection, drafts)
+            await self._raise_objects(connection, drafts, now)
+            await self._move_sequences(connection, addition.producers, known, now)
+
+    async def replace_segments(
+        self, old: Sequence[Segment], new: Sequence[SegmentDraft], *, intents_of: str | None = None
+    ) -> None:
+        checked(new)
+        checks.optional("intents_of", intents_of, checks.filled)
+        spans = _spans(new)
+        if _covered(old) != _covered(new):
+            raise Invalid("new", len(new), "holds other offsets than old")
+        if not old:
+            return
+        async with self._writing() as connection:
+            await self._lock_partitions(connection, spans)
+            given = self._given([segments.c.id], [(row.id,) for row in old])
+            query = select(segments).join_from(segments, given, segments.c.id == given.c.id)
+            found = await connection.execute(query.order_by(segments.c.id).with_for_update(of=segments))
+            current = {row[0]: Segment(*row) for row in found}
+            gone = [f"{row.topic}/{row.partition_id}/{row.base_offset}" for row in old if current.get(row.id) != row]
+            if gone:
+                raise Conflict(f"{len(gone)} of the segments to replace are gone or changed, as {gone[0]}", gone)
+            await self._require_own_objects(connection, counted(new), intents_of)
+            await connection.execute(delete(segments).where(segments.c.id.in_(select(given.c.id))))
+            now = self._clock.now_ms()
+            await self._insert_many(connection, segments, COLUMNS, [(*msgspec.structs.astuple(d), now) for d in new])
+            await self._raise_objects(connection, new, now)
+            await self._release_objects(connection, Counter((row.s3_bucket, row.s3_key) for row in old))
 
     async def _lock_partitions(
         self, connection: AsyncConnection, spans: dict[tuple[str, int], Span]
@@ -123,9 +174,13 @@ class SqlSegments(SqlTopics):
             .with_for_update(of=partition_leases, read=True)
         )
         current = {(t, p): (agent, epoch) for t, p, agent, epoch in await connection.execute(query)}
-        for fence in fences:
-            if current.get((fence.topic, fence.partition_id)) != (fence.agent_id, fence.epoch):
-                raise fenced(fence.topic, fence.partition_id)
+        lost = [
+            (fence.topic, fence.partition_id)
+            for fence in fences
+            if current.get((fence.topic, fence.partition_id)) != (fence.agent_id, fence.epoch)
+        ]
+        if lost:
+            raise fenced(*lost)
 
     async def _require_no_overlap(self, connection: AsyncConnection, drafts: Sequence[SegmentDraft]) -> None:
         columns = [segments.c.topic, segments.c.partition_id, segments.c.base_offset, segments.c.end_offset]
@@ -154,11 +209,6 @@ class SqlSegments(SqlTopics):
             .where(_same_partition(given, partitions), partitions.c.high_watermark < given.c.high_watermark)
             .values(high_watermark=given.c.high_watermark, updated_at=now)
         )
-
-    async def _complete_segment_intents(self, connection: AsyncConnection, drafts: Sequence[SegmentDraft]) -> None:
-        objects = {f"s3://{draft.s3_bucket}/{draft.s3_key}" for draft in drafts}
-        given = self._given([upload_intents.c.path], [(path,) for path in objects])
-        await connection.execute(delete(upload_intents).where(upload_intents.c.path.in_(select(given.c.path))))
 
     async def get_segments(
         self, topic: str, partition_id: int, *, from_offset: int = 0, limit: int = PAGE
@@ -194,28 +244,75 @@ class SqlSegments(SqlTopics):
         segment = None if row[0] is None else Segment(*row)
         return segment if segment is not None and segment.end_offset >= offset else None
 
-    async def delete_segments_before(self, topic: str, partition_id: int, offset: int) -> int:
+    async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
+        checks.name("topic", topic)
+        checks.whole32("partition_id", partition_id)
+        checks.time("timestamp", timestamp)
+        query = (
+            select(segments)
+            .where(segments.c.topic == topic, segments.c.partition_id == partition_id)
+            .where((segments.c.max_timestamp >= timestamp) | segments.c.max_timestamp.is_(None))
+            .order_by(segments.c.base_offset)
+            .limit(1)
+        )
+        row = await self._row(Segment, query)
+        if row is None:
+            await self._require_partitions([(topic, partition_id)])
+        return row
+
+    async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:
+        checks.bucket("s3_bucket", s3_bucket)
+        checks.filled_path("s3_key", s3_key)
+        query = select(segments).where(segments.c.s3_bucket == s3_bucket, segments.c.s3_key == s3_key)
+        return await self._rows(Segment, query.order_by(segments.c.byte_offset, segments.c.id))
+
+    async def delete_segments_before(
+        self, topic: str, partition_id: int, offset: int, *, limit: int | None = None
+    ) -> int:
         checks.name("topic", topic)
         checks.whole32("partition_id", partition_id)
         checks.whole("offset", offset)
-        count = await self._write(
-            delete(segments).where(
-                segments.c.topic == topic,
-                segments.c.partition_id == partition_id,
-                segments.c.base_offset < offset,
-                segments.c.end_offset < offset,
-            )
-        )
+        checks.optional("limit", limit, lambda field, value: checks.whole(field, value, 1))
+        count = await self._delete_segments(topic, partition_id, offset, limit)
         if not count:
             await self._require_partitions([(topic, partition_id)])
         return count
 
+    async def _delete_segments(self, topic: str, partition_id: int, offset: int, limit: int | None) -> int:
+        old = (
+            (segments.c.topic == topic)
+            & (segments.c.partition_id == partition_id)
+            & (segments.c.base_offset < offset)
+            & (segments.c.end_offset < offset)
+        )
+        if limit is not None:
+            old &= segments.c.id.in_(select(segments.c.id).where(old).order_by(segments.c.base_offset).limit(limit))
+        async with self._writing() as connection:
+            gone = await connection.execute(
+                delete(segments).where(old).returning(segments.c.s3_bucket, segments.c.s3_key)
+            )
+            objects = Counter((bucket, key) for bucket, key in gone)
+            await self._release_objects(connection, objects)
+        return objects.total()
 
-def fenced(topic: str, partition_id: int) -> Fenced:
+
+def fenced(*keys: tuple[str, int]) -> Fenced:
+    more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
     return Fenced(
-        f"the lease of {partition_name(topic, partition_id)} is no longer held in that epoch",
-        [f"{topic}/{partition_id}"],
+        f"the lease of {partition_name(*keys[0])}{more} is no longer held in that epoch",
+        [f"{topic}/{number}" for topic, number in keys],
     )
+
+
+def _covered(rows: Iterable[SegmentDraft | Segment]) -> list[list[object]]:
+    """The offsets that are held, as runs without a gap."""
+    runs: list[list[object]] = []
+    for topic, number, base, end in sorted((r.topic, r.partition_id, r.base_offset, r.end_offset) for r in rows):
+        if runs and runs[-1][:2] == [topic, number] and runs[-1][3] == base - 1:
+            runs[-1][3] = end
+        else:
+            runs.append([topic, number, base, end])
+    return runs
 
 
 def _spans(drafts: Sequence[SegmentDraft]) -> dict[tuple[str, int], Span]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import ColumnElement, bindparam, delete, exists, insert, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, exists, func, insert, select, update
 
 from registry import checks
 from registry.documents import Document, JsonValue
 from registry.errors import AlreadyExists, Invalid, NotFound
 from registry.models import Partition, Topic
-from registry.schema import partitions, topics
-from registry.stores.sql.base import SqlBase, found, select_rows
+from registry.schema import partitions, segments, topics
+from registry.stores.sql.base import found, select_rows
+from registry.stores.sql.objects import SqlSegmentObjects
 
 MAX_PARTITIONS = 1_000_000
 
@@ -21,7 +22,7 @@ GET_PARTITION = select_rows(Partition).where(
 )
 
 
-class SqlTopics(SqlBase):
+class SqlTopics(SqlSegmentObjects):
     async def create_topic(
         self,
         name: str,
@@ -59,8 +60,19 @@ class SqlTopics(SqlBase):
 
     async def delete_topic(self, name: str) -> None:
         checks.name("topic", name)
-        if not await self._write(delete(topics).where(topics.c.name == name)):
-            raise NotFound(f"topic {name!r} does not exist")
+        mine = select(partitions.c.partition_id).where(partitions.c.topic == name)
+        in_objects = (
+            select(segments.c.s3_bucket, segments.c.s3_key, func.count())
+            .where(segments.c.topic == name)
+            .group_by(segments.c.s3_bucket, segments.c.s3_key)
+        )
+        async with self._writing() as connection:
+            # Locked as writers lock them: nobody adds a segment between the count and the deletion.
+            await connection.execute(mine.order_by(partitions.c.partition_id).with_for_update())
+            gone = {(bucket, key): count for bucket, key, count in await connection.execute(in_objects)}
+            await self._release_objects(connection, gone)
+            if not (await connection.execute(delete(topics).where(topics.c.name == name))).rowcount:
+                raise NotFound(f"topic {name!r} does not exist")
 
     async def get_topic(self, name: str) -> Topic | None:
         checks.name("topic", name)
@@ -86,6 +98,17 @@ class SqlTopics(SqlBase):
         checks.name("topic", topic)
         checks.whole32("partition_id", partition_id)
         return await self._row(Partition, GET_PARTITION, topic=topic, partition_id=partition_id)
+
+    async def get_partitions(self, keys: Sequence[tuple[str, int]]) -> list[Partition]:
+        for topic, number in keys:
+            checks.name("topic", topic)
+            checks.whole32("partition_id", number)
+        if not keys:
+            return []
+        given = self._given([partitions.c.topic, partitions.c.partition_id], sorted(set(keys)))
+        same = (partitions.c.topic == given.c.topic) & (partitions.c.partition_id == given.c.partition_id)
+        query = select(partitions).join_from(partitions, given, same)
+        return await self._rows(Partition, query.order_by(partitions.c.topic, partitions.c.partition_id))
 
     async def list_partitions(self, topic: str) -> list[Partition]:
         checks.name("topic", topic)

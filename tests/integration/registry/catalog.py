@@ -15,7 +15,8 @@ Catalog: TypeAlias = dict[str, list[tuple[object, ...]]]
 
 _QUERIES = {
     "columns": """
-        SELECT c.relname, a.attnum, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
+        SELECT c.relname, row_number() OVER (PARTITION BY c.oid ORDER BY a.attnum), a.attname,
+               format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity,
                co.collname, pg_get_expr(d.adbin, d.adrelid)
         FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
         LEFT JOIN pg_collation co ON co.oid = a.attcollation

@@ -102,6 +102,10 @@ VIOLATIONS = [
     'UPDATE compactions SET "trigger" = \'whim\'',
     "UPDATE compactions SET explanation = 'x'",
     "UPDATE compactions SET owner = NULL",
+    "UPDATE segment_objects SET live_segments = 0",
+    "UPDATE segment_objects SET size_bytes = -1",
+    "UPDATE producer_sequences SET epoch = -1",
+    "UPDATE producer_sequences SET last_sequence = -1",
     # types
     "UPDATE segments SET size_bytes = 'many'",
     "UPDATE partitions SET high_watermark = NULL",
@@ -111,7 +115,9 @@ VIOLATIONS = [
     "INSERT INTO partitions SELECT * FROM partitions",
     "INSERT INTO segments SELECT * FROM segments",
     "INSERT INTO segments SELECT id + 1, topic, partition_id, base_offset, end_offset, record_count, size_bytes, "
-    "s3_bucket, s3_key, byte_offset, created_at FROM segments",
+    "s3_bucket, s3_key, byte_offset, created_at, NULL, NULL, NULL FROM segments",
+    "INSERT INTO segment_objects SELECT * FROM segment_objects",
+    "INSERT INTO producer_sequences SELECT * FROM producer_sequences",
     "INSERT INTO consumer_offsets SELECT * FROM consumer_offsets",
     "INSERT INTO agents SELECT * FROM agents",
     "INSERT INTO partition_leases SELECT * FROM partition_leases",
@@ -134,6 +140,7 @@ VIOLATIONS = [
     # references
     "INSERT INTO partitions VALUES ('nowhere', 0, 0, 0, 0)",
     "UPDATE segments SET partition_id = 9",
+    "UPDATE producer_sequences SET partition_id = 9",
     "UPDATE consumer_offsets SET group_id = 'nobody'",
     "UPDATE consumer_offsets SET partition_id = 9",
     "UPDATE partition_leases SET leader_agent_id = 'nobody'",
@@ -167,11 +174,14 @@ def test_every_check_has_its_violation() -> None:
     assert len(checks) >= len(rules)
 
 
+OF_A_PARTITION = {"segments", "consumer_offsets", "partition_leases", "producer_sequences"}
+
+
 @pytest.mark.parametrize(
     ("statement", "gone"),
     [
-        ("DELETE FROM topics", {"partitions", "segments", "consumer_offsets", "partition_leases"}),
-        ("DELETE FROM partitions WHERE partition_id = 0", {"segments", "consumer_offsets", "partition_leases"}),
+        ("DELETE FROM topics", {"partitions", *OF_A_PARTITION}),
+        ("DELETE FROM partitions WHERE partition_id = 0", OF_A_PARTITION),
         ("DELETE FROM consumer_groups", {"consumer_offsets"}),
         ("DELETE FROM tables", {"table_metadata", "table_files", "table_stats", "table_snapshots"}),
         ("DELETE FROM table_metadata", {"table_files"}),

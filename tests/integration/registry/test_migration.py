@@ -16,14 +16,14 @@ from registry.embedded import EmbeddedPostgres
 from registry.engines import StoreSettings, parse_url, sqlite_path
 from registry.errors import Invalid, SchemaMismatch, Unavailable
 from registry.migration import migrate, status
-from registry.models import OWN, PUBLISHED
+from registry.models import OWN, PUBLISHED, SegmentObject
 from registry.opening import open_store
 from registry.schema import OWN_TABLES, PUBLICATION, PUBLISHED_TABLES, metadata, table_of
 from tests.fixtures.databases import Backend, MakeDatabase
 from tests.integration.registry.catalog import catalog, without
 from tests.samples import ONE_OF_EACH, TABLE
 
-HEAD = "0003"
+HEAD = "0004"
 
 
 def _execute(url: str, statement: str) -> None:
@@ -75,6 +75,29 @@ async def test_one_step_back_and_forward_keeps_rows_and_their_log(new_database: 
     again = await store.record_snapshot(table.id, SnapshotDraft(snapshot_id=1, timestamp=1, tag="c"))
     assert again.id > gone.id, "an id is not used again"
     await store.close()
+
+
+async def test_objects_of_segments_from_before_are_counted(new_database: MakeDatabase) -> None:
+    url = new_database()
+    migrate(url, revision="0003")
+    _execute(url, "INSERT INTO topics VALUES ('t', 1, NULL, '{}', 0, 0)")
+    _execute(url, "INSERT INTO partitions VALUES ('t', 0, 30, 0, 0)")
+    for number, key in enumerate(["a", "b", "a"], 1):
+        base = number * 10 - 10
+        row = f"{number}, 't', 0, {base}, {base + 9}, 10, 7, 'lake', '{key}', 0, 0"
+        _execute(url, f"INSERT INTO segments VALUES ({row})")
+    migrate(url)
+    store = await open_store(url)
+    async with store.consistent_read() as read:
+        rows = [row async for page in read.rows(SegmentObject) for row in page]
+    objects = [(row.s3_key, row.live_segments, row.size_bytes) for row in rows]
+    assert objects == [("a", 2, 14), ("b", 1, 7)]
+    assert (await store.get_segments("t", 0))[0].block_index is None
+    assert await store.delete_segments_before("t", 0, 20) == 2
+    assert [intent.path for intent in await store.list_stale_intents(0)] == ["s3://lake/b"]
+    await store.close()
+    migrate(url, revision="0003")
+    migrate(url)
 
 
 async def test_back_with_rows_in_every_table(new_database: MakeDatabase) -> None:
@@ -173,14 +196,14 @@ async def test_a_newer_schema_is_a_stop(url: str) -> None:
 
 async def test_an_older_schema_is_a_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the code speak a later one."""
-    monkeypatch.setattr("registry.migration._head", lambda: "0004")
-    with pytest.raises(SchemaMismatch, match=r"schema 0003, older than 0004: run `astha registry migrate`"):
+    monkeypatch.setattr("registry.migration._head", lambda: "0005")
+    with pytest.raises(SchemaMismatch, match=r"schema 0004, older than 0005: run `astha registry migrate`"):
         await open_store(url)
 
 
 def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
     url = new_database()
-    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, base and head"):
+    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, base and head"):
         migrate(url, revision="0815")
     assert status(url).state == "missing"
 

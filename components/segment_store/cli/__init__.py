@@ -1,0 +1,1 @@
+"""`astha topics`, `astha groups`, `astha produce` and `astha consume`."""

@@ -1,0 +1,163 @@
+"""`astha consume`: records of a topic, as lines."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import click
+
+from astha.assembly import surroundings
+from astha.cli.exits import Exit, Failure
+from astha.cli.options import settings_options
+from astha.clock import SystemLoopClock
+from astha.settings import Settings
+from components.lake.objects import StorageUnavailable
+from components.segment_store.cli.asides import log_to_stderr
+from components.segment_store.cli.lines import Write, write_json, write_line
+from components.segment_store.cli.notation import Place, PlaceParam, offsets_at
+from components.segment_store.consumer import Consumer
+from components.segment_store.errors import OffsetBeyondEnd, OffsetTooOld
+from components.segment_store.groups import Groups, Origin
+from components.segment_store.reading import Reading, open_reading
+from registry.errors import NotFound
+from registry.opening import open_store
+
+_WAIT_S = 1.0
+_COMMIT_EVERY_S = 1.0
+
+
+@click.command("consume", short_help="Print the records of a topic.")
+@click.argument("topic")
+@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option("--from", "start", type=PlaceParam(), help="earliest (the default), latest, an offset, a time, or -15m.")
+@click.option("--to", "stop", type=PlaceParam(), help="Where to end, exclusive; else at the end as it is now.")
+@click.option("--follow", is_flag=True, help="At the end, wait for more, until interrupted.")
+@click.option("--group", help="Begin where this group has committed, and commit what is printed.")
+@click.option("-n", "--max", "most", type=click.IntRange(min=1), help="End after so many records.")
+@click.option("--key-separator", metavar="TEXT", help="Print keys too, with this between key and value.")
+@click.option("--skip-lost", is_flag=True, help="Go on at the first record there is if some were deleted meanwhile.")
+@click.option(
+    "--cache", type=click.Path(path_type=Path, file_okay=False), help="Keep blocks on disk there, up to 1 GiB."
+)
+@settings_options
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with key, offset, time and headers.")
+def consume_command(
+    topic: str,
+    partitions: tuple[int, ...],
+    start: Place | None,
+    stop: Place | None,
+    follow: bool,
+    group: str | None,
+    most: int | None,
+    key_separator: str | None,
+    skip_lost: bool,
+    cache: Path | None,
+    reload: Callable[[], Settings],
+    as_json: bool,
+) -> None:
+    """Print the values of TOPIC's records, one a line, each partition in order.
+
+    With a group, what is printed is committed once a second and at the end: after a crash, a second's records may come
+    again, and none is left out.
+
+    \b
+    Examples:
+      astha consume orders --from -15m --follow
+      astha consume orders --group billing --json
+      astha consume orders --partition 3 --from 1000 --to 2000
+    """
+    if follow and stop is not None:
+        raise Failure("--follow has no end: leave --to out", Exit.USAGE)
+    write = write_json if as_json else write_line(None if key_separator is None else key_separator.encode())
+    job = _Job(topic, partitions, start, stop, follow, group, most, "earliest" if skip_lost else None, cache, write)
+    with log_to_stderr(), suppress(BrokenPipeError):  # `| head` has seen enough
+        asyncio.run(job.run(reload()))
+
+
+class _Job:
+    def __init__(
+        self,
+        topic: str,
+        partitions: Sequence[int],
+        start: Place | None,
+        stop: Place | None,
+        follow: bool,
+        group: str | None,
+        most: int | None,
+        reset: Origin | None,
+        cache: Path | None,
+        write: Write,
+    ) -> None:
+        self._topic, self._partitions, self._start, self._stop = topic, partitions, start, stop
+        self._follow, self._group, self._most = follow, group, most
+        self._reset, self._cache, self._write = reset, cache, write
+
+    async def run(self, settings: Settings) -> None:
+        clock = SystemLoopClock()
+        url = settings.registry.url.get_secret_value()
+        store = await open_store(url, settings=settings.registry.store, clock=clock)
+        try:
+            around = surroundings(settings, store, clock)
+            disk = None if self._cache is None else (self._cache, 1 << 30)
+            async with open_reading(around, settings, follow=self._follow, disk=disk) as reading:
+                await self._consume(reading, sys.stdout.buffer)
+        except (OffsetTooOld, OffsetBeyondEnd) as error:
+            hint = "; --skip-lost goes on there" if isinstance(error, OffsetTooOld) else ""
+            raise Failure(f"{error}{hint}", Exit.PROBLEM) from error
+        except StorageUnavailable as error:
+            raise Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE) from error
+        finally:
+            await store.close()
+
+    async def _consume(self, reading: Reading, out: IO[bytes]) -> None:
+        rows = {row.partition_id: row for row in await reading.store.list_partitions(self._topic)}
+        missing = [number for number in self._partitions if number not in rows]
+        if missing:
+            raise NotFound(f"topic {self._topic!r} has no partition {missing[0]}: it has {len(rows)}")
+        numbers = sorted(set(self._partitions) or rows)
+        start = await self._starts(reading, numbers)
+        for number, offset in start.items():
+            if offset > rows[number].high_watermark:
+                raise OffsetBeyondEnd(self._topic, number, offset, rows[number].high_watermark)
+        stop = "latest" if self._stop is None else self._stop
+        stops = None if self._follow else await offsets_at(reading.reader, self._topic, numbers, stop)
+        consumer = Consumer(reading.ahead, self._topic, start, group=self._group, reset=self._reset, stops=stops)
+        async with consumer:
+            try:
+                await self._print(consumer, reading, out)
+            except asyncio.CancelledError:  # interrupted: what was printed is done
+                await consumer.commit()
+                raise
+            await consumer.commit()
+        if consumer.skipped:
+            click.echo(f"{consumer.skipped:,} records had been deleted before they were read", err=True)
+
+    async def _print(self, consumer: Consumer, reading: Reading, out: IO[bytes]) -> None:
+        left = self._most
+        clock = reading.reader.clock
+        committed = clock.monotonic()
+        while not consumer.done and left != 0:
+            polled = await consumer.poll(max_records=left, wait_s=_WAIT_S if self._follow else 0.0)
+            if polled is not None:
+                number = polled.partition_id
+                lines = [self._write(number, record) for record in polled.records]
+                out.write(b"".join(lines))
+                out.flush()
+                left = None if left is None else left - len(lines)
+            elif not self._follow:
+                break
+            if clock.monotonic() - committed >= _COMMIT_EVERY_S:
+                await consumer.commit()
+                committed = clock.monotonic()
+
+    async def _starts(self, reading: Reading, numbers: Sequence[int]) -> dict[int, int]:
+        """What was asked for; else where the group was; else the beginning."""
+        if self._start is None and self._group is not None:
+            return await Groups(reading.store).resume(self._group, self._topic, numbers)
+        start = "earliest" if self._start is None else self._start
+        return await offsets_at(reading.reader, self._topic, numbers, start)

@@ -1,0 +1,153 @@
+"""`Consumer`: the partitions of a topic, in turn, with a group that remembers where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import structlog
+
+from components.segment_store.errors import OffsetTooOld
+from components.segment_store.feed import Watch
+from components.segment_store.groups import Groups, Origin, ends_of
+from components.segment_store.reader.ahead import Cursor, ReadAhead
+from components.segment_store.reader.reader import MAX_BYTES
+from components.segment_store.reader.records import Records
+
+log = structlog.get_logger(__name__)
+
+_NEVER = 1 << 63
+
+
+class Polled(msgspec.Struct, frozen=True):
+    partition_id: int
+    records: Records
+
+
+class Consumer:
+    """``async with``. Partitions take turns, so that none starves; at the end of all of them it waits for news of any.
+
+    ``stops`` are offsets at which partitions end for this consumer. ``reset`` says where to go on when records were
+    deleted before they were read; without, OffsetTooOld is raised.
+    """
+
+    def __init__(
+        self,
+        ahead: ReadAhead,
+        topic: str,
+        offsets: Mapping[int, int],
+        *,
+        group: str | None = None,
+        reset: Origin | None = None,
+        stops: Mapping[int, int] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.group = group
+        self.skipped = 0  # records that were deleted before they were read
+        self._reader = ahead.reader
+        self._store = ahead.reader.feed.store
+        self._reset = reset
+        self._stops = dict(stops or {})
+        self._cursors = {number: Cursor(ahead, topic, number, offset) for number, offset in sorted(offsets.items())}
+        self._turn = list(self._cursors)
+        self._idle: dict[int, int] = {}  # partitions at their end, and how often news had been lost by then
+        self._committed = dict(offsets)
+        self._stack = ExitStack()
+        self._watch = Watch()
+
+    async def __aenter__(self) -> Self:
+        keys = [(self.topic, number) for number in self._cursors]
+        self._watch = self._stack.enter_context(self._reader.feed.watch(keys))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        for cursor in self._cursors.values():
+            await cursor.close()
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """Of the next record of each partition."""
+        return {number: cursor.offset for number, cursor in self._cursors.items()}
+
+    @property
+    def done(self) -> bool:
+        """Every partition has come to its stop."""
+        return all(cursor.offset >= self._stops.get(number, _NEVER) for number, cursor in self._cursors.items())
+
+    async def poll(
+        self, *, max_records: int | None = None, max_bytes: int = MAX_BYTES, wait_s: float = 0.0
+    ) -> Polled | None:
+        """Records of the next partition that has some; None if none has any within ``wait_s``."""
+        if self.done:
+            return None
+        clock = self._reader.clock
+        end = clock.monotonic() + wait_s
+        while True:
+            self._watch.clear()
+            found = await self._look(max_records, max_bytes)
+            left = end - clock.monotonic()
+            if found is not None or left <= 0:
+                return found
+            offsets = {(self.topic, number): cursor.offset for number, cursor in self._cursors.items()}
+            await self._reader.wait(self._watch, offsets, left)
+
+    async def commit(self) -> None:
+        """What `poll` has answered so far is done. Only partitions that have moved are written."""
+        moved = {number: offset for number, offset in self.offsets.items() if self._committed.get(number) != offset}
+        if self.group is None or not moved:
+            return
+        await Groups(self._store).commit(self.group, self.topic, moved)
+        self._committed.update(moved)
+
+    async def _look(self, max_records: int | None, max_bytes: int) -> Polled | None:
+        for number in list(self._turn):
+            if self._at_end(number):
+                continue
+            records = await self._next(number, max_records, max_bytes)
+            if records.batches:
+                self._turn.remove(number)
+                self._turn.append(number)
+                return Polled(number, records)
+        return None
+
+    def _at_end(self, number: int) -> bool:
+        """Known to have nothing: it was at its end, and no news has come since."""
+        if self._cursors[number].offset >= self._stops.get(number, _NEVER):
+            return True
+        if self._idle.get(number) != self._watch.lost or not self._reader.feed.followed:
+            return False
+        return self._watch.ends.get((self.topic, number), 0) <= self._cursors[number].offset
+
+    async def _next(self, number: int, max_records: int | None, max_bytes: int) -> Records:
+        cursor, lost = self._cursors[number], self._watch.lost
+        while True:
+            try:
+                records = await cursor.next(max_records=max_records, max_bytes=max_bytes)
+            except OffsetTooOld as error:
+                if self._reset is None:
+                    raise
+                start = (await ends_of(self._store, self.topic, [number], self._reset))[number]
+                self.skipped += max(0, start - cursor.offset)
+                log.warning("records were deleted before they were read", partition=number, error=str(error), at=start)
+                cursor.seek(start)
+            else:
+                break
+        if not records.batches:
+            self._idle[number] = lost
+            return records
+        self._idle.pop(number, None)
+        return self._stopped(cursor, records)
+
+    def _stopped(self, cursor: Cursor, records: Records) -> Records:
+        stop = self._stops.get(cursor.partition_id, _NEVER)
+        if records.next_offset <= stop:
+            return records
+        cursor.seek(stop)
+        kept = [batch[: max(0, stop - batch.first_offset)] for batch in records.batches]
+        return Records([batch for batch in kept if len(batch)], stop)

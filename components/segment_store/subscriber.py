@@ -1,0 +1,203 @@
+"""The subscriber: feeds this process's caches, wakes its readers, and keeps the log in shape in the background.
+
+No delivery waits for storage. What a stop or a crash interrupts is found again: rows are counted anew at the start,
+and objects by their intents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from uuid import uuid4
+
+import structlog
+
+from astha.events import Event, Operation
+from astha.subscribers import Measure, Surroundings
+from components.lake.cleaner import clean_intents
+from components.lake.locations import canonical, join
+from components.segment_store.reader.block_cache import CachePolicy
+from components.segment_store.reader.disk_blocks import DiskBlocks
+from components.segment_store.reading import Reading
+from components.segment_store.settings import SegmentStoreSettings
+from components.segment_store.upkeep.merging import Merger
+from components.segment_store.upkeep.plan import SmallSegments
+from components.segment_store.upkeep.retention import Retention
+from registry.contract import PAGE, ConsistentRead
+from registry.errors import NotFound
+from registry.models import Partition, PartitionLease, Row, Segment, Topic
+from registry.position import SequencePlace
+
+log = structlog.get_logger(__name__)
+
+
+class SegmentStore:
+    """`reading` is this process's: whoever reads in the daemon reads through it."""
+
+    def __init__(self, settings: SegmentStoreSettings, surroundings: Surroundings) -> None:
+        self._settings = settings
+        self._surroundings = surroundings
+        self._store = surroundings.store
+        self._clock = surroundings.clock
+        self._owner = f"segment-store {uuid4().hex}"
+        self._small = SmallSegments(settings.merge_policy)
+        self._retention = Retention(surroundings.store, surroundings.clock, settings.retention_step)
+        self._tally: Counter[str] = Counter()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._reading: Reading | None = None
+        self._merger: Merger | None = None
+
+    @property
+    def subscribed_tables(self) -> frozenset[str]:
+        return frozenset((Topic.table, Partition.table, Segment.table, PartitionLease.table))
+
+    @property
+    def reading(self) -> Reading:
+        if self._reading is None:
+            raise RuntimeError("the segment store has not been started")
+        return self._reading
+
+    async def start(self) -> None:
+        settings = self._settings
+        if self._reading is None:
+            disk = None
+            if settings.disk_bytes and settings.disk_directory is not None:
+                disk = await asyncio.to_thread(DiskBlocks, settings.disk_directory, settings.disk_bytes)
+            policy = CachePolicy(memory_bytes=settings.memory_bytes)
+            self._reading = Reading(self._surroundings, policy=policy, disk=disk)
+        reading = self._reading
+        location = settings.location or join(canonical(self._surroundings.lake.warehouse), "streams")
+        self._merger = Merger(
+            self._store, reading.objects, reading.cache, self._clock, canonical(location), settings.merge_policy
+        )
+        async with self._store.consistent_read() as snapshot:
+            await self.on_refresh(snapshot)
+        if not self._tasks:
+            self._every(settings.retention_every_s, "retention", self.enforce_retention)
+            if settings.merge:
+                self._every(settings.merge_every_s, "merging", self.merge)
+            self._every(settings.clean_every_s, "cleaning", self.clean)
+
+    async def stop(self) -> None:
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            await reading.close()
+
+    async def on_event(self, event: Event[Row]) -> None:
+        await self.on_transactions([[event]])
+
+    async def on_transactions(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
+        self.reading.feed.apply(transactions)
+        for events in transactions:
+            self._count(events)
+
+    async def on_health(self) -> bool:
+        """Whether the tasks are alive; whether storage answers is their own trouble, and counted."""
+        return bool(self._tasks) and not any(task.done() for task in self._tasks)
+
+    async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        """Caches forget; small segments are counted anew, which reads every row of `segments` once."""
+        reading, place = self.reading, snapshot.place
+        applied = place.last if isinstance(place, SequencePlace) else reading.store.applied
+        reading.feed.resume(applied)
+        self._small.clear()
+        async for page in snapshot.rows(Segment):
+            self._small.add(page)
+
+    def measures(self) -> Iterator[Measure]:
+        reading = self._reading
+        if reading is not None:
+            counts = reading.cache.counts
+            for place in ("memory", "shared", "disk", "storage"):
+                told = "Blocks read, by where they were found."
+                yield Measure("blocks", told, getattr(counts, place), {"found": place}, kind="counter")
+            yield Measure("storage_requests", "Ranges asked of storage.", counts.requests, kind="counter")
+            yield Measure("corrupt_blocks", "Blocks that were not what was written.", counts.corrupt, kind="counter")
+            yield Measure("cache_bytes", "Decoded blocks in memory.", reading.cache.size_bytes)
+            yield Measure("index_segments", "Segments in the index.", len(reading.store.index))
+        yield Measure("merge_candidates", "Partitions to which small segments have come.", len(self._small))
+        for name, told in (
+            ("segments_expired", "Segments deleted by retention."),
+            ("segments_merged", "Small segments that became part of larger ones."),
+            ("merged_bytes", "Bytes written by merges."),
+            ("objects_deleted", "Objects deleted because nothing was in them any more."),
+            ("lease_takeovers", "Times that a partition got another writer."),
+            ("upkeep_failures", "Steps of upkeep to be repeated."),
+        ):
+            yield Measure(name, told, self._tally[name], kind="counter")
+
+    # ---- upkeep -------------------------------------------------------------------------------------------
+
+    async def enforce_retention(self) -> None:
+        """One round."""
+        gone = await self._retention.enforce()
+        self._tally["segments_expired"] += gone
+        if gone:
+            log.info("segments expired", segments=gone)
+
+    async def merge(self) -> None:
+        """Until no partition is due, one object after the other."""
+        merger = self._merger
+        later: list[tuple[str, int]] = []
+        while merger is not None and (due := self._small.take(self._settings.merge_partitions)):
+            try:
+                done = await merger.merge(due)
+            except BaseException:
+                self._small.put_back([*due, *later])
+                raise
+            self._small.leave(done.left)
+            self._tally["segments_merged"] += done.old
+            self._tally["merged_bytes"] += done.size_bytes
+            if done.old:
+                log.info("segments merged", old=done.old, new=done.new, bytes=done.size_bytes)
+            if done.new:
+                self._small.put_back(done.again)
+            else:
+                later += done.again  # too young still
+        self._small.put_back(later)
+
+    async def clean(self) -> None:
+        """What uploads have left, and objects that have lost their last segment a while ago; idle producers."""
+        stale_ms = int(self._settings.intents_stale_after_s * 1000)
+        cleaned = await clean_intents(self._store, self.reading.objects, stale_ms, self._owner)
+        self._tally["objects_deleted"] += len(cleaned.deleted)
+        idle_ms = int(self._settings.producers_idle_s * 1000)
+        while await self._store.forget_producers(idle_ms) >= PAGE:
+            continue
+
+    def _count(self, events: Sequence[Event[Row]]) -> None:
+        new = []
+        for event in events:
+            row = event.data
+            if isinstance(row, Segment):
+                if event.operation is Operation.INSERT:
+                    new.append(row)
+            elif isinstance(row, Topic):
+                if event.operation is Operation.DELETE:
+                    self._small.forget(row.name)
+            elif isinstance(row, PartitionLease) and isinstance(event.before, PartitionLease):
+                taken = row.epoch != event.before.epoch and row.leader_agent_id != event.before.leader_agent_id
+                self._tally["lease_takeovers"] += taken
+        if new:
+            self._small.add(new)
+
+    def _every(self, seconds: float, what: str, step: Callable[[], Awaitable[None]]) -> None:
+        """The first time at once: a daemon may never live until the second. What fails is done in the next round."""
+
+        async def run() -> None:
+            while True:
+                try:
+                    await step()
+                except NotFound:
+                    pass  # a topic was deleted meanwhile
+                except Exception as error:
+                    self._tally["upkeep_failures"] += 1
+                    log.warning("upkeep failed, will be tried again", step=what, error=repr(error))
+                await self._clock.sleep(seconds)
+
+        self._tasks.append(asyncio.create_task(run(), name=f"segment store {what}"))

@@ -1,0 +1,135 @@
+"""Retention: what a topic says it keeps, and which segments may go.
+
+Decided from what is read without a lock; what another process deletes meanwhile is deleted, and what is appended
+meanwhile is younger. Each step of the deletion is one short transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+import structlog
+
+from registry.clock import Clock
+from registry.contract import MetadataStore
+from registry.documents import JsonValue
+from registry.errors import NotFound
+from registry.models import Partition, Segment, Topic
+
+log = structlog.get_logger(__name__)
+
+BYTES, RECORDS = "retention.bytes", "retention.records"
+"""Keys of a topic's configuration, both of each partition. Time is `Topic.retention_ms`."""
+
+_LOOK_AGAIN_MS = 3_600_000
+"""At the latest: records may come with the times of long ago."""
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True):
+    """None: no bound."""
+
+    ms: int | None = None
+    size_bytes: int | None = None
+    records: int | None = None
+
+    @classmethod
+    def of(cls, topic: Topic) -> RetentionPolicy:
+        """ValueError names a key that can't be read: such a topic keeps everything."""
+        config = topic.config.load()
+        given = config if isinstance(config, Mapping) else {}
+        return cls(topic.retention_ms, _bound(given, BYTES), _bound(given, RECORDS))
+
+    @property
+    def unbounded(self) -> bool:
+        return self.ms is None and self.size_bytes is None and self.records is None
+
+
+class Retention:
+    """Call `enforce` now and then. Two of them at work do no harm."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, step: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._step = step  # segments deleted in one transaction
+        self._due: dict[tuple[str, int], int] = {}  # partitions whose first segment is too young until then
+
+    async def enforce(self) -> int:
+        """One round over all topics; answers how many segments went."""
+        topics = {topic.name: topic for topic in await self._store.list_topics()}
+        self._due = {key: due for key, due in self._due.items() if key[0] in topics}
+        gone = 0
+        for topic in topics.values():
+            try:
+                policy = RetentionPolicy.of(topic)
+            except ValueError as error:
+                log.warning(
+                    "a topic's retention can't be read: it keeps everything", topic=topic.name, error=str(error)
+                )
+                continue
+            if not policy.unbounded:
+                gone += await self._enforce_topic(topic.name, policy)
+        return gone
+
+    async def _enforce_topic(self, topic: str, policy: RetentionPolicy) -> int:
+        try:
+            partitions = await self._store.list_partitions(topic)
+            return sum([await self._enforce_partition(partition, policy) for partition in partitions])
+        except NotFound:
+            return 0  # deleted meanwhile
+
+    async def _enforce_partition(self, partition: Partition, policy: RetentionPolicy) -> int:
+        key = (partition.topic, partition.partition_id)
+        by_time_alone = policy.size_bytes is None and policy.records is None
+        if by_time_alone and self._clock.now_ms() < self._due.get(key, 0):
+            return 0
+        cut = await self.cut(partition, policy)
+        return await self.delete_before(partition.topic, partition.partition_id, cut) if cut else 0
+
+    async def cut(self, partition: Partition, policy: RetentionPolicy) -> int:
+        """Segments that end below this offset may go; 0 if none may."""
+        topic, number, end = partition.topic, partition.partition_id, partition.high_watermark
+        oldest = None if policy.ms is None else self._clock.now_ms() - policy.ms
+        surplus = 0
+        if policy.size_bytes is not None:
+            surplus = -policy.size_bytes
+            async for segment in self._store.stream_segments(topic, number):
+                surplus += segment.size_bytes
+        cut, due = 0, self._clock.now_ms() + min(policy.ms or 0, _LOOK_AGAIN_MS) + 1
+        async for segment in self._store.stream_segments(topic, number):
+            too_old = oldest is not None and _time_of(segment) < oldest
+            too_many = policy.records is not None and end - segment.end_offset - 1 >= policy.records
+            too_large = policy.size_bytes is not None and surplus >= segment.size_bytes
+            if not (too_old or too_many or too_large):
+                due = min(due, _time_of(segment) + (policy.ms or 0) + 1)
+                break
+            surplus -= segment.size_bytes
+            cut = segment.end_offset + 1
+        self._due[topic, number] = due
+        return cut
+
+    async def delete_before(self, topic: str, partition_id: int, offset: int) -> int:
+        """Everything that ends below the offset, a bounded number in each transaction."""
+        gone = 0
+        while True:
+            deleted = await self._store.delete_segments_before(topic, partition_id, offset, limit=self._step)
+            gone += deleted
+            if deleted < self._step:
+                return gone
+            await asyncio.sleep(0)
+
+
+def _time_of(segment: Segment) -> int:
+    """Of its youngest record; of its registration if that record says that it comes from the future."""
+    known = segment.max_timestamp
+    return segment.created_at if known is None else min(known, segment.created_at)
+
+
+def _bound(config: Mapping[str, JsonValue], name: str) -> int | None:
+    value = config.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} = {value!r}: write a whole number, or leave it out")
+    return value

@@ -1,0 +1,136 @@
+"""A registry, a directory of objects whose requests are counted, and a reader; the test says what the feed hears."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from astha.clock import SystemLoopClock
+from astha.events import Commit, Event, Operation
+from astha.subscribers import LakeSettings
+from components.lake.objects import Objects
+from components.segment_store.feed import Feed
+from components.segment_store.format import Columns, NewRecord, encode_segment, partition_tag
+from components.segment_store.reader.block_cache import BlockCache
+from components.segment_store.reader.blocks import Block, decode
+from components.segment_store.reader.reader import Reader
+from registry.cache import CachedStore
+from registry.contract import MetadataStore
+from registry.drafts import SegmentDraft
+from registry.models import LOCAL_BUCKET, Row, Segment, object_uri
+from registry.position import Position
+
+TOPIC = "clicks"
+START_MS = 1_700_000_000_000
+
+
+class CountingObjects(Objects):
+    """`requests` has every range that was read."""
+
+    def __init__(self) -> None:
+        super().__init__(LakeSettings())
+        self.requests: list[tuple[str, int, int]] = []
+
+    async def get_range(self, uri: str, start: int, length: int) -> bytes:
+        self.requests.append((uri, start, length))
+        return await super().get_range(uri, start, length)
+
+
+class Bench:
+    """Values are their offsets as text; the record at offset n is n seconds after the start."""
+
+    def __init__(self, store: MetadataStore, directory: Path) -> None:
+        self.store = store
+        self.directory = directory
+        self.objects = CountingObjects()
+        self.cached = CachedStore(store)
+        self.feed = Feed(self.cached)
+        self.reader = self.new_reader()
+        self._ends: dict[int, int] = {}
+        self._names = itertools.count()
+
+    def new_reader(self) -> Reader:
+        """With nothing in its cache."""
+        cache: BlockCache[Block] = BlockCache(self.objects, decode)
+        return Reader(self.feed, cache, SystemLoopClock())
+
+    async def write(
+        self, *counts: int, partition: int = 0, per_block: int | None = None, together: bool = True
+    ) -> list[Segment]:
+        """Segments of so many records each: one after the other in one object, or each in its own."""
+        written: list[Segment] = []
+        for some in [counts] if together else [(count,) for count in counts]:
+            written += await self._write_object(some, partition, per_block)
+        return written
+
+    async def _write_object(self, counts: Sequence[int], partition: int, per_block: int | None) -> list[Segment]:
+        first = self._ends.get(partition, 0)
+        drafts = await self.put_object(counts, partition, first=first, per_block=per_block)
+        await self.store.add_segments(drafts)
+        self._ends[partition] = drafts[-1].end_offset + 1
+        return await self.store.get_segments(TOPIC, partition, from_offset=first)
+
+    async def put_object(
+        self, counts: Sequence[int], partition: int, *, first: int, per_block: int | None = None
+    ) -> list[SegmentDraft]:
+        """Not registered."""
+        path = self.directory / f"{next(self._names):04}.seg"
+        base = first
+        data, drafts = b"", []
+        for count in counts:
+            columns = Columns.of([record(number) for number in range(base, base + count)], START_MS)
+            block_bytes = 512 << 10 if per_block is None else next(iter(columns.weights())) * per_block
+            made = encode_segment(columns, tag=partition_tag(TOPIC, partition), block_bytes=block_bytes)
+            drafts.append(
+                SegmentDraft(
+                    TOPIC, partition, base, base + count - 1, count, made.size, LOCAL_BUCKET, str(path).lstrip("/"),
+                    len(data), made.min_timestamp, made.max_timestamp, made.index.encode(),
+                )
+            )  # fmt: skip
+            data += b"".join(made.blocks)
+            base += count
+        await self.objects.put(path.as_uri(), data)
+        return drafts
+
+    async def join_objects(self, drafts: Sequence[SegmentDraft]) -> None:
+        """Registers segments that have an object each as neighbours in one."""
+        path = self.directory / f"{next(self._names):04}.seg"
+        data, joined = b"", []
+        for draft in drafts:
+            joined.append(
+                msgspec.structs.replace(draft, s3_key=str(path).lstrip("/"), byte_offset=len(data)),
+            )
+            data += await self.objects.get(object_uri(draft.s3_bucket, draft.s3_key))
+            self._ends[draft.partition_id] = draft.end_offset + 1
+        await self.objects.put(path.as_uri(), data)
+        await self.store.add_segments(joined)
+
+    def damage(self, segment: Segment, place: int | None = None) -> None:
+        """One bit, in the middle unless said otherwise."""
+        at = segment.byte_offset + (segment.size_bytes // 2 if place is None else place)
+        with Path("/", segment.s3_key).open("r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 0x10]))
+
+    def tell(self, segments: Sequence[Segment], operation: Operation = Operation.INSERT) -> None:
+        position = Position(self.cached.applied + 1)
+        commit = Commit(position, position, 0, len(segments))
+        before = None if operation is Operation.INSERT else segments[0]
+        events: list[Event[Row]] = [
+            Event(operation, row, before if before is None else row, commit, index)
+            for index, row in enumerate(segments)
+        ]
+        self.feed.apply([events])
+
+
+def record(number: int) -> NewRecord:
+    return NewRecord(b"%06d" % number, timestamp=START_MS + number * 1000)
+
+
+def numbers(values: Sequence[bytes | None]) -> list[int]:
+    return [int(value or b"") for value in values]

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from components.segment_store.agents import Agent, AgentSettings
+from components.segment_store.errors import NotLeader
+from registry.contract import MetadataStore
+from registry.errors import Fenced, NotFound
+from tests.doubles.clock import ManualClock
+from tests.doubles.fault_points import FaultPoints, FaultyRegistry
+from tests.samples import segment
+from tests.streams import SkippingClock
+
+
+@pytest.fixture(autouse=True)
+async def _topic(store: MetadataStore) -> None:
+    await store.create_topic("orders", 4)
+
+
+def _agent(store: MetadataStore, name: str, **settings: float) -> Agent:
+    return Agent(store, SkippingClock(), AgentSettings.model_validate(settings), agent_id=name)
+
+
+async def test_what_is_wanted_at_once_is_asked_for_together(store: MetadataStore) -> None:
+    await store.add_segment(segment(0, partition=2))
+    points = FaultPoints()
+    async with _agent(FaultyRegistry(store, points), "a") as agent:
+        points.names.clear()
+        first = await asyncio.gather(*(agent.hold("orders", number % 4) for number in range(12)))
+        again = await agent.hold("orders", 2)
+        assert points.names == ["acquire_partition_leases", "get_partitions"]
+        assert len(set(first)) == 4
+        assert again is first[2]
+        assert [held.next_offset for held in agent.held] == [0, 0, 10, 0]
+        with pytest.raises(NotFound, match="partition 7"):
+            await agent.hold("orders", 7)
+    assert {lease.leader_agent_id for lease in await store.list_partition_leases()} == {None}
+
+
+async def test_leases_are_renewed_and_losses_noticed(store: MetadataStore, clock: ManualClock) -> None:
+    async with _agent(store, "a") as agent, _agent(store, "b") as other:
+        mine, lost = await agent.hold("orders", 0), await agent.hold("orders", 1)
+        clock.advance(20_000)
+        await agent.renew()
+        clock.advance(20_000)
+        with pytest.raises(NotLeader, match="'a'"):
+            await other.hold("orders", 0)
+        clock.advance(20_000)
+        taken = await other.hold("orders", 1)
+        assert taken.lease.epoch == lost.lease.epoch + 1
+        await agent.renew()
+        assert (mine.lost, lost.lost) == (False, True)
+        assert agent.held == [mine]
+        with pytest.raises(Fenced):
+            await store.add_segments([segment(0, partition=1)], fences=[lost.fence])
+        await store.add_segments([segment(0, partition=1)], fences=[taken.fence])
+
+
+async def test_who_was_taken_for_dead_begins_anew(store: MetadataStore) -> None:
+    async with _agent(store, "a") as agent:
+        held = await agent.hold("orders", 0)
+        await store.deregister_agent("a")
+        await agent.renew()
+        assert held.lost
+        assert agent.held == []
+        assert (await agent.hold("orders", 0)).lease.epoch == 2
+
+
+async def test_a_partition_that_moves_waits_for_its_writers(store: MetadataStore) -> None:
+    async with _agent(store, "a") as agent, _agent(store, "b") as other:
+        held = await agent.hold("orders", 0)
+        held.use()
+        moving = asyncio.create_task(agent.release(held))
+        await asyncio.sleep(0)
+        with pytest.raises(NotLeader, match="moving"):
+            await agent.hold("orders", 0)
+        with pytest.raises(NotLeader, match="'a'"):
+            await other.hold("orders", 0)
+        held.leave()
+        await moving
+        assert (await other.hold("orders", 0)).lease.leader_agent_id == "b"
+        stuck = await agent.hold("orders", 1)
+        stuck.use()
+        agent.settings = AgentSettings(drain_s=0)
+        await agent.release(stuck)
+        assert stuck.lost
+
+
+async def test_a_closed_agent_holds_nothing(store: MetadataStore) -> None:
+    agent = _agent(store, "a")
+    async with agent:
+        held = await agent.hold("orders", 0)
+    assert held.lost
+    with pytest.raises(NotLeader, match="closed"):
+        await agent.hold("orders", 0)
+    assert await store.get_agent("a") is None

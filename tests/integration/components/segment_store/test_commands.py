@@ -1,0 +1,201 @@
+"""`astha topics`, `groups`, `produce` and `consume`, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from astha.cli import main
+from components.segment_store.cli.consume import consume_command
+from components.segment_store.cli.groups import groups_commands
+from components.segment_store.cli.produce import produce_command
+from components.segment_store.cli.topics import topics_commands
+from registry.contract import MetadataStore
+from tests.fixtures.databases import Backend
+
+
+class Shell:
+    def __init__(self, url: str, warehouse: Path) -> None:
+        self._options = ["--registry", url, "--set", f"lake.warehouse={warehouse}"]
+
+    async def __call__(self, command: click.Command, *arguments: str, stdin: bytes | None = None) -> Result:
+        line = [*arguments, *self._options]
+        return await asyncio.to_thread(CliRunner().invoke, command, line, input=stdin)
+
+    async def json(self, command: click.Command, *arguments: str, stdin: bytes | None = None) -> Any:
+        result = await self(command, *arguments, "--json", stdin=stdin)
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)
+
+    async def records(self, topic: str, *arguments: str) -> list[dict[str, Any]]:
+        result = await self(consume_command, topic, "--json", *arguments)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    def spawn(self, *arguments: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "astha.cli", *arguments, *self._options]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.fixture
+def shell(url: str, warehouse: Path) -> Shell:
+    return Shell(url, warehouse)
+
+
+async def test_topics_from_their_beginning_to_their_end(shell: Shell, store: MetadataStore) -> None:
+    made = await shell(topics_commands, "create", "orders", "--partitions", "2", "--retention", "7d")
+    assert made.output == "created orders with 2 partitions, for 7 days\n"
+    again = await shell(topics_commands, "create", "orders")
+    assert again.exit_code == 1
+    assert not (await shell.json(topics_commands, "create", "orders", "--if-not-exists"))["created"]
+    altered = await shell(topics_commands, "alter", "orders", "--retention-bytes", "10MiB", "--property", "owner=me")
+    assert altered.output == "orders keeps records for 7 days, up to 10.0 MiB a partition\n"
+    altered = await shell(topics_commands, "alter", "orders", "--retention", "forever", "--property", "owner=")
+    topic = await store.get_topic("orders")
+    assert topic is not None
+    assert (topic.retention_ms, topic.config.load()) == (None, {"retention.bytes": 10 << 20})
+    await shell(produce_command, "orders", stdin=b"a\nb\nc\n")
+    described = await shell.json(topics_commands, "describe", "orders")
+    assert [(row["start"], row["end"], row["segments"]) for row in described["partitions"]] == [(0, 2, 1), (0, 1, 1)]
+    assert "orders" in (await shell(topics_commands, "list")).output
+    assert (await shell(topics_commands, "delete", "orders")).exit_code == 2  # nobody was asked
+    assert (await shell(topics_commands, "delete", "orders", "--yes")).exit_code == 0
+    assert await store.list_topics() == []
+    missing = await shell(topics_commands, "describe", "orders")
+    assert (missing.exit_code, "astha topics list" in missing.output) == (1, True)
+
+
+async def test_what_is_produced_is_consumed(shell: Shell, store: MetadataStore) -> None:
+    await store.create_topic("orders", 3)
+    lines = b"".join(b"%d\n" % number for number in range(3_000))
+    told = await shell.json(produce_command, "orders", stdin=lines)
+    assert (told["records"], told["partitions"]) == (3_000, {"0": 1_000, "1": 1_000, "2": 1_000})
+    result = await shell(consume_command, "orders")
+    assert sorted(map(int, result.stdout.splitlines())) == list(range(3_000))
+    records = await shell.records("orders", "--partition", "1", "--from", "10", "--to", "13")
+    assert [(record["offset"], record["value"]) for record in records] == [(10, "31"), (11, "34"), (12, "37")]
+    assert len(await shell.records("orders", "-n", "7")) == 7
+    assert len(await shell.records("orders", "--from", "-1h")) == 3_000
+    assert await shell.records("orders", "--from", "2199-01-01") == []
+    assert await shell.records("orders", "--from", "latest") == []
+
+
+async def test_keys_headers_times_and_bytes_survive_the_way_there_and_back(shell: Shell, store: MetadataStore) -> None:
+    await store.create_topic("orders", 4)
+    await store.create_topic("copy", 4)
+    lines = [
+        {"key": "eu", "value": "one", "headers": {"h": "x", "n": None}, "timestamp": 1_700_000_000_000},
+        {"key": "eu", "value": None},
+        {"value_base64": "/wA=", "partition": 3},
+    ]
+    stdin = b"\n".join(json.dumps(line).encode() for line in lines)
+    await shell.json(produce_command, "orders", "--json-lines", stdin=stdin)
+    first = await shell.records("orders")
+    assert len({record["partition"] for record in first if record["key"] == "eu"}) == 1
+    text = b"\n".join(json.dumps(record).encode() for record in first)
+    await shell.json(produce_command, "copy", "--json-lines", stdin=text)
+    assert await shell.records("copy") == first
+    keyed = await shell(produce_command, "orders", "--key-separator", ":", "--partition", "0", stdin=b"k:v\nplain")
+    assert keyed.exit_code == 0, keyed.output
+    shown = await shell(consume_command, "orders", "--partition", "0", "--key-separator", "=")
+    assert shown.stdout.splitlines()[-2:] == ["k=v", "=plain"]
+
+
+async def test_groups_resume_and_are_reset(shell: Shell, store: MetadataStore) -> None:
+    await store.create_topic("orders", 1)
+    await shell.json(produce_command, "orders", stdin=b"".join(b"%d\n" % number for number in range(10)))
+    first = await shell.records("orders", "--group", "billing", "-n", "4")
+    lag = await shell.json(groups_commands, "lag", "billing")
+    assert (lag["lag"], lag["partitions"][0]["committed"]) == (6, 4)
+    rest = await shell.records("orders", "--group", "billing")
+    assert [record["offset"] for record in first + rest] == list(range(10))
+    await shell.json(groups_commands, "reset", "billing", "orders", "--to", "7")
+    assert [record["offset"] for record in await shell.records("orders", "--group", "billing")] == [7, 8, 9]
+    assert (await shell.json(groups_commands, "list"))["groups"][0]["group_id"] == "billing"
+    assert (await shell(groups_commands, "lag", "nobody")).exit_code == 1
+    assert (await shell(groups_commands, "delete", "billing")).exit_code == 0
+
+
+async def test_offsets_that_are_not_there_are_said_so(shell: Shell, store: MetadataStore) -> None:
+    await store.create_topic("orders", 1)
+    await shell.json(produce_command, "orders", stdin=b"a\nb\n")
+    await shell.json(produce_command, "orders", stdin=b"c\n")
+    beyond = await shell(consume_command, "orders", "--from", "9")
+    assert (beyond.exit_code, "the next record gets 3" in beyond.stderr) == (1, True)
+    trimmed = await shell.json(topics_commands, "trim", "orders", "0", "--before", "2", "--yes")
+    assert (trimmed["segments"], trimmed["start"]) == (1, 2)
+    old = await shell(consume_command, "orders", "--from", "0")
+    assert (old.exit_code, "--skip-lost" in old.stderr) == (1, True)
+    skipping = await shell(consume_command, "orders", "--from", "0", "--skip-lost")
+    assert (skipping.stdout, "2 records had been deleted" in skipping.stderr) == ("c\n", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["consume", "nothing"], 1, "nothing"),
+        (["consume", "orders", "--partition", "7"], 1, "no partition 7"),
+        (["consume", "orders", "--from", "soon"], 2, "write earliest, latest"),
+        (["consume", "orders", "--follow", "--to", "3"], 2, "leave --to out"),
+        (["topics", "create", "more", "--retention", "long"], 2, "write 90s, 15m"),
+        (["topics", "create", "more", "--property", "x"], 2, "NAME=VALUE"),
+        (["produce", "nothing"], 1, "astha topics create"),
+    ],
+)
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_mistakes_are_explained(
+    shell: Shell, store: MetadataStore, arguments: list[str], code: int, said: str
+) -> None:
+    await store.create_topic("orders", 1)
+    commands = {"consume": consume_command, "topics": topics_commands, "produce": produce_command}
+    result = await shell(commands[arguments[0]], *arguments[1:], stdin=b"")
+    assert (result.exit_code, said in result.stderr) == (code, True), result.output
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_a_bad_line_is_named_with_what_was_written_before_it(shell: Shell, store: MetadataStore) -> None:
+    await store.create_topic("orders", 1)
+    result = await shell(produce_command, "orders", "--json-lines", stdin=b'{"value": "a"}\n{"valu": 1}\n')
+    assert (result.exit_code, "line 2" in result.stderr, "0 records" in result.stderr) == (2, True, True)
+
+
+async def test_a_consumer_that_follows_is_another_process(shell: Shell, store: MetadataStore, backend: Backend) -> None:
+    """It sees what is produced after it began; interrupted, it commits what it has printed."""
+    await store.create_topic("orders", 2)
+    process = shell.spawn("consume", "orders", "--follow", "--group", "g", "--json")
+    assert process.stdout is not None
+    try:
+        reading = asyncio.to_thread(_first_lines, process, 6)
+        task = asyncio.ensure_future(reading)
+        for number in range(3):
+            await shell.json(produce_command, "orders", stdin=b"%d\n%d\n" % (2 * number, 2 * number + 1))
+        seen = [json.loads(line) for line in await asyncio.wait_for(task, 60)]
+        assert sorted(int(record["value"]) for record in seen) == list(range(6))
+        process.send_signal(signal.SIGINT)
+        await asyncio.wait_for(asyncio.to_thread(process.wait), 60)
+        assert process.returncode == 130
+        committed = {row.partition_id: row.committed_offset for row in await store.get_consumer_offsets("g")}
+        assert committed == {0: 3, 1: 3}
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _first_lines(process: subprocess.Popen[bytes], count: int) -> list[bytes]:
+    assert process.stdout is not None
+    return [process.stdout.readline() for _ in range(count)]
+
+
+def test_the_commands_are_found() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).output
+    for name in ("consume", "groups", "produce", "topics"):
+        assert f"\n  {name} " in shown

@@ -1,0 +1,139 @@
+"""The component in a daemon: readers woken, segments merged and expired, objects deleted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from astha.clock import SystemLoopClock
+from astha.subscribers import LakeSettings, Surroundings
+from components.segment_store import create
+from components.segment_store.subscriber import SegmentStore
+from registry.contract import MetadataStore
+from registry.opening import open_store
+from tests.fixtures.daemons import RunDaemon, Running
+from tests.integration.components.segment_store.bench import TOPIC, Bench, numbers
+from tests.waiting import eventually
+
+QUICK: dict[str, Any] = {
+    "merge_after_s": 0, "merge_every_s": 0.02, "merge_fewest": 3, "retention_every_s": 0.02, "clean_every_s": 0.02,
+    "intents_stale_after_s": 0.5,
+}  # fmt: skip
+IDLE: dict[str, Any] = {"merge": False, "retention_every_s": 3600, "clean_every_s": 3600}
+
+
+class Hall:
+    """A daemon with the component, and the means to start another."""
+
+    def __init__(self, url: str, store: MetadataStore, run_daemon: RunDaemon, warehouse: Path) -> None:
+        self._url = url
+        self._run_daemon = run_daemon
+        self.running: list[Running] = []
+        self._around = Surroundings(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(warehouse)))
+
+    async def start(self, **settings: Any) -> tuple[SegmentStore, Running]:
+        component = create(settings, self._around)
+        running = await self._run_daemon(self._url, {"segment_store": component})
+        self.running.append(running)
+        await running.live("segment_store")
+        return component, running
+
+
+@pytest.fixture
+async def hall(url: str, run_daemon: RunDaemon, warehouse: Path) -> AsyncIterator[Hall]:
+    store = await open_store(url)
+    made = Hall(url, store, run_daemon, warehouse)
+    yield made
+    for running in made.running:  # before the store that its component has borrowed
+        if not running.task.done():
+            await running.stop()
+    await store.close()
+
+
+async def read_all(component: SegmentStore, partition: int = 0, start: int = 0) -> list[int]:
+    seen: list[int] = []
+    while len(found := await component.reading.reader.read(TOPIC, partition, start)):
+        seen += numbers([record.value for record in found])
+        start = found.next_offset
+    return seen
+
+
+def stored_blocks(directory: Path) -> int:
+    return sum(path.is_file() for path in directory.glob("*/??/*"))
+
+
+async def test_a_reader_in_the_daemon_is_woken(hall: Hall, bench: Bench) -> None:
+    component, _ = await hall.start(**IDLE)
+    waiting = asyncio.create_task(component.reading.reader.read(TOPIC, 0, 0, wait_s=30))
+    await eventually(lambda: bool(component.reading.feed._watches), "a reader that waits")
+    await bench.write(3)
+    assert numbers([record.value for record in await waiting]) == [0, 1, 2]
+
+
+async def test_segments_are_merged_expired_and_their_objects_deleted(hall: Hall, bench: Bench) -> None:
+    await bench.write(*[2] * 5, together=False)  # before the daemon: counted by its refresh
+    component, running = await hall.start(**QUICK)
+
+    async def merged_to(most: int) -> bool:
+        return len(await bench.store.get_segments(TOPIC, 0)) <= most
+
+    await running.until(lambda: merged_to(1), "one segment")
+    assert await read_all(component) == list(range(10))
+    for _ in range(4):
+        await bench.write(2)  # after it: counted by events
+    await running.until(lambda: merged_to(3), "few segments")
+    assert await read_all(component) == list(range(18))
+    live = {row.uri for row in await bench.store.get_segments(TOPIC, 0)}
+    stored = await running_files(bench, live, running)
+    assert stored == live
+    await bench.store.update_topic_config(TOPIC, {"retention.records": 0})
+    await running.until(lambda: merged_to(0), "everything expired")
+    assert await running_files(bench, set(), running) == set()
+    measures = {measure.name: measure.value for measure in component.measures()}
+    assert measures["segments_merged"] >= 8
+    assert measures["segments_expired"] >= 1
+    assert measures["upkeep_failures"] == 0
+
+
+async def running_files(bench: Bench, wanted: set[str], running: Running) -> set[str]:
+    """What is below the warehouse once it is what is wanted."""
+
+    def found() -> set[str]:
+        return {path.as_uri() for path in bench.directory.parent.rglob("*.seg*") if path.is_file()}
+
+    await running.until(lambda: found() == wanted, "only objects that are in use")
+    return found()
+
+
+async def test_a_daemon_that_was_killed_goes_on(hall: Hall, bench: Bench) -> None:
+    await bench.write(*[2] * 5, together=False)
+    _, running = await hall.start(**QUICK)
+    await running.kill()
+    await bench.write(*[2] * 5, together=False)
+    component, running = await hall.start(**QUICK)
+
+    async def merged() -> bool:
+        return len(await bench.store.get_segments(TOPIC, 0)) <= 2
+
+    await running.until(merged, "few segments")
+    assert await read_all(component) == list(range(20))
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_settings_that_do_not_fit_are_refused(bench: Bench, url: str, tmp_path: Path) -> None:
+    around = Surroundings(bench.store, SystemLoopClock(), SecretStr(url), LakeSettings())
+    with pytest.raises(ValidationError, match="disk_directory"):
+        create({"disk_bytes": 5}, around)
+    with pytest.raises(ValidationError):
+        create({"merge_fewest": 1}, around)
+    component = create({"disk_bytes": 1 << 20, "disk_directory": str(tmp_path), **IDLE}, around)
+    await component.start()
+    await bench.write(3)
+    assert await read_all(component) == [0, 1, 2]
+    await component.stop()
+    assert stored_blocks(tmp_path) == 1

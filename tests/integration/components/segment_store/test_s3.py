@@ -1,0 +1,80 @@
+"""The whole way on a real server of the S3 protocol: appended, read, merged, cleaned."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from pydantic import SecretStr
+
+from astha.clock import SystemLoopClock
+from astha.subscribers import LakeSettings, Surroundings
+from components.lake.cleaner import clean_intents
+from components.lake.locations import join
+from components.lake.objects import Objects
+from components.segment_store.agents import Agent
+from components.segment_store.reading import Reading
+from components.segment_store.upkeep.merging import Merger
+from components.segment_store.upkeep.plan import MergePolicy
+from components.segment_store.writer import SegmentWriter
+from registry.contract import MetadataStore
+from registry.opening import open_store
+from registry.position import Position
+
+pytestmark = pytest.mark.slow
+
+POLICY = MergePolicy(fewest=3, settled_ms=0)
+
+
+class Counting(Objects):
+    def __init__(self, lake: LakeSettings) -> None:
+        super().__init__(lake)
+        self.ranges = 0
+
+    async def get_range(self, uri: str, start: int, length: int) -> bytes:
+        self.ranges += 1
+        return await super().get_range(uri, start, length)
+
+
+@pytest.fixture
+async def real_store(sqlite_url: str) -> AsyncIterator[MetadataStore]:
+    store = await open_store(sqlite_url)
+    yield store
+    await store.close()
+
+
+async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake: LakeSettings) -> None:
+    store, clock = real_store, SystemLoopClock()
+    around = Surroundings(store, clock, SecretStr(sqlite_url), s3_lake)
+    await store.create_topic("clicks", 3)
+    async with Agent(store, clock) as agent, SegmentWriter(around, agent) as writer:
+        for number in range(4):
+            for partition in range(3):
+                await writer.append("clicks", partition, [b"%d-%d" % (partition, number)])
+    objects = Counting(s3_lake)
+    reading = Reading(around, objects=objects)
+    reading.feed.resume(Position(1))
+    wanted = {partition: [b"%d-%d" % (partition, number) for number in range(4)] for partition in range(3)}
+    assert await _values(reading) == wanted
+    assert objects.ranges <= 12  # as many as blocks
+    assert await _values(reading) == wanted
+    assert objects.ranges <= 12
+    merger = Merger(store, objects, reading.cache, clock, join(s3_lake.warehouse, "streams"), POLICY)
+    assert (await merger.merge([("clicks", partition) for partition in range(3)])).new == 3
+    assert await clean_intents(store, objects, 0, "cleaner")
+    cold_objects = Counting(s3_lake)
+    cold = Reading(around, objects=cold_objects)
+    cold.feed.resume(Position(1))
+    assert await _values(cold) == wanted
+    assert cold_objects.ranges <= 3
+    await reading.close()
+    await cold.close()
+
+
+async def _values(reading: Reading) -> dict[int, list[bytes | None]]:
+    found: dict[int, list[bytes | None]] = {}
+    for partition in range(3):
+        found[partition] = []
+        while len(records := await reading.reader.read("clicks", partition, len(found[partition]))):
+            found[partition] += [record.value for record in records]
+    return found

@@ -1,0 +1,125 @@
+"""Streams for tests: an agent and a writer that can be killed, and everything that is stored read back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from astha.clock import LoopClock, SystemLoopClock
+from astha.subscribers.surroundings import LakeSettings, Surroundings
+from components.lake.objects import Objects
+from components.segment_store.agents import Agent, AgentSettings
+from components.segment_store.format import BlockIndex, Record, decode_block, partition_tag
+from components.segment_store.writer import SegmentWriter, WriterSettings
+from registry.contract import MetadataStore
+from registry.models import Segment
+
+
+class SkippingClock(SystemLoopClock):
+    """Waits take no time, but are counted. What is meant to happen every few seconds does not happen in a test."""
+
+    def __init__(self) -> None:
+        self._skipped = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._skipped
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds >= 2.5:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+        self._skipped += seconds
+
+
+class Process:
+    """What one process would have: an agent and a writer. `kill` ends it at whatever line it is."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        lake: LakeSettings,
+        *,
+        settings: WriterSettings | None = None,
+        agent: AgentSettings | None = None,
+        clock: LoopClock | None = None,
+        objects: Objects | None = None,
+        agent_id: str | None = None,
+    ) -> None:
+        self.clock = clock or SkippingClock()
+        around = Surroundings(store=store, clock=self.clock, registry_url=SecretStr(""), lake=lake)
+        self.agent = Agent(store, self.clock, agent, agent_id=agent_id)
+        self.writer = SegmentWriter(around, self.agent, settings, objects=objects)
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Process:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.agent)
+            await stack.enter_async_context(self.writer)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def kill(self) -> None:
+        """Nothing is released, given back or waited for."""
+        agent, writer = self.agent, self.writer
+        writer._closing = agent._closing = True
+        tasks = [*writer._tasks, *writer._flights, *agent._releases]
+        tasks += [task for task in (agent._upkeep, agent._acquiring, writer._names._recording) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for part in writer._window.parts.values():
+            part.fail(ProcessDied())
+        self._stack = AsyncExitStack()
+
+
+class ProcessDied(Exception):
+    pass
+
+
+async def read_segment(objects: Objects, segment: Segment) -> list[Record]:
+    data = await objects.get_range(segment.uri, segment.byte_offset, segment.size_bytes)
+    records: list[Record] = []
+    for place in BlockIndex.decode(segment.block_index, segment.size_bytes, segment.record_count):
+        batch = decode_block(
+            data, place.start, base_offset=segment.base_offset, uri=segment.uri, start=segment.byte_offset,
+            tag=partition_tag(segment.topic, segment.partition_id),
+        )  # fmt: skip
+        records += batch
+    times = [record.timestamp for record in records]
+    assert (min(times), max(times)) == (segment.min_timestamp, segment.max_timestamp)
+    return records
+
+
+async def read_partition(store: MetadataStore, objects: Objects, topic: str, partition_id: int) -> list[Record]:
+    """All records, whose offsets must follow each other and end at the watermark."""
+    records: list[Record] = []
+    async for segment in store.stream_segments(topic, partition_id):
+        records += await read_segment(objects, segment)
+    first = records[0].offset if records else 0
+    assert [record.offset for record in records] == list(range(first, first + len(records))), "a gap or an overlap"
+    (partition,) = await store.get_partitions([(topic, partition_id)])
+    assert partition.high_watermark == (records[-1].offset + 1 if records else partition.high_watermark)
+    return records
+
+
+def _objects_below(directory: Path) -> set[str]:
+    return {path.as_uri() for path in directory.rglob("*.segments")}
+
+
+async def assert_no_orphans(store: MetadataStore, warehouse: Path, topics: dict[str, int]) -> None:
+    """Every object is live or has an intent, not both; and what is live is there."""
+    found = _objects_below(warehouse)
+    live = set()
+    for topic, partitions in topics.items():
+        for number in range(partitions):
+            live |= {segment.uri async for segment in store.stream_segments(topic, number)}
+    intended = {intent.path for intent in await store.list_stale_intents(0)}
+    assert live <= found, "a registered object is missing"
+    assert found - live <= intended, "an object that nobody knows of"
+    assert not live & intended, "a registered object that the cleaner would delete"
