@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import structlog
+from sqlalchemy import make_url
 
 from astha.clock import SystemLoopClock
 from astha.daemon import Component, Daemon, DaemonSettings
@@ -106,7 +107,7 @@ async def running(
     clock = SystemLoopClock()
     daemon = Daemon(
         store,
-        open_source(url, store, PostgresSourceSettings(), TailSettings(), clock),
+        open_source(url, store, PostgresSourceSettings(slot=_slot_of(url)), TailSettings(), clock),
         [Component(name, subscriber, _IMPATIENT) for name, subscriber in components.items()],
         Leadership(store, LeaseSettings(), "demo", clock),
         DaemonSettings(),
@@ -119,6 +120,12 @@ async def running(
         daemon.stop()
         await running
     stage.say("the daemon has stopped; every position is in its ledger")
+
+
+def _slot_of(url: str) -> str:
+    """Slots are a server's, and each act has a database of its own."""
+    name = make_url(url).database or ""
+    return "demo" if "/" in name else f"demo_{name}"
 
 
 async def _outcome(store: MetadataStore, lane: Lane, subscriber: RecordingSubscriber) -> Outcome:
