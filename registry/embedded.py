@@ -131,15 +131,15 @@ class EmbeddedPostgres:
         self._await_ready(self._process)
 
     def stop(self) -> None:
-        """Fast shutdown, then remove what was temporary. Safe to call twice."""
-        process, self._process = self._process, None
+        """Fast shutdown, or a crash if it does not come, then remove what was temporary. Safe to call twice."""
+        process = self._process
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGINT)
             try:
                 process.wait(_SHUTDOWN_LIMIT_S)
             except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGQUIT)
-                process.wait(_SHUTDOWN_LIMIT_S)
+                self.kill()
+        self._process = None
         if self._temporary:
             shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -119,10 +119,8 @@ class ParquetWriter:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is None:
             self._finish()
-            return
-        self._tally.ignore_the_rest()  # a writer closes itself, at the latest when it is collected
-        with suppress(Exception):  # what went wrong before is what counts
-            self._writer.close()
+        else:
+            self._give_up()
 
     @property
     def size(self) -> int:
@@ -137,11 +135,17 @@ class ParquetWriter:
             if leaf.floating:
                 self._nans[leaf.field_id] += count_nan(rows, leaf)
 
+    def _give_up(self) -> None:
+        self._tally.ignore_the_rest()
+        with suppress(Exception):  # what went wrong before is what counts
+            self._writer.close()
+        self._writer.is_open = False  # or it would try once more when it is collected, and fail where nobody looks
+
     def _finish(self) -> None:
         try:
             self._writer.close()
         except BaseException:
-            self._tally.ignore_the_rest()
+            self._give_up()
             raise
         found = parquet_statistics(self._footers[0], self._leaves, self._nans)
         self.written = WrittenFile(self._tally.size, self.rows, self._tally.checksum, found)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 from base64 import b64decode
@@ -171,6 +172,25 @@ def test_orders_by_fields_of_structs_uuids_and_buckets() -> None:
     )
     _, data, _ = written(rows, schema)
     assert pq.read_table(io.BytesIO(data)).column("id").to_pylist() == [4, 2, 3, 1]
+
+
+@pytest.mark.parametrize("good", [0, 1, 40, 83, 84, 85])  # of 86
+def test_storage_that_fails_at_any_write_is_heard_of_once(good: int) -> None:
+    """Nothing is left that would close itself later and fail again: pytest would hear of that."""
+
+    class Failing(io.BytesIO):
+        writes = 0
+
+        def write(self, data: object, /) -> int:
+            self.writes += 1
+            if self.writes > good:
+                raise OSError("no space left")
+            return super().write(data)  # type: ignore[arg-type]  # bytes, from Arrow
+
+    schema = table_schema(EVERYTHING)
+    with pytest.raises(OSError, match="no space left"):
+        ParquetEngine().write(rows_of(schema, FULL_ROW), schema, Failing())
+    gc.collect()
 
 
 def test_options_come_from_the_table() -> None:
