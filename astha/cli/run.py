@@ -46,6 +46,7 @@ class _LastResort:
         self._timer = threading.Timer(_PATIENCE_S, self._end)
         self._timer.daemon = True
         self._failure: Failure | None = None
+        self._others = set(threading.enumerate())  # who was there before: whoever calls the command, in its own process
 
     async def after(self, serving: Coroutine[None, None, None]) -> None:
         try:
@@ -58,7 +59,7 @@ class _LastResort:
 
     def stand_down(self) -> None:
         """All tasks have ended. Threads that have not are waited for by the interpreter, for ever."""
-        if not any(thread is not threading.main_thread() and not thread.daemon for thread in threading.enumerate()):
+        if all(thread.daemon or thread in self._others for thread in threading.enumerate()):
             self._timer.cancel()
 
     def _end(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,21 @@ class TestRun:
 
     def test_with_a_registry_that_is_not_migrated(self) -> None:
         assert "holds no registry: run `astha registry migrate`" in refused(Exit.PROBLEM, "run")
+
+    def test_threads_of_whoever_calls_it_are_not_its_business(self) -> None:
+        """It would end the process for those of its own that hold it."""
+        end = threading.Event()
+        other = threading.Thread(target=end.wait)
+        other.start()
+        try:
+            refused(Exit.PROBLEM, "run")
+            timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+            for timer in timers:
+                timer.join(3)
+            assert not any(timer.is_alive() for timer in timers)
+        finally:
+            end.set()
+            other.join()
 
     @pytest.mark.parametrize(
         ("text", "complaint"),
