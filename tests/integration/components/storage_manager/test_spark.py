@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 from pyiceberg.transforms import BucketTransform
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
@@ -46,6 +46,16 @@ def spark() -> Iterator[SparkSession]:
     register(session)
     yield session
     session.stop()
+    end_gateway()
+
+
+def end_gateway() -> None:
+    """PySpark keeps its JVM for the next session: another test of this process may want one of its own."""
+    gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
+    assert gateway is not None
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # by which its JVM ends
+    gateway.proc.wait(60)
 
 
 def save(frame: DataFrame, url: str, table: str = "shop.orders", **options: str) -> None:
