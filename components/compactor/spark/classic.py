@@ -44,6 +44,7 @@ _DEFAULTS = {
 }
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _REACH_S = 5.0
+_GATEWAY_S = 5.0  # for a JVM of PySpark's own to end
 _HEAP_FULL = 3  # how -XX:+ExitOnOutOfMemoryError ends a JVM
 _ONE = Lock()  # held by who has the session of this process
 
@@ -261,6 +262,11 @@ def _forget() -> None:
             gateway.shutdown()
         process = getattr(gateway, "proc", None)
         if process is not None and process.stdin is not None:
-            process.stdin.close()
+            process.stdin.close()  # which ends its JVM
+            try:
+                process.wait(_GATEWAY_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None
