@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
+from components.compactor.spark.habits import break_habits
 from components.compactor.spark.order import Order, Outcome, unpack
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def _work(order: Order) -> Outcome:
         work, argument = unpack(order.work)
     except ImportError as error:
         return Outcome("unfit", told=f"{socket.gethostname()}: {error}")
+    break_habits()
     try:
         result = work(argument)
     except MemoryError as error:
