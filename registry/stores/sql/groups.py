@@ -9,10 +9,10 @@ from sqlalchemy import bindparam, delete, exists, literal, select
 from registry import checks
 from registry.drafts import OffsetDraft, checked
 from registry.errors import NotFound
-from registry.models import ConsumerGroup, ConsumerOffset
+from registry.models import ConsumerGroup, ConsumerOffset, GroupLease
 from registry.schema import consumer_groups, consumer_offsets
 from registry.stores.sql.base import found, select_rows
-from registry.stores.sql.topics import SqlTopics
+from registry.stores.sql.group_leases import SqlGroupLeases, check_leases
 
 GET_OFFSET = select_rows(ConsumerOffset).where(
     consumer_offsets.c.group_id == bindparam("group_id"),
@@ -21,7 +21,7 @@ GET_OFFSET = select_rows(ConsumerOffset).where(
 )
 
 
-class SqlConsumerGroups(SqlTopics):
+class SqlConsumerGroups(SqlGroupLeases):
     async def ensure_consumer_group(self, group_id: str) -> ConsumerGroup:
         checks.name("group_id", group_id)
         now = self._clock.now_ms()
@@ -43,9 +43,12 @@ class SqlConsumerGroups(SqlTopics):
     ) -> None:
         await self.commit_offsets(group_id, [OffsetDraft(topic, partition_id, offset, metadata)])
 
-    async def commit_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> None:
+    async def commit_offsets(
+        self, group_id: str, offsets: Sequence[OffsetDraft], *, leases: Sequence[GroupLease] = ()
+    ) -> None:
         checks.name("group_id", group_id)
         checked(offsets)
+        check_leases(leases, group_id)
         # One row a partition, in the same order in every call, so that two callers can't lock each other out.
         last = {(draft.topic, draft.partition_id): draft for draft in offsets}
         if not last:
@@ -65,7 +68,12 @@ class SqlConsumerGroups(SqlTopics):
             set_={name: insert.excluded[name] for name in ("committed_offset", "metadata", "committed_at")},
         )
         try:
-            await self._write(statement)
+            if leases:
+                async with self._writing() as connection:
+                    await self._require_group_leases(connection, leases)
+                    await connection.execute(statement)
+            else:
+                await self._write(statement)
         except NotFound:
             await self._explain_missing(group_id, list(last))
             raise
