@@ -47,6 +47,7 @@ class Consumer:
         self.topic = topic
         self.group = group
         self.skipped = 0  # records that were deleted before they were read
+        self._ahead = ahead
         self._reader = ahead.reader
         self._store = ahead.reader.feed.store
         self._reset = reset
@@ -59,8 +60,7 @@ class Consumer:
         self._watch = Watch()
 
     async def __aenter__(self) -> Self:
-        keys = [(self.topic, number) for number in self._cursors]
-        self._watch = self._stack.enter_context(self._reader.feed.watch(keys))
+        self._begin_watch()
         return self
 
     async def __aexit__(
@@ -79,6 +79,22 @@ class Consumer:
     def done(self) -> bool:
         """Every partition has come to its stop."""
         return all(cursor.offset >= self._stops.get(number, _NEVER) for number, cursor in self._cursors.items())
+
+    async def assign(self, offsets: Mapping[int, int]) -> None:
+        """Reads these partitions from now on, each at its offset, and no others."""
+        gone = [cursor for number, cursor in self._cursors.items() if offsets.get(number) != cursor.offset]
+        for cursor in gone:
+            del self._cursors[cursor.partition_id]
+            self._turn.remove(cursor.partition_id)
+            self._committed.pop(cursor.partition_id, None)
+        for number, offset in sorted(offsets.items()):
+            if number not in self._cursors:
+                self._cursors[number] = Cursor(self._ahead, self.topic, number, offset)
+                self._turn.append(number)
+                self._committed[number] = offset
+        self._begin_watch()
+        for cursor in gone:
+            await cursor.close()
 
     async def poll(
         self, *, max_records: int | None = None, max_bytes: int = MAX_BYTES, wait_s: float = 0.0
@@ -104,6 +120,13 @@ class Consumer:
             return
         await Groups(self._store).commit(self.group, self.topic, moved)
         self._committed.update(moved)
+
+    def _begin_watch(self) -> None:
+        """Whatever was told to the one before is looked for again."""
+        self._stack.close()
+        self._idle.clear()
+        keys = [(self.topic, number) for number in self._cursors]
+        self._watch = self._stack.enter_context(self._reader.feed.watch(keys))
 
     async def _look(self, max_records: int | None, max_bytes: int) -> Polled | None:
         for number in list(self._turn):
