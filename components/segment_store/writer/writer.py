@@ -71,7 +71,9 @@ class SegmentWriter:
         self._objects = objects or Objects(surroundings.lake)
         self._owner = f"segment-writer {uuid4().hex}"
         location = canonical(self.settings.location or join(canonical(surroundings.lake.warehouse), "streams"))
-        self._names = ObjectNames(self._store, self._clock, location, self._owner, self.settings.names_ahead)
+        self._names = ObjectNames(
+            self._store, self._clock, location, self._owner, self.settings.names_ahead, 2 * self.settings.renew_every_s
+        )
         self._statistics = WriterStatistics()
         self._registrar = Registrar(self._store, self._clock, self._owner, self.settings, self._statistics, self._lose)
         self._room = Room(self.settings.buffer_bytes)
@@ -367,7 +369,9 @@ class SegmentWriter:
             await self._clock.sleep(self.settings.renew_every_s)
             try:
                 await self._give_away()
+                began = self._clock.monotonic()
                 await self._store.renew_intents(None, owner=self._owner)
+                self._names.renewed(began)
             except RegistryError as error:
                 log.warning("intents could not be renewed", owner=self._owner, error=str(error))
 
