@@ -69,37 +69,44 @@ class Agents:
 
     def __init__(self, url: str, warehouse: Path, advance: Advance) -> None:
         self._url, self._warehouse, self._advance = url, warehouse, advance
+        self._idle: list[asyncio.subprocess.Process] = []
         self._processes: dict[int, asyncio.subprocess.Process] = {}
-        self._listening: list[asyncio.Task[None]] = []
+        self._listening: dict[int, asyncio.Task[None]] = {}
         self.done = dict.fromkeys(range(AGENTS * EACH), 0)
 
     @property
     def acknowledged(self) -> int:
         return sum(self.done.values())
 
-    async def start(self, number: int) -> None:
+    async def prepare(self) -> None:
+        """One more process, which waits for something to do: starting Python is not what is shown here."""
+        pipe = asyncio.subprocess.PIPE
+        command = (sys.executable, "-m", "deploy.demo.appending")
+        self._idle.append(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
+
+    def start(self, number: int) -> None:
         mine = {partition: self.done[partition] for partition in range(number * EACH, (number + 1) * EACH)}
         order = Order(self._url, str(self._warehouse), TOPIC, f"producer-{number}", mine, RECORDS, BATCH)
-        command = (sys.executable, "-m", "deploy.demo.appending")
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+        process = self._idle.pop()
         assert process.stdin is not None  # noqa: S101  (a pipe)
         process.stdin.write(msgspec.json.encode(order))
         process.stdin.close()
         self._processes[number] = process
-        self._listening.append(asyncio.create_task(self._listen(process)))
+        self._listening[number] = asyncio.create_task(self._listen(process))
 
     async def kill(self, number: int) -> None:
-        """SIGKILL: nothing is released, given back or said."""
+        """SIGKILL: nothing is released, given back or said. What it has said before is heard."""
         process = self._processes.pop(number)
         process.kill()
         await process.wait()
+        await self._listening.pop(number)
 
     async def close(self) -> None:
-        for number in list(self._processes):
-            if self._processes[number].returncode is None:
-                await self.kill(number)
-        await asyncio.gather(*self._listening)
+        for process in (*self._idle, *self._processes.values()):
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+        await asyncio.gather(*self._listening.values())
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None  # noqa: S101  (a pipe)
@@ -161,13 +168,16 @@ async def _act(around: Surroundings, reading: Reading, url: str, warehouse: Path
         with stage.working(f"records of {AGENTS} agents", TOTAL) as advance:
             agents = Agents(url, warehouse, advance)
             stack.push_async_callback(agents.close)
-            await asyncio.gather(*map(agents.start, range(AGENTS)))
+            for _ in range(AGENTS + 1):
+                await agents.prepare()
+            for number in range(AGENTS):
+                agents.start(number)
             await stack.enter_async_context(viewers[0].member)
             running.append(tasks.create_task(viewers[0].view()))
             await until(lambda: agents.done[0] >= RECORDS // 3)
             await agents.kill(0)
             stage.say(f"agent 0 is killed; another one waits for its leases to run out ({LEASE_S:.0f} s)")
-            await agents.start(0)
+            agents.start(0)
             await stack.enter_async_context(viewers[1].member)
             running.append(tasks.create_task(viewers[1].view()))
             await until(lambda: bool(viewers[1].read))
