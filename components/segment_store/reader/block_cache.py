@@ -61,10 +61,14 @@ class CachePolicy:
 
 @dataclass(slots=True)
 class Counts:
-    """Blocks asked for, by where they were found; requests to storage; what memory pushed out; what was not right."""
+    """Blocks asked for, by where they were found; requests to storage; what memory pushed out; what was not right.
+
+    `memory`, `shared` and `missed` are what readers asked for; `disk` and `storage` have what was fetched ahead, too.
+    """
 
     memory: int = 0
-    shared: int = 0  # somebody was fetching it already
+    shared: int = 0  # somebody was fetching it already, or had it fetched ahead
+    missed: int = 0  # somebody had to wait for disk or storage from the beginning
     disk: int = 0
     storage: int = 0
     requests: int = 0
@@ -73,9 +77,9 @@ class Counts:
 
     @property
     def hit_rate(self) -> float:
-        """Found without asking storage; 0.0 before the first block."""
-        hits = self.memory + self.shared + self.disk
-        return hits / (hits + self.storage) if hits or self.storage else 0.0
+        """Of the blocks that readers asked for: in memory, or on their way there; 0.0 before the first."""
+        hits = self.memory + self.shared
+        return hits / (hits + self.missed) if hits or self.missed else 0.0
 
 
 class BlockCache(Generic[V]):
@@ -151,6 +155,7 @@ class BlockCache(Generic[V]):
                 flight = self._flights[address] = asyncio.get_running_loop().create_future()
                 flight.add_done_callback(_seen)
                 missing[address] = flight
+                self.counts.missed += not ahead
             else:
                 self.counts.shared += not ahead
             blocks.append(flight)
