@@ -49,7 +49,8 @@ class ReadAhead:
                 size += plan.address.length
         if not wanted:
             return None
-        task = asyncio.create_task(self._fetch(wanted), name="read-ahead")
+        fetching = self.reader.cache.prefetch([plan.address for plan in wanted])
+        task = asyncio.create_task(fetching, name="read-ahead")
         self.in_flight_bytes += size  # from now on, not when it starts: others may begin before
         task.add_done_callback(lambda _: self._landed(size))
         return task
@@ -65,9 +66,6 @@ class ReadAhead:
                     break
                 found.append(plan)
         return found
-
-    async def _fetch(self, plans: list[BlockPlan]) -> None:
-        await self.reader.cache.prefetch([plan.address for plan in plans])
 
     def _landed(self, size: int) -> None:
         self.in_flight_bytes -= size

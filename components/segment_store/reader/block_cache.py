@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -126,8 +126,10 @@ class BlockCache(Generic[V]):
                 break
         return found
 
-    def prefetch(self, addresses: Sequence[BlockAddress]) -> Awaitable[None]:
-        """Bring them to memory. What goes wrong is found again by whoever asks for them."""
+    def prefetch(self, addresses: Sequence[BlockAddress]) -> Coroutine[None, None, None]:
+        """Bring them to memory: they are on their way when this returns, and there when it has been awaited. What goes
+        wrong is found again by whoever asks for them.
+        """
         flights = [block for block in self._begin(addresses, ahead=True) if isinstance(block, asyncio.Future)]
         return _settled(flights)
 
