@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import ExitStack
 from types import TracebackType
@@ -53,8 +55,10 @@ class Consumer:
         self._reset = reset
         self._stops = dict(stops or {})
         self._cursors = {number: Cursor(ahead, topic, number, offset) for number, offset in sorted(offsets.items())}
-        self._turn = list(self._cursors)
-        self._idle: dict[int, int] = {}  # partitions at their end, and how often news had been lost by then
+        self._ready: OrderedDict[int, None] = OrderedDict.fromkeys(self._cursors)  # may have something, in turn
+        self._ended: set[int] = set()  # have been at their end: whatever came since was told
+        self._lost = 0  # times that news had been lost by then
+        self._fetching: set[asyncio.Task[None]] = set()
         self._committed = dict(offsets)
         self._stack = ExitStack()
         self._watch = Watch()
@@ -67,6 +71,9 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+        for fetching in self._fetching:
+            fetching.cancel()
+        await asyncio.gather(*self._fetching, return_exceptions=True)
         for cursor in self._cursors.values():
             await cursor.close()
 
@@ -110,7 +117,7 @@ class Consumer:
             left = end - clock.monotonic()
             if found is not None or left <= 0:
                 return found
-            offsets = {(self.topic, number): cursor.offset for number, cursor in self._cursors.items()}
+            offsets = {(self.topic, number): self._cursors[number].offset for number in self._ready}
             await self._reader.wait(self._watch, offsets, left)
 
     async def commit(self) -> None:
@@ -129,23 +136,38 @@ class Consumer:
         self._watch = self._stack.enter_context(self._reader.feed.watch(keys))
 
     async def _look(self, max_records: int | None, max_bytes: int) -> Polled | None:
-        for number in list(self._turn):
+        self._hear()
+        for _ in range(len(self._ready)):
+            number = next(iter(self._ready))
+            records = None if self._at_end(number) else await self._next(number, max_records, max_bytes)
             if self._at_end(number):
-                continue
-            records = await self._next(number, max_records, max_bytes)
-            if records.batches:
-                self._turn.remove(number)
-                self._turn.append(number)
+                del self._ready[number]
+            else:
+                self._ready.move_to_end(number)
+            if records is not None and records.batches:
                 return Polled(number, records)
         return None
 
+    def _hear(self) -> None:
+        """What was told since: those partitions may have something, and their blocks are fetched together."""
+        if self._lost != self._watch.lost or not self._reader.feed.followed:
+            self._lost = self._watch.lost
+            self._ended.clear()
+            self._ready.update(dict.fromkeys(self._cursors))
+        told = [number for _, number in self._watch.take() if not self._at_end(number)]
+        self._ready.update(dict.fromkeys(told))
+        if len(told) > 1:
+            fetching = self._ahead.begin(self.topic, [(number, self._cursors[number].offset) for number in told])
+            if fetching is not None:
+                self._fetching.add(fetching)
+                fetching.add_done_callback(self._fetching.discard)
+
     def _at_end(self, number: int) -> bool:
-        """Known to have nothing: it was at its end, and no news has come since."""
-        if self._cursors[number].offset >= self._stops.get(number, _NEVER):
+        """Known to have nothing: it was at its end, and what was told since has been read."""
+        offset = self._cursors[number].offset
+        if offset >= self._stops.get(number, _NEVER):
             return True
-        if self._idle.get(number) != self._watch.lost or not self._reader.feed.followed:
-            return False
-        return self._watch.ends.get((self.topic, number), 0) <= self._cursors[number].offset
+        return number in self._ended and self._watch.ends.get((self.topic, number), 0) <= offset
 
     async def _next(self, number: int, max_records: int | None, max_bytes: int) -> Records:
         cursor, lost = self._cursors[number], self._watch.lost
@@ -161,11 +183,11 @@ class Consumer:
                 cursor.seek(start)
             else:
                 break
-        if not records.batches:
-            self._idle[number] = lost
-            return records
-        self._idle.pop(number, None)
-        return self._stopped(cursor, records)
+        if records.batches:
+            return self._stopped(cursor, records)
+        if lost == self._watch.lost and self._reader.feed.followed:
+            self._ended.add(number)
+        return records
 
     def _stopped(self, cursor: Cursor, records: Records) -> Records:
         stop = self._stops.get(cursor.partition_id, _NEVER)
