@@ -357,7 +357,12 @@ class Files(Protocol):
         ...  # fmt: skip
 
     async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
-        """`add_files` of several, of any tables, in one transaction: all of them or none."""
+        """`add_files` of several, of any tables, in one transaction: all of them or none.
+
+        Each registration's ``advances`` move committed offsets with it, also if it has no files. OffsetsMoved, with
+        ``names`` as ``topic/partition``: a group is not where an advance expects it, somebody has gone on meanwhile.
+        NotFound: the group, the topic or the partition does not exist.
+        """
         ...
 
     async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:

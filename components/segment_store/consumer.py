@@ -92,12 +92,10 @@ class Consumer:
         gone = [cursor for number, cursor in self._cursors.items() if offsets.get(number) != cursor.offset]
         for cursor in gone:
             del self._cursors[cursor.partition_id]
-            self._turn.remove(cursor.partition_id)
             self._committed.pop(cursor.partition_id, None)
         for number, offset in sorted(offsets.items()):
             if number not in self._cursors:
                 self._cursors[number] = Cursor(self._ahead, self.topic, number, offset)
-                self._turn.append(number)
                 self._committed[number] = offset
         self._begin_watch()
         for cursor in gone:
@@ -131,9 +129,12 @@ class Consumer:
     def _begin_watch(self) -> None:
         """Whatever was told to the one before is looked for again."""
         self._stack.close()
-        self._idle.clear()
         keys = [(self.topic, number) for number in self._cursors]
         self._watch = self._stack.enter_context(self._reader.feed.watch(keys))
+        self._lost = self._watch.lost
+        self._ended.clear()
+        turn = [number for number in self._ready if number in self._cursors]
+        self._ready = OrderedDict.fromkeys([*turn, *self._cursors])
 
     async def _look(self, max_records: int | None, max_bytes: int) -> Polled | None:
         self._hear()

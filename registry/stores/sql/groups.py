@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from sqlalchemy import bindparam, delete, exists, literal, select
+from sqlalchemy import and_, bindparam, delete, exists, literal, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
-from registry.drafts import OffsetDraft, checked
-from registry.errors import NotFound
+from registry.drafts import Advance, OffsetDraft, checked
+from registry.errors import Invalid, NotFound, OffsetsMoved
 from registry.models import ConsumerGroup, ConsumerOffset, GroupLease
 from registry.schema import consumer_groups, consumer_offsets
 from registry.stores.sql.base import found, select_rows
@@ -98,6 +99,39 @@ class SqlConsumerGroups(SqlGroupLeases):
         if not await self._write(delete(consumer_groups).where(consumer_groups.c.group_id == group_id)):
             raise NotFound(f"consumer group {group_id!r} does not exist")
 
+    async def _advance(self, connection: AsyncConnection, advances: Sequence[Advance], now: int) -> None:
+        """Lock, compare, move. Rows that are not there can't be locked: their insertion is refused if another's was
+        first.
+        """
+        columns = consumer_offsets.c
+        given = self._given(
+            [columns.group_id, columns.topic, columns.partition_id, columns.committed_offset, columns.metadata],
+            [(*step.key, step.committed_offset, step.metadata) for step in advances],
+        )
+        same = and_(
+            columns.group_id == given.c.group_id,
+            columns.topic == given.c.topic,
+            columns.partition_id == given.c.partition_id,
+        )
+        held = (
+            select(columns.group_id, columns.topic, columns.partition_id, columns.committed_offset)
+            .join(given, same)
+            .order_by(columns.group_id, columns.topic, columns.partition_id)
+            .with_for_update(of=consumer_offsets)
+        )
+        found = {(group, topic, number): offset for group, topic, number, offset in await connection.execute(held)}
+        if any(found.get(step.key) != step.expected for step in advances):
+            raise offsets_moved(advances, found)
+        if found:
+            values = {name: given.c[name] for name in ("committed_offset", "metadata")}
+            await connection.execute(update(consumer_offsets).where(same).values(**values, committed_at=now))
+        await self._insert_many(
+            connection,
+            consumer_offsets,
+            [column.name for column in columns],
+            [(*step.key, step.committed_offset, step.metadata, now) for step in advances if step.expected is None],
+        )
+
     async def _explain_missing(self, group_id: str, keys: Sequence[tuple[str, int]]) -> None:
         """A foreign key failed: raise the NotFound that names what is missing."""
         async with self._reading() as connection:
@@ -105,3 +139,33 @@ class SqlConsumerGroups(SqlGroupLeases):
             if not (await connection.execute(select(group))).scalar():
                 raise NotFound(f"consumer group {group_id!r} does not exist")
         await self._require_partitions(keys)
+
+
+def check_advances(advances: Sequence[Advance]) -> None:
+    checked(advances)
+    seen: set[tuple[str, str, int]] = set()
+    for step in advances:
+        if step.key in seen:
+            raise Invalid("partition_id", step.partition_id, f"{step.group_id} advances twice there in one call")
+        if step.committed_offset < (step.expected or 0):
+            raise Invalid("committed_offset", step.committed_offset, f"is below the expected {step.expected}")
+        seen.add(step.key)
+
+
+def offsets_moved(advances: Sequence[Advance], found: Mapping[tuple[str, str, int], int]) -> OffsetsMoved:
+    """``found`` is where each group is, as far as that is known."""
+    wrong = [step for step in advances if found.get(step.key) != step.expected] or list(advances)
+    shown = "; ".join(
+        f"{step.group_id} has {_place(found.get(step.key))} of {step.topic}/{step.partition_id}, "
+        f"not {_place(step.expected)}"
+        for step in wrong[:5]
+    )
+    more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    return OffsetsMoved(
+        f"{shown}{more}: nothing was written, go on from where the group is",
+        [f"{step.topic}/{step.partition_id}" for step in wrong],
+    )
+
+
+def _place(offset: int | None) -> str:
+    return "nothing committed" if offset is None else f"offset {offset}"
