@@ -35,7 +35,7 @@ from registry.opening import open_store
 
 TOPIC, GROUP = "clicks", "dashboard"
 AGENTS, EACH = 3, 2  # agents, and partitions that each of them writes
-RECORDS, BATCH = 12_000, 200  # of a partition; in an append
+RECORDS, BATCH = 8_000, 200  # of a partition; in an append
 TOTAL = AGENTS * EACH * RECORDS
 _WATCH_S = 1.0
 

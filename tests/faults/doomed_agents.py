@@ -1,8 +1,9 @@
 """Agents that are killed or paused: each in a process of its own, forked from one that has all modules loaded.
 
 ``python -m tests.faults.doomed_agents`` and an order on stdin. An agent holds its share of the partitions, appends to
-them, merges and trims. It writes down what it is about to append and what was acknowledged. Whoever comes after a dead
-one repeats, under the same stamps, what had no answer: so in the end it is known of every record whether it is there.
+them, merges and trims, and is a member of a group that reads them. It writes down what it is about to append, what was
+acknowledged, and what it has read. Whoever comes after a dead one repeats, under the same stamps, what had no answer:
+so in the end it is known of every record whether it is there.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ import msgspec
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
+from astha.sources.opening import open_follower
+from astha.sources.postgres.source import PostgresSourceSettings
+from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings
 from components.lake.locations import canonical, join
 from components.segment_store.agents import Agent, AgentSettings
 from components.segment_store.errors import AppendFailed, AppendUnknown, NotLeader
+from components.segment_store.following import Following
 from components.segment_store.format import NewRecord
 from components.segment_store.groups import Groups
+from components.segment_store.members import Member
 from components.segment_store.reading import Reading
 from components.segment_store.upkeep.merging import Merger
 from components.segment_store.upkeep.plan import MergePolicy
@@ -38,7 +44,8 @@ from registry.engines import StoreSettings
 from registry.errors import Unavailable
 from registry.opening import open_store
 
-TOPIC, PARTITIONS, GROUP = "doomed", 4, "tail"
+TOPIC, PARTITIONS = "doomed", 4
+TAIL, SHARED = "tail", "shared"  # groups: of the test's own consumer, and of the agents
 PRODUCERS = 2  # of each agent
 LEASE_S = 1.0
 PAUSE_S = 1.5 * LEASE_S
@@ -85,6 +92,14 @@ class Note(msgspec.Struct, array_like=True):
         ]  # fmt: skip
 
 
+class Taken(msgspec.Struct, array_like=True):
+    """Records ``first..end-1`` that a member of the group was given."""
+
+    partition: int
+    first: int
+    end: int
+
+
 class Journal:
     """Of one agent and its successors. Each note is one write, so that none is torn."""
 
@@ -115,6 +130,24 @@ class Journal:
             self._next[key] = note.sequence + note.count
 
 
+class Diary:
+    """What members have read, before they commit it."""
+
+    def __init__(self, order: Order, name: str) -> None:
+        self._file = os.open(Path(order.directory, f"{name}.taken"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    async def read(self, member: Member, most: int, wait_s: float) -> bool:
+        polled = await member.poll(max_records=most, wait_s=wait_s)
+        if polled is not None:
+            taken = Taken(polled.partition_id, polled.records.batches[0].first_offset, polled.records.next_offset)
+            os.write(self._file, msgspec.json.encode(taken) + b"\n")
+        return polled is not None
+
+
+def read_taken(path: Path) -> list[Taken]:
+    return [msgspec.json.decode(line, type=Taken) for line in path.read_bytes().splitlines()]
+
+
 def read_notes(path: Path) -> Iterator[Note]:
     if path.exists():
         for line in path.read_bytes().splitlines():
@@ -123,6 +156,24 @@ def read_notes(path: Path) -> Iterator[Note]:
 
 def around(order: Order, store: MetadataStore) -> Surroundings:
     return Surroundings(store, SystemLoopClock(), SecretStr(order.url), LakeSettings.model_validate(order.lake))
+
+
+def following(order: Order, reading: Reading) -> Following:
+    follower = open_follower(order.url, PostgresSourceSettings(), TailSettings(), SystemLoopClock())
+    return Following(follower, reading.feed)
+
+
+async def drain(order: Order) -> None:
+    """The last member: what all the others have not committed."""
+    store = await open_store(order.url)
+    reading = Reading(around(order, store))
+    diary = Diary(order, "last")
+    stops = {row.partition_id: row.high_watermark for row in await store.list_partitions(TOPIC)}
+    async with following(order, reading), Member(reading.ahead, SHARED, TOPIC, stops=stops, lease_s=LEASE_S) as member:
+        while not await member.finished():
+            await diary.read(member, 100, 0.1)
+    await reading.close()
+    await store.close()
 
 
 class Life:
@@ -139,7 +190,7 @@ class Life:
         place = around(self._order, store)
         async with Agent(store, place.clock, _AGENT) as agent, SegmentWriter(place, agent, _WRITER) as writer:
             producing = (self._produce(writer, f"{self._slot}-{number}") for number in range(PRODUCERS))
-            await asyncio.gather(self._tidy(place), *producing)
+            await asyncio.gather(self._tidy(place), self._consume(place), *producing)
 
     async def settle(self) -> None:
         """Nothing is left without an answer."""
@@ -169,6 +220,20 @@ class Life:
         self._journal.write(msgspec.structs.replace(note, base=appended.base_offset))
         self._step()
 
+    async def _consume(self, place: Surroundings) -> None:
+        chance = random.Random(f"{self._name}/consume")
+        reading = Reading(place)
+        diary = Diary(self._order, str(self._slot))
+        async with (
+            following(self._order, reading),
+            Member(reading.ahead, SHARED, TOPIC, lease_s=LEASE_S) as member,
+        ):
+            while True:
+                if await diary.read(member, chance.choice((3, 50)), 0.5):
+                    self._step()
+                if chance.random() < 0.5:
+                    await member.commit()
+
     async def _tidy(self, place: Surroundings) -> None:
         chance = random.Random(f"{self._name}/tidy")
         reading = Reading(place)
@@ -184,8 +249,9 @@ class Life:
                     await merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
                 else:
                     partition = chance.randrange(PARTITIONS)
-                    read = (await Groups(place.store).resume(GROUP, TOPIC, [partition]))[partition]
-                    await retention.delete_before(TOPIC, partition, chance.randint(0, read))
+                    groups = Groups(place.store)
+                    read = [(await groups.resume(group, TOPIC, [partition]))[partition] for group in (TAIL, SHARED)]
+                    await retention.delete_before(TOPIC, partition, chance.randint(0, min(read)))
             self._step()
 
     def _step(self) -> None:
@@ -247,6 +313,7 @@ class Nursery:
             child.kill()
         for slot in self._children:
             asyncio.run(Life(self._order, slot, -1, os.open(os.devnull, os.O_WRONLY)).settle())
+        asyncio.run(drain(self._order))
 
     def _replace(self, child: Child) -> None:
         child.kill()

@@ -18,20 +18,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from astha.clock import SystemLoopClock
-from astha.sources.opening import open_follower
-from astha.sources.postgres.source import PostgresSourceSettings
-from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings
 from components.lake.cleaner import clean_intents
 from components.segment_store.consumer import Consumer
-from components.segment_store.following import Following
 from components.segment_store.format import NewRecord, Record
 from components.segment_store.reading import Reading
 from registry.contract import MetadataStore
+from registry.errors import NotFound
 from registry.opening import open_store
 from registry.position import Position
-from tests.faults.doomed_agents import GROUP, PARTITIONS, TOPIC, Order, around, read_notes
+from tests.faults.doomed_agents import PARTITIONS, SHARED, TAIL, TOPIC, Order, around, following, read_notes, read_taken
 from tests.streams import stored_files
 from tests.waiting import eventually
 
@@ -53,7 +49,7 @@ class Log:
 
     async def follow(self) -> None:
         offsets = dict.fromkeys(range(PARTITIONS), 0)
-        async with Consumer(self._reading.ahead, TOPIC, offsets, group=GROUP) as consumer:
+        async with Consumer(self._reading.ahead, TOPIC, offsets, group=TAIL) as consumer:
             while True:
                 polled = await consumer.poll(wait_s=60)
                 if polled is not None:
@@ -68,6 +64,17 @@ async def clean(store: MetadataStore, reading: Reading) -> None:
     while True:
         await clean_intents(store, reading.objects, OLD_MS, "beside")
         await asyncio.sleep(0.3)
+
+
+async def watch_commits(store: MetadataStore) -> None:
+    """Those of the group that the agents share go forward, whoever wakes up and believes that it is still a member."""
+    before = dict.fromkeys(range(PARTITIONS), 0)
+    while True:
+        await asyncio.sleep(0.02)
+        with suppress(NotFound):  # nobody has come yet
+            for row in await store.get_consumer_offsets(SHARED):
+                assert row.committed_offset >= before[row.partition_id], "a commit went back"
+                before[row.partition_id] = row.committed_offset
 
 
 @asynccontextmanager
@@ -120,6 +127,15 @@ def acknowledged(directory: Path) -> list[list[NewRecord]]:
     return partitions
 
 
+def shared(directory: Path) -> list[set[int]]:
+    """Offsets that the group which the agents share was given, by partition."""
+    found: list[set[int]] = [set() for _ in range(PARTITIONS)]
+    for path in directory.glob("*.taken"):
+        for taken in read_taken(path):
+            found[taken.partition].update(range(taken.first, taken.end))
+    return found
+
+
 def contents(records: list[Record]) -> list[NewRecord]:
     return [NewRecord(record.value, record.key, record.headers, record.timestamp) for record in records]
 
@@ -161,7 +177,7 @@ def order(combination: tuple[str, LakeSettings], tmp_path: Path, seed: str) -> O
         s3[name] = None if secret is None else secret.get_secret_value()
     given: dict[str, object] = {"warehouse": lake.warehouse, "s3": s3}
     seconds = float(os.environ.get("MINUTES", "0")) * 60
-    return Order(url, given, str(tmp_path), seed, agents=3, disturbances=8, seconds=seconds)
+    return Order(url, given, str(tmp_path), seed, agents=3 if LONG else 2, disturbances=6, seconds=seconds)
 
 
 @pytest.fixture
@@ -176,19 +192,20 @@ async def test_the_log_is_what_was_acknowledged(order: Order, place: Surrounding
     await store.create_topic(TOPIC, PARTITIONS)
     reading = Reading(place)
     log = Log(reading)
-    follower = open_follower(order.url, PostgresSourceSettings(), TailSettings(), SystemLoopClock())
-    async with Following(follower, reading.feed):
-        following = asyncio.create_task(log.follow())
-        async with beside(following, asyncio.create_task(clean(store, reading))):
+    async with following(order, reading):
+        reader = asyncio.create_task(log.follow())
+        others = (asyncio.create_task(clean(store, reading)), asyncio.create_task(watch_commits(store)))
+        async with beside(reader, *others):
             await run_agents(order)
             ends = [row.high_watermark for row in await store.list_partitions(TOPIC)]
-            await eventually(lambda: following.done() or log.reaches(ends), "a consumer that has read everything")
+            await eventually(lambda: reader.done() or log.reaches(ends), "a consumer that has read everything")
     wanted = acknowledged(Path(order.directory))
     for partition, records in enumerate(log.seen):
         assert contents(records) == wanted[partition]
         assert [record.offset for record in records] == list(range(len(records)))
         left = await read_cold(place, partition)
         assert left == records[len(records) - len(left) :]
+    assert shared(Path(order.directory)) == [set(range(end)) for end in ends]
 
     async def cleaned() -> bool:
         """A server may still be at the last statement of somebody who is dead: what it holds is passed over."""
