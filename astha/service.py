@@ -14,6 +14,7 @@ from astha.assembly import Assembly, assemble
 from astha.clock import LoopClock, SystemLoopClock
 from astha.daemon import Daemon
 from astha.errors import ConfigError
+from astha.garbage import SparingCollector
 from astha.notify import Notifier
 from astha.server import Server
 from astha.server.health import role
@@ -45,7 +46,8 @@ async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopC
         await server.start()
         try:
             _introduce(assembly, settings)
-            await _run(daemon, notifier, clock)
+            with SparingCollector():
+                await _run(daemon, notifier, clock)
         finally:
             await server.stop()
     finally:

@@ -119,14 +119,14 @@ class EmbeddedPostgres:
         self._reach_binaries()
         if not (self.data / "PG_VERSION").exists():
             self._initialise()
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         settings = {**self._settings, "port": self.port, "unix_socket_directories": str(self.directory)}
         command = [str(self.bin / "postgres"), "-D", str(self.data)]
         command += [f"--{name}={value}" for name, value in settings.items()]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
-                preexec_fn=_die_with_parent(), **self._run_as(),
+                preexec_fn=die_with_parent(signal.SIGINT), **self._run_as(),
             )  # fmt: skip
         self._await_ready(self._process)
 
@@ -260,21 +260,21 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
 
-def _die_with_parent() -> Callable[[], None] | None:
-    """On Linux the kernel stops the server when its parent dies, kill -9 included."""
+def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
+    """For `subprocess.Popen`: on Linux the kernel sends it this signal when its parent dies, kill -9 included."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)
     set_parent_death_signal = 1  # PR_SET_PDEATHSIG, prctl(2)
 
     def arrange() -> None:
-        libc.prctl(set_parent_death_signal, signal.SIGINT, 0, 0, 0)
+        libc.prctl(set_parent_death_signal, number, 0, 0, 0)
 
     return arrange

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +11,8 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from deploy.servers.jars import Jar, JarsMissing, fetch, java
+from deploy.servers.process import ServerProcess
+from registry.embedded import free_port
 
 ICEBERG = "1.11.0"
 
@@ -36,18 +35,14 @@ _FIXTURES = (
 _START_S = 90.0
 
 
-class NoServer(Exception):
-    """It did not start; says why."""
-
-
 class RestCatalogServer:
     """On loopback. What it holds survives `kill` and another `start`, on the same port."""
 
     def __init__(self, directory: Path, warehouse: str) -> None:
         self._directory = directory
         self._warehouse = warehouse
-        self._port = _free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._port = free_port()
+        self._process = ServerProcess("the REST catalog", directory / "rest-catalog.log")
 
     def __enter__(self) -> Self:
         self.start()
@@ -69,7 +64,6 @@ class RestCatalogServer:
 
     def start(self) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        log = self._directory / "rest-catalog.log"
         environment = {
             "CATALOG_URI": f"jdbc:sqlite:file:{self._directory / 'catalog.db'}",
             "CATALOG_WAREHOUSE": self._warehouse,
@@ -79,33 +73,14 @@ class RestCatalogServer:
             "CATALOG_JDBC_PASSWORD": "password",
         }
         command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", _class_path()]
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*command, "org.apache.iceberg.rest.RESTCatalogServer"],
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        deadline = time.monotonic() + _START_S
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise NoServer(f"the REST catalog did not start: {log.read_text(errors='replace')[-2_000:]}")
-            time.sleep(0.05)
+        command.append("org.apache.iceberg.rest.RESTCatalogServer")
+        self._process.start(command, environment, self._answers, _START_S)
 
     def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        self._process.stop()
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
 
     def _answers(self) -> bool:
         try:
@@ -128,10 +103,3 @@ def _hadoop() -> list[str]:
     if not found:
         raise JarsMissing("PySpark brings Hadoop's client, and it is not installed: make setup")
     return [str(path) for path in found]
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -11,7 +11,6 @@ import secrets
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +20,8 @@ from pydantic import SecretStr
 
 from astha.subscribers.surroundings import S3Settings
 from deploy.servers.jars import Jar, JarsMissing, cache_directory, fetch, java
+from deploy.servers.process import NoServer, ServerProcess
+from registry.embedded import free_port
 
 SETTING = "ASTHA_S3_SERVER"
 """Path of a versitygw binary."""
@@ -65,10 +66,6 @@ _JARS = [
 ]  # fmt: skip
 
 
-class NoServer(Exception):
-    """It did not start; says why."""
-
-
 class S3Server:
     """On loopback, with keys of its own. What it holds survives `kill` and another `start`, on the same port."""
 
@@ -76,8 +73,8 @@ class S3Server:
         self._directory = directory
         self._buckets = directory / "buckets"
         self._secret = secrets.token_urlsafe(16)
-        self._port = _free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._port = free_port()
+        self._process = ServerProcess("the S3 server", directory / "server.log")
 
     def __enter__(self) -> Self:
         self.start()
@@ -107,32 +104,13 @@ class S3Server:
 
     def start(self) -> None:
         self._buckets.mkdir(parents=True, exist_ok=True)
-        command, environment = self._command()
-        log = self._directory / "server.log"
-        with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
-        deadline = time.monotonic() + _START_S
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                said = log.read_text(errors="replace")[-2_000:]
-                raise NoServer(f"the S3 server did not start: {command[0]}: {said}")
-            time.sleep(0.02)
+        self._process.start(*self._command(), self._answers, _START_S)
 
     def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        self._process.stop()
 
     def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
 
     def _command(self) -> tuple[Sequence[str], dict[str, str]]:
         gateway = _built_gateway()
@@ -191,10 +169,3 @@ def _build_gateway() -> Path | None:
     print(f"building {_VERSITYGW}: this takes some minutes, once")
     subprocess.run([go, "install", _VERSITYGW], check=True, env={**os.environ, "GOBIN": str(directory)})
     return directory / "versitygw"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -5,16 +5,11 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
 import signal
-import socket
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +17,8 @@ from types import TracebackType
 from typing import Self
 
 from deploy.servers.jars import JarsMissing, java
+from deploy.servers.process import ServerProcess
+from registry.embedded import free_port
 
 _LOOPBACK = "127.0.0.1"
 _START_S = 120.0
@@ -29,71 +26,30 @@ _SMALL = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 _DEPLOY = "org.apache.spark.deploy"
 
 
-class NoSpark(Exception):
-    """It did not start; says why."""
-
-
-class SparkProcess:
-    """A JVM of Spark's and those that it starts, with a log. It dies with the process that has started it."""
+class SparkProcess(ServerProcess):
+    """A JVM of Spark's and those that it starts."""
 
     def __init__(self, directory: Path, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        self._log = directory / f"{name}.log"
+        super().__init__(name, directory / f"{name}.log")
         self._command = [str(spark_home() / "bin" / command[0]), *command[1:]]
-        self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
+        self._environment = {
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_DIRS": str(directory),
+            "SPARK_LAUNCHER_OPTS": _SMALL,
+            **environment,
+        }
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None  # noqa: S101
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def start(self, ready: str) -> None:
+    def start_until(self, ready: str) -> None:
         """Until its log says what is waited for."""
         java()  # says what to do if there is none
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_DIRS": str(self._log.parent)}
-        environment["SPARK_LAUNCHER_OPTS"] = _SMALL
-        with self._log.open("wb") as output:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**environment, **self._environment},
-                start_new_session=True,
-                preexec_fn=_die_with_parent(),
-            )
-        deadline = time.monotonic() + _START_S
-        while not re.search(ready, self.log):
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise NoSpark(f"{self._log.stem} did not start: {self.log[-2_000:]}")
-            time.sleep(0.05)
-
-    def stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(5)
-        self.kill()
-
-    def kill(self) -> None:
-        """With its executors."""
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self.start(self._command, self._environment, lambda: re.search(ready, self.log) is not None, _START_S)
 
 
 class SparkCluster:
     """A standalone master and its workers, each a process, on loopback."""
 
     def __init__(self, directory: Path, workers: int = 2, environment: Mapping[str, str] | None = None) -> None:
-        port = _free_port()
+        port = free_port()
         self.master = f"spark://{_LOOPBACK}:{port}"
         small = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": _SMALL, **(environment or {})}
         self._master = SparkProcess(
@@ -114,7 +70,7 @@ class SparkCluster:
         ]
 
     def __enter__(self) -> Self:
-        self._master.start("I have been elected leader")
+        self._master.start_until("I have been elected leader")
         for worker in self.workers:
             self.start_worker(worker)
         return self
@@ -126,14 +82,14 @@ class SparkCluster:
             process.kill()
 
     def start_worker(self, worker: SparkProcess) -> None:
-        worker.start("Successfully registered with master")
+        worker.start_until("Successfully registered with master")
 
 
 class SparkConnectServer:
     """On loopback. Another `start` after `kill` is on the same port, and knows none of the sessions before."""
 
     def __init__(self, directory: Path, master: str = "local[2]", environment: Mapping[str, str] | None = None) -> None:
-        port = _free_port()
+        port = free_port()
         self.url = f"sc://{_LOOPBACK}:{port}"
         settings = {
             "spark.connect.grpc.binding.address": _LOOPBACK,
@@ -160,7 +116,7 @@ class SparkConnectServer:
         self.process.kill()
 
     def start(self) -> None:
-        self.process.start("Spark Connect server started")
+        self.process.start_until("Spark Connect server started")
 
 
 def spark_home() -> Path:
@@ -168,21 +124,6 @@ def spark_home() -> Path:
     if spec is None or spec.origin is None:
         raise JarsMissing("PySpark brings Spark, and it is not installed: make setup")
     return Path(spec.origin).parent
-
-
-def _die_with_parent() -> Callable[[], object] | None:
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG, prctl(2)
-    return lambda: prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((_LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def main() -> None:

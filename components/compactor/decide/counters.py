@@ -34,7 +34,7 @@ def tier_of(size_bytes: int) -> int:
     return doublings * 4 + (size_bytes >> (doublings - 2) & 3)
 
 
-class Cell(msgspec.Struct):
+class Cell(msgspec.Struct, gc=False):
     """Files of one tier. `own` are those that a compaction has brought; none is above `largest`."""
 
     files: int = 0
@@ -52,7 +52,7 @@ class Cell(msgspec.Struct):
 Tiers: TypeAlias = dict[int, Cell]
 
 
-class PartitionCounts(msgspec.Struct):
+class PartitionCounts(msgspec.Struct, gc=False):
     """`files`, `size_bytes` and `rows` are of all types, as `table_stats` has them."""
 
     files: int = 0

@@ -19,7 +19,7 @@ Told: TypeAlias = tuple[str, str, str | None]
 """Status, rule and reason: what makes two decisions the same."""
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: Key
     verdict: Verdict
     policy: Policy

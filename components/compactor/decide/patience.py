@@ -25,7 +25,7 @@ _WAITS: dict[Ending, tuple[int, int]] = {
 """The first wait, which doubles, and the longest."""
 
 
-class Wait(msgspec.Struct, frozen=True):
+class Wait(msgspec.Struct, frozen=True, gc=False):
     after: Ending
     times: int
     until_ms: int

@@ -29,7 +29,7 @@ PREFIX = "compaction."
 MIB = 1 << 20
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     enabled: bool = True
     target_bytes: int = 128 * MIB
     small_ratio: float = 0.75

@@ -17,7 +17,7 @@ from components.compactor.decide.counters import Key
 DOUBLING_MS = 600_000
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     key: Key
     score: float
     since_ms: int

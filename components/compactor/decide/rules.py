@@ -30,7 +30,7 @@ DEAREST = 4
 Standing: TypeAlias = Literal["waiting", "declined"]
 
 
-class Heap(msgspec.Struct, frozen=True):
+class Heap(msgspec.Struct, frozen=True, gc=False):
     """Files that could be merged together."""
 
     files: int = 0
@@ -62,7 +62,7 @@ class Heap(msgspec.Struct, frozen=True):
         return MANY if self.largest <= policy.largest_share * (self.size_bytes - self.largest) else None
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """On a partition that has small files enough to be looked at."""
 
     status: Standing

@@ -21,7 +21,6 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
-    write_manifest,
     write_manifest_list,
 )
 from pyiceberg.partitioning import PartitionSpec
@@ -31,6 +30,7 @@ from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
+from components.lake.iceberg.entries import EntriesWriter
 from components.lake.iceberg.schemas import schema_of
 
 FORMAT: Final = 2
@@ -39,6 +39,9 @@ MERGE_COUNT = 10
 
 MOST_FILES = 1_000
 """In one manifest: who removes one file writes all of them anew. One that is half full is not merged again."""
+
+_WORTH_A_MANIFEST = 100
+"""Files of one commit and one partition that get one of their own."""
 
 _CODEC: Final = "deflate"
 _PARTITIONS_COMPARED = 200
@@ -69,7 +72,7 @@ class ManifestWriting:
             )
             for file in files
         ]
-        return self._write_all(spec, entries)
+        return [self._write(spec, part) for part in _cut(_ordered(spec, entries), least=_WORTH_A_MANIFEST)]
 
     def remove(self, spec: PartitionSpec, manifest: ManifestFile, paths: set[str]) -> tuple[ManifestFile, set[str]]:
         """`manifest` without the files at `paths`, and which of them it held. The manifest itself if none."""
@@ -86,7 +89,7 @@ class ManifestWriting:
             for manifest in manifests
             for entry in manifest.fetch_manifest_entry(self._io)
         ]
-        return self._write_all(spec, entries)
+        return [self._write(spec, part) for part in _cut(_ordered(spec, entries), least=MOST_FILES)]
 
     def write_list(self, manifests: Sequence[ManifestFile], parent: int | None) -> str:
         path = self._locations.new_metadata_location(f"snap-{self.snapshot_id}-0-{self._id}.avro")
@@ -112,18 +115,12 @@ class ManifestWriting:
             data_file=entry.data_file,
         )
 
-    def _write_all(self, spec: PartitionSpec, entries: list[ManifestEntry]) -> list[ManifestFile]:
-        if not spec.is_unpartitioned():
-            entries.sort(key=lambda entry: _order(entry.data_file.partition))
-        return [self._write(spec, entries[start : start + MOST_FILES]) for start in range(0, len(entries), MOST_FILES)]
-
     def _write(self, spec: PartitionSpec, entries: Sequence[ManifestEntry]) -> ManifestFile:
         path = self._locations.new_metadata_location(f"{self._id}-m{len(self.written)}.avro")
         self.written.append(path)
         output = self._io.new_output(path)
-        with write_manifest(
-            FORMAT, spec, schema_of(self._metadata, spec, self._schema), output, self.snapshot_id, _CODEC
-        ) as writer:
+        schema = schema_of(self._metadata, spec, self._schema)
+        with EntriesWriter(spec, schema, output, self.snapshot_id, _CODEC) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         manifest = writer.to_manifest_file()
@@ -133,6 +130,28 @@ class ManifestWriting:
         if manifest.min_sequence_number < 0:
             manifest.min_sequence_number = self.sequence_number
         return manifest
+
+
+def _ordered(spec: PartitionSpec, entries: list[ManifestEntry]) -> list[ManifestEntry]:
+    if not spec.is_unpartitioned():
+        entries.sort(key=lambda entry: _order(entry.data_file.partition))
+    return entries
+
+
+def _cut(entries: Sequence[ManifestEntry], *, least: int) -> Iterator[Sequence[ManifestEntry]]:
+    """At most `MOST_FILES` each, and from ``least`` on only of whole partitions, as far as possible: whoever compacts
+    one partition need not write the others' entries anew.
+    """
+    start = 0
+    for place in range(1, len(entries)):
+        size = place - start
+        if size >= MOST_FILES or (
+            size >= least and entries[place].data_file.partition != entries[place - 1].data_file.partition
+        ):
+            yield entries[start:place]
+            start = place
+    if entries:
+        yield entries[start:]
 
 
 def is_live(manifest: ManifestFile) -> bool:

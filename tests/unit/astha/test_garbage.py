@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from weakref import ref
+
+import pytest
+
+from astha.garbage import SparingCollector
+
+
+class Knot:
+    """Only the collector can free it."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+
+
+class Hand:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_what_survives_is_set_aside_and_what_dies_later_is_collected() -> None:
+    with SparingCollector():
+        set_aside = gc.get_freeze_count()
+        knot = Knot()
+        seen = ref(knot)
+        del knot
+        gc.collect()
+
+        assert set_aside > 0
+        assert seen() is None
+        assert gc.get_freeze_count() >= set_aside
+
+
+def test_what_dies_after_it_was_set_aside_is_found_when_everything_is_looked_at_again() -> None:
+    clock = Hand()
+    knot = Knot()
+    seen = ref(knot)
+    with SparingCollector(everything_every_s=10, clock=clock):
+        del knot
+        gc.collect()
+        assert seen() is not None
+
+        clock.now = 11
+        gc.collect()
+        assert seen() is None
+        assert gc.get_freeze_count() > 0
+
+
+def test_young_collections_set_nothing_aside() -> None:
+    with SparingCollector():
+        before = gc.get_freeze_count()
+        kept = [Knot() for _ in range(1_000)]
+        gc.collect(1)
+
+        assert gc.get_freeze_count() == before
+        del kept
+
+
+def test_the_process_has_its_collector_back_afterwards() -> None:
+    callbacks = list(gc.callbacks)
+    with SparingCollector():
+        assert gc.callbacks != callbacks
+
+    assert gc.callbacks == callbacks
+    assert gc.get_freeze_count() == 0
