@@ -13,9 +13,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, process_time
 
 from astha.subscribers.surroundings import Surroundings
+from benchmarks.processes import tree_cpu_seconds
 from benchmarks.report import Report, percentile
 from benchmarks.segments_consumer import ConsumerJob, ConsumerProcess, Consumption
 from components.segment_store.agents import Agent
@@ -123,11 +124,15 @@ async def pathological(report: Report, around: Surroundings, partitions: int, ba
         )
         consumer = stack.enter_context(ConsumerProcess(job))
         await asyncio.to_thread(consumer.ready)
-        before = writer.statistics
+        before, cpu, everything = writer.statistics, process_time(), tree_cpu_seconds()
         timed.seconds = array("d")
         offered = await offer(writer, topic, partitions, batches, RATE)
         consumption = await asyncio.to_thread(consumer.finish, partitions * batches)
-        after = writer.statistics
+        after, cpu, everything = writer.statistics, process_time() - cpu, tree_cpu_seconds() - everything
+    servers = everything - cpu - consumption.cpu_s
+    cores = [f"{name} {took / offered.seconds:.2f}" for name, took in
+             (("writer", cpu), ("consumer", consumption.cpu_s), ("PostgreSQL and S3 server", servers))]  # fmt: skip
+    report.say(f"cores: {', '.join(cores)}")
     _add(report, offered, list(timed.seconds), before, after, consumption, (partitions, batches, suffix))
 
 

@@ -20,8 +20,8 @@ class AheadPolicy:
     """Bytes as they are in storage. Zero for none."""
 
     consumer_bytes: int = 8 << 20
-    partition_blocks: int = 32  # small ones, each of which may be a request
-    consumer_blocks: int = 4_000
+    consumer_blocks: int = 32  # small ones, each of which may be a request
+    shared_blocks: int = 10_000  # of many partitions, which are neighbours in their objects
     total_bytes: int = 64 << 20
 
 
@@ -38,13 +38,15 @@ class ReadAhead:
 
         Partitions share objects: what is neighbours there is one request, whosever it is.
         """
+        policy, places = self.policy, list(offsets)
+        most = policy.consumer_blocks if len(places) == 1 else policy.shared_blocks
         wanted: list[BlockPlan] = []
         size = 0
-        for partition_id, offset in offsets:
-            left = min(self.policy.consumer_bytes, self.policy.total_bytes - self.in_flight_bytes) - size
-            if left <= 0 or len(wanted) >= self.policy.consumer_blocks:
+        for partition_id, offset in places:
+            left = min(policy.consumer_bytes, policy.total_bytes - self.in_flight_bytes) - size
+            if left <= 0 or len(wanted) >= most:
                 break
-            for plan in self._missing(topic, partition_id, offset, left):
+            for plan in self._missing(topic, partition_id, offset, left, most - len(wanted)):
                 wanted.append(plan)
                 size += plan.address.length
         if not wanted:
@@ -55,11 +57,10 @@ class ReadAhead:
         task.add_done_callback(lambda _: self._landed(size))
         return task
 
-    def _missing(self, topic: str, partition_id: int, offset: int, most_bytes: int) -> list[BlockPlan]:
+    def _missing(self, topic: str, partition_id: int, offset: int, most_bytes: int, most: int) -> list[BlockPlan]:
         """The first blocks of one partition that are not in memory, as far as they fit."""
         cache, found = self.reader.cache, []
-        most = self.policy.partition_blocks
-        for plan in self.reader.plan(topic, partition_id, offset, most_bytes, most)[:most]:
+        for plan in self.reader.plan(topic, partition_id, offset, most_bytes)[:most]:
             if plan.address not in cache:
                 most_bytes -= plan.address.length
                 if most_bytes < 0:

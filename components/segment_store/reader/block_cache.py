@@ -24,6 +24,7 @@ V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 
 _IN_A_THREAD = 256 << 10  # what is smaller is decoded faster than a thread takes over
+_BY_ONE_THREAD = 8  # blocks from disk
 
 
 class BlockAddress(NamedTuple):
@@ -184,17 +185,26 @@ class BlockCache(Generic[V]):
                     self._end(address, flight, error)
 
     async def _from_disk(self, disk: DiskBlocks, mine: dict[BlockAddress, asyncio.Future[V]]) -> None:
+        """A few at a time, so that the first need not wait for the last."""
+        addresses = list(mine)
+        async with asyncio.TaskGroup() as group:
+            for start in range(0, len(addresses), _BY_ONE_THREAD):
+                group.create_task(self._some_from_disk(disk, addresses[start : start + _BY_ONE_THREAD], mine))
+
+    async def _some_from_disk(
+        self, disk: DiskBlocks, addresses: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]]
+    ) -> None:
         """What is damaged stays missing."""
-        stored = await disk.read(list(mine))
-        for address, data in stored.items():
-            try:
-                await self._land(address, memoryview(data), mine[address])
-            except Exception as error:
+        found = await disk.read(addresses, self._decode)
+        for address, outcome in found.items():
+            if isinstance(outcome, Exception):
                 self.counts.corrupt += 1
-                log.warning("a cached block is damaged and is fetched again", block=str(address), error=str(error))
+                log.warning("a cached block is damaged and is fetched again", block=str(address), error=str(outcome))
                 disk.drop(address)
             else:
                 self.counts.disk += 1
+                self._keep(address, *outcome)
+                self._end(address, mine[address], outcome[0])
 
     async def _from_storage(
         self, run: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]], slots: asyncio.Semaphore

@@ -117,15 +117,13 @@ class Reader:
             segment = following[0] if following else None
         return None
 
-    def plan(
-        self, topic: str, partition_id: int, offset: int, max_bytes: int, max_segments: int = _SEGMENTS_AT_ONCE
-    ) -> list[BlockPlan]:
+    def plan(self, topic: str, partition_id: int, offset: int, max_bytes: int) -> list[BlockPlan]:
         """Blocks from the offset on of which memory knows, so many bytes of them as they are stored and not too many
         when decompressed; at least one if any.
         """
         plans: list[BlockPlan] = []
         size = raw = 0
-        for _ in range(max_segments):
+        for _ in range(_SEGMENTS_AT_ONCE):
             segment = self._store.index.lookup(topic, partition_id, offset)
             if segment is None:
                 break

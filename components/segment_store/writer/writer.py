@@ -243,6 +243,7 @@ class SegmentWriter:
             self._statistics.windows += 1
             for parts in window.objects(self.settings.object_segments):
                 await self._launch(parts)
+                await asyncio.sleep(0)  # encoded one after the other, with answers for others in between
         while self._flights:
             await asyncio.wait(self._flights)
 
