@@ -79,7 +79,8 @@ async def test_what_is_not_there_is_said_before_spark_is_started(shop: Shop) -> 
         result = await ask(shop, *arguments)
         assert result.exit_code == 1
         assert words in result.stderr
-    assert (await ask(shop, "orders", "shop.orders", "--spark", "mars")).exit_code in (1, 2)
+    wrong = await ask(shop, "orders", "shop.orders", "--spark", "mars")
+    assert (wrong.exit_code, "is no master of Spark" in wrong.stderr) == (2, True)
 
 
 async def test_followers_are_woken_and_go_on_after_trouble(shop: Shop) -> None:
