@@ -32,7 +32,9 @@ from components.storage_manager.fitting import fit
 from components.storage_manager.json_rows import read_json
 from components.storage_manager.uuids import with_uuids
 
-_SAME = (BooleanType, IntegerType, LongType, DoubleType, StringType)
+_SAME = (BooleanType, IntegerType, LongType, StringType, DecimalType)
+_EXACT = {FloatType: 2.0**24, DoubleType: 2.0**53}
+"""Below this each whole number is one of these, and none is rounded silently."""
 _SPACE = " \t\n\r"
 _AS_TEXT = (DateType, TimestampType, TimestamptzType, UUIDType)
 
@@ -47,7 +49,9 @@ class JsonColumns:
         self._quick = all(_is_quick(field.field_type) for field in fields)
         self._as_text = {field.name for field in fields if isinstance(field.field_type, _AS_TEXT)}
         self._uuids = [field.name for field in fields if isinstance(field.field_type, UUIDType)]
-        self._floats = [field.name for field in fields if isinstance(field.field_type, FloatType)]
+        self._floats = {
+            field.name: _EXACT[type(field.field_type)] for field in fields if type(field.field_type) in _EXACT
+        }
         self._read = pa.schema(
             [
                 pa.field(
@@ -60,7 +64,7 @@ class JsonColumns:
     def rows(self, values: pa.Array) -> pa.Table:
         """As many rows as values, with exactly the schema's columns. RowsRefused names the first that is none."""
         found = self._at_once(values) if self._quick else None
-        return fit(self._one_by_one(values) if found is None else found, self._schema)
+        return fit(self._one_by_one(values), self._schema) if found is None else found
 
     def _at_once(self, values: pa.Array) -> pa.Table | None:
         """None if it can't be done, or if it is not certain that it is right.
@@ -86,9 +90,11 @@ class JsonColumns:
                 read_options=pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
                 parse_options=pj.ParseOptions(explicit_schema=self._read, unexpected_field_behavior="error"),
             )
-            if table.num_rows != len(values) or any(_any(pc.is_inf(table[name])) for name in self._floats):
+            if table.num_rows != len(values):
                 return None
-            return self._typed(table)
+            if any(_any(pc.greater_equal(pc.abs(table[name]), most)) for name, most in self._floats.items()):
+                return None
+            return fit(self._typed(table), self._schema)
         except (pa.ArrowException, RowsRefused):
             return None
 
@@ -112,7 +118,7 @@ class JsonColumns:
 
 
 def _is_quick(kind: IcebergType) -> bool:
-    return isinstance(kind, (*_AS_TEXT, FloatType)) or _is_plain(kind)
+    return isinstance(kind, _AS_TEXT) or type(kind) in _EXACT or _is_plain(kind)
 
 
 def _is_plain(kind: IcebergType) -> bool:
@@ -123,16 +129,16 @@ def _is_plain(kind: IcebergType) -> bool:
         case ListType():
             return _is_plain(kind.element_type)
         case _:
-            return isinstance(kind, (*_SAME, DecimalType))
+            return isinstance(kind, _SAME)
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """Arrow's reader knows no large lists."""
+    """Arrow's reader knows no large lists, and wants what is required inside of what is not there."""
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
         element = kind.value_field
-        return pa.list_(pa.field(element.name, _readable(element.type), element.nullable))
+        return pa.list_(pa.field(element.name, _readable(element.type)))
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _readable(field.type), field.nullable) for field in kind])
+        return pa.struct([pa.field(field.name, _readable(field.type)) for field in kind])
     return kind
 
 

@@ -7,7 +7,10 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from pydantic import ValidationError
+
 from astha.clock import LoopClock
+from astha.errors import ConfigError
 from astha.settings import Settings
 from components.compactor.desk import Desk
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SparkError
@@ -34,7 +37,10 @@ def spark_settings(settings: Settings, store: MetadataStore, clock: LoopClock, m
     """Those of the daemon's compactor, under another name; ``master`` wins over theirs."""
     found = Desk(settings, store, clock).component_settings().spark
     changes = {"name": "astha-to-table"} | ({} if master is None else {"master": master})
-    return SparkSettings.model_validate(found.model_dump() | changes)
+    try:
+        return SparkSettings.model_validate(found.model_dump() | changes)
+    except ValidationError as error:
+        raise ConfigError(f"--spark: {error.errors()[0]['msg']}") from error
 
 
 class SparkRounds:
