@@ -33,7 +33,7 @@ from components.storage_manager.json_rows import read_json
 from components.storage_manager.uuids import with_uuids
 
 _SAME = (BooleanType, IntegerType, LongType, StringType, DecimalType)
-_EXACT = {FloatType: 2.0**24, DoubleType: 2.0**53}
+_EXACT: dict[type[IcebergType], float] = {FloatType: 2.0**24, DoubleType: 2.0**53}
 """Below this each whole number is one of these, and none is rounded silently."""
 _SPACE = " \t\n\r"
 _AS_TEXT = (DateType, TimestampType, TimestamptzType, UUIDType)
