@@ -38,6 +38,7 @@ from registry.models import (
     DaemonLease,
     FileAwaitingDeletion,
     FileOperation,
+    GroupLease,
     LakeTable,
     LedgerEntry,
     Partition,
@@ -199,16 +200,42 @@ class ConsumerGroups(Protocol):
         """`commit_offsets` of one."""
         ...
 
-    async def commit_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> None:
-        """The last commit wins, also when it goes back. Of several for one partition in a call, the last wins."""
-        ...
+    async def commit_offsets(
+        self, group_id: str, offsets: Sequence[OffsetDraft], *, leases: Sequence[GroupLease] = ()
+    ) -> None:
+        """The last commit wins, also when it goes back. Of several for one partition in a call, the last wins.
+
+        Fenced, and nothing written, if some of the ``leases`` are not the current ones (whether one expired does not
+        matter as long as nobody took it over); ``names`` lists all of them as ``topic/partition``.
+        """
+        ...  # fmt: skip
 
     async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None: ...
 
     async def get_consumer_offsets(self, group_id: str) -> list[ConsumerOffset]: ...
 
     async def delete_consumer_group(self, group_id: str) -> None:
-        """With its committed offsets."""
+        """With its committed offsets and leases."""
+        ...
+
+    async def acquire_group_leases(
+        self, group_id: str, partitions: Sequence[tuple[str, int]], member_id: str, ttl_ms: int
+    ) -> list[GroupLease]:
+        """Takes those that are free, expired or the member's own, with a new epoch each, and answers them; the others
+        are left as they are. A member is an agent. What was committed under an earlier epoch is seen from then on.
+        """
+        ...
+
+    async def renew_group_leases(self, leases: Sequence[GroupLease], ttl_ms: int) -> list[GroupLease]:
+        """Renews those that still stand and answers them."""
+        ...
+
+    async def release_group_lease(self, lease: GroupLease) -> bool:
+        """False if it was no longer held in that epoch."""
+        ...
+
+    async def list_group_leases(self, group_id: str, *, topic: str | None = None) -> list[GroupLease]:
+        """By topic and partition id, released ones too."""
         ...
 
 
@@ -330,7 +357,12 @@ class Files(Protocol):
         ...  # fmt: skip
 
     async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
-        """`add_files` of several, of any tables, in one transaction: all of them or none."""
+        """`add_files` of several, of any tables, in one transaction: all of them or none.
+
+        Each registration's ``advances`` move committed offsets with it, also if it has no files. OffsetsMoved, with
+        ``names`` as ``topic/partition``: a group is not where an advance expects it, somebody has gone on meanwhile.
+        NotFound: the group, the topic or the partition does not exist.
+        """
         ...
 
     async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:

@@ -17,6 +17,7 @@ from registry.models import (
     PUBLISHED,
     Compaction,
     FileAwaitingDeletion,
+    GroupLease,
     ProducerSequence,
     Row,
     SegmentObject,
@@ -26,7 +27,7 @@ from registry.models import (
 __all__ = ["COPIED", "Progress", "copy_registry"]
 
 COPIED: tuple[type[Row], ...] = (
-    *PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction, SegmentObject, ProducerSequence,
+    *PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction, SegmentObject, ProducerSequence, GroupLease,
 )  # fmt: skip
 """What a copy carries, parents before children."""
 

@@ -23,6 +23,7 @@ from registry.models import (
 )
 
 __all__ = [
+    "Advance",
     "CompactionDraft",
     "CompactionOutcome",
     "Fence",
@@ -129,6 +130,33 @@ class OffsetDraft(msgspec.Struct, frozen=True, gc=False):
     }
 
 
+class Advance(msgspec.Struct, frozen=True, gc=False):
+    """A consumer group's step in one partition: from the offset at which it is expected, to the next one it wants.
+
+    ``expected`` is None if the group has committed nothing there; that is not the same as 0.
+    """
+
+    group_id: str
+    topic: str
+    partition_id: int
+    expected: int | None
+    committed_offset: int
+    metadata: str | None = None
+
+    checks: ClassVar[dict[str, checks.Check]] = {
+        "group_id": checks.name,
+        "topic": checks.name,
+        "partition_id": checks.whole32,
+        "expected": lambda field, value: checks.optional(field, value, checks.whole),
+        "committed_offset": checks.whole,
+        "metadata": lambda field, value: checks.optional(field, value, checks.text),
+    }
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.group_id, self.topic, self.partition_id
+
+
 class TableDraft(msgspec.Struct, frozen=True, kw_only=True):
     """One schema version of a table, as its author writes it."""
 
@@ -189,6 +217,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     operation: FileOperation = "insert"
     operation_id: str | None = None
     intents_of: str | None = None  # whose upload intents these files must still have
+    advances: Sequence[Advance] = ()  # of consumer groups whose records became these files, or no file at all
 
 
 class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -282,6 +311,7 @@ Draft: TypeAlias = (
     | Fence
     | ProducerDraft
     | OffsetDraft
+    | Advance
     | TableDraft
     | FileDraft
     | SnapshotDraft

@@ -5,7 +5,8 @@
     |-- AlreadyExists      a thing of that name exists           -> use it, or choose another name
     |-- Conflict           the world changed since you looked    -> read again, decide again
     |   |-- Fenced         your lease is no longer yours         -> stop writing, acquire anew
-    |   `-- OutOfSequence  not the producer's next records       -> look what was written last
+    |   |-- OutOfSequence  not the producer's next records       -> look what was written last
+    |   `-- OffsetsMoved   the group is elsewhere by now         -> read its offsets, go on from there
     |-- Invalid            an argument can't be stored           -> fix the named field
     |-- Unavailable        no answer, or none in time            -> retry with backoff
     `-- SchemaMismatch     the database is older or newer        -> `astha registry migrate`, or upgrade Astha
@@ -25,6 +26,7 @@ __all__ = [
     "Fenced",
     "Invalid",
     "NotFound",
+    "OffsetsMoved",
     "OutOfSequence",
     "RegistryError",
     "SchemaMismatch",
@@ -57,6 +59,10 @@ class Fenced(Conflict):
 
 
 class OutOfSequence(Conflict):
+    pass
+
+
+class OffsetsMoved(Conflict):
     pass
 
 

@@ -32,6 +32,7 @@ from registry.models import (
     DaemonLease,
     FileAwaitingDeletion,
     FileOperation,
+    GroupLease,
     LakeTable,
     LedgerEntry,
     Partition,
@@ -149,8 +150,10 @@ class ForwardingStore(MetadataStore):
     ) -> None:
         await self.inner.commit_offset(group_id, topic, partition_id, offset, metadata)
 
-    async def commit_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> None:
-        await self.inner.commit_offsets(group_id, offsets)
+    async def commit_offsets(
+        self, group_id: str, offsets: Sequence[OffsetDraft], *, leases: Sequence[GroupLease] = ()
+    ) -> None:
+        await self.inner.commit_offsets(group_id, offsets, leases=leases)
 
     async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None:
         return await self.inner.get_committed_offset(group_id, topic, partition_id)
@@ -160,6 +163,20 @@ class ForwardingStore(MetadataStore):
 
     async def delete_consumer_group(self, group_id: str) -> None:
         await self.inner.delete_consumer_group(group_id)
+
+    async def acquire_group_leases(
+        self, group_id: str, partitions: Sequence[tuple[str, int]], member_id: str, ttl_ms: int
+    ) -> list[GroupLease]:
+        return await self.inner.acquire_group_leases(group_id, partitions, member_id, ttl_ms)
+
+    async def renew_group_leases(self, leases: Sequence[GroupLease], ttl_ms: int) -> list[GroupLease]:
+        return await self.inner.renew_group_leases(leases, ttl_ms)
+
+    async def release_group_lease(self, lease: GroupLease) -> bool:
+        return await self.inner.release_group_lease(lease)
+
+    async def list_group_leases(self, group_id: str, *, topic: str | None = None) -> list[GroupLease]:
+        return await self.inner.list_group_leases(group_id, topic=topic)
 
     async def register_agent(
         self,

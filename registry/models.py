@@ -20,8 +20,8 @@ __all__ = [
     "ColumnStats", "FileOperation", "LakeTable", "SnapshotStatus", "SnapshotTrigger", "TableFile", "TableMetadata",
     "TableSnapshot", "TableStats", "TableStatus",
     # the daemon's own
-    "DaemonLease", "FileAwaitingDeletion", "LedgerEntry", "ProducerSequence", "SegmentObject", "SourceIdentity",
-    "UploadIntent",
+    "DaemonLease", "FileAwaitingDeletion", "GroupLease", "LedgerEntry", "ProducerSequence", "SegmentObject",
+    "SourceIdentity", "UploadIntent",
     # the compactor's
     "Compaction", "CompactionStatus", "CompactionTrigger", "Savings",
     # all
@@ -396,6 +396,21 @@ class ProducerSequence(Row, frozen=True, gc=False):
     updated_at: int
 
 
+class GroupLease(Row, frozen=True, gc=False):
+    """Which member of a consumer group reads a partition, until when, and in which epoch."""
+
+    table = "group_leases"
+    key = ("group_id", "topic", "partition_id")
+
+    group_id: str
+    topic: str
+    partition_id: int
+    member_id: str | None  # an agent; None: released
+    expires_at: int
+    acquired_at: int
+    epoch: int
+
+
 PUBLISHED: tuple[type[Row], ...] = (
     Topic, Partition, Segment, ConsumerGroup, ConsumerOffset, Agent, PartitionLease,
     LakeTable, TableMetadata, TableFile, TableStats, TableSnapshot,
@@ -404,6 +419,6 @@ PUBLISHED: tuple[type[Row], ...] = (
 
 OWN: tuple[type[Row], ...] = (
     LedgerEntry, DaemonLease, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
-    SegmentObject, ProducerSequence,
+    SegmentObject, ProducerSequence, GroupLease,
 )  # fmt: skip
 """Tables of the daemon and its components: never published, the daemon does not tail itself."""

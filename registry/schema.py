@@ -493,6 +493,22 @@ producer_sequences = _table(
     _at_least("last_sequence"),
 )
 
+group_leases = _table(
+    "group_leases",
+    Column("group_id", Words, ForeignKey("consumer_groups.group_id", ondelete="CASCADE"), nullable=False),
+    _text("topic"),
+    _int("partition_id"),
+    Column("member_id", Words, ForeignKey("agents.agent_id", ondelete="SET NULL"), nullable=True),
+    _big("expires_at"),
+    _big("acquired_at"),
+    _big("epoch"),
+    PrimaryKeyConstraint("group_id", "topic", "partition_id"),
+    _of_partition(),
+    Index(None, "topic", "partition_id"),
+    Index(None, "member_id"),
+    _at_least("epoch", 1),
+)
+
 
 def table_of(kind: type[Row]) -> Table:
     return metadata.tables[kind.table]

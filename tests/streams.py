@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from pathlib import Path
 
+import obstore
 from pydantic import SecretStr
 
 from astha.clock import LoopClock, SystemLoopClock
 from astha.subscribers.surroundings import LakeSettings, Surroundings
-from components.lake.objects import Objects
+from components.lake.locations import parse
+from components.lake.objects import Objects, open_bucket
 from components.segment_store.agents import Agent, AgentSettings
 from components.segment_store.format import BlockIndex, Record, decode_block, partition_tag
 from components.segment_store.writer import SegmentWriter, WriterSettings
@@ -106,6 +109,20 @@ async def read_partition(store: MetadataStore, objects: Objects, topic: str, par
     (partition,) = await store.get_partitions([(topic, partition_id)])
     assert partition.high_watermark == (records[-1].offset + 1 if records else partition.high_watermark)
     return records
+
+
+async def stored_files(lake: LakeSettings) -> set[str]:
+    """Every file of the warehouse, whatever its name is."""
+    if not lake.warehouse.startswith("s3:"):
+        return await asyncio.to_thread(_files_below, Path(lake.warehouse))
+    place = parse(lake.warehouse)
+    bucket = open_bucket(place.root, lake.s3, timedelta(seconds=30), timedelta(seconds=30))
+    pages = [page async for page in obstore.list(bucket, place.key)]
+    return {f"s3://{place.root}/{found['path']}" for page in pages for found in page}
+
+
+def _files_below(directory: Path) -> set[str]:
+    return {path.as_uri() for path in directory.rglob("*") if path.is_file()}
 
 
 def _objects_below(directory: Path) -> set[str]:

@@ -156,8 +156,12 @@ class GroupCommit:
             raise
 
     async def _find(self, entry: Entry) -> list[TableFile] | None:
-        """The files of an entry that is registered already, also if they have been removed since; None if it isn't."""
+        """The files of an entry that is registered already, also if they have been removed since; None if it isn't,
+        or if it has no files by which that could be known.
+        """
         registration = entry.registration
+        if registration.advances and not registration.files:
+            return None
         found = {file.file_path: file for file in await self._store.get_files(registration.table_id, entry.paths)}
         if len(found) < len(registration.files):
             found |= await self._removed(registration.table_id, set(entry.paths) - found.keys())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import ExitStack
 from types import TracebackType
@@ -47,26 +49,31 @@ class Consumer:
         self.topic = topic
         self.group = group
         self.skipped = 0  # records that were deleted before they were read
+        self._ahead = ahead
         self._reader = ahead.reader
         self._store = ahead.reader.feed.store
         self._reset = reset
         self._stops = dict(stops or {})
         self._cursors = {number: Cursor(ahead, topic, number, offset) for number, offset in sorted(offsets.items())}
-        self._turn = list(self._cursors)
-        self._idle: dict[int, int] = {}  # partitions at their end, and how often news had been lost by then
+        self._ready: OrderedDict[int, None] = OrderedDict.fromkeys(self._cursors)  # may have something, in turn
+        self._ended: set[int] = set()  # have been at their end: whatever came since was told
+        self._lost = 0  # times that news had been lost by then
+        self._fetching: set[asyncio.Task[None]] = set()
         self._committed = dict(offsets)
         self._stack = ExitStack()
         self._watch = Watch()
 
     async def __aenter__(self) -> Self:
-        keys = [(self.topic, number) for number in self._cursors]
-        self._watch = self._stack.enter_context(self._reader.feed.watch(keys))
+        self._begin_watch()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stack.close()
+        for fetching in self._fetching:
+            fetching.cancel()
+        await asyncio.gather(*self._fetching, return_exceptions=True)
         for cursor in self._cursors.values():
             await cursor.close()
 
@@ -79,6 +86,20 @@ class Consumer:
     def done(self) -> bool:
         """Every partition has come to its stop."""
         return all(cursor.offset >= self._stops.get(number, _NEVER) for number, cursor in self._cursors.items())
+
+    async def assign(self, offsets: Mapping[int, int]) -> None:
+        """Reads these partitions from now on, each at its offset, and no others."""
+        gone = [cursor for number, cursor in self._cursors.items() if offsets.get(number) != cursor.offset]
+        for cursor in gone:
+            del self._cursors[cursor.partition_id]
+            self._committed.pop(cursor.partition_id, None)
+        for number, offset in sorted(offsets.items()):
+            if number not in self._cursors:
+                self._cursors[number] = Cursor(self._ahead, self.topic, number, offset)
+                self._committed[number] = offset
+        self._begin_watch()
+        for cursor in gone:
+            await cursor.close()
 
     async def poll(
         self, *, max_records: int | None = None, max_bytes: int = MAX_BYTES, wait_s: float = 0.0
@@ -94,7 +115,7 @@ class Consumer:
             left = end - clock.monotonic()
             if found is not None or left <= 0:
                 return found
-            offsets = {(self.topic, number): cursor.offset for number, cursor in self._cursors.items()}
+            offsets = {(self.topic, number): self._cursors[number].offset for number in self._ready}
             await self._reader.wait(self._watch, offsets, left)
 
     async def commit(self) -> None:
@@ -105,24 +126,49 @@ class Consumer:
         await Groups(self._store).commit(self.group, self.topic, moved)
         self._committed.update(moved)
 
+    def _begin_watch(self) -> None:
+        """Whatever was told to the one before is looked for again."""
+        self._stack.close()
+        keys = [(self.topic, number) for number in self._cursors]
+        self._watch = self._stack.enter_context(self._reader.feed.watch(keys))
+        self._lost = self._watch.lost
+        self._ended.clear()
+        turn = [number for number in self._ready if number in self._cursors]
+        self._ready = OrderedDict.fromkeys([*turn, *self._cursors])
+
     async def _look(self, max_records: int | None, max_bytes: int) -> Polled | None:
-        for number in list(self._turn):
+        self._hear()
+        for _ in range(len(self._ready)):
+            number = next(iter(self._ready))
+            records = None if self._at_end(number) else await self._next(number, max_records, max_bytes)
             if self._at_end(number):
-                continue
-            records = await self._next(number, max_records, max_bytes)
-            if records.batches:
-                self._turn.remove(number)
-                self._turn.append(number)
+                del self._ready[number]
+            else:
+                self._ready.move_to_end(number)
+            if records is not None and records.batches:
                 return Polled(number, records)
         return None
 
+    def _hear(self) -> None:
+        """What was told since: those partitions may have something, and their blocks are fetched together."""
+        if self._lost != self._watch.lost or not self._reader.feed.followed:
+            self._lost = self._watch.lost
+            self._ended.clear()
+            self._ready.update(dict.fromkeys(self._cursors))
+        told = [number for _, number in self._watch.take() if not self._at_end(number)]
+        self._ready.update(dict.fromkeys(told))
+        if len(told) > 1:
+            fetching = self._ahead.begin(self.topic, [(number, self._cursors[number].offset) for number in told])
+            if fetching is not None:
+                self._fetching.add(fetching)
+                fetching.add_done_callback(self._fetching.discard)
+
     def _at_end(self, number: int) -> bool:
-        """Known to have nothing: it was at its end, and no news has come since."""
-        if self._cursors[number].offset >= self._stops.get(number, _NEVER):
+        """Known to have nothing: it was at its end, and what was told since has been read."""
+        offset = self._cursors[number].offset
+        if offset >= self._stops.get(number, _NEVER):
             return True
-        if self._idle.get(number) != self._watch.lost or not self._reader.feed.followed:
-            return False
-        return self._watch.ends.get((self.topic, number), 0) <= self._cursors[number].offset
+        return number in self._ended and self._watch.ends.get((self.topic, number), 0) <= offset
 
     async def _next(self, number: int, max_records: int | None, max_bytes: int) -> Records:
         cursor, lost = self._cursors[number], self._watch.lost
@@ -138,11 +184,11 @@ class Consumer:
                 cursor.seek(start)
             else:
                 break
-        if not records.batches:
-            self._idle[number] = lost
-            return records
-        self._idle.pop(number, None)
-        return self._stopped(cursor, records)
+        if records.batches:
+            return self._stopped(cursor, records)
+        if lost == self._watch.lost and self._reader.feed.followed:
+            self._ended.add(number)
+        return records
 
     def _stopped(self, cursor: Cursor, records: Records) -> Records:
         stop = self._stops.get(cursor.partition_id, _NEVER)

@@ -25,6 +25,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.ends: dict[PartitionKey, int] = {}  # the highest offset told of, and one
+        self.fresh: dict[PartitionKey, None] = {}  # of which something was told since they were last `taken`, in order
         self.lost = 0  # times that something may have been missed
         self.pause: float | None = None  # before the next look, if one could not see yet what was told
         self._news = asyncio.Event()
@@ -36,7 +37,13 @@ class Watch:
     def tell(self, key: PartitionKey | None, end: int = 0) -> None:
         if key is not None and end > self.ends.get(key, 0):
             self.ends[key] = end
+            self.fresh[key] = None
         self._news.set()
+
+    def take(self) -> Iterable[PartitionKey]:
+        """Partitions of which something new was told."""
+        taken, self.fresh = self.fresh, {}
+        return taken
 
     async def wait(self, timeout_s: float) -> bool:
         """Whether there are news; False when the time is over."""

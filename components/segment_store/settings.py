@@ -42,6 +42,9 @@ class SegmentStoreSettings(BaseModel):
     producers_idle_s: Seconds = Field(
         7 * 86400.0, description="A producer that wrote nothing to a partition for so long is forgotten there."
     )
+    agents_silent_s: Seconds = Field(
+        86400.0, description="An agent or consumer without a heartbeat for so long is forgotten; it may come back."
+    )
 
     @model_validator(mode="after")
     def _has_a_directory(self) -> Self:

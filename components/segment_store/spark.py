@@ -3,21 +3,23 @@
     spark.read.format("astha").option("topic", "orders").option("from", "-1h").load()
     spark.readStream.format("astha").option("topic", "orders").load()
 
-Options: ``topic``; ``partitions``, such as 0,3; ``from`` and ``to`` (earliest, latest, an offset, a time, -15m);
-``columns``, those that are wanted; ``split_bytes``, stored bytes a task reads; ``registry``, ``config`` and any
-setting by its name, as for inserts. The driver asks the registry which segments there are; tasks reach only storage.
+Options: ``topic``; ``partitions``, such as 0,3; ``from`` and ``to`` (earliest, latest, an offset, a time, -15m), or
+``offsets``, as {"0": [first, next], ...}; ``columns``, those that are wanted; ``split_bytes``, stored bytes a task
+reads; ``registry``, ``config`` and any setting by its name, as for inserts. The driver asks the registry which segments
+there are; tasks reach only storage.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -31,9 +33,11 @@ from components.segment_store.cli.notation import Place, offsets_at, read_place
 from components.segment_store.errors import OffsetTooOld
 from components.segment_store.format import decode_block, partition_tag
 from components.segment_store.groups import start_of
+from components.segment_store.pushdown import EVERYTHING, ScanBounds
 from components.segment_store.reader.block_cache import runs
 from components.segment_store.reader.blocks import BlockPlan, SegmentLayout
 from components.segment_store.reading import Reading, open_reading
+from registry.contract import MetadataStore
 from registry.models import Segment
 from registry.opening import open_store
 
@@ -47,7 +51,7 @@ COLUMNS = {
     "value": "binary",
     "headers": "array<struct<name: string not null, value: binary>>",
 }
-_SPLIT_BYTES = 32 << 20
+SPLIT_BYTES = 32 << 20
 _REQUEST_BYTES = 8 << 20
 
 
@@ -76,9 +80,12 @@ class TopicScan:
     columns: tuple[str, ...]
     split_bytes: int
     settings: Settings
+    ranges: Mapping[int, tuple[int, int]] | None = None  # instead of start and stop: the first offset, and the next
+    bounds: ScanBounds = EVERYTHING
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> TopicScan:
+    def of(cls, options: Mapping[str, str], settings: Settings | None = None) -> TopicScan:
+        """With settings that are given, or those that the options name."""
         topic = options.get("topic")
         if not topic:
             raise ConfigError('name the topic to read: .option("topic", "orders")')
@@ -88,8 +95,10 @@ class TopicScan:
             raise ConfigError(f"columns: there is no {unknown[0]!r}: choose among {', '.join(COLUMNS)}")
         numbers = tuple(int(number) for number in options.get("partitions", "").split(",") if number.strip())
         start, stop = read_place(options.get("from", "earliest")), read_place(options.get("to", "latest"))
-        size = int(options.get("split_bytes", _SPLIT_BYTES))
-        return cls(topic, numbers, start, stop, columns, size, _settings(options))
+        size = int(options.get("split_bytes", SPLIT_BYTES))
+        ranges = _ranges(options["offsets"]) if "offsets" in options else None
+        chosen = _settings(options) if settings is None else settings
+        return cls(topic, numbers, start, stop, columns, size, chosen, ranges)
 
     @property
     def schema(self) -> str:
@@ -119,24 +128,37 @@ class TopicScan:
         """Neighbouring segments together, as many as one task should read."""
         found: list[Split] = []
         for number, end in stop.items():
-            await self._require_retained(reading, number, start.get(number, 0), end)
-            some: list[Segment] = []
-            size = 0
-            async for segment in reading.store.stream_segments(self.topic, number, from_offset=start.get(number, 0)):
-                if segment.base_offset >= end:
-                    break
-                if some and size + segment.size_bytes > self.split_bytes:
-                    found.append(Split(tuple(some), start.get(number, 0), end))
-                    some, size = [], 0
-                some.append(segment)
-                size += segment.size_bytes
-            if some:
-                found.append(Split(tuple(some), start.get(number, 0), end))
+            found += await self._partition_splits(reading.store.inner, number, start.get(number, 0), end)
         return found
 
-    async def _require_retained(self, reading: Reading, number: int, offset: int, end: int) -> None:
+    async def _partition_splits(self, store: MetadataStore, number: int, first: int, end: int) -> list[Split]:
+        """Between two pages of the registry's answer segments may be merged: what has been taken is not taken again.
+        They may also be deleted, always the oldest first: so that is looked at last.
+        """
+        found: list[Split] = []
+        some: list[Segment] = []
+        size, begin, reached = 0, first, first
+        async for segment in store.stream_segments(self.topic, number, from_offset=first):
+            if segment.base_offset >= end:
+                break
+            if segment.end_offset < reached:
+                continue
+            if some and (segment.base_offset < reached or size + segment.size_bytes > self.split_bytes):
+                found.append(Split(tuple(some), begin, end))
+                some, size = [], 0
+            if self.bounds.may_hold(segment):
+                begin = begin if some else reached
+                some.append(segment)
+                size += segment.size_bytes
+            reached = segment.end_offset + 1
+        if some:
+            found.append(Split(tuple(some), begin, end))
+        await self._require_retained(store, number, first, end)
+        return found
+
+    async def _require_retained(self, store: MetadataStore, number: int, offset: int, end: int) -> None:
         """A query that asks for what is gone fails, rather than answer less than was asked for."""
-        first = await start_of(reading.store, self.topic, number, end)
+        first = await start_of(store, self.topic, number, end)
         if offset < min(first, end):
             raise OffsetTooOld(self.topic, number, offset, first)
 
@@ -146,12 +168,21 @@ class TopicReader(DataSourceReader):
         self._scan = scan
         self._schema = schema
 
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
+        """What they say of partition, offset and time bounds what is read; Spark filters what comes."""
+        self._scan = replace(self._scan, bounds=self._scan.bounds.narrowed(filters))
+        return filters
+
     def partitions(self) -> Sequence[InputPartition]:
         scan = self._scan
 
         async def plan(reading: Reading) -> list[Split]:
-            start, stop = await scan.offsets(reading, scan.start), await scan.offsets(reading, scan.stop)
-            return await scan.splits(reading, start, stop)
+            if scan.ranges is None:
+                start, stop = await scan.offsets(reading, scan.start), await scan.offsets(reading, scan.stop)
+            else:
+                start = {number: first for number, (first, _) in scan.ranges.items()}
+                stop = {number: end for number, (_, end) in scan.ranges.items()}
+            return await scan.splits(reading, *scan.bounds.cut(start, stop))
 
         return self._scan.ask(plan)
 
@@ -211,15 +242,21 @@ def _batch(plan: BlockPlan, data: memoryview, split: Split, scan: TopicScan, sch
     uri, start = plan.address.uri, plan.address.start
     batch = decode_block(data, base_offset=segment.base_offset, tag=tag, uri=uri, start=start)
     batch = batch.from_offset(split.start)[: max(0, split.stop - max(split.start, batch.first_offset))]
-    arrow = batch.to_arrow()
     number = pa.repeat(pa.scalar(segment.partition_id, pa.int32()), len(batch))
-    columns = [number if name == "partition" else arrow.column(name) for name in scan.columns]
+    columns = [number if name == "partition" else batch.arrow_column(name) for name in scan.columns]
     cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(cast, schema=schema)
 
 
 def _fetch(lake: LakeSettings, uri: str, start: int, length: int) -> bytes:
     return asyncio.run(Objects(lake).get_range(uri, start, length))
+
+
+def _ranges(text: str) -> dict[int, tuple[int, int]]:
+    try:
+        return msgspec.json.decode(text, type=dict[int, tuple[int, int]])
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f'offsets: {error}: write {{"0": [first, next], ...}}') from error
 
 
 def _settings(options: Mapping[str, str]) -> Settings:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from uuid import uuid4
 
 import structlog
@@ -23,7 +24,7 @@ from components.segment_store.reading import Reading
 from components.segment_store.settings import SegmentStoreSettings
 from components.segment_store.upkeep.merging import Merger
 from components.segment_store.upkeep.plan import SmallSegments
-from components.segment_store.upkeep.retention import Retention
+from components.segment_store.upkeep.retention import PartitionSizes, Retention
 from registry.contract import PAGE, ConsistentRead
 from registry.errors import NotFound
 from registry.models import Partition, PartitionLease, Row, Segment, Topic
@@ -42,7 +43,8 @@ class SegmentStore:
         self._clock = surroundings.clock
         self._owner = f"segment-store {uuid4().hex}"
         self._small = SmallSegments(settings.merge_policy)
-        self._retention = Retention(surroundings.store, surroundings.clock, settings.retention_step)
+        self._sizes = PartitionSizes()
+        self._retention = Retention(surroundings.store, surroundings.clock, settings.retention_step, self._sizes)
         self._tally: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
         self._reading: Reading | None = None
@@ -101,13 +103,15 @@ class SegmentStore:
         return bool(self._tasks) and not any(task.done() for task in self._tasks)
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
-        """Caches forget; small segments are counted anew, which reads every row of `segments` once."""
+        """Caches forget; segments are counted anew, which reads every row once."""
         reading, place = self.reading, snapshot.place
         applied = place.last if isinstance(place, SequencePlace) else reading.store.applied
         reading.feed.resume(applied)
         self._small.clear()
+        self._sizes.clear()
         async for page in snapshot.rows(Segment):
             self._small.add(page)
+            self._sizes.add(page)
 
     def measures(self) -> Iterator[Measure]:
         reading = self._reading
@@ -162,13 +166,20 @@ class SegmentStore:
         self._small.put_back(later)
 
     async def clean(self) -> None:
-        """What uploads have left, and objects that have lost their last segment a while ago; idle producers."""
+        """What uploads have left, and objects that have lost their last segment a while ago; idle producers, and agents
+        that are silent.
+        """
         stale_ms = int(self._settings.intents_stale_after_s * 1000)
         cleaned = await clean_intents(self._store, self.reading.objects, stale_ms, self._owner)
         self._tally["objects_deleted"] += len(cleaned.deleted)
         idle_ms = int(self._settings.producers_idle_s * 1000)
         while await self._store.forget_producers(idle_ms) >= PAGE:
             continue
+        oldest = self._clock.now_ms() - int(self._settings.agents_silent_s * 1000)
+        for agent in await self._store.list_agents():
+            if agent.last_heartbeat < oldest:
+                with suppress(NotFound):  # another daemon was quicker
+                    await self._store.deregister_agent(agent.agent_id)
 
     def _count(self, events: Sequence[Event[Row]]) -> None:
         new = []
@@ -177,14 +188,18 @@ class SegmentStore:
             if isinstance(row, Segment):
                 if event.operation is Operation.INSERT:
                     new.append(row)
+                elif event.operation is Operation.DELETE:
+                    self._sizes.remove(row)
             elif isinstance(row, Topic):
                 if event.operation is Operation.DELETE:
                     self._small.forget(row.name)
+                    self._sizes.forget(row.name)
             elif isinstance(row, PartitionLease) and isinstance(event.before, PartitionLease):
                 taken = row.epoch != event.before.epoch and row.leader_agent_id != event.before.leader_agent_id
                 self._tally["lease_takeovers"] += taken
         if new:
             self._small.add(new)
+            self._sizes.add(new)
 
     def _every(self, seconds: float, what: str, step: Callable[[], Awaitable[None]]) -> None:
         """The first time at once: a daemon may never live until the second. What fails is done in the next round."""

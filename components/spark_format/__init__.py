@@ -30,5 +30,6 @@ class AsthaFormat(AsthaDataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Teach the session the format ``astha``."""
+    """Teach the session the format ``astha``, and to tell it of filters, for which Spark 4.1 wants to be asked."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(AsthaFormat)

@@ -53,7 +53,7 @@ def read_json(lines: Iterable[bytes], schema: TableSchema, *, fill_missing: bool
 def _object(line: bytes, number: int, readers: Mapping[str, Read]) -> dict[str, Any]:
     try:
         row = _decoder.decode(line)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RowsRefused(f"not a JSON object: {error}", row=number) from error
     for name, read in readers.items():
         value = row.get(name)

@@ -140,9 +140,9 @@ class StorageManager:
             return self._prepare(data, target, first_row)
         return await asyncio.to_thread(self._prepare, data, target, first_row)
 
-    async def write_files(self, table: str | int, data: Data) -> list[FileDraft]:
+    async def write_files(self, table: str | int | Target, data: Data) -> list[FileDraft]:
         """All rows as durable files with intents of `owner`, for whoever registers them, or none."""
-        target = await self._targets.get(table, fresh=True)
+        target = table if isinstance(table, Target) else await self._targets.get(table, fresh=True)
         upload = Upload(target, self._names, self._objects, self._slots)
         try:
             await self._feed(upload, target, data)

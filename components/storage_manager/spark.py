@@ -13,7 +13,7 @@ or none. Workers need this package, and reach both the registry and the storage.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from astha.clock import SystemLoopClock
-from astha.settings import load_settings
+from astha.settings import Settings, load_settings
 from astha.subscribers.surroundings import LakeSettings, Surroundings
 from components.lake.objects import Objects
 from components.lake.registrar import Registrar
@@ -78,9 +78,13 @@ class Job:
             flags.setdefault("registry", {})["url"] = options["registry"]
         config = options.get("config")
         settings = load_settings(Path(config) if config else None, flags)
+        return cls.to(table, settings, fill_missing=options.get("fill_missing", "false").lower() == "true")
+
+    @classmethod
+    def to(cls, table: str, settings: Settings, *, fill_missing: bool = False) -> Job:
         # A task has a core of its own, and uses the names that it takes.
         storage = StorageSettings(
-            fill_missing=options.get("fill_missing", "false").lower() == "true",
+            fill_missing=fill_missing,
             parallel_files=1,
             names_ahead=0,
             renew_every_s=_RENEW_EVERY_S,
@@ -117,23 +121,30 @@ class AsthaWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks' files in one transaction."""
-        written = [message for message in messages if isinstance(message, Written)]
-        files = [file for message in written for file in message.files]
-        if files:
-            self._run(lambda around: self._register(around, written[0].table_id, files))
+        registration = self.registration([message for message in messages if isinstance(message, Written)])
+        if registration is not None:
+            self._run(lambda around: self._register(around, registration))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Some tasks may still be at work: their intents stay, for the cleaner to look again."""
         finished = {file.file_path for message in messages if isinstance(message, Written) for file in message.files}
         self._run(lambda around: self._remove(around, finished))
 
+    def registration(self, written: Sequence[Written]) -> Registration | None:
+        """What is registered when all tasks are done; None if there is nothing."""
+        files = [file for message in written for file in message.files]
+        if not files:
+            return None
+        return Registration(table_id=written[0].table_id, files=files, intents_of=self._job.owner)
+
+    async def write_rows(self, manager: StorageManager, target: Target, batches: Iterable[pa.RecordBatch]) -> Written:
+        return Written(target.table.id, await manager.write_files(target, _typed(batches, target)))
+
     async def _write(self, around: Surroundings, batches: Iterable[pa.RecordBatch]) -> Written:
         async with StorageManager(around, self._job.settings, owner=self._job.owner) as manager:
-            target = await manager.target(self._job.table)
-            return Written(target.table.id, await manager.write_files(target.table.id, _typed(batches, target)))
+            return await self.write_rows(manager, await manager.target(self._job.table), batches)
 
-    async def _register(self, around: Surroundings, table_id: int, files: list[FileDraft]) -> None:
-        registration = Registration(table_id=table_id, files=files, intents_of=self._job.owner)
+    async def _register(self, around: Surroundings, registration: Registration) -> None:
         async with Registrar(around.store, around.clock) as registrar:
             await registrar.register(registration, sync=True)
 

@@ -13,7 +13,7 @@ from types import FrameType
 import psycopg
 from sqlalchemy import make_url
 
-from deploy.demo import compaction, daemon, lake, registry
+from deploy.demo import compaction, daemon, lake, registry, streams
 from deploy.demo.stage import Stage
 from registry.embedded import EmbeddedPostgres
 from registry.errors import RegistryError, Unavailable
@@ -64,6 +64,10 @@ def play(segments: int, stage: Stage) -> None:
         compacted = asyncio.run(compaction.show(url, Path(directory) / "warehouse", stage))
         stage.show_cells(f"What became of {compaction.TABLE}", compacted.cells())
         stage.say(f"registry, Iceberg and storage agree: {'yes' if compacted.equal else 'NO'}")
+        backend, url = _another_database(urls, directory, "streams")
+        stage.say(f"streams, with their registry on {backend}: three agents, a group of consumers, and a sudden death")
+        streamed = asyncio.run(streams.show(url, Path(directory) / "warehouse", stage))
+        stage.show_cells("What became of the records", {streams.TOPIC: streamed.cells()})
     stage.say(f"All of it is removed again; {monotonic() - started:.0f} s in all.")
 
 

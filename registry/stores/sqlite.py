@@ -25,7 +25,6 @@ from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.daemon import SqlDaemonBooks
 from registry.stores.sql.files import SqlFiles
-from registry.stores.sql.groups import SqlConsumerGroups
 from registry.stores.sql.intents import SqlIntents
 from registry.stores.sql.segments import SqlSegments
 from registry.stores.sql.snapshots import SqlSnapshots
@@ -36,7 +35,6 @@ _LAST_CHANGE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = '
 
 class SqliteStore(
     SqlSegments,
-    SqlConsumerGroups,
     SqlAgents,
     SqlFiles,
     SqlSnapshots,

@@ -74,6 +74,7 @@ async def _fill_streams(store: MetadataStore, segments: int) -> None:
     await store.commit_offsets("gröup", [OffsetDraft("events", 0, 5, None), OffsetDraft("events", 1, 6, AWKWARD)])
     await store.register_agent("agent-1", "10.0.0.1:9", metadata={"cpu": 2, "notes": AWKWARD})
     await store.register_agent("agent-2", "10.0.0.2:9", zone="z", group="g")
+    await store.acquire_group_leases("gröup", [("events", 0), ("events", 1)], "agent-2", 60_000)
     await store.acquire_partition_lease("events", 0, "agent-1", 60_000)
     released = await store.acquire_partition_lease("events", 1, "agent-2", 60_000)
     await store.release_partition_lease(released)  # a lease without a holder keeps its epoch

@@ -23,12 +23,14 @@ from components.segment_store.cli.notation import Place, PlaceParam, offsets_at
 from components.segment_store.consumer import Consumer
 from components.segment_store.errors import OffsetBeyondEnd, OffsetTooOld
 from components.segment_store.groups import Groups, Origin
+from components.segment_store.members import Member
 from components.segment_store.reading import Reading, open_reading
 from registry.errors import NotFound
 from registry.opening import open_store
 
 _WAIT_S = 1.0
 _COMMIT_EVERY_S = 1.0
+_OTHERS_S = 0.1  # between two looks whether others of the group have come to the end
 
 
 @click.command("consume", short_help="Print the records of a topic.")
@@ -37,7 +39,7 @@ _COMMIT_EVERY_S = 1.0
 @click.option("--from", "start", type=PlaceParam(), help="earliest (the default), latest, an offset, a time, or -15m.")
 @click.option("--to", "stop", type=PlaceParam(), help="Where to end, exclusive; else at the end as it is now.")
 @click.option("--follow", is_flag=True, help="At the end, wait for more, until interrupted.")
-@click.option("--group", help="Begin where this group has committed, and commit what is printed.")
+@click.option("--group", help="Share the topic with others of this group, and commit what is printed.")
 @click.option("-n", "--max", "most", type=click.IntRange(min=1), help="End after so many records.")
 @click.option("--key-separator", metavar="TEXT", help="Print keys too, with this between key and value.")
 @click.option("--skip-lost", is_flag=True, help="Go on at the first record there is if some were deleted meanwhile.")
@@ -63,7 +65,8 @@ def consume_command(
     """Print the values of TOPIC's records, one a line, each partition in order.
 
     With a group, what is printed is committed once a second and at the end: after a crash, a second's records may come
-    again, and none is left out.
+    again, and none is left out. Several of these commands with the same group share the partitions among them, and end,
+    unless they follow, when the group has everything. --from, --to and --partition choose by hand: nothing is shared.
 
     \b
     Examples:
@@ -120,6 +123,11 @@ class _Job:
         if missing:
             raise NotFound(f"topic {self._topic!r} has no partition {missing[0]}: it has {len(rows)}")
         numbers = sorted(set(self._partitions) or rows)
+        if self._group is not None and not self._partitions and self._start is None and self._stop is None:
+            stops = None if self._follow else {number: row.high_watermark for number, row in rows.items()}
+            member = Member(reading.ahead, self._group, self._topic, reset=self._reset, stops=stops)
+            await self._read(member, reading, out)
+            return
         start = await self._starts(reading, numbers)
         for number, offset in start.items():
             if offset > rows[number].high_watermark:
@@ -127,6 +135,9 @@ class _Job:
         stop = "latest" if self._stop is None else self._stop
         stops = None if self._follow else await offsets_at(reading.reader, self._topic, numbers, stop)
         consumer = Consumer(reading.ahead, self._topic, start, group=self._group, reset=self._reset, stops=stops)
+        await self._read(consumer, reading, out)
+
+    async def _read(self, consumer: Consumer | Member, reading: Reading, out: IO[bytes]) -> None:
         async with consumer:
             try:
                 await self._print(consumer, reading, out)
@@ -137,11 +148,11 @@ class _Job:
         if consumer.skipped:
             click.echo(f"{consumer.skipped:,} records had been deleted before they were read", err=True)
 
-    async def _print(self, consumer: Consumer, reading: Reading, out: IO[bytes]) -> None:
+    async def _print(self, consumer: Consumer | Member, reading: Reading, out: IO[bytes]) -> None:
         left = self._most
         clock = reading.reader.clock
         committed = clock.monotonic()
-        while not consumer.done and left != 0:
+        while left != 0:
             polled = await consumer.poll(max_records=left, wait_s=_WAIT_S if self._follow else 0.0)
             if polled is not None:
                 number = polled.partition_id
@@ -150,7 +161,9 @@ class _Job:
                 out.flush()
                 left = None if left is None else left - len(lines)
             elif not self._follow:
-                break
+                if not isinstance(consumer, Member) or await consumer.finished():
+                    break
+                await clock.sleep(_OTHERS_S)
             if clock.monotonic() - committed >= _COMMIT_EVERY_S:
                 await consumer.commit()
                 committed = clock.monotonic()

@@ -17,6 +17,7 @@ from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from components.segment_store.cli.notation import Place, PlaceParam, offsets_at
 from components.segment_store.groups import Groups, PartitionLag
+from components.segment_store.members import LEASE_S
 from components.segment_store.reading import Reading, open_reading
 from registry.contract import MetadataStore
 from registry.opening import open_store
@@ -78,9 +79,19 @@ def reset_command(
     reload: Callable[[], Settings],
     as_json: bool,
 ) -> None:
-    """Commit other offsets of TOPIC for GROUP. Its consumers should not run meanwhile: the last commit wins."""
+    """Commit other offsets of TOPIC for GROUP. Refused while consumers that share it are at work."""
 
     async def reset(store: MetadataStore, reading: Reading) -> dict[int, int]:
+        now = SystemLoopClock().now_ms()
+        leases = await store.list_group_leases(group, topic=topic)
+        members = {lease.member_id for lease in leases if lease.member_id is not None and lease.expires_at > now}
+        if members:
+            many = f"{len(members)} consumer{'s' * (len(members) != 1)}"
+            raise Failure(
+                f"group {group!r} reads {topic!r} just now, with {many}: stop them first (one that was killed is "
+                f"forgotten {LEASE_S:.0f} s later)",
+                Exit.PROBLEM,
+            )
         chosen = partitions or [row.partition_id for row in await store.list_partitions(topic)]
         offsets = await offsets_at(reading.reader, topic, list(chosen), place)
         await Groups(store).commit(group, topic, offsets)

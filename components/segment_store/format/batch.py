@@ -111,22 +111,24 @@ class Body:
             for place in range(self._header_lists[number], self._header_lists[number + 1])
         )
 
-    def arrow(self) -> tuple[pa.Array, pa.Array, pa.Array, pa.Array]:
-        """Timestamps, keys, values, headers: all but absent columns are this body's own bytes."""
+    def arrow(self, name: str) -> pa.Array:
+        """Of timestamp, key, value and headers: all but absent columns are this body's own bytes."""
         import pyarrow as pa
 
         body = pa.py_buffer(self.raw)
-        times = pa.Array.from_buffers(TIMESTAMPS(), self.length, [None, body.slice(0, 8 * self.length)])
-        keys = pa.nulls(self.length, pa.binary()) if self.keys is None else self.keys.arrow(pa.binary())
+        if name == "timestamp":
+            return pa.Array.from_buffers(TIMESTAMPS(), self.length, [None, body.slice(0, 8 * self.length)])
+        if name == "key":
+            return pa.nulls(self.length, pa.binary()) if self.keys is None else self.keys.arrow(pa.binary())
+        if name == "value":
+            return self.values.arrow(pa.binary())
         if self.names is None:
-            headers = pa.nulls(self.length, HEADER_LISTS())
-        else:
-            pairs = pa.StructArray.from_arrays(
-                [self.names.arrow(pa.string()), self._header_values.arrow(pa.binary())], ["name", "value"]
-            )
-            lists = body.slice(self._lists_at, 4 * (self.length + 1))
-            headers = pa.Array.from_buffers(HEADER_LISTS(), self.length, [None, lists], children=[pairs])
-        return times, keys, self.values.arrow(pa.binary()), headers
+            return pa.nulls(self.length, HEADER_LISTS())
+        pairs = pa.StructArray.from_arrays(
+            [self.names.arrow(pa.string()), self._header_values.arrow(pa.binary())], ["name", "value"]
+        )
+        lists = body.slice(self._lists_at, 4 * (self.length + 1))
+        return pa.Array.from_buffers(HEADER_LISTS(), self.length, [None, lists], children=[pairs])
 
 
 class RecordBatch(Sequence[Record]):
@@ -216,9 +218,16 @@ class RecordBatch(Sequence[Record]):
         """``offset, timestamp, key, value, headers``: views of the same bytes, but for the offsets."""
         import pyarrow as pa
 
-        columns = [pa.arange(self.first_offset, self.next_offset)]
-        columns += [column.slice(self._start, len(self)) for column in self._body.arrow()]
-        return pa.RecordBatch.from_arrays(columns, ["offset", "timestamp", "key", "value", "headers"])
+        names = ["offset", "timestamp", "key", "value", "headers"]
+        return pa.RecordBatch.from_arrays([self.arrow_column(name) for name in names], names)
+
+    def arrow_column(self, name: str) -> pa.Array:
+        """One of them."""
+        import pyarrow as pa
+
+        if name == "offset":
+            return pa.arange(self.first_offset, self.next_offset)
+        return self._body.arrow(name).slice(self._start, len(self))
 
 
 def aligned(at: int) -> int:

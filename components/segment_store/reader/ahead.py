@@ -7,6 +7,7 @@ consumer's own next read. So it takes nothing from those who wait for a block.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from components.segment_store.reader.blocks import BlockPlan
@@ -20,6 +21,7 @@ class AheadPolicy:
 
     consumer_bytes: int = 8 << 20
     consumer_blocks: int = 32  # small ones, each of which may be a request
+    shared_blocks: int = 10_000  # of many partitions, which are neighbours in their objects
     total_bytes: int = 64 << 20
 
 
@@ -31,29 +33,40 @@ class ReadAhead:
         self.policy = policy or AheadPolicy()
         self.in_flight_bytes = 0
 
-    def begin(self, topic: str, partition_id: int, offset: int) -> asyncio.Task[None] | None:
-        """None if there is nothing to fetch, or no room for it."""
-        cache = self.reader.cache
-        plans = self.reader.plan(topic, partition_id, offset, self.policy.consumer_bytes)
+    def begin(self, topic: str, offsets: Iterable[tuple[int, int]]) -> asyncio.Task[None] | None:
+        """From these partitions' offsets on. None if there is nothing to fetch, or no room for it.
+
+        Partitions share objects: what is neighbours there is one request, whosever it is.
+        """
+        policy, places = self.policy, list(offsets)
+        most = policy.consumer_blocks if len(places) == 1 else policy.shared_blocks
         wanted: list[BlockPlan] = []
         size = 0
-        for plan in plans[: self.policy.consumer_blocks]:
-            if plan.address in cache:
-                continue
-            size += plan.address.length
-            if size > self.policy.consumer_bytes or self.in_flight_bytes + size > self.policy.total_bytes:
-                size -= plan.address.length
+        for partition_id, offset in places:
+            left = min(policy.consumer_bytes, policy.total_bytes - self.in_flight_bytes) - size
+            if left <= 0 or len(wanted) >= most:
                 break
-            wanted.append(plan)
+            for plan in self._missing(topic, partition_id, offset, left, most - len(wanted)):
+                wanted.append(plan)
+                size += plan.address.length
         if not wanted:
             return None
-        task = asyncio.create_task(self._fetch(wanted), name="read-ahead")
+        fetching = self.reader.cache.prefetch([plan.address for plan in wanted])
+        task = asyncio.create_task(fetching, name="read-ahead")
         self.in_flight_bytes += size  # from now on, not when it starts: others may begin before
         task.add_done_callback(lambda _: self._landed(size))
         return task
 
-    async def _fetch(self, plans: list[BlockPlan]) -> None:
-        await self.reader.cache.prefetch([plan.address for plan in plans])
+    def _missing(self, topic: str, partition_id: int, offset: int, most_bytes: int, most: int) -> list[BlockPlan]:
+        """The first blocks of one partition that are not in memory, as far as they fit."""
+        cache, found = self.reader.cache, []
+        for plan in self.reader.plan(topic, partition_id, offset, most_bytes)[:most]:
+            if plan.address not in cache:
+                most_bytes -= plan.address.length
+                if most_bytes < 0:
+                    break
+                found.append(plan)
+        return found
 
     def _landed(self, size: int) -> None:
         self.in_flight_bytes -= size
@@ -76,7 +89,7 @@ class Cursor:
         )
         self.offset = found.next_offset
         if found.batches and (self._fetching is None or self._fetching.done()):
-            self._fetching = self._ahead.begin(self.topic, self.partition_id, self.offset)
+            self._fetching = self._ahead.begin(self.topic, [(self.partition_id, self.offset)])
         return found
 
     def seek(self, offset: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 
 _IN_A_THREAD = 256 << 10  # what is smaller is decoded faster than a thread takes over
+_BY_ONE_THREAD = 8  # blocks from disk
 
 
 class BlockAddress(NamedTuple):
@@ -61,10 +62,14 @@ class CachePolicy:
 
 @dataclass(slots=True)
 class Counts:
-    """Blocks asked for, by where they were found; requests to storage; what memory pushed out; what was not right."""
+    """Blocks asked for, by where they were found; requests to storage; what memory pushed out; what was not right.
+
+    `memory`, `shared` and `missed` are what readers asked for; `disk` and `storage` have what was fetched ahead, too.
+    """
 
     memory: int = 0
-    shared: int = 0  # somebody was fetching it already
+    shared: int = 0  # somebody was fetching it already, or had it fetched ahead
+    missed: int = 0  # somebody had to wait for disk or storage from the beginning
     disk: int = 0
     storage: int = 0
     requests: int = 0
@@ -73,9 +78,9 @@ class Counts:
 
     @property
     def hit_rate(self) -> float:
-        """Found without asking storage; 0.0 before the first block."""
-        hits = self.memory + self.shared + self.disk
-        return hits / (hits + self.storage) if hits or self.storage else 0.0
+        """Of the blocks that readers asked for: in memory, or on their way there; 0.0 before the first."""
+        hits = self.memory + self.shared
+        return hits / (hits + self.missed) if hits or self.missed else 0.0
 
 
 class BlockCache(Generic[V]):
@@ -122,8 +127,10 @@ class BlockCache(Generic[V]):
                 break
         return found
 
-    def prefetch(self, addresses: Sequence[BlockAddress]) -> Awaitable[None]:
-        """Bring them to memory. What goes wrong is found again by whoever asks for them."""
+    def prefetch(self, addresses: Sequence[BlockAddress]) -> Coroutine[None, None, None]:
+        """Bring them to memory: they are on their way when this returns, and there when it has been awaited. What goes
+        wrong is found again by whoever asks for them.
+        """
         flights = [block for block in self._begin(addresses, ahead=True) if isinstance(block, asyncio.Future)]
         return _settled(flights)
 
@@ -151,6 +158,7 @@ class BlockCache(Generic[V]):
                 flight = self._flights[address] = asyncio.get_running_loop().create_future()
                 flight.add_done_callback(_seen)
                 missing[address] = flight
+                self.counts.missed += not ahead
             else:
                 self.counts.shared += not ahead
             blocks.append(flight)
@@ -177,17 +185,26 @@ class BlockCache(Generic[V]):
                     self._end(address, flight, error)
 
     async def _from_disk(self, disk: DiskBlocks, mine: dict[BlockAddress, asyncio.Future[V]]) -> None:
+        """A few at a time, so that the first need not wait for the last."""
+        addresses = list(mine)
+        async with asyncio.TaskGroup() as group:
+            for start in range(0, len(addresses), _BY_ONE_THREAD):
+                group.create_task(self._some_from_disk(disk, addresses[start : start + _BY_ONE_THREAD], mine))
+
+    async def _some_from_disk(
+        self, disk: DiskBlocks, addresses: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]]
+    ) -> None:
         """What is damaged stays missing."""
-        stored = await disk.read(list(mine))
-        for address, data in stored.items():
-            try:
-                await self._land(address, memoryview(data), mine[address])
-            except Exception as error:
+        found = await disk.read(addresses, self._decode)
+        for address, outcome in found.items():
+            if isinstance(outcome, Exception):
                 self.counts.corrupt += 1
-                log.warning("a cached block is damaged and is fetched again", block=str(address), error=str(error))
+                log.warning("a cached block is damaged and is fetched again", block=str(address), error=str(outcome))
                 disk.drop(address)
             else:
                 self.counts.disk += 1
+                self._keep(address, *outcome)
+                self._end(address, mine[address], outcome[0])
 
     async def _from_storage(
         self, run: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]], slots: asyncio.Semaphore

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
@@ -21,6 +21,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 A = TypeVar("A", bound=Hashable)
+T = TypeVar("T")
 
 _PAGE = 4096  # a file takes at least that
 _MAGIC = b"ASTHABLK"
@@ -60,13 +61,15 @@ class DiskBlocks:
     def __len__(self) -> int:
         return len(self._held)
 
-    async def read(self, addresses: Sequence[A]) -> dict[A, bytes]:
-        """Those that are there: ``str`` of an address is its name. The bytes may be damaged: say so with `drop`."""
+    async def read(self, addresses: Sequence[A], decode: Callable[[A, memoryview], T]) -> dict[A, T | Exception]:
+        """Those that are there, decoded by the thread that reads them: ``str`` of an address is its name. If the bytes
+        are damaged it is what ``decode`` raised: say so with `drop`.
+        """
         wanted = [(address, str(address)) for address in addresses]
         names = {address: name for address, text in wanted if (name := _name(text)) in self._held}
         if not names:
             return {}
-        found = await asyncio.to_thread(self._read, names)
+        found = await asyncio.to_thread(self._read, names, decode)
         for address, name in names.items():
             if address in found:
                 self._held.move_to_end(name)
@@ -155,8 +158,8 @@ class DiskBlocks:
                 written.append(write)
         return written
 
-    def _read(self, names: Mapping[A, str]) -> dict[A, bytes]:
-        found = {}
+    def _read(self, names: Mapping[A, str], decode: Callable[[A, memoryview], T]) -> dict[A, T | Exception]:
+        found: dict[A, T | Exception] = {}
         for address, name in names.items():
             path, entry = self._path(name), _entry(str(address))
             try:
@@ -165,7 +168,10 @@ class DiskBlocks:
             except OSError:
                 continue
             if data.startswith(entry):
-                found[address] = data[len(entry) :]
+                try:
+                    found[address] = decode(address, memoryview(data)[len(entry) :])
+                except Exception as error:
+                    found[address] = error
         return found
 
     def _load(self) -> None:

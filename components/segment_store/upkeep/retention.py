@@ -7,7 +7,8 @@ meanwhile is younger. Each step of the deletion is one short transaction.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import structlog
@@ -24,7 +25,7 @@ BYTES, RECORDS = "retention.bytes", "retention.records"
 """Keys of a topic's configuration, both of each partition. Time is `Topic.retention_ms`."""
 
 _LOOK_AGAIN_MS = 3_600_000
-"""At the latest: records may come with the times of long ago."""
+"""At the latest: records may come with the times of long ago, and a count of bytes may be wrong."""
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True):
@@ -46,19 +47,50 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
         return self.ms is None and self.size_bytes is None and self.records is None
 
 
-class Retention:
-    """Call `enforce` now and then. Two of them at work do no harm."""
+class PartitionSizes:
+    """Bytes of each partition, as far as events have told. The registry may be ahead: good enough to leave a partition
+    alone, not to delete anything.
+    """
 
-    def __init__(self, store: MetadataStore, clock: Clock, step: int) -> None:
+    def __init__(self) -> None:
+        self._sizes: Counter[tuple[str, int]] = Counter()
+
+    def add(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            self._sizes[segment.topic, segment.partition_id] += segment.size_bytes
+
+    def remove(self, segment: Segment) -> None:
+        self._sizes[segment.topic, segment.partition_id] -= segment.size_bytes
+
+    def forget(self, topic: str) -> None:
+        for key in [key for key in self._sizes if key[0] == topic]:
+            del self._sizes[key]
+
+    def clear(self) -> None:
+        self._sizes.clear()
+
+    def of(self, topic: str, partition_id: int) -> int:
+        return self._sizes[topic, partition_id]
+
+
+class Retention:
+    """Call `enforce` now and then. Two of them at work do no harm. With ``sizes``, only partitions that seem too large
+    are added up, and now and then the others.
+    """
+
+    def __init__(self, store: MetadataStore, clock: Clock, step: int, sizes: PartitionSizes | None = None) -> None:
         self._store = store
         self._clock = clock
         self._step = step  # segments deleted in one transaction
+        self._sizes = sizes
         self._due: dict[tuple[str, int], int] = {}  # partitions whose first segment is too young until then
+        self._summed: dict[tuple[str, int], int] = {}  # when they were last added up
 
     async def enforce(self) -> int:
         """One round over all topics; answers how many segments went."""
         topics = {topic.name: topic for topic in await self._store.list_topics()}
         self._due = {key: due for key, due in self._due.items() if key[0] in topics}
+        self._summed = {key: when for key, when in self._summed.items() if key[0] in topics}
         gone = 0
         for topic in topics.values():
             try:
@@ -81,6 +113,10 @@ class Retention:
 
     async def _enforce_partition(self, partition: Partition, policy: RetentionPolicy) -> int:
         key = (partition.topic, partition.partition_id)
+        if self._small_enough(key, policy):
+            policy = msgspec.structs.replace(policy, size_bytes=None)
+            if policy.unbounded:
+                return 0
         by_time_alone = policy.size_bytes is None and policy.records is None
         if by_time_alone and self._clock.now_ms() < self._due.get(key, 0):
             return 0
@@ -94,6 +130,7 @@ class Retention:
         surplus = 0
         if policy.size_bytes is not None:
             surplus = -policy.size_bytes
+            self._summed[topic, number] = self._clock.now_ms()
             async for segment in self._store.stream_segments(topic, number):
                 surplus += segment.size_bytes
         cut, due = 0, self._clock.now_ms() + min(policy.ms or 0, _LOOK_AGAIN_MS) + 1
@@ -108,6 +145,13 @@ class Retention:
             cut = segment.end_offset + 1
         self._due[topic, number] = due
         return cut
+
+    def _small_enough(self, key: tuple[str, int], policy: RetentionPolicy) -> bool:
+        if self._sizes is None or policy.size_bytes is None:
+            return False
+        summed = self._summed.get(key)
+        lately = summed is not None and self._clock.now_ms() < summed + _LOOK_AGAIN_MS
+        return lately and self._sizes.of(*key) <= policy.size_bytes
 
     async def delete_before(self, topic: str, partition_id: int, offset: int) -> int:
         """Everything that ends below the offset, a bounded number in each transaction."""

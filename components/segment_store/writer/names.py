@@ -20,12 +20,16 @@ PURPOSE = "segments"
 
 
 class ObjectNames:
-    def __init__(self, store: Files, clock: Clock, location: str, owner: str, ahead: int) -> None:
+    """``fresh_s``: names that nobody has renewed for so long may be the cleaner's by now, and are not given out."""
+
+    def __init__(self, store: Files, clock: Clock, location: str, owner: str, ahead: int, fresh_s: float) -> None:
         self._store = store
         self._clock = clock
         self._location = location
         self._owner = owner
         self._ahead = ahead
+        self._fresh_s = fresh_s
+        self._renewed_at = clock.monotonic()
         self._names: deque[str] = deque()
         self._unwanted: list[str] = []
         self._recording: asyncio.Task[None] | None = None
@@ -33,6 +37,9 @@ class ObjectNames:
 
     async def take(self) -> str:
         """Errors are the registry's; no name is taken then."""
+        if self._names and self._clock.monotonic() - self._renewed_at > self._fresh_s:  # asleep, or cut off
+            self._unwanted += self._names
+            self._names.clear()
         while not self._names:
             if self._recording is None:
                 self._record()
@@ -42,6 +49,10 @@ class ObjectNames:
         if self._recording is None and len(self._names) < self._block // 4:
             self._record()
         return name
+
+    def renewed(self, began: float) -> None:
+        """All intents were, by a call that began then."""
+        self._renewed_at = began
 
     def _record(self) -> None:
         """An error is for whoever waits; in the background, the next one to find no name asks again."""
@@ -55,11 +66,14 @@ class ObjectNames:
 
     async def _record_block(self) -> None:
         names = [self._name() for _ in range(self._block)]
+        began = self._clock.monotonic()
         try:
             await self._store.record_intents(names, purpose=PURPOSE, owner=self._owner)
         except BaseException:
             self._unwanted += names  # they may be recorded; nobody uses them
             raise
+        if not self._names:
+            self._renewed_at = began
         self._names += names
         self._block = min(self._ahead, self._block * 4)
 

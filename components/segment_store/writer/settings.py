@@ -12,7 +12,7 @@ class WriterSettings(BaseModel):
     window_s: float = Field(0.1, ge=0, description="Longest time that records gather while others are on their way.")
     object_bytes: int = Field(64 << 20, gt=0, description="Size at which an object is closed, before compression.")
     object_segments: int = Field(
-        100, gt=0, description="Partitions in an object at most: so many rows are registered in one transaction."
+        50, gt=0, description="Partitions in an object at most: so many rows are registered in one transaction."
     )
     block_bytes: int = Field(512 << 10, gt=0, description="Size of a block before compression.")
     append_bytes: int = Field(32 << 20, gt=0, description="Largest append.")

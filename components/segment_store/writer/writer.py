@@ -71,7 +71,9 @@ class SegmentWriter:
         self._objects = objects or Objects(surroundings.lake)
         self._owner = f"segment-writer {uuid4().hex}"
         location = canonical(self.settings.location or join(canonical(surroundings.lake.warehouse), "streams"))
-        self._names = ObjectNames(self._store, self._clock, location, self._owner, self.settings.names_ahead)
+        self._names = ObjectNames(
+            self._store, self._clock, location, self._owner, self.settings.names_ahead, 2 * self.settings.renew_every_s
+        )
         self._statistics = WriterStatistics()
         self._registrar = Registrar(self._store, self._clock, self._owner, self.settings, self._statistics, self._lose)
         self._room = Room(self.settings.buffer_bytes)
@@ -241,6 +243,7 @@ class SegmentWriter:
             self._statistics.windows += 1
             for parts in window.objects(self.settings.object_segments):
                 await self._launch(parts)
+                await asyncio.sleep(0)  # encoded one after the other, with answers for others in between
         while self._flights:
             await asyncio.wait(self._flights)
 
@@ -367,7 +370,9 @@ class SegmentWriter:
             await self._clock.sleep(self.settings.renew_every_s)
             try:
                 await self._give_away()
+                began = self._clock.monotonic()
                 await self._store.renew_intents(None, owner=self._owner)
+                self._names.renewed(began)
             except RegistryError as error:
                 log.warning("intents could not be renewed", owner=self._owner, error=str(error))
 

@@ -1,6 +1,6 @@
-"""The two statements that do a whole verb at once.
+"""The statements that do a whole verb at once.
 
-Both lock first, look at what the lock shows, and write only if nothing is refused; what is refused comes back as rows.
+All lock first, look at what the lock shows, and write only if nothing is refused; what is refused comes back as rows.
 READ COMMITTED makes this sound: FOR UPDATE and UPDATE see the newest version of a row that others changed while we
 waited, although the statement's own snapshot is older. Whatever only that snapshot sees must not be trusted.
 """
@@ -8,6 +8,7 @@ waited, although the statement's own snapshot is older. Whatever only that snaps
 from __future__ import annotations
 
 from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, Text, bindparam, column, text
+from sqlalchemy.sql.expression import TextualSelect
 
 from registry.schema import table_files
 
@@ -173,9 +174,7 @@ SELECT count(*) FROM gone
 # The plan of a prepared statement outlives the table that it was made for, and for an empty one all ways cost the same.
 # So only one is left open: LATERAL goes from the given rows to the files, never the other way round; `+ 0` and ORDER BY
 # leave no other index than that of ids and that of paths.
-CHANGE_FILES = (
-    text(
-        """
+_CHANGE = """
 WITH held AS MATERIALIZED (
     SELECT id FROM tables WHERE id = :table_id FOR NO KEY UPDATE
 ), old AS MATERIALIZED (
@@ -219,9 +218,10 @@ WITH held AS MATERIALIZED (
 ), lost AS MATERIALIZED (
     SELECT file_path FROM given
     WHERE CAST(:intents_of AS text) IS NOT NULL AND NOT EXISTS (SELECT FROM own WHERE own.path = file_path)
-), agreed AS MATERIALIZED (
+), %(moved)s, agreed AS MATERIALIZED (
     SELECT id FROM held
     WHERE NOT EXISTS (SELECT FROM refused) AND NOT EXISTS (SELECT FROM raced) AND NOT EXISTS (SELECT FROM lost)
+      AND NOT EXISTS (SELECT FROM moved)
 ), removed AS (
     DELETE FROM table_files f USING current c WHERE f.id = c.id AND EXISTS (SELECT FROM agreed)
 ), added AS (
@@ -277,21 +277,59 @@ WITH held AS MATERIALIZED (
                          CAST(coalesce(sum(row_count), 0) AS bigint) AS rows FROM given) g
     WHERE :operation = 'compaction' AND c.operation_id = :operation_id AND c.table_id = agreed.id
       AND c.status IN ('running', 'aborted')
-)
+)%(advanced)s
 SELECT (SELECT count(*) FROM held) AS held, (SELECT array_agg(file_path) FROM refused) AS refused,
-       EXISTS (SELECT FROM raced) AS raced, (SELECT array_agg(file_path) FROM lost) AS lost, added.*
+       EXISTS (SELECT FROM raced) AS raced, (SELECT array_agg(file_path) FROM lost) AS lost,
+       (SELECT array_agg(place ORDER BY place) FROM moved) AS moved,
+       (SELECT array_agg(found ORDER BY place) FROM moved) AS found, added.*
 FROM (SELECT) AS always LEFT JOIN added ON true
 """
+
+# A group's first offset in a partition has no row that could be locked. If another's is there first, the insertion
+# fails, and the statement with it.
+_STEP = """unnest(
+        CAST(:group_id AS text[]), CAST(:topic AS text[]), CAST(:partition_id AS int[]),
+        CAST(:expected_offset AS bigint[]), CAST(:next_offset AS bigint[]), CAST(:offset_metadata AS text[])
+    ) WITH ORDINALITY AS a (group_id, topic, partition_id, expected, next, metadata, place)"""
+_MOVED = f"""stood AS MATERIALIZED (
+    SELECT a.place, o.committed_offset FROM {_STEP}, LATERAL (
+        SELECT o.committed_offset FROM consumer_offsets o
+        WHERE o.group_id = a.group_id AND o.topic = a.topic AND o.partition_id = a.partition_id FOR UPDATE
+    ) o
+), moved (place, found) AS MATERIALIZED (
+    SELECT a.place, s.committed_offset FROM {_STEP} LEFT JOIN stood s ON s.place = a.place
+    WHERE s.committed_offset IS DISTINCT FROM a.expected
+)"""
+_UNMOVED = "moved (place, found) AS MATERIALIZED (SELECT CAST(0 AS bigint), CAST(0 AS bigint) WHERE false)"
+_ADVANCED = f""", advanced AS (
+    UPDATE consumer_offsets o SET committed_offset = a.next, metadata = a.metadata, committed_at = :now
+    FROM agreed, {_STEP}
+    WHERE o.group_id = a.group_id AND o.topic = a.topic AND o.partition_id = a.partition_id
+), begun AS (
+    INSERT INTO consumer_offsets (group_id, topic, partition_id, committed_offset, metadata, committed_at)
+    SELECT a.group_id, a.topic, a.partition_id, a.next, a.metadata, :now
+    FROM agreed, {_STEP} WHERE a.expected IS NULL
+)"""
+
+
+def _changing(moved: str, advanced: str) -> TextualSelect:
+    return (
+        text(_CHANGE % {"moved": moved, "advanced": advanced})
+        .bindparams(
+            *(bindparam(name, type_=BigInteger) for name in ("table_id", "now")),
+            *(bindparam(name, type_=Text) for name in ("operation", "operation_id", "reason", "intents_of")),
+        )
+        .columns(
+            column("held", Integer),
+            column("refused", ARRAY(Text)),
+            column("raced", Boolean),
+            column("lost", ARRAY(Text)),
+            column("moved", ARRAY(BigInteger)),
+            column("found", ARRAY(BigInteger)),
+            *table_files.c,
+        )
     )
-    .bindparams(
-        *(bindparam(name, type_=BigInteger) for name in ("table_id", "now")),
-        *(bindparam(name, type_=Text) for name in ("operation", "operation_id", "reason", "intents_of")),
-    )
-    .columns(
-        column("held", Integer),
-        column("refused", ARRAY(Text)),
-        column("raced", Boolean),
-        column("lost", ARRAY(Text)),
-        *table_files.c,
-    )
-)
+
+
+CHANGE_FILES = _changing(_UNMOVED, "")
+CHANGE_FILES_AND_OFFSETS = _changing(_MOVED, _ADVANCED)

@@ -33,12 +33,12 @@ from registry.models import LOCAL_BUCKET, OWN, PUBLISHED, FileAwaitingDeletion, 
 from registry.position import Position, XidPlace
 from registry.schema import DocumentType, Flag
 from registry.stores.postgres.arrays import array_literal
-from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES, DELETE_SEGMENTS
+from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES, CHANGE_FILES_AND_OFFSETS, DELETE_SEGMENTS
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.daemon import SqlDaemonBooks
 from registry.stores.sql.files import FileChange, SqlFiles, differences, lost_intents, touched_files
-from registry.stores.sql.groups import SqlConsumerGroups
+from registry.stores.sql.groups import offsets_moved
 from registry.stores.sql.intents import SqlIntents
 from registry.stores.sql.objects import PURPOSE, counted, lost_objects
 from registry.stores.sql.producers import out_of_sequence
@@ -77,13 +77,21 @@ _PRODUCER_FIELDS = {
     "producer_count": "record_count",
 }
 
+_ADVANCE_FIELDS = {
+    "group_id": "group_id",
+    "topic": "topic",
+    "partition_id": "partition_id",
+    "expected_offset": "expected",
+    "next_offset": "committed_offset",
+    "offset_metadata": "metadata",
+}
+
 _FEW = 32
 """Files for which a plan of their own, some 2 ms, costs more than it can save."""
 
 
 class PostgresStore(
     SqlSegments,
-    SqlConsumerGroups,
     SqlAgents,
     SqlFiles,
     SqlSnapshots,
@@ -212,19 +220,30 @@ class PostgresStore(
             "intents_of": change.intents_of,
             "now": self._clock.now_ms(),
         }
+        statement = CHANGE_FILES
+        if change.advances:
+            statement = CHANGE_FILES_AND_OFFSETS
+            values |= {
+                name: array_literal([getattr(step, field) for step in change.advances])
+                for name, field in _ADVANCE_FIELDS.items()
+            }
         many = len(change.old) + len(change.new) > _FEW
         async with _planned_anew(connection) if many else nullcontext():
-            answer = (await connection.execute(CHANGE_FILES, values)).all()
-        held, refused, raced, lost = answer[0][:4]
+            answer = (await connection.execute(statement, values)).all()
+        held, refused, raced, lost, moved, found = answer[0][:6]
         if not held:
             raise NotFound(f"table {change.table_id} does not exist")
         if refused:
             raise touched_files(change.table_id, refused)
+        if moved:
+            steps = [change.advances[place - 1] for place in moved]
+            known = zip((step.key for step in steps), found, strict=True)
+            raise offsets_moved(steps, {key: offset for key, offset in known if offset is not None})
         if lost:
             raise lost_intents(change, lost)
         if raced:
             return None
-        return [TableFile(*row[4:]) for row in answer if row[4] is not None]
+        return [TableFile(*row[6:]) for row in answer if row[6] is not None]
 
     async def _claim(self, taken: ReturningDelete[Any], purpose: str, owner: str) -> list[FileAwaitingDeletion]:
         """By one statement."""

@@ -15,11 +15,21 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
 from registry.contract import PAGE
-from registry.drafts import FileDraft, Registration, checked
+from registry.drafts import Advance, FileDraft, Registration, checked
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
 from registry.models import FileOperation, LakeTable, TableFile, TableStats
-from registry.schema import Big, compactions, files_awaiting_deletion, table_files, table_stats, tables, upload_intents
+from registry.schema import (
+    Big,
+    compactions,
+    consumer_offsets,
+    files_awaiting_deletion,
+    table_files,
+    table_stats,
+    tables,
+    upload_intents,
+)
 from registry.stores.sql.base import select_rows
+from registry.stores.sql.groups import SqlConsumerGroups, check_advances, offsets_moved
 from registry.stores.sql.tables import AWAITING_COLUMNS, SqlTables, awaiting
 
 COUNTED = ("row_count", "file_count", "total_size")
@@ -36,6 +46,7 @@ class FileChange(msgspec.Struct, frozen=True):
     operation_id: str | None
     reason: str  # why the old ones go
     intents_of: str | None = None  # whose upload intents the new ones must have
+    advances: Sequence[Advance] = ()
 
     def check(self) -> None:
         self.check_operation()
@@ -59,6 +70,7 @@ class FileChange(msgspec.Struct, frozen=True):
         checks.optional("operation_id", self.operation_id, checks.name)
         checks.filled("reason", self.reason)
         checks.optional("intents_of", self.intents_of, checks.filled)
+        check_advances(self.advances)
         if self.operation == "compaction" and self.operation_id is None:
             raise Invalid("operation_id", None, "a compaction names its swap")
 
@@ -77,7 +89,7 @@ class FileChange(msgspec.Struct, frozen=True):
         return [file.file_path for file in self.old if current.get(file.id) != file]
 
 
-class SqlFiles(SqlTables):
+class SqlFiles(SqlTables, SqlConsumerGroups):
     async def add_files(
         self,
         table_id: int,
@@ -91,7 +103,16 @@ class SqlFiles(SqlTables):
 
     async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
         changes = [
-            FileChange(part.table_id, [], part.files, part.operation, part.operation_id, "added", part.intents_of)
+            FileChange(
+                part.table_id,
+                [],
+                part.files,
+                part.operation,
+                part.operation_id,
+                "added",
+                part.intents_of,
+                part.advances,
+            )
             for part in registrations
         ]
         for change in changes:
@@ -143,11 +164,15 @@ class SqlFiles(SqlTables):
         try:
             yield
         except AlreadyExists as error:
+            if str(error).startswith(f"{consumer_offsets.primary_key.name}:"):  # committed for the first time just now
+                raise offsets_moved([step for change in changes for step in change.advances], {}) from None
             of = ", ".join(sorted({str(change.table_id) for change in changes}))
             raise AlreadyExists(f"table {of} has a file of that path: {error}") from None
         except NotFound:
             for change in changes:
                 await self._explain_missing_version(change)
+                for step in change.advances:
+                    await self._explain_missing(step.group_id, [(step.topic, step.partition_id)])
             raise
 
     async def _change_files(self, change: FileChange) -> list[TableFile]:
@@ -159,12 +184,15 @@ class SqlFiles(SqlTables):
         """Lock the table, look, write."""
         now = self._clock.now_ms()
         await self._lock_table(connection, change.table_id)
+        if change.advances:
+            await self._advance(connection, change.advances, now)
         if change.old:
             await self._take_out(connection, change, now)
         if change.operation == "compaction":
             await self._end_compaction(connection, change, now)
         if not change.new:
-            await self._count(connection, change, now)
+            if change.old:
+                await self._count(connection, change, now)
             return []
         await self._complete_intents(connection, change)
         await self._insert_many(connection, table_files, NEW_COLUMNS, change.new_rows(now))
@@ -382,14 +410,21 @@ def lost_intents(change: FileChange, paths: Sequence[str]) -> Conflict:
 
 
 def _joined(changes: Sequence[FileChange]) -> list[FileChange]:
-    """Additions of one kind to one table as one, by table: who locks several locks them in the same order."""
-    kinds: dict[tuple[int, str, str, str], list[FileChange]] = {}
-    for change in changes:
-        if change.new:
-            kind = (change.table_id, change.operation, change.operation_id or "", change.intents_of or "")
+    """Additions of one kind to one table as one, by table: who locks several locks them in the same order. What
+    advances a group stays by itself.
+    """
+    kinds: dict[tuple[int, str, str, str, int], list[FileChange]] = {}
+    for place, change in enumerate(changes, 1):
+        if change.new or change.advances:
+            alone = place if change.advances else 0
+            kind = (change.table_id, change.operation, change.operation_id or "", change.intents_of or "", alone)
             kinds.setdefault(kind, []).append(change)
     return [
-        msgspec.structs.replace(alike[0], new=[draft for change in alike for draft in change.new])
+        msgspec.structs.replace(
+            alike[0],
+            new=[draft for change in alike for draft in change.new],
+            advances=sorted(alike[0].advances, key=lambda step: step.key),
+        )
         for _, alike in sorted(kinds.items(), key=lambda item: item[0])
     ]
 

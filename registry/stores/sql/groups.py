@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from sqlalchemy import bindparam, delete, exists, literal, select
+from sqlalchemy import and_, bindparam, delete, exists, literal, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
-from registry.drafts import OffsetDraft, checked
-from registry.errors import NotFound
-from registry.models import ConsumerGroup, ConsumerOffset
+from registry.drafts import Advance, OffsetDraft, checked
+from registry.errors import Invalid, NotFound, OffsetsMoved
+from registry.models import ConsumerGroup, ConsumerOffset, GroupLease
 from registry.schema import consumer_groups, consumer_offsets
 from registry.stores.sql.base import found, select_rows
-from registry.stores.sql.topics import SqlTopics
+from registry.stores.sql.group_leases import SqlGroupLeases, check_leases
 
 GET_OFFSET = select_rows(ConsumerOffset).where(
     consumer_offsets.c.group_id == bindparam("group_id"),
@@ -21,7 +22,7 @@ GET_OFFSET = select_rows(ConsumerOffset).where(
 )
 
 
-class SqlConsumerGroups(SqlTopics):
+class SqlConsumerGroups(SqlGroupLeases):
     async def ensure_consumer_group(self, group_id: str) -> ConsumerGroup:
         checks.name("group_id", group_id)
         now = self._clock.now_ms()
@@ -43,9 +44,12 @@ class SqlConsumerGroups(SqlTopics):
     ) -> None:
         await self.commit_offsets(group_id, [OffsetDraft(topic, partition_id, offset, metadata)])
 
-    async def commit_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> None:
+    async def commit_offsets(
+        self, group_id: str, offsets: Sequence[OffsetDraft], *, leases: Sequence[GroupLease] = ()
+    ) -> None:
         checks.name("group_id", group_id)
         checked(offsets)
+        check_leases(leases, group_id)
         # One row a partition, in the same order in every call, so that two callers can't lock each other out.
         last = {(draft.topic, draft.partition_id): draft for draft in offsets}
         if not last:
@@ -65,7 +69,12 @@ class SqlConsumerGroups(SqlTopics):
             set_={name: insert.excluded[name] for name in ("committed_offset", "metadata", "committed_at")},
         )
         try:
-            await self._write(statement)
+            if leases:
+                async with self._writing() as connection:
+                    await self._require_group_leases(connection, leases)
+                    await connection.execute(statement)
+            else:
+                await self._write(statement)
         except NotFound:
             await self._explain_missing(group_id, list(last))
             raise
@@ -90,6 +99,39 @@ class SqlConsumerGroups(SqlTopics):
         if not await self._write(delete(consumer_groups).where(consumer_groups.c.group_id == group_id)):
             raise NotFound(f"consumer group {group_id!r} does not exist")
 
+    async def _advance(self, connection: AsyncConnection, advances: Sequence[Advance], now: int) -> None:
+        """Lock, compare, move. Rows that are not there can't be locked: their insertion is refused if another's was
+        first.
+        """
+        columns = consumer_offsets.c
+        given = self._given(
+            [columns.group_id, columns.topic, columns.partition_id, columns.committed_offset, columns.metadata],
+            [(*step.key, step.committed_offset, step.metadata) for step in advances],
+        )
+        same = and_(
+            columns.group_id == given.c.group_id,
+            columns.topic == given.c.topic,
+            columns.partition_id == given.c.partition_id,
+        )
+        held = (
+            select(columns.group_id, columns.topic, columns.partition_id, columns.committed_offset)
+            .join(given, same)
+            .order_by(columns.group_id, columns.topic, columns.partition_id)
+            .with_for_update(of=consumer_offsets)
+        )
+        found = {(group, topic, number): offset for group, topic, number, offset in await connection.execute(held)}
+        if any(found.get(step.key) != step.expected for step in advances):
+            raise offsets_moved(advances, found)
+        if found:
+            values = {name: given.c[name] for name in ("committed_offset", "metadata")}
+            await connection.execute(update(consumer_offsets).where(same).values(**values, committed_at=now))
+        await self._insert_many(
+            connection,
+            consumer_offsets,
+            [column.name for column in columns],
+            [(*step.key, step.committed_offset, step.metadata, now) for step in advances if step.expected is None],
+        )
+
     async def _explain_missing(self, group_id: str, keys: Sequence[tuple[str, int]]) -> None:
         """A foreign key failed: raise the NotFound that names what is missing."""
         async with self._reading() as connection:
@@ -97,3 +139,33 @@ class SqlConsumerGroups(SqlTopics):
             if not (await connection.execute(select(group))).scalar():
                 raise NotFound(f"consumer group {group_id!r} does not exist")
         await self._require_partitions(keys)
+
+
+def check_advances(advances: Sequence[Advance]) -> None:
+    checked(advances)
+    seen: set[tuple[str, str, int]] = set()
+    for step in advances:
+        if step.key in seen:
+            raise Invalid("partition_id", step.partition_id, f"{step.group_id} advances twice there in one call")
+        if step.committed_offset < (step.expected or 0):
+            raise Invalid("committed_offset", step.committed_offset, f"is below the expected {step.expected}")
+        seen.add(step.key)
+
+
+def offsets_moved(advances: Sequence[Advance], found: Mapping[tuple[str, str, int], int]) -> OffsetsMoved:
+    """``found`` is where each group is, as far as that is known."""
+    wrong = [step for step in advances if found.get(step.key) != step.expected] or list(advances)
+    shown = "; ".join(
+        f"{step.group_id} has {_place(found.get(step.key))} of {step.topic}/{step.partition_id}, "
+        f"not {_place(step.expected)}"
+        for step in wrong[:5]
+    )
+    more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+    return OffsetsMoved(
+        f"{shown}{more}: nothing was written, go on from where the group is",
+        [f"{step.topic}/{step.partition_id}" for step in wrong],
+    )
+
+
+def _place(offset: int | None) -> str:
+    return "nothing committed" if offset is None else f"offset {offset}"

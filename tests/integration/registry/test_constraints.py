@@ -106,6 +106,7 @@ VIOLATIONS = [
     "UPDATE segment_objects SET size_bytes = -1",
     "UPDATE producer_sequences SET epoch = -1",
     "UPDATE producer_sequences SET last_sequence = -1",
+    "UPDATE group_leases SET epoch = 0",
     # types
     "UPDATE segments SET size_bytes = 'many'",
     "UPDATE partitions SET high_watermark = NULL",
@@ -121,6 +122,7 @@ VIOLATIONS = [
     "INSERT INTO consumer_offsets SELECT * FROM consumer_offsets",
     "INSERT INTO agents SELECT * FROM agents",
     "INSERT INTO partition_leases SELECT * FROM partition_leases",
+    "INSERT INTO group_leases SELECT * FROM group_leases",
     'INSERT INTO tables SELECT id + 1, "database", name, location, 0, 0, 0, 0, status, 0, 0 FROM tables',
     "INSERT INTO table_metadata SELECT id + 1, table_id, schema_version, schema, storage_engine, engine_config, "
     "format, compression, partition_by, sort_by, properties, 0, 0, 0 FROM table_metadata",
@@ -145,6 +147,9 @@ VIOLATIONS = [
     "UPDATE consumer_offsets SET partition_id = 9",
     "UPDATE partition_leases SET leader_agent_id = 'nobody'",
     "UPDATE partition_leases SET partition_id = 9",
+    "UPDATE group_leases SET group_id = 'nobody'",
+    "UPDATE group_leases SET member_id = 'nobody'",
+    "UPDATE group_leases SET partition_id = 9",
     "UPDATE table_metadata SET table_id = 99",
     "UPDATE table_files SET table_id = 99",
     "UPDATE table_files SET schema_version = 2",
@@ -174,7 +179,7 @@ def test_every_check_has_its_violation() -> None:
     assert len(checks) >= len(rules)
 
 
-OF_A_PARTITION = {"segments", "consumer_offsets", "partition_leases", "producer_sequences"}
+OF_A_PARTITION = {"segments", "consumer_offsets", "partition_leases", "producer_sequences", "group_leases"}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +187,7 @@ OF_A_PARTITION = {"segments", "consumer_offsets", "partition_leases", "producer_
     [
         ("DELETE FROM topics", {"partitions", *OF_A_PARTITION}),
         ("DELETE FROM partitions WHERE partition_id = 0", OF_A_PARTITION),
-        ("DELETE FROM consumer_groups", {"consumer_offsets"}),
+        ("DELETE FROM consumer_groups", {"consumer_offsets", "group_leases"}),
         ("DELETE FROM tables", {"table_metadata", "table_files", "table_stats", "table_snapshots"}),
         ("DELETE FROM table_metadata", {"table_files"}),
         ("DELETE FROM agents", set[str]()),

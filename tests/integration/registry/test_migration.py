@@ -23,7 +23,7 @@ from tests.fixtures.databases import Backend, MakeDatabase
 from tests.integration.registry.catalog import catalog, without
 from tests.samples import ONE_OF_EACH, TABLE
 
-HEAD = "0004"
+HEAD = "0005"
 
 
 def _execute(url: str, statement: str) -> None:
@@ -196,14 +196,14 @@ async def test_a_newer_schema_is_a_stop(url: str) -> None:
 
 async def test_an_older_schema_is_a_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the code speak a later one."""
-    monkeypatch.setattr("registry.migration._head", lambda: "0005")
-    with pytest.raises(SchemaMismatch, match=r"schema 0004, older than 0005: run `astha registry migrate`"):
+    monkeypatch.setattr("registry.migration._head", lambda: "0006")
+    with pytest.raises(SchemaMismatch, match=r"schema 0005, older than 0006: run `astha registry migrate`"):
         await open_store(url)
 
 
 def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
     url = new_database()
-    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, base and head"):
+    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, base and head"):
         migrate(url, revision="0815")
     assert status(url).state == "missing"
 

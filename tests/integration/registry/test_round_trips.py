@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import Fence, OffsetDraft
+from registry.drafts import Advance, Fence, OffsetDraft, Registration
 from registry.models import LakeTable, PartitionLease, TableFile
 from tests.doubles.proxy import PostgresProxy
 from tests.fixtures.stores import OpenStore
@@ -73,6 +73,9 @@ async def test_lake(counted: MetadataStore, proxy: PostgresProxy, table: LakeTab
 
     await _assert_once(proxy, lambda: counted.record_intents(paths, purpose="insert", owner="w"))
     await _assert_once(proxy, add)
+    steps = [Advance("readers", "orders", number, None, 5) for number in range(count)]
+    more = Registration(table_id=table.id, files=[file(f"{path}-more") for path in paths], advances=steps)
+    await _assert_once(proxy, lambda: counted.register_files([more]))
     await _assert_once(proxy, swap)
     assert len(files) == count
     await _assert_once(proxy, lambda: counted.remove_files(table.id, files, reason="x"))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 
 from astha.clock import SystemLoopClock
 from components.lake.registrar import Registrar, Result, Retries
 from registry.contract import MetadataStore
-from registry.drafts import Registration
-from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError
+from registry.drafts import Advance, Registration
+from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, OffsetsMoved, RegistryError, Unavailable
+from registry.forwarding import ForwardingStore
 from registry.models import LakeTable, TableFile
 from tests.contracts.contents import assert_counted
 from tests.integration.components.lake.losing_store import LosingStore
@@ -137,3 +139,30 @@ async def test_cancelled_callers_lose_and_duplicate_nothing(store: MetadataStore
         await asyncio.gather(*callers, return_exceptions=True)
     assert (await live(store, [table])).keys() == accepted
     await assert_counted(store, table.id)
+
+
+async def test_offsets_that_moved_with_a_lost_answer(store: MetadataStore) -> None:
+    """Registered by a call that was not answered: the repetition is refused, and known to be a success."""
+    table = await store.create_table("db", "t", "s3://lake/t", TABLE)
+    await store.create_topic("orders", 1)
+    await store.ensure_consumer_group("g")
+
+    told: set[int] = set()
+
+    class Losing(ForwardingStore):
+        async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
+            answer = await store.register_files(registrations)
+            if len(registrations[0].files) not in told:
+                told.add(len(registrations[0].files))
+                raise Unavailable("the answer was lost")
+            return answer
+
+    async with Registrar(Losing(store), SystemLoopClock()) as registrar:
+        with_files = Registration(table_id=table.id, files=[file("1")], advances=[Advance("g", "orders", 0, None, 5)])
+        result = await registrar.register(with_files, sync=True)
+        assert [row.file_path for row in await result] == ["1"]
+        without = Registration(table_id=table.id, files=[], advances=[Advance("g", "orders", 0, 5, 6)])
+        with pytest.raises(OffsetsMoved):  # nothing says whose step it was: whoever asks looks where the group is
+            await registrar.register(without, sync=True)
+    assert len(await store.list_files(table.id)) == 1
+    assert [row.committed_offset for row in await store.get_consumer_offsets("g")] == [6]

@@ -118,6 +118,11 @@ async def test_groups_resume_and_are_reset(shell: Shell, store: MetadataStore) -
     assert (lag["lag"], lag["partitions"][0]["committed"]) == (6, 4)
     rest = await shell.records("orders", "--group", "billing")
     assert [record["offset"] for record in first + rest] == list(range(10))
+    await store.register_agent("c", "local")
+    (lease,) = await store.acquire_group_leases("billing", [("orders", 0)], "c", 10**12)
+    refused = await shell(groups_commands, "reset", "billing", "orders", "--to", "7")
+    assert (refused.exit_code, "1 consumer: stop" in refused.stderr) == (1, True)
+    await store.release_group_lease(lease)
     await shell.json(groups_commands, "reset", "billing", "orders", "--to", "7")
     assert [record["offset"] for record in await shell.records("orders", "--group", "billing")] == [7, 8, 9]
     assert (await shell.json(groups_commands, "list"))["groups"][0]["group_id"] == "billing"
@@ -188,6 +193,25 @@ async def test_a_consumer_that_follows_is_another_process(shell: Shell, store: M
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+async def test_two_consumers_of_a_group_are_told_everything_once(shell: Shell, store: MetadataStore) -> None:
+    """Neither ends before the group has everything; each record is printed by one of them."""
+    await store.create_topic("orders", 4)
+    await shell.json(produce_command, "orders", stdin=b"".join(b"%d\n" % number for number in range(400)))
+    results = await asyncio.gather(*(_output(shell.spawn("consume", "orders", "--group", "g")) for _ in range(2)))
+    assert sorted(int(line) for lines in results for line in lines) == list(range(400))
+    assert (await shell.json(groups_commands, "lag", "g"))["lag"] == 0
+
+
+async def _output(process: subprocess.Popen[bytes]) -> list[bytes]:
+    try:
+        out, error = await asyncio.wait_for(asyncio.to_thread(process.communicate), 60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, error
+    return out.splitlines()
 
 
 def _first_lines(process: subprocess.Popen[bytes], count: int) -> list[bytes]:

@@ -15,6 +15,7 @@ from astha.subscribers import LakeSettings, Surroundings
 from components.segment_store import create
 from components.segment_store.subscriber import SegmentStore
 from registry.contract import MetadataStore
+from registry.drafts import ProducerDraft
 from registry.opening import open_store
 from tests.fixtures.daemons import RunDaemon, Running
 from tests.integration.components.segment_store.bench import TOPIC, Bench, numbers
@@ -32,6 +33,7 @@ class Hall:
 
     def __init__(self, url: str, store: MetadataStore, run_daemon: RunDaemon, warehouse: Path) -> None:
         self._url = url
+        self.store = store
         self._run_daemon = run_daemon
         self.running: list[Running] = []
         self._around = Surroundings(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(warehouse)))
@@ -122,6 +124,26 @@ async def test_a_daemon_that_was_killed_goes_on(hall: Hall, bench: Bench) -> Non
 
     await running.until(merged, "few segments")
     assert await read_all(component) == list(range(20))
+
+
+async def test_idle_producers_and_silent_agents_are_forgotten(hall: Hall, bench: Bench) -> None:
+    """Two at work are kept; the bench's clock is some years behind, and so are two others."""
+    store = hall.store
+    await bench.store.register_agent("silent", "local")
+    await store.register_agent("at work", "local")
+    for where, number in ((bench.store, 0), (store, 1)):
+        draft = ProducerDraft(TOPIC, number, "p", 0, 0, 2, 0, 3)
+        drafts = await bench.put_object([3], number, first=0)
+        await where.add_segments(drafts, producers=[draft])
+    _, running = await hall.start(**IDLE)
+
+    async def forgotten() -> bool:
+        return len(await store.list_agents()) == 1
+
+    await running.until(forgotten, "one agent")
+    assert [agent.agent_id for agent in await store.list_agents()] == ["at work"]
+    known = await store.get_producer_sequences([(TOPIC, number, "p") for number in range(2)])
+    assert [row.partition_id for row in known] == [1]
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)

@@ -1,7 +1,7 @@
-"""Random appends, reads, merges, retention and restarts, against lists in memory.
+"""Random appends, reads, merges, retention, deaths and lost leases, against lists in memory.
 
 What was acknowledged is read back once, in order, unchanged, by a reader that has followed everything and by one that
-has just begun; nothing else is. SEED=... repeats a run.
+has just begun; nothing else is. SEED=... repeats a run. Processes that are killed: `tests.faults.test_doomed_agents`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
 from pydantic import SecretStr
@@ -22,86 +20,136 @@ from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings
 from components.lake.cleaner import clean_intents
-from components.segment_store.agents import Agent
+from components.lake.locations import canonical, join
+from components.segment_store.errors import AppendFailed
 from components.segment_store.following import Following
 from components.segment_store.reading import Reading
 from components.segment_store.upkeep.merging import Merger
 from components.segment_store.upkeep.plan import MergePolicy
-from components.segment_store.upkeep.retention import Retention
-from components.segment_store.writer import SegmentWriter, WriterSettings
+from components.segment_store.upkeep.retention import BYTES, RECORDS, Retention
+from components.segment_store.writer import Stamp, WriterSettings
 from registry.contract import MetadataStore
+from registry.models import Segment
 from registry.opening import open_store
 from registry.position import Position
+from tests.streams import Process, stored_files
+from tests.waiting import eventually
 
-TOPIC, PARTITIONS, STEPS = "model", 3, 60
+TOPIC, PARTITIONS, STEPS = "model", 3, 80
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
+SETTINGS = WriterSettings(block_bytes=200, names_ahead=1)
 
 
 class World:
+    """``pending`` are appends whose process died before it answered: they may be there or not, until they are repeated
+    under their stamps.
+    """
+
     def __init__(self, around: Surroundings, seed: int) -> None:
         self.around = around
+        self.store = around.store
         self.random = random.Random(seed)
         self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+        self.pending: dict[int, list[bytes]] = {}
         self.reading = Reading(around)
         self.merger = Merger(
-            around.store, self.reading.objects, self.reading.cache, around.clock,
-            Path(around.lake.warehouse, "merged").as_uri(), MergePolicy(fewest=2, settled_ms=0),
+            self.store, self.reading.objects, self.reading.cache, around.clock,
+            join(canonical(around.lake.warehouse), "merged"), MergePolicy(fewest=2, settled_ms=0),
         )  # fmt: skip
-        self._writing = AsyncExitStack()
-        self._writer: SegmentWriter | None = None
+        self.retention = Retention(self.store, around.clock, 2)
+        self._process: Process | None = None
 
     async def step(self) -> None:
-        ways = (self.append, self.append, self.append, self.read, self.read, self.merge, self.trim, self.restart)
+        ways = (
+            *[self.append] * 6, *[self.read] * 4, *[self.merge] * 2, self.interrupt_merge, *[self.trim] * 2,
+            self.retain, self.restart, *[self.die] * 2, self.lose, self.clean,
+        )  # fmt: skip
         await self.random.choice(ways)()
+
+    # ---- writers ------------------------------------------------------------------------------------------
 
     async def append(self) -> None:
         """To several partitions at once."""
-        if self._writer is None:
-            agent = await self._writing.enter_async_context(Agent(self.around.store, self.around.clock))
-            settings = WriterSettings(block_bytes=200)
-            self._writer = await self._writing.enter_async_context(SegmentWriter(self.around, agent, settings))
-        writer = self._writer
+        process = await self._alive()
+        await asyncio.gather(*(self._append(process, partition) for partition in self._some()))
 
-        async def to(partition: int) -> None:
-            count = self.random.choice((1, 1, 3, 30))
-            first = len(self.written[partition])
-            values = [b"%d/%d" % (partition, first + number) for number in range(count)]
-            appended = await writer.append(TOPIC, partition, values)
-            assert appended.base_offset == first
-            self.written[partition] += values
+    async def die(self) -> None:
+        """In the middle of appends. Its leases run out."""
+        process = await self._alive()
+        appends = [asyncio.create_task(self._append(process, partition)) for partition in self._some()]
+        for _ in range(self.random.choice((0, 1, 5, 20, 100))):
+            await asyncio.sleep(0)
+        if self.random.random() < 0.5:
+            await asyncio.sleep(self.random.random() * 0.02)
+        self._process = None
+        await process.kill()
+        for task in appends:
+            task.cancel()
+        await asyncio.gather(*appends, return_exceptions=True)
+        await self.store.deregister_agent(process.agent.agent_id)
 
-        chosen = self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
-        await asyncio.gather(*map(to, chosen))
+    async def lose(self) -> None:
+        """Its leases, to another, without knowing."""
+        process, partition = await self._alive(), self.random.randrange(PARTITIONS)
+        await self._append(process, partition)
+        await self.store.deregister_agent(process.agent.agent_id)
+        self._process = None
+        await self._append(await self._alive(), partition)
+        with pytest.raises(AppendFailed):
+            await process.writer.append(TOPIC, partition, [b"too late"])
+        await process.__aexit__()
+
+    async def restart(self) -> None:
+        """The writer ends; the next one takes its leases over."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.__aexit__()
+
+    async def settle(self) -> None:
+        """Nothing is left without an answer."""
+        for partition in list(self.pending):
+            await self._append(await self._alive(), partition)
+
+    async def _alive(self) -> Process:
+        if self._process is None:
+            process = Process(self.store, self.around.lake, settings=SETTINGS, clock=self.around.clock)
+            self._process = await process.__aenter__()
+        return self._process
+
+    def _some(self) -> list[int]:
+        return self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
+
+    async def _append(self, process: Process, partition: int) -> None:
+        """What had no answer, else something new; again if the cleaner has taken its object."""
+        first, count = len(self.written[partition]), self.random.choice((1, 1, 3, 30))
+        new = [b"%d/%d" % (partition, first + number) for number in range(count)]
+        values = self.pending.setdefault(partition, new)
+        while True:
+            try:
+                appended = await process.writer.append(TOPIC, partition, values, stamp=Stamp("model", first))
+            except AppendFailed as error:
+                if "intent" not in str(error):
+                    raise
+            else:
+                break
+        assert appended.base_offset == first
+        self.written[partition] += self.pending.pop(partition)
+
+    # ---- readers ------------------------------------------------------------------------------------------
 
     async def read(self) -> None:
         """Somewhere, a little, by whom has followed everything: what it has just written it may have to wait for."""
         partition = self.random.randrange(PARTITIONS)
-        wanted = self.written[partition]
+        sure, unsure = self.written[partition], self.pending.get(partition, [])
         bounds = await self.reading.reader.bounds(TOPIC, partition)
-        assert bounds.end == len(wanted)
+        assert bounds.end in (len(sure), len(sure) + len(unsure))
         if bounds.start < bounds.end:
             offset = self.random.randrange(bounds.start, bounds.end)
             most = self.random.choice((1, 5, None))
             found = await self.reading.reader.read(TOPIC, partition, offset, max_records=most, wait_s=30)
             values = [record.value for record in found]
             assert values
-            assert values == wanted[offset : offset + len(values)]
-
-    async def merge(self) -> None:
-        await self.merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
-
-    async def trim(self) -> None:
-        partition = self.random.randrange(PARTITIONS)
-        offset = self.random.randint(0, len(self.written[partition]) // 2)
-        before = await self.reading.reader.bounds(TOPIC, partition)
-        await Retention(self.around.store, self.around.clock, 2).delete_before(TOPIC, partition, offset)
-        bounds = await self.reading.reader.bounds(TOPIC, partition)
-        assert before.start <= bounds.start <= max(before.start, offset)
-
-    async def restart(self) -> None:
-        """The writer ends; the next one takes its leases over."""
-        self._writer = None
-        await self._writing.aclose()
+            assert values == [*sure, *unsure][offset : offset + len(values)]
 
     async def check(self, reading: Reading) -> None:
         for partition, wanted in enumerate(self.written):
@@ -115,9 +163,54 @@ class World:
                 offset = found.next_offset
             assert seen == wanted[bounds.start :]
 
+    # ---- upkeep -------------------------------------------------------------------------------------------
 
-def objects_below(warehouse: Path) -> set[str]:
-    return {path.as_uri() for path in warehouse.rglob("*.segments")}
+    async def merge(self) -> None:
+        await self.merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
+
+    async def interrupt_merge(self) -> None:
+        merging = asyncio.create_task(self.merge())
+        await asyncio.sleep(self.random.random() * 0.02)
+        merging.cancel()
+        await asyncio.gather(merging, return_exceptions=True)
+
+    async def trim(self) -> None:
+        partition = self.random.randrange(PARTITIONS)
+        offset = self.random.randint(0, len(self.written[partition]) // 2)
+        before = await self.reading.reader.bounds(TOPIC, partition)
+        await self.retention.delete_before(TOPIC, partition, offset)
+        bounds = await self.reading.reader.bounds(TOPIC, partition)
+        assert before.start <= bounds.start <= max(before.start, offset)
+
+    async def retain(self) -> None:
+        """By records or by bytes: what must stay stays, and no segment more than that."""
+        await self.settle()
+        records, size = self.random.choice([(self.random.randint(1, 100), None), (None, self.random.randint(1, 2000))])
+        before = [await self._segments(partition) for partition in range(PARTITIONS)]
+        bounds = {RECORDS: records, BYTES: size}
+        given = {name: value for name, value in bounds.items() if value is not None}
+        await self.store.update_topic_config(TOPIC, given)
+        await self.retention.enforce()
+        await self.store.update_topic_config(TOPIC, {})
+        for partition, old in enumerate(before):
+            kept: list[Segment] = []
+            for segment in reversed(old):
+                if size is not None and sum(row.size_bytes for row in kept) >= size:
+                    break
+                if records is not None and sum(row.record_count for row in kept) >= records:
+                    break
+                kept.insert(0, segment)
+            assert await self._segments(partition) == kept
+
+    async def clean(self) -> None:
+        """Also what a living writer has announced: it must notice."""
+        await clean_intents(self.store, self.reading.objects, 0, "cleaner")
+
+    async def _segments(self, partition: int) -> list[Segment]:
+        return [segment async for segment in self.store.stream_segments(TOPIC, partition)]
+
+    async def live(self) -> set[str]:
+        return {segment.uri for partition in range(PARTITIONS) for segment in await self._segments(partition)}
 
 
 @pytest.fixture
@@ -127,23 +220,35 @@ async def real_store(url: str) -> AsyncIterator[MetadataStore]:
     await store.close()
 
 
-async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataStore, warehouse: Path) -> None:
+@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.slow)])
+def storage(request: pytest.FixtureRequest) -> LakeSettings:
+    found: LakeSettings = request.getfixturevalue("lake" if request.param == "disk" else "s3_lake")
+    return found
+
+
+async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataStore, storage: LakeSettings) -> None:
     print(f"SEED={SEED}")  # noqa: T201  (shown when it fails)
     clock = SystemLoopClock()
-    around = Surroundings(real_store, clock, SecretStr(url), LakeSettings(warehouse=str(warehouse)))
+    around = Surroundings(real_store, clock, SecretStr(url), storage)
     await real_store.create_topic(TOPIC, PARTITIONS)
     world = World(around, SEED)
     follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)
     async with Following(follower, world.reading.feed):
         for _ in range(STEPS):
             await world.step()
+        await world.settle()
         await world.restart()
-        await clean_intents(real_store, world.reading.objects, 0, "cleaner")
         await world.check(world.reading)
+
+    async def cleaned() -> bool:
+        """A server may still be at the last statement of somebody who is dead: what it holds is passed over."""
+        await world.clean()
+        return not await real_store.list_stale_intents(0)
+
+    await eventually(cleaned, "no intents left")
     cold = Reading(around)
     cold.feed.resume(Position(1))
     await world.check(cold)
-    live = {segment.uri for number in range(PARTITIONS) async for segment in real_store.stream_segments(TOPIC, number)}
-    assert objects_below(warehouse) == live
+    assert await stored_files(storage) == await world.live()
     await cold.close()
     await world.reading.close()

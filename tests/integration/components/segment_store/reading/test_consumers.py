@@ -52,6 +52,22 @@ async def test_partitions_at_their_end_cost_nothing_until_there_is_news(bench: B
         assert polled.partition_id == 2
 
 
+async def test_news_of_many_partitions_are_fetched_together_and_asked_of_nobody(bench: Bench) -> None:
+    async with Consumer(ReadAhead(bench.reader), TOPIC, {0: 0, 1: 0, 2: 0}) as consumer:
+        assert await consumer.poll() is None
+        drafts = [(await bench.put_object([2], partition, first=0))[0] for partition in range(3)]
+        await bench.join_objects(drafts)
+        fetches = bench.cached.index.fetches
+        bench.tell([row for partition in range(3) for row in await bench.store.get_segments(TOPIC, partition)])
+        seen = {}
+        while (polled := await consumer.poll()) is not None:
+            seen[polled.partition_id] = [record.offset for record in polled.records]
+        assert seen == {0: [0, 1], 1: [0, 1], 2: [0, 1]}
+        assert len(bench.objects.requests) == 1
+        assert bench.reader.cache.counts.hit_rate == 1.0
+        assert bench.cached.index.fetches == fetches
+
+
 async def test_a_group_resumes_where_it_committed(bench: Bench) -> None:
     await bench.write(4, per_block=2)
     await bench.write(3, partition=1)
@@ -118,11 +134,11 @@ async def test_read_ahead_is_bounded_for_each_and_for_all(bench: Bench) -> None:
     for partition in (0, 1):
         await bench.reader.read(TOPIC, partition, 0, max_records=1)
     bench.objects.requests.clear()
-    first, second = ahead.begin(TOPIC, 0, 10), ahead.begin(TOPIC, 1, 10)
+    first, second = ahead.begin(TOPIC, [(0, 10)]), ahead.begin(TOPIC, [(1, 10)])
     assert first is not None
     await asyncio.sleep(0)
     assert ahead.in_flight_bytes <= 4 * block + 50
     await asyncio.gather(*(task for task in (first, second) if task is not None))
     assert sum(length for _, _, length in bench.objects.requests) <= 6 * block + 100
     assert ahead.in_flight_bytes == 0
-    assert ReadAhead(bench.reader, NO_AHEAD).begin(TOPIC, 0, 80) is None
+    assert ReadAhead(bench.reader, NO_AHEAD).begin(TOPIC, [(0, 80)]) is None

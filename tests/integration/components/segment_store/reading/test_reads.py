@@ -167,10 +167,15 @@ async def test_a_merge_that_nobody_has_told_of_is_found_out(bench: Bench) -> Non
     assert read_numbers(await cold.read(TOPIC, 0, 6)) == [6]
 
 
+def _somebody_sleeps(bench: Bench) -> bool:
+    watches = [watch for watches in bench.feed._watches.values() for watch in watches]
+    return any(watch._news._waiters for watch in watches)
+
+
 async def test_a_waiting_reader_is_woken_by_the_event_and_asks_nothing_meanwhile(bench: Bench) -> None:
     await bench.write(3)
     waiting = asyncio.create_task(bench.reader.read(TOPIC, 0, 3, wait_s=30))
-    await eventually(lambda: bool(bench.feed._watches), "a reader that waits")
+    await eventually(lambda: _somebody_sleeps(bench), "a reader that has looked and waits")
     fetches = bench.cached.index.fetches
     (new,) = await bench.write(2)
     bench.tell([new])

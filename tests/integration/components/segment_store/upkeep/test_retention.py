@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.segment_store.upkeep.retention import Retention, RetentionPolicy
+from components.segment_store.upkeep.retention import PartitionSizes, Retention, RetentionPolicy
 from registry.contract import MetadataStore
 from registry.documents import JsonValue
 from registry.forwarding import ForwardingStore
@@ -117,3 +117,34 @@ async def test_a_partition_is_left_alone_until_its_first_segment_is_due(bench: B
     assert steps.pages == looked
     clock.advance(1)
     assert await retention.enforce() == 3
+
+
+async def test_by_size_only_what_seems_too_large_is_added_up(bench: Bench, clock: ManualClock) -> None:
+    """Events count the bytes. Their count may be wrong: nothing is deleted for it, and it is not believed for ever."""
+    segments = await bench.write(10, 10, 10)
+    limit = sum(segment.size_bytes for segment in segments)
+    await configure(bench, retention_bytes=limit)
+    sizes = PartitionSizes()
+    sizes.add(segments)
+    steps = Steps(bench.store)
+    retention = Retention(steps, clock, 100, sizes)
+
+    async def looks() -> int:
+        before = steps.pages
+        assert await retention.enforce() == 0
+        return steps.pages - before
+
+    assert await looks() > 0  # the first time
+    assert await looks() == 0
+    sizes.add(segments[:1])
+    assert await looks() > 0  # counted twice
+    sizes.remove(segments[0])
+    assert await looks() == 0
+    clock.advance(3_600_001)
+    assert await looks() > 0
+    new = await bench.write(10)
+    assert await looks() == 0  # nobody has told of it yet
+    sizes.add(new)
+    assert await retention.enforce() >= 1
+    sizes.forget(TOPIC)
+    assert sizes.of(TOPIC, 0) == 0

@@ -168,7 +168,7 @@ async def test_disk_is_bounded(objects: RangedObjects, tmp_path: Path) -> None:
         await disk.flush()
     assert (len(disk), disk.size_bytes) == (3, 3 * 4096)
     assert len(list(disk.directory.glob("??/*"))) == 3
-    assert sorted(await disk.read(BLOCKS)) == BLOCKS[7:]
+    assert sorted(await disk.read(BLOCKS, lambda _, data: bytes(data))) == BLOCKS[7:]
     await cache.close()
     smaller = DiskBlocks(tmp_path, 4096)  # a setting that was lowered
     assert len(smaller) == 1

@@ -1,0 +1,49 @@
+"""The segment store's figures: a thousand partitions that get ten bytes at a time, and ten thousand; reading what is
+cached against decompressing it; and how soon a waiting reader has what another process wrote.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from astha.clock import SystemLoopClock
+from astha.subscribers.surroundings import LakeSettings, Surroundings
+from benchmarks.registries import new_registry
+from benchmarks.report import Report, run
+from benchmarks.segments_appends import pathological
+from benchmarks.segments_reads import warm_reads
+from benchmarks.segments_wake import wake_figures
+from deploy.servers.s3 import S3Server
+from registry.embedded import EmbeddedPostgres
+
+BUCKET = "benchmark"
+SERVER = {"shared_buffers": "256MB", "max_wal_size": "4GB"}  # and vacuums as everywhere: the load lasts for minutes
+
+
+async def measure(report: Report) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="astha-benchmark-") as name,
+        EmbeddedPostgres(settings=SERVER) as server,
+        S3Server(Path(name) / "s3") as s3,
+    ):
+        await warm_reads(report, Path(name))
+        s3.create_bucket(BUCKET)
+        for partitions, suffix in ((1_000, ""), (10_000, "_10k")):
+            url, store = await new_registry(server, f"segments{suffix}")
+            lake = LakeSettings(warehouse=f"s3://{BUCKET}/lake{suffix}", s3=s3.settings)
+            around = Surroundings(store, SystemLoopClock(), SecretStr(url), lake)
+            try:
+                if not suffix:
+                    await wake_figures(report, around)
+                appends = report.pick(1_000_000, 100_000)
+                await pathological(report, around, partitions, appends // partitions, suffix)
+            finally:
+                await store.close()
+
+
+if __name__ == "__main__":
+    sys.exit(run("segments", measure))

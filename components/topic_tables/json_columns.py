@@ -1,0 +1,150 @@
+"""JSON objects as Arrow columns, all of a batch at once.
+
+Arrow's own reader does the work where it is as strict as the house is; what it refuses, or would take too easily, is
+read again one by one by `components.storage_manager.json_rows`, which has the last word and names the row.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
+
+from components.lake.schema import TableSchema
+from components.storage_manager.errors import RowsRefused
+from components.storage_manager.fitting import fit
+from components.storage_manager.json_rows import read_json
+from components.storage_manager.uuids import with_uuids
+
+_SAME = (BooleanType, IntegerType, LongType, StringType, DecimalType)
+_EXACT: dict[type[IcebergType], float] = {FloatType: 2.0**24, DoubleType: 2.0**53}
+"""Below this each whole number is one of these, and none is rounded silently."""
+_SPACE = " \t\n\r"
+_AS_TEXT = (DateType, TimestampType, TimestamptzType, UUIDType)
+
+
+class JsonColumns:
+    """For one schema. A column that an object does not have is null, if the table allows that."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._schema = schema
+        self._wanted = schema.arrow()
+        fields = schema.iceberg.fields
+        self._quick = all(_is_quick(field.field_type) for field in fields)
+        self._as_text = {field.name for field in fields if isinstance(field.field_type, _AS_TEXT)}
+        self._uuids = [field.name for field in fields if isinstance(field.field_type, UUIDType)]
+        self._floats = {
+            field.name: _EXACT[type(field.field_type)] for field in fields if type(field.field_type) in _EXACT
+        }
+        self._read = pa.schema(
+            [
+                pa.field(
+                    field.name, pa.string() if field.name in self._as_text else _readable(field.type), field.nullable
+                )
+                for field in self._wanted
+            ]
+        )
+
+    def rows(self, values: pa.Array) -> pa.Table:
+        """As many rows as values, with exactly the schema's columns. RowsRefused names the first that is none."""
+        found = self._at_once(values) if self._quick else None
+        return fit(self._one_by_one(values), self._schema) if found is None else found
+
+    def _at_once(self, values: pa.Array) -> pa.Table | None:
+        """None if it can't be done, or if it is not certain that it is right.
+
+        Objects stand one a line, each from brace to brace. A line holds at least one of them then, whatever it is, so
+        if there are as many as lines, each line is one.
+        """
+        if values.null_count:
+            return None
+        try:
+            text = values.cast(pa.string())  # which must be UTF-8
+            if not _are_braced(text):
+                text = pc.ascii_trim(text, _SPACE)
+                if not _are_braced(text):
+                    return None
+            # Arrow takes NaN and Infinity for numbers, and a line's end for a space.
+            if _any(pc.match_substring_regex(text, r"NaN|Inf|[\n\r]")):
+                return None
+            joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), text), "\n")
+            lines = joined[0].as_buffer()
+            table = pj.read_json(
+                pa.BufferReader(lines),
+                read_options=pj.ReadOptions(use_threads=False, block_size=lines.size + 1),
+                parse_options=pj.ParseOptions(explicit_schema=self._read, unexpected_field_behavior="error"),
+            )
+            if table.num_rows != len(values):
+                return None
+            if any(_any(pc.greater_equal(pc.abs(table[name]), most)) for name, most in self._floats.items()):
+                return None
+            return fit(self._typed(table), self._schema)
+        except (pa.ArrowException, RowsRefused):
+            return None
+
+    def _typed(self, table: pa.Table) -> pa.Table:
+        for name in self._uuids:
+            table = with_uuids(table, name, 1)
+        columns = [
+            table.column(field.name).cast(field.type) if field.name in self._as_text - set(self._uuids)
+            else table.column(field.name)
+            for field in self._wanted
+        ]  # fmt: skip
+        return pa.table(columns, names=self._wanted.names)
+
+    def _one_by_one(self, values: pa.Array) -> pa.Table:
+        lines = values.to_pylist()
+        for number, line in enumerate(lines, 1):
+            if line is None or not line.strip():
+                raise RowsRefused("the value is null" if line is None else "the value is empty", row=number)
+        tables = list(read_json(lines, self._schema, fill_missing=True))
+        return pa.concat_tables(tables) if tables else self._wanted.empty_table()
+
+
+def _is_quick(kind: IcebergType) -> bool:
+    return isinstance(kind, _AS_TEXT) or type(kind) in _EXACT or _is_plain(kind)
+
+
+def _is_plain(kind: IcebergType) -> bool:
+    """Read by Arrow as it stands, also inside of others."""
+    match kind:
+        case StructType():
+            return all(_is_plain(field.field_type) for field in kind.fields)
+        case ListType():
+            return _is_plain(kind.element_type)
+        case _:
+            return isinstance(kind, _SAME)
+
+
+def _readable(kind: pa.DataType) -> pa.DataType:
+    """Arrow's reader knows no large lists, and wants what is required inside of what is not there."""
+    if pa.types.is_large_list(kind) or pa.types.is_list(kind):
+        element = kind.value_field
+        return pa.list_(pa.field(element.name, _readable(element.type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _readable(field.type)) for field in kind])
+    return kind
+
+
+def _are_braced(text: pa.Array) -> bool:
+    return bool(pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}")), min_count=0).as_py())
+
+
+def _any(flags: pa.Array | pa.ChunkedArray) -> bool:
+    return bool(pc.any(flags, min_count=0).as_py())

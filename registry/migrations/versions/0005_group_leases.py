@@ -1,0 +1,49 @@
+"""Which member of a consumer group reads which partition. Not published: the daemon does not tail it."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from registry.schema import Big, Words
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+TABLE = "group_leases"
+
+
+def upgrade() -> None:
+    op.create_table(
+        TABLE,
+        sa.Column("group_id", Words, nullable=False),
+        sa.Column("topic", Words, nullable=False),
+        sa.Column("partition_id", sa.Integer, nullable=False),
+        sa.Column("member_id", Words, nullable=True),
+        sa.Column("expires_at", Big, nullable=False),
+        sa.Column("acquired_at", Big, nullable=False),
+        sa.Column("epoch", Big, nullable=False),
+        sa.PrimaryKeyConstraint("group_id", "topic", "partition_id", name=op.f("pk_group_leases")),
+        sa.ForeignKeyConstraint(
+            ["group_id"], ["consumer_groups.group_id"], name=op.f("fk_group_leases_group_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["topic", "partition_id"],
+            ["partitions.topic", "partitions.partition_id"],
+            name=op.f("fk_group_leases_topic_partition_id"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["member_id"], ["agents.agent_id"], name=op.f("fk_group_leases_member_id"), ondelete="SET NULL"
+        ),
+        sa.CheckConstraint("epoch >= 1", name=op.f("ck_group_leases_epoch")),
+        sqlite_strict=True,
+    )
+    op.create_index(op.f("ix_group_leases_topic_partition_id"), TABLE, ["topic", "partition_id"])
+    op.create_index(op.f("ix_group_leases_member_id"), TABLE, ["member_id"])
+
+
+def downgrade() -> None:
+    op.drop_table(TABLE)
