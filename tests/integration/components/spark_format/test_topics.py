@@ -12,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan
 from pyspark.sql.types import StructType
 
 from astha.clock import SystemLoopClock
@@ -106,6 +107,8 @@ async def test_batches(spark: SparkSession, topic: Topic) -> None:
     some = topic.load(spark, partitions="1", **{"from": "2023-11-14T22:14:20Z", "to": "110"}, columns="offset,value")
     assert some.columns == ["offset", "value"]
     assert sorted(row["offset"] for row in some.collect()) == list(range(60, 110))  # from a minute after the start
+    last = topic.load(spark, columns="partition,offset").where("partition = 1 AND offset >= 140 AND offset < 145")
+    assert sorted(row["offset"] for row in last.collect()) == [140, 141, 142, 143, 144]
     await topic.store.delete_segments_before("clicks", 0, 100)
     with pytest.raises(PySparkException, match="its first is 100"):
         topic.load(spark, **{"from": "0"}).count()
@@ -118,6 +121,10 @@ async def test_tasks_are_runs_of_neighbouring_segments(topic: Topic) -> None:
     assert len(whole) == 2
     small = await asyncio.to_thread(TopicReader(_scan(topic, split_bytes="1"), StructType()).partitions)
     assert len(small) == 6
+    filtered = TopicReader(_scan(topic, split_bytes="1"), StructType())
+    filters: list[Filter] = [EqualTo(("partition",), 0), GreaterThan(("offset",), 150)]
+    assert list(filtered.pushFilters(filters)) == filters  # Spark looks at what comes once more
+    assert [split.start for split in await asyncio.to_thread(filtered.partitions)] == [150, 200]  # type: ignore[attr-defined]
 
 
 def _scan(topic: Topic, **options: str) -> TopicScan:
