@@ -7,7 +7,6 @@ import re
 import shutil
 import struct
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +14,10 @@ from pathlib import Path
 from astha.concealment import Concealment
 from components.compactor.spark.errors import SessionLost, SessionProblem
 from components.compactor.spark.logs import LogRelay
+from components.compactor.spark.scratch import Scratch
 
 OLDEST_JAVA = 17
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _LOOK_EVERY_S = 0.02
 _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that writes one command line and ends
@@ -46,13 +47,13 @@ class Jvm:
     """A gateway process of Spark. It ends by itself when this process does: its standard input closes."""
 
     def __init__(self, spark_home: Path, properties: Mapping[str, str], conceal: Concealment) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="astha-spark-", ignore_cleanup_errors=True)
-        here = Path(self._directory.name)
+        self._scratch = Scratch()
+        here = self._scratch.path
         self._told = here / "gateway"
         self._settings = settings = here / "spark.properties"
         settings.touch(0o600)
         # In a file: what stands on a command line is seen by every user of the machine.
-        settings.write_text(_written(properties), encoding="utf-8")
+        settings.write_text(_written(_placed(properties, here)), encoding="utf-8")
         environment = {
             "SPARK_LAUNCHER_OPTS": _LAUNCHER,
             **os.environ,
@@ -70,9 +71,10 @@ class Jvm:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
+                pass_fds=[self._scratch.lock],
             )
         except OSError as error:
-            self._directory.cleanup()
+            self._scratch.remove()
             raise SessionProblem(f"{command[0]} can't be run ({error}): is PySpark installed whole?") from error
         assert self.process.stdout is not None  # noqa: S101
         self._log = LogRelay(self.process.stdout, conceal)
@@ -92,7 +94,7 @@ class Jvm:
         content = self._told.read_bytes()
         port, length = struct.unpack_from(">ii", content)
         self._told.unlink()
-        self._settings.unlink()  # read by now; nobody would remove it if this process were killed
+        self._settings.unlink()  # read by now
         return port, content[8 : 8 + length].decode()
 
     def death(self) -> SessionLost:
@@ -116,11 +118,16 @@ class Jvm:
         self._log.join()
         if self.process.stdout is not None:
             self.process.stdout.close()
-        self._directory.cleanup()
+        self._scratch.remove()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def _placed(properties: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """Libraries that unpack themselves do so there, too: a killed JVM does not remove them."""
+    return {**properties, JAVA_OPTIONS: f'-Djava.io.tmpdir="{directory}" {properties.get(JAVA_OPTIONS, "")}'.strip()}
 
 
 def _written(properties: Mapping[str, str]) -> str:

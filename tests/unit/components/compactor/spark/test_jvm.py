@@ -65,8 +65,9 @@ def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
         "sys.stdin.read()\n",
     )
     jvm = Jvm(tmp_path, {"spark.secret": "a\\b\nc"}, NOTHING)
-    assert jvm.address(30) == (4711, "spark.secret a\\\\b\\nc\n600")
-    directory = Path(jvm._directory.name)
+    directory = jvm._scratch.path
+    options = f'spark.driver.extraJavaOptions -Djava.io.tmpdir="{directory}"'
+    assert jvm.address(30) == (4711, f"spark.secret a\\\\b\\nc\n{options}\n600")
     assert list(directory.iterdir()) == []  # nothing to find after a kill
     jvm.end(30)  # its standard input closes
     assert jvm.process.poll() == 0
