@@ -84,6 +84,10 @@ class Jvm:
         end = time.monotonic() + limit_s
         while not self._told.exists():
             code = self.process.poll()
+            if code is not None and code < 0:
+                raise SessionProblem(
+                    f"the JVM was killed by signal {-code} while it started: see whether this machine has the memory"
+                )
             if code is not None:
                 raise SessionProblem(f"the JVM did not start (code {code}): {self._log.last_words()[-2_000:]}")
             if time.monotonic() > end:
