@@ -15,15 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pyspark import SparkContext
+
 from astha.events import Event, Operation
 from astha.subscribers import Surroundings
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark import classic, leash
+from components.compactor.spark import leash
+from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.host import SparkExecutor
 from components.compactor.spark.jvm import Jvm
-from components.compactor.spark.session import Job, Session
-from components.compactor.spark.settings import SparkSettings
+from components.compactor.spark.session import Job
 from components.compactor.subscriber import Compactor
 from components.compactor.work.steps import Step
 from components.iceberg_updater.settings import UpdaterSettings
@@ -101,19 +103,19 @@ def write_half(path: Path, fill: Callable[[Writable], T]) -> T:
     raise AssertionError("it should be dead")
 
 
-class DoomedJvm(Jvm):
-    def address(self, limit_s: float) -> tuple[int, str]:
-        reach(Death.JVM_STARTING)
-        found = super().address(limit_s)
-        reach(Death.JVM_STARTED)
-        return found
-
-
-class DoomedSession(classic.ClassicSession):
+class DoomedSession(ClassicSession):
     def run(self, job: Job) -> bytes:
         if "shop." in job.told:  # not the task that looks whether workers are there
             leash._say = partial(say_go, leash._say)
         return super().run(job)
+
+    def _watch(self, jvm: Jvm) -> None:
+        reach(Death.JVM_STARTING)
+        super()._watch(jvm)
+
+    def _connected(self, port: int, secret: str) -> SparkContext:
+        reach(Death.JVM_STARTED)
+        return super()._connected(port, secret)
 
 
 async def say_go(say: Callable[..., Any], writer: object, words: str) -> None:
@@ -159,18 +161,13 @@ class DoomedUpdater(IcebergUpdater):
             reach(Death.UPDATED)
 
 
-def open_session(settings: SparkSettings, host: str, ended: Callable[[], None]) -> Session:
-    return DoomedSession(settings, host, ended)
-
-
 def create_compactor(settings: Mapping[str, Any], surroundings: Surroundings) -> Compactor:
     os.environ[_PID] = str(os.getpid())
-    classic.Jvm = DoomedJvm  # type: ignore[misc]
     chosen = CompactorSettings.model_validate(dict(settings))
     around = Surroundings(
         DoomedStore(surroundings.store), surroundings.clock, surroundings.registry_url, surroundings.lake
     )
-    return Compactor(chosen, around, lambda: SparkExecutor(chosen.spark, merge_fatally, open_session), reached)
+    return Compactor(chosen, around, lambda: SparkExecutor(chosen.spark, merge_fatally, DoomedSession), reached)
 
 
 def create_updater(settings: Mapping[str, Any], surroundings: Surroundings) -> IcebergUpdater:

@@ -30,6 +30,7 @@ from tests.faults.doomed_daemon import STEP, Death
 from tests.integration.astha.processes import Astha, drop_slots
 from tests.integration.components.compactor.bench import Bench
 from tests.lake import files_below
+from tests.parquet_files import PLAIN
 from tests.waiting import eventually, eventually_now
 
 pytestmark = pytest.mark.slow
@@ -168,7 +169,7 @@ async def test_killed_at_a_step(url: str, astha: Astha, warehouse: Path, tmp_pat
     store = await open_store(url)
     try:
         bench = Bench(store, warehouse)
-        await bench.create(**EXPIRING)
+        await bench.create("orders", PLAIN, **EXPIRING)
         doom = Doom(bench, astha, astha.environment[MARK], tmp_path / "temporary")
         for death in Death if ALL else SOME:
             await doom.die(death)

@@ -50,10 +50,7 @@ class Jvm:
         self._scratch = Scratch()
         here = self._scratch.path
         self._told = here / "gateway"
-        self._settings = settings = here / "spark.properties"
-        settings.touch(0o600)
-        # In a file: what stands on a command line is seen by every user of the machine.
-        settings.write_text(_written(_placed(properties, here)), encoding="utf-8")
+        self._settings = here / "spark.properties"
         environment = {
             "SPARK_LAUNCHER_OPTS": _LAUNCHER,
             **os.environ,
@@ -61,8 +58,11 @@ class Jvm:
             "SPARK_LOCAL_DIRS": str(here),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told),
         }
-        command = [str(spark_home / "bin" / "spark-submit"), "--properties-file", str(settings)]
+        command = [str(spark_home / "bin" / "spark-submit"), "--properties-file", str(self._settings)]
         try:
+            # In a file: what stands on a command line is seen by every user of the machine.
+            self._settings.touch(0o600)
+            self._settings.write_text(_written(_placed(properties, here)), encoding="utf-8")
             # A session of its own: an interrupt of the terminal is the daemon's to answer.
             self.process = subprocess.Popen(  # noqa: S603
                 [*command, "--load-spark-defaults", "pyspark-shell"],
@@ -75,7 +75,9 @@ class Jvm:
             )
         except OSError as error:
             self._scratch.remove()
-            raise SessionProblem(f"{command[0]} can't be run ({error}): is PySpark installed whole?") from error
+            raise SessionProblem(
+                f"{command[0]} can't be run ({error}): is PySpark installed whole, and room in {here.parent}?"
+            ) from error
         assert self.process.stdout is not None  # noqa: S101
         self._log = LogRelay(self.process.stdout, conceal)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,21 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
     program(tmp_path / "bin" / "spark-submit", "import sys; print('ERROR\\tMain\\tno such class'); sys.exit(4)")
     jvm = Jvm(tmp_path, {}, NOTHING)
     with pytest.raises(SessionProblem, match=r"did not start \(code 4\): ERROR\tMain\tno such class"):
+        jvm.address(30)
+    jvm.end(1)
+
+
+def test_what_can_not_be_run_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SessionProblem, match=r"can't be run .*is PySpark installed whole, and room in "):
+        Jvm(tmp_path, {}, NOTHING)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_jvm_that_is_killed_while_it_starts(tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "spark-submit", "import os; os.kill(os.getpid(), 9)")
+    jvm = Jvm(tmp_path, {}, NOTHING)
+    with pytest.raises(SessionProblem, match="killed by signal 9 while it started"):
         jvm.address(30)
     jvm.end(1)
 
