@@ -108,6 +108,9 @@ class ClassicSession:
     def explain(self, error: Exception) -> SparkError:
         from py4j.protocol import Py4JError, Py4JJavaError
 
+        jvm = self._jvm or self._dead
+        if isinstance(error, SessionLost) and jvm is not None and jvm.process.poll() is not None:
+            return self._death()  # the end of the JVM was heard of before that of the call: it knows more
         if isinstance(error, SparkError):
             return error
         if isinstance(error, Py4JJavaError):
