@@ -5,18 +5,37 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import psycopg
 import pytest
 
 from registry.contract import ConsistentRead, MetadataStore
 from registry.drafts import OffsetDraft
-from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError
+from registry.engines import StoreSettings
+from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, Unavailable
 from registry.models import OWN, PUBLISHED, ConsumerOffset, Partition, Row, Segment, Topic, UploadIntent
 from tests.contracts.contents import contents
+from tests.fixtures.stores import OpenStore
 from tests.samples import ONE_OF_EACH, TABLE, file, segment, snapshot
+from tests.waiting import eventually
 
 
 async def _rows(read: ConsistentRead, kind: type[Row], page: int = 1_000) -> list[Row]:
     return [row async for rows in read.rows(kind, page=page) for row in rows]
+
+
+async def _blocked(url: str, hasty: MetadataStore) -> None:
+    """A writer waits, as PostgreSQL tells; SQLite does not tell, but turns away who does not wait."""
+    if url.startswith("sqlite"):
+        with pytest.raises(Unavailable):
+            await hasty.create_topic("hasty", 1)
+        return
+    query = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as watcher:
+
+        async def waiting() -> bool:
+            return await (await watcher.execute(query)).fetchone() == (1,)
+
+        await eventually(waiting, "a writer that waits for a lock")
 
 
 class TestConsistentRead:
@@ -192,11 +211,14 @@ class TestLoad:
         assert len(found) == 20
         assert len({row.owner for row in found}) == 1
 
-    async def test_other_writers_wait_for_it(self, store: MetadataStore, other: MetadataStore) -> None:
+    async def test_other_writers_wait_for_it(
+        self, store: MetadataStore, other: MetadataStore, url: str, opened: OpenStore
+    ) -> None:
+        hasty = await opened(url, StoreSettings(busy_timeout_s=0.01))
         async with store.load() as load:
             writer = asyncio.create_task(other.create_topic("orders", 1))
             await load.add([UploadIntent("a", "p", "o", 1)])
-            await asyncio.sleep(0.05)
+            await _blocked(url, hasty)
             assert not writer.done()
             assert await other.list_topics() == []  # readers do not
         await asyncio.wait_for(writer, 30)

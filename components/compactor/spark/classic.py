@@ -23,7 +23,7 @@ from astha.concealment import Concealment
 from components.compactor.spark import worker
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SessionProblem, SparkError
 from components.compactor.spark.failures import explain
-from components.compactor.spark.jvm import Jvm, find_java
+from components.compactor.spark.jvm import JAVA_OPTIONS, Jvm, find_java
 from components.compactor.spark.session import Job
 from components.compactor.spark.settings import SparkSettings
 
@@ -42,7 +42,6 @@ _DEFAULTS = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _REACH_S = 5.0
 _GATEWAY_S = 5.0  # for a JVM of PySpark's own to end
 _HEAP_FULL = 3  # how -XX:+ExitOnOutOfMemoryError ends a JVM
@@ -109,6 +108,9 @@ class ClassicSession:
     def explain(self, error: Exception) -> SparkError:
         from py4j.protocol import Py4JError, Py4JJavaError
 
+        jvm = self._jvm or self._dead
+        if isinstance(error, SessionLost) and jvm is not None and jvm.process.poll() is not None:
+            return self._death()  # the end of the JVM was heard of before that of the call: it knows more
         if isinstance(error, SparkError):
             return error
         if isinstance(error, Py4JJavaError):
@@ -172,7 +174,7 @@ class ClassicSession:
             chosen["spark.driver.bindAddress"] = "0.0.0.0"  # noqa: S104  (the host may be a name for others only)
         log = Path(__file__).with_name("log4j2.properties")
         ours = f"-XX:+ExitOnOutOfMemoryError -Dlog4j2.configurationFile={log} -Dastha.log.level={settings.log_level}"
-        return {**chosen, **given, _JAVA_OPTIONS: f"{ours} {given.get(_JAVA_OPTIONS, '')}".strip()}
+        return {**chosen, **given, JAVA_OPTIONS: f"{ours} {given.get(JAVA_OPTIONS, '')}".strip()}
 
     def _connected(self, port: int, secret: str) -> SparkContext:
         from pyspark import SparkConf, SparkContext

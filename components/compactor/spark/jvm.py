@@ -7,7 +7,6 @@ import re
 import shutil
 import struct
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +14,10 @@ from pathlib import Path
 from astha.concealment import Concealment
 from components.compactor.spark.errors import SessionLost, SessionProblem
 from components.compactor.spark.logs import LogRelay
+from components.compactor.spark.scratch import Scratch
 
 OLDEST_JAVA = 17
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _LOOK_EVERY_S = 0.02
 _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that writes one command line and ends
@@ -46,13 +47,10 @@ class Jvm:
     """A gateway process of Spark. It ends by itself when this process does: its standard input closes."""
 
     def __init__(self, spark_home: Path, properties: Mapping[str, str], conceal: Concealment) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="astha-spark-", ignore_cleanup_errors=True)
-        here = Path(self._directory.name)
+        self._scratch = Scratch()
+        here = self._scratch.path
         self._told = here / "gateway"
-        self._settings = settings = here / "spark.properties"
-        settings.touch(0o600)
-        # In a file: what stands on a command line is seen by every user of the machine.
-        settings.write_text(_written(properties), encoding="utf-8")
+        self._settings = here / "spark.properties"
         environment = {
             "SPARK_LAUNCHER_OPTS": _LAUNCHER,
             **os.environ,
@@ -60,8 +58,11 @@ class Jvm:
             "SPARK_LOCAL_DIRS": str(here),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told),
         }
-        command = [str(spark_home / "bin" / "spark-submit"), "--properties-file", str(settings)]
+        command = [str(spark_home / "bin" / "spark-submit"), "--properties-file", str(self._settings)]
         try:
+            # In a file: what stands on a command line is seen by every user of the machine.
+            self._settings.touch(0o600)
+            self._settings.write_text(_written(_placed(properties, here)), encoding="utf-8")
             # A session of its own: an interrupt of the terminal is the daemon's to answer.
             self.process = subprocess.Popen(  # noqa: S603
                 [*command, "--load-spark-defaults", "pyspark-shell"],
@@ -70,10 +71,13 @@ class Jvm:
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,
+                pass_fds=[self._scratch.lock],
             )
         except OSError as error:
-            self._directory.cleanup()
-            raise SessionProblem(f"{command[0]} can't be run ({error}): is PySpark installed whole?") from error
+            self._scratch.remove()
+            raise SessionProblem(
+                f"{command[0]} can't be run ({error}): is PySpark installed whole, and room in {here.parent}?"
+            ) from error
         assert self.process.stdout is not None  # noqa: S101
         self._log = LogRelay(self.process.stdout, conceal)
 
@@ -82,6 +86,10 @@ class Jvm:
         end = time.monotonic() + limit_s
         while not self._told.exists():
             code = self.process.poll()
+            if code is not None and code < 0:
+                raise SessionProblem(
+                    f"the JVM was killed by signal {-code} while it started: see whether this machine has the memory"
+                )
             if code is not None:
                 raise SessionProblem(f"the JVM did not start (code {code}): {self._log.last_words()[-2_000:]}")
             if time.monotonic() > end:
@@ -92,7 +100,7 @@ class Jvm:
         content = self._told.read_bytes()
         port, length = struct.unpack_from(">ii", content)
         self._told.unlink()
-        self._settings.unlink()  # read by now; nobody would remove it if this process were killed
+        self._settings.unlink()  # read by now
         return port, content[8 : 8 + length].decode()
 
     def death(self) -> SessionLost:
@@ -116,11 +124,16 @@ class Jvm:
         self._log.join()
         if self.process.stdout is not None:
             self.process.stdout.close()
-        self._directory.cleanup()
+        self._scratch.remove()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def _placed(properties: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """Libraries that unpack themselves do so there, too: a killed JVM does not remove them."""
+    return {**properties, JAVA_OPTIONS: f'-Djava.io.tmpdir="{directory}" {properties.get(JAVA_OPTIONS, "")}'.strip()}
 
 
 def _written(properties: Mapping[str, str]) -> str:

@@ -29,9 +29,10 @@ def test_how_a_jvm_ended(tmp_path: Path, end: str, kind: type[SparkError], told:
     session._jvm = Jvm(tmp_path, {}, NOTHING)
     session._jvm.process.wait(30)
     for _ in range(2):  # before it is closed, and after
-        error = session.explain(ConnectionResetError())
-        assert type(error) is kind
-        assert told in str(error)
+        for heard in (ConnectionResetError(), SessionLost("the Spark session was lost")):
+            error = session.explain(heard)
+            assert type(error) is kind
+            assert told in str(error)
         session.close(1.0)
 
 

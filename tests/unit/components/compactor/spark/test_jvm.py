@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,21 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
     jvm.end(1)
 
 
+def test_what_can_not_be_run_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(SessionProblem, match=r"can't be run .*is PySpark installed whole, and room in "):
+        Jvm(tmp_path, {}, NOTHING)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_jvm_that_is_killed_while_it_starts(tmp_path: Path) -> None:
+    program(tmp_path / "bin" / "spark-submit", "import os; os.kill(os.getpid(), 9)")
+    jvm = Jvm(tmp_path, {}, NOTHING)
+    with pytest.raises(SessionProblem, match="killed by signal 9 while it started"):
+        jvm.address(30)
+    jvm.end(1)
+
+
 def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
     program(
         tmp_path / "bin" / "spark-submit",
@@ -65,8 +81,9 @@ def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
         "sys.stdin.read()\n",
     )
     jvm = Jvm(tmp_path, {"spark.secret": "a\\b\nc"}, NOTHING)
-    assert jvm.address(30) == (4711, "spark.secret a\\\\b\\nc\n600")
-    directory = Path(jvm._directory.name)
+    directory = jvm._scratch.path
+    options = f'spark.driver.extraJavaOptions -Djava.io.tmpdir="{directory}"'
+    assert jvm.address(30) == (4711, f"spark.secret a\\\\b\\nc\n{options}\n600")
     assert list(directory.iterdir()) == []  # nothing to find after a kill
     jvm.end(30)  # its standard input closes
     assert jvm.process.poll() == 0

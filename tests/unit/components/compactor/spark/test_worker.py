@@ -33,9 +33,9 @@ def work_for_ever(notes: str) -> None:
 
 
 def work_and_not_listen(notes: str) -> None:
-    Path(notes).write_text("begun")
     while True:
         try:
+            Path(notes).write_text("begun")
             time.sleep(60)
         except BaseException:  # noqa: S112
             continue

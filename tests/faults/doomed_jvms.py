@@ -1,0 +1,122 @@
+"""A session whose JVM is killed at a point of a compaction, once.
+
+What happens in a worker is asked for by a file beside the table's.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+from pyspark import SparkContext
+
+from components.compactor.merge import MergeResult, MergeTask, merge
+from components.compactor.spark.classic import ClassicSession
+from components.compactor.spark.host import SparkExecutor
+from components.compactor.spark.jvm import Jvm
+from components.compactor.spark.session import Job
+from components.compactor.spark.settings import SparkSettings
+from components.lake import disk
+from components.lake.locations import parse
+from components.lake.sinks import Writable
+
+T = TypeVar("T")
+
+_LONGEST_S = 60.0
+
+
+class Point(StrEnum):
+    """In the order in which a compaction comes by."""
+
+    IDLE = "between two jobs"
+    STARTING = "a JVM that starts"
+    CONNECTING = "a JVM without a session"
+    SENDING = "a task that is about to be sent"
+    BEGINNING = "a worker that begins"
+    HALF_A_FILE = "half a file"
+    ALL_WRITTEN = "all files written"
+    ANSWERING = "a task that has ended, but for its answer"
+
+
+WITHOUT_SESSION = (Point.IDLE, Point.STARTING, Point.CONNECTING)
+IN_A_WORKER = (Point.BEGINNING, Point.HALF_A_FILE, Point.ALL_WRITTEN)
+
+
+class DoomedSession(ClassicSession):
+    doomed_at: Point | None = None
+
+    def kill_at(self, point: Point) -> bool:
+        if DoomedSession.doomed_at is not point:
+            return False
+        DoomedSession.doomed_at = None
+        assert self._jvm is not None
+        self._jvm.process.kill()
+        return True
+
+    def run(self, job: Job) -> bytes:
+        ours = "shop." in job.told  # not the task that looks whether workers are there
+        if ours:
+            self.kill_at(Point.SENDING)
+        answer = super().run(job)
+        if ours and self.kill_at(Point.ANSWERING):
+            self.context.setLocalProperty("asked", "of the dead")  # which fails as the rest of the call would have
+        return answer
+
+    def _watch(self, jvm: Jvm) -> None:
+        self.kill_at(Point.STARTING)
+        super()._watch(jvm)
+
+    def _connected(self, port: int, secret: str) -> SparkContext:
+        self.kill_at(Point.CONNECTING)
+        return super()._connected(port, secret)
+
+
+def open_executor() -> SparkExecutor:
+    return SparkExecutor(SparkSettings(master="local[2]", memory="512m"), merge_fatally, DoomedSession)
+
+
+def marker(table: Path) -> Path:
+    return table / "doomed-at"
+
+
+def ask_worker(table: Path, point: Point) -> None:
+    table.mkdir(exist_ok=True)
+    marker(table).write_text(point)
+
+
+def merge_fatally(task: MergeTask) -> MergeResult:
+    place = marker(parse(task.outputs[0]).path.parents[1])
+    point = None
+    with suppress(FileNotFoundError):
+        point = Point(place.read_text())
+        place.unlink()
+    if point is Point.BEGINNING:
+        kill_jvm()
+    if point is Point.HALF_A_FILE:
+        disk.write = write_half
+    result = merge(task)
+    if point is Point.ALL_WRITTEN:
+        kill_jvm()
+    return result
+
+
+def write_half(path: Path, fill: Callable[[Writable], T]) -> T:
+    """And stays there, until it is ended."""
+    with path.with_name(f"{path.name}.partial").open("wb") as sink:
+        fill(sink)
+        sink.truncate(sink.tell() // 2)
+        kill_jvm()
+    raise AssertionError("it should be dead")
+
+
+def kill_jvm() -> None:
+    """That of the process from which this one was forked."""
+    os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGKILL)
+    time.sleep(_LONGEST_S)
