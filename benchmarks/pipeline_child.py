@@ -17,6 +17,7 @@ import structlog
 from astha.clock import SystemLoopClock
 from astha.daemon import Component, Daemon, DaemonSettings
 from astha.events import Event, Transaction
+from astha.garbage import SparingCollector
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
@@ -31,6 +32,7 @@ Answer: TypeAlias = dict[str, Any]
 Parent: TypeAlias = Connection
 
 TABLES = frozenset({Segment.table})
+_LOOK_S = 0.005
 
 
 class Job(msgspec.Struct, kw_only=True):
@@ -82,7 +84,8 @@ def serve(job: Job, parent: Parent) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    asyncio.run(run_bare(job, parent) if job.bare else run_daemon(job, parent))
+    with SparingCollector():  # as `astha run` does
+        asyncio.run(run_bare(job, parent) if job.bare else run_daemon(job, parent))
 
 
 async def run_daemon(job: Job, parent: Parent) -> None:
@@ -103,7 +106,7 @@ async def run_daemon(job: Job, parent: Parent) -> None:
     last = subscribers[-1]
     if job.expect is not None:
         while any(subscriber.count < job.expect for subscriber in subscribers):
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(_LOOK_S)
             if running.done():
                 running.result()
         peak_mb = memory_mb()[1]
