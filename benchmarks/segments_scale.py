@@ -135,7 +135,9 @@ def process_figures(report: Report) -> None:
     memory = memory_figures()
     report.add("index_bytes_per_segment", memory["index_entry_bytes"], "SegmentIndex, many segments of one partition")
     report.add(
-        "index_bytes_per_partition", _bytes_each(10_000, _indexed), "SegmentIndex, one segment in each: the row included"
+        "index_bytes_per_partition",
+        _bytes_each(10_000, _indexed),
+        "SegmentIndex, one segment in each: the row included",
     )
     report.add("cache_bytes_per_partition", memory["partition_entry_bytes"], "CachedStore")
     report.add("held_bytes_per_partition", _bytes_each(count, _held), "a writer's lease and next offset")

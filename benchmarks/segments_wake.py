@@ -38,7 +38,7 @@ from registry.opening import open_store
 TOPIC = "wake"
 PARTITIONS = 20
 RATE = 50  # appends a second
-_WARM_UP = 20  # appends that don't count
+_WARM_UP = 100  # appends that don't count
 _LIMIT_S = 60
 
 

@@ -169,7 +169,7 @@ async def test_a_merge_that_nobody_has_told_of_is_found_out(bench: Bench) -> Non
 
 def _somebody_sleeps(bench: Bench) -> bool:
     watches = [watch for watches in bench.feed._watches.values() for watch in watches]
-    return any(watch._news._waiters for watch in watches)  # type: ignore[attr-defined]
+    return any(watch._news._waiters for watch in watches)
 
 
 async def test_a_waiting_reader_is_woken_by_the_event_and_asks_nothing_meanwhile(bench: Bench) -> None:
