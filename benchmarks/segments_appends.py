@@ -130,7 +130,7 @@ async def pathological(report: Report, around: Surroundings, partitions: int, ba
         _add(report, offered, list(timed.seconds), before, after, cores, (partitions, batches, suffix))
         await _consumed(report, around, writer, offered.ends, suffix)
         timed.seconds = array("d")
-        await _unhurried(writer, topic, report.pick(400, 60))
+        await _unhurried(writer, topic, report.pick(400, 25))
     alone = list(timed.seconds)
     report.add(
         f"metadata_unhurried_p99_ms{suffix}",

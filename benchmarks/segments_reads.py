@@ -78,9 +78,9 @@ async def warm_reads(report: Report, directory: Path) -> None:
         took["raw"] / took["disk"],
         f"{raw_bytes >> 20} MiB in {len(stored)} blocks: a consumer's reads from the warm cache on disk, where every "
         f"block is read from its file, checked and decompressed ({gigabytes['disk']:.2f} GB/s), over LZ4 decompression "
-        f"of the same blocks one after the other, of which as much stays in memory as the cache holds, {_HELD >> 20} MiB "
-        f"({gigabytes['raw']:.2f} GB/s; {took['hot'] / took['disk']:.2f} if each is thrown away at once, so that all "
-        f"happens in the processor's cache: {gigabytes['hot']:.2f} GB/s)",
+        f"of the same blocks one after the other, of which as much stays in memory as the cache holds, {_HELD >> 20} "
+        f"MiB ({gigabytes['raw']:.2f} GB/s; {took['hot'] / took['disk']:.2f} if each is thrown away at once, so that "
+        f"all happens in the processor's cache: {gigabytes['hot']:.2f} GB/s)",
         at_least=0.5,
     )
     report.add(
