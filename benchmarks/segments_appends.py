@@ -151,7 +151,7 @@ async def _consumed(report: Report, around: Surroundings, writer: SegmentWriter,
     """More of the same, with a consumer of all partitions beside it."""
     topic, partitions = f"pathological{suffix}", len(ends)
     job = ConsumerJob(url=around.registry_url.get_secret_value(), lake=around.lake, topic=topic, offsets=ends)
-    batches = max(1, report.pick(20_000, 5_000) // partitions)
+    batches = max(1, report.pick(20_000, 3_000) // partitions)
     with ConsumerProcess(job) as consumer:
         await asyncio.to_thread(consumer.ready)
         offered = await offer(writer, topic, partitions, batches, RATE / 2)

@@ -66,7 +66,7 @@ async def warm_reads(report: Report, directory: Path) -> None:
             "memory": lambda _: _read(from_memory),
         }
         before = from_disk.cache.counts.storage
-        rounds = report.pick(16, 8)
+        rounds = report.pick(16, 5)
         seconds = await interleaved(rounds, **contestants)
         counts = from_disk.cache.counts
         assert counts.storage == before, "blocks were fetched from storage"

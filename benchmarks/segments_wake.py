@@ -65,7 +65,7 @@ class NotingFeed(Feed):
 
 
 async def wake_figures(report: Report, around: Surroundings) -> None:
-    appends = report.pick(1_500, 200) + _WARM_UP
+    appends = report.pick(1_500, 100) + _WARM_UP
     await around.store.create_topic(TOPIC, PARTITIONS)
     processes = multiprocessing.get_context("spawn")
     words, theirs = processes.Pipe()
