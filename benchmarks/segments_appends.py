@@ -12,22 +12,23 @@ import random
 from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import perf_counter, process_time
 
 from astha.subscribers.surroundings import Surroundings
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.report import Report, percentile
-from benchmarks.segments_consumer import ConsumerJob, ConsumerProcess, Consumption
+from benchmarks.segments_consumer import ConsumerJob, ConsumerProcess
 from components.segment_store.agents import Agent
-from components.segment_store.writer import SegmentWriter, WriterStatistics
+from components.segment_store.writer import SegmentWriter, WriterSettings, WriterStatistics
 from registry.contract import MetadataStore
 from registry.drafts import Fence, ProducerDraft, SegmentDraft
 from registry.forwarding import ForwardingStore
 
 BATCH = b"ten bytes."
-RATE = 4_000  # appends a second, of all partitions together
+RATE = 3_200  # appends a second, of all partitions together
 _TICK_S = 0.002
+_TOGETHER = WriterSettings().object_segments
 _WARM_UP = 4_000  # appends of another topic, which don't count
 
 
@@ -55,7 +56,8 @@ class Timed(ForwardingStore):
 class Offered:
     """``late_s`` in the order in which appends were due."""
 
-    late_s: array[float] = field(default_factory=lambda: array("d"))
+    late_s: array[float]
+    ends: list[int]  # of the partitions, afterwards
     seconds: float = 0.0
 
     @property
@@ -71,11 +73,12 @@ class Offered:
 
 async def offer(writer: SegmentWriter, topic: str, partitions: int, batches: int, rate: float) -> Offered:
     """Every partition gets ``batches`` appends; each round has them in another order."""
-    offered = Offered(array("d", bytes(8 * partitions * batches)))
+    offered = Offered(array("d", bytes(8 * partitions * batches)), [0] * partitions)
     late, begun = offered.late_s, perf_counter()
 
     async def append(number: int, partition: int) -> None:
-        await writer.append(topic, partition, [BATCH])
+        appended = await writer.append(topic, partition, [BATCH])
+        offered.ends[partition] = appended.base_offset + 1
         late[number] = perf_counter() - begun - number / rate
 
     waiting: set[asyncio.Task[None]] = set()
@@ -119,21 +122,51 @@ async def pathological(report: Report, around: Surroundings, partitions: int, ba
         writer = await stack.enter_async_context(SegmentWriter(around, agent))
         await asyncio.gather(*(agent.hold(topic, number) for number in range(partitions)))
         await _warm_up(writer, timed, suffix)
-        job = ConsumerJob(
-            url=around.registry_url.get_secret_value(), lake=around.lake, topic=topic, partitions=partitions
-        )
-        consumer = stack.enter_context(ConsumerProcess(job))
-        await asyncio.to_thread(consumer.ready)
-        before, cpu, everything = writer.statistics, process_time(), tree_cpu_seconds()
+        before, cpu, servers = writer.statistics, process_time(), tree_cpu_seconds()
         timed.seconds = array("d")
         offered = await offer(writer, topic, partitions, batches, RATE)
-        consumption = await asyncio.to_thread(consumer.finish, partitions * batches)
-        after, cpu, everything = writer.statistics, process_time() - cpu, tree_cpu_seconds() - everything
-    servers = everything - cpu - consumption.cpu_s
-    cores = [f"{name} {took / offered.seconds:.2f}" for name, took in
-             (("writer", cpu), ("consumer", consumption.cpu_s), ("PostgreSQL and S3 server", servers))]  # fmt: skip
-    report.say(f"cores: {', '.join(cores)}")
-    _add(report, offered, list(timed.seconds), before, after, consumption, (partitions, batches, suffix))
+        after, cpu, servers = writer.statistics, process_time() - cpu, tree_cpu_seconds() - servers
+        cores = (cpu / offered.seconds, (servers - cpu) / offered.seconds)
+        _add(report, offered, list(timed.seconds), before, after, cores, (partitions, batches, suffix))
+        await _consumed(report, around, writer, offered.ends, suffix)
+        timed.seconds = array("d")
+        await _unhurried(writer, topic, report.pick(400, 25))
+    alone = list(timed.seconds)
+    report.add(
+        f"metadata_unhurried_p99_ms{suffix}",
+        percentile(alone, 0.99) * 1000,
+        f"{len(alone):,} registering transactions of {_TOGETHER} segments, 20 a second and nothing else; "
+        f"p50 {percentile(alone, 0.5) * 1000:.1f} ms, largest {max(alone) * 1000:.0f} ms",
+    )
+
+
+async def _unhurried(writer: SegmentWriter, topic: str, rounds: int) -> None:
+    """What a transaction takes where it has not to fight for a core."""
+    for _ in range(rounds):
+        await asyncio.gather(*(writer.append(topic, number, [BATCH]) for number in range(_TOGETHER)))
+        await asyncio.sleep(0.05)
+
+
+async def _consumed(report: Report, around: Surroundings, writer: SegmentWriter, ends: list[int], suffix: str) -> None:
+    """More of the same, with a consumer of all partitions beside it."""
+    topic, partitions = f"pathological{suffix}", len(ends)
+    job = ConsumerJob(url=around.registry_url.get_secret_value(), lake=around.lake, topic=topic, offsets=ends)
+    batches = max(1, report.pick(20_000, 3_000) // partitions)
+    with ConsumerProcess(job) as consumer:
+        await asyncio.to_thread(consumer.ready)
+        offered = await offer(writer, topic, partitions, batches, RATE / 2)
+        found = await asyncio.to_thread(consumer.finish, partitions * batches)
+    p99 = percentile(list(offered.late_s), 0.99)
+    report.add(
+        f"cache_hit_rate{suffix}",
+        found.hit_rate,
+        f"{found.records:,} more appends at {RATE // 2:,}/s (p99 {p99 * 1000:.0f} ms), with a consumer of all "
+        f"partitions in another process: blocks that its reads found in memory, or on their way there, of "
+        f"{found.blocks:,}, each of which it read once; {found.requests:,} GETs for {found.fetched:,} blocks; "
+        f"{found.asked:,} questions to the registry in {found.reads:,} reads; records p50/p99 {found.p50_ms:.0f}/"
+        f"{found.p99_ms:.0f} ms after they were appended",
+        at_least=0.9,
+    )
 
 
 async def _warm_up(writer: SegmentWriter, store: Timed, suffix: str) -> None:
@@ -149,7 +182,7 @@ def _add(
     registering: list[float],
     before: WriterStatistics,
     after: WriterStatistics,
-    consumption: Consumption,
+    cores: tuple[float, float],
     what: tuple[int, int, str],
 ) -> None:
     partitions, batches, suffix = what
@@ -162,8 +195,8 @@ def _add(
         percentile(late, 0.99) * 1000,
         f"{len(late):,} appends of 10 bytes, {batches:,} to each of {partitions:,} partitions, from the moment each "
         f"was due to its answer; {offered_rate}; p50 {percentile(late, 0.5) * 1000:.0f} ms, "
-        f"largest {max(late) * 1000:.0f} ms; beside it a consumer of all partitions in another process, "
-        f"PostgreSQL and the S3 server on the same machine",
+        f"largest {max(late) * 1000:.0f} ms; cores: {cores[0]:.2f} for the writer and its producers, {cores[1]:.2f} "
+        f"for PostgreSQL and the S3 server, all on one machine",
         at_most=500,
     )
     report.add(
@@ -185,13 +218,4 @@ def _add(
         offered.growth,
         "append p99 of the last tenth over that of the first tenth",
         at_most=1.5,
-    )
-    report.add(
-        f"cache_hit_rate{suffix}",
-        consumption.hit_rate,
-        f"blocks that the consumer's reads found in memory, or on their way there, of {consumption.blocks:,}, each of "
-        f"which it read once; {consumption.requests:,} GETs for {consumption.fetched:,} blocks; "
-        f"{consumption.asked:,} questions to the registry in {consumption.reads:,} reads; {consumption.records:,} "
-        f"records, p50/p99 {consumption.p50_ms:.0f}/{consumption.p99_ms:.0f} ms after they were appended",
-        at_least=0.9,
     )

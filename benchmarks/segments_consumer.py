@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 import time
 from array import array
 from multiprocessing.connection import Connection
@@ -19,18 +18,18 @@ from astha.settings.models import RegistrySettings, Settings
 from astha.subscribers.surroundings import LakeSettings, Surroundings
 from benchmarks.report import percentile
 from components.segment_store.consumer import Consumer
+from components.segment_store.reader.block_cache import Counts
 from components.segment_store.reading import Reading, open_reading
 from registry.opening import open_store
 
 _LIMIT_S = 300
-_NICE = 5  # it stands for consumers on other machines
 
 
 class ConsumerJob(msgspec.Struct, kw_only=True):
     url: str
     lake: LakeSettings
     topic: str
-    partitions: int
+    offsets: list[int]  # where it begins in each partition
 
 
 class Consumption(msgspec.Struct, frozen=True):
@@ -46,7 +45,6 @@ class Consumption(msgspec.Struct, frozen=True):
     asked: int  # questions to the registry about segments
     p50_ms: float
     p99_ms: float
-    cpu_s: float
 
     @property
     def blocks(self) -> int:
@@ -97,15 +95,17 @@ def _serve(job: ConsumerJob, parent: Connection) -> None:
 
 
 async def _consume(job: ConsumerJob, parent: Connection) -> None:
-    os.nice(_NICE)
     store = await open_store(job.url)
     around = Surroundings(store, SystemLoopClock(), SecretStr(job.url), job.lake)
     settings = Settings(registry=RegistrySettings(url=SecretStr(job.url)), lake=job.lake)
     late_ms = array("d")
     async with (
         open_reading(around, settings) as reading,
-        Consumer(reading.ahead, job.topic, dict.fromkeys(range(job.partitions), 0)) as consumer,
+        Consumer(reading.ahead, job.topic, dict(enumerate(job.offsets))) as consumer,
     ):
+        while await consumer.poll() is not None:  # it is at all ends
+            continue
+        reading.cache.counts, asked = Counts(), reading.store.index.fetches
         parent.send(None)
         wanted, reads = None, 0
         while wanted is None or len(late_ms) < wanted:
@@ -116,13 +116,13 @@ async def _consume(job: ConsumerJob, parent: Connection) -> None:
                 late_ms.extend(now - stamp for batch in polled.records.batches for stamp in batch.timestamps)
             if wanted is None and parent.poll():
                 wanted = parent.recv()
-        parent.send(msgspec.to_builtins(_summary(reading, reads, list(late_ms))))
+        parent.send(msgspec.to_builtins(_summary(reading, reads, asked, list(late_ms))))
     await store.close()
 
 
-def _summary(reading: Reading, reads: int, late_ms: list[float]) -> Consumption:
+def _summary(reading: Reading, reads: int, asked: int, late_ms: list[float]) -> Consumption:
     counts, index = reading.cache.counts, reading.store.index
     return Consumption(
         len(late_ms), counts.memory, counts.shared, counts.missed, counts.storage, counts.requests,
-        reads, index.fetches, percentile(late_ms, 0.5), percentile(late_ms, 0.99), time.process_time(),
+        reads, index.fetches - asked, percentile(late_ms, 0.5), percentile(late_ms, 0.99),
     )  # fmt: skip

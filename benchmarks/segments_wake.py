@@ -38,7 +38,7 @@ from registry.opening import open_store
 TOPIC = "wake"
 PARTITIONS = 20
 RATE = 50  # appends a second
-_WARM_UP = 20  # appends that don't count
+_WARM_UP = 100  # appends that don't count
 _LIMIT_S = 60
 
 
@@ -65,7 +65,7 @@ class NotingFeed(Feed):
 
 
 async def wake_figures(report: Report, around: Surroundings) -> None:
-    appends = report.pick(1_500, 200) + _WARM_UP
+    appends = report.pick(1_500, 100) + _WARM_UP
     await around.store.create_topic(TOPIC, PARTITIONS)
     processes = multiprocessing.get_context("spawn")
     words, theirs = processes.Pipe()

@@ -57,7 +57,7 @@ class Consumer:
         self._cursors = {number: Cursor(ahead, topic, number, offset) for number, offset in sorted(offsets.items())}
         self._ready: OrderedDict[int, None] = OrderedDict.fromkeys(self._cursors)  # may have something, in turn
         self._ended: set[int] = set()  # have been at their end: whatever came since was told
-        self._lost = 0  # times that news had been lost by then
+        self._lost = -1  # times that news had been lost by then
         self._fetching: set[asyncio.Task[None]] = set()
         self._committed = dict(offsets)
         self._stack = ExitStack()
@@ -137,7 +137,7 @@ class Consumer:
         self._ready = OrderedDict.fromkeys([*turn, *self._cursors])
 
     async def _look(self, max_records: int | None, max_bytes: int) -> Polled | None:
-        self._hear()
+        await self._hear()
         for _ in range(len(self._ready)):
             number = next(iter(self._ready))
             records = None if self._at_end(number) else await self._next(number, max_records, max_bytes)
@@ -149,12 +149,10 @@ class Consumer:
                 return Polled(number, records)
         return None
 
-    def _hear(self) -> None:
+    async def _hear(self) -> None:
         """What was told since: those partitions may have something, and their blocks are fetched together."""
         if self._lost != self._watch.lost or not self._reader.feed.followed:
-            self._lost = self._watch.lost
-            self._ended.clear()
-            self._ready.update(dict.fromkeys(self._cursors))
+            await self._compare()
         told = [number for _, number in self._watch.take() if not self._at_end(number)]
         self._ready.update(dict.fromkeys(told))
         if len(told) > 1:
@@ -162,6 +160,19 @@ class Consumer:
             if fetching is not None:
                 self._fetching.add(fetching)
                 fetching.add_done_callback(self._fetching.discard)
+
+    async def _compare(self) -> None:
+        """Nothing is known of any partition: one question says which of them are at their ends."""
+        lost = self._watch.lost
+        self._ended.clear()
+        self._ready.update(dict.fromkeys(self._cursors))
+        if self._reader.feed.followed:
+            rows = await self._store.get_partitions([(self.topic, number) for number in self._cursors])
+            self._ended = {row.partition_id for row in rows if row.high_watermark == self._offset(row.partition_id)}
+        self._lost = lost
+
+    def _offset(self, number: int) -> int:
+        return self._cursors[number].offset
 
     def _at_end(self, number: int) -> bool:
         """Known to have nothing: it was at its end, and what was told since has been read."""

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import gc
 import sys
-from functools import cache
 from importlib.machinery import ModuleSpec
 from pathlib import PurePath
 from types import ModuleType
 from zipimport import zipimporter
 
-_SPARKS_OWN = ("pyspark", "py4j")  # what their archives' names begin with
+_SPARKS_OWN = ("pyspark", "py4j", "spark-")  # what their archives' names begin with
 
 
 class Unchanging:
@@ -28,11 +27,9 @@ class Unchanging:
         return self._finder.find_spec(name, target)
 
 
-@cache
 def break_habits() -> None:
-    """Once a process, when what its tasks need is loaded."""
+    """At the beginning of each task: what is alive then is no garbage, as PySpark has just looked, and will stay."""
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter) and PurePath(finder.archive).name.startswith(_SPARKS_OWN):
             sys.path_importer_cache[path] = Unchanging(finder)
-    gc.collect()
     gc.freeze()

@@ -30,6 +30,8 @@ from registry.models import PartitionLease
 
 log = structlog.get_logger(__name__)
 
+_RENEWED_AT_ONCE = 200
+
 
 class Agent:
     """Its partitions are free for others as soon as it is closed, or when their leases run out."""
@@ -134,11 +136,16 @@ class Agent:
                 self.lose(held)
             await self._register()
             return
-        before = dict(self._held)
-        leases = await self._store.renew_partition_leases([held.lease for held in before.values()], self._lease_ms)
+        helds = list(self._held.values())
+        for start in range(0, len(helds), _RENEWED_AT_ONCE):
+            await self._renew(helds[start : start + _RENEWED_AT_ONCE])
+
+    async def _renew(self, helds: Sequence[Held]) -> None:
+        """A registration waits for the renewal of its lease, hence for all that are renewed with it."""
+        leases = await self._store.renew_partition_leases([held.lease for held in helds], self._lease_ms)
         renewed = {(lease.topic, lease.partition_id): lease for lease in leases}
-        for key, held in before.items():
-            lease = renewed.get(key)
+        for held in helds:
+            lease = renewed.get(held.key)
             if lease is not None:
                 held.lease = lease
             elif not held.lost:

@@ -35,7 +35,7 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 def test_archives_of_sparks_are_not_read_again(archives: tuple[str, str]) -> None:
     sparks, theirs = archives
 
-    break_habits.__wrapped__()
+    break_habits()
     importlib.invalidate_caches()
 
     assert isinstance(sys.path_importer_cache[sparks], Unchanging)
