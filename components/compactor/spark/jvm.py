@@ -21,6 +21,7 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 _LOOK_EVERY_S = 0.02
 _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that writes one command line and ends
+_SHORT_ENOUGH = 60  # bytes of a directory for a socket with a long name: the whole path may have about 100
 _WAY_OUT = f"install Java {OLDEST_JAVA} or newer (a headless JRE is enough), or set JAVA_HOME to one"
 
 
@@ -132,8 +133,14 @@ class Jvm:
 
 
 def _placed(properties: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Libraries that unpack themselves do so there, too: a killed JVM does not remove them."""
-    return {**properties, JAVA_OPTIONS: f'-Djava.io.tmpdir="{directory}" {properties.get(JAVA_OPTIONS, "")}'.strip()}
+    """Libraries that unpack themselves do so there, too: a killed JVM does not remove them. On this machine alone the JVM
+    talks to its workers through sockets there: over TCP a small task waits for acknowledgements, some 30 ms of it.
+    """
+    placed = {**properties, JAVA_OPTIONS: f'-Djava.io.tmpdir="{directory}" {properties.get(JAVA_OPTIONS, "")}'.strip()}
+    if properties.get("spark.master", "").startswith("local") and len(os.fsencode(directory)) <= _SHORT_ENOUGH:
+        placed.setdefault("spark.python.unix.domain.socket.enabled", "true")
+        placed.setdefault("spark.python.unix.domain.socket.dir", str(directory))
+    return placed
 
 
 def _written(properties: Mapping[str, str]) -> str:

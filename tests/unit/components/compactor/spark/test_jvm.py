@@ -8,7 +8,7 @@ import pytest
 
 from astha.concealment import NOTHING
 from components.compactor.spark.errors import SessionProblem
-from components.compactor.spark.jvm import Jvm, find_java
+from components.compactor.spark.jvm import Jvm, _placed, find_java
 
 
 def program(path: Path, text: str) -> Path:
@@ -88,6 +88,21 @@ def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
     jvm.end(30)  # its standard input closes
     assert jvm.process.poll() == 0
     assert not directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("master", "directory", "sockets"),
+    [("local[2]", "/tmp/s", True), ("local[2]", "/tmp/" + "s" * 60, False), ("spark://host:7077", "/tmp/s", False)],
+)
+def test_workers_are_reached_by_sockets_where_that_can_be(master: str, directory: str, sockets: bool) -> None:
+    found = _placed({"spark.master": master}, Path(directory))
+    assert ("spark.python.unix.domain.socket.enabled" in found) is sockets
+    assert (
+        _placed({**found, "spark.python.unix.domain.socket.enabled": "false"}, Path(directory))[
+            "spark.python.unix.domain.socket.enabled"
+        ]
+        == "false"
+    )
 
 
 def test_a_jvm_that_does_not_end_is_killed(tmp_path: Path) -> None:
