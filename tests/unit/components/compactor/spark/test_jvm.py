@@ -92,7 +92,7 @@ def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("master", "directory", "sockets"),
-    [("local[2]", "/tmp/s", True), ("local[2]", "/tmp/" + "s" * 60, False), ("spark://host:7077", "/tmp/s", False)],
+    [("local[2]", "/short", True), ("local[2]", "/long" * 20, False), ("spark://host:7077", "/short", False)],
 )
 def test_workers_are_reached_by_sockets_where_that_can_be(master: str, directory: str, sockets: bool) -> None:
     found = _placed({"spark.master": master}, Path(directory))
