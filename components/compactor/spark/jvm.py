@@ -133,8 +133,8 @@ class Jvm:
 
 
 def _placed(properties: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Libraries that unpack themselves do so there, too: a killed JVM does not remove them. If there is no other machine,
-    JVM and workers talk through sockets there: over TCP a small task waits for acknowledgements, some 30 ms of it.
+    """Libraries that unpack themselves do so there, too: a killed JVM does not remove them. A local JVM and its workers
+    talk through sockets there: over TCP a small task waits for acknowledgements, some 30 ms of it.
     """
     placed = {**properties, JAVA_OPTIONS: f'-Djava.io.tmpdir="{directory}" {properties.get(JAVA_OPTIONS, "")}'.strip()}
     if properties.get("spark.master", "").startswith("local") and len(os.fsencode(directory)) <= _SHORT_ENOUGH:
