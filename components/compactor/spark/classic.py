@@ -20,7 +20,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from astha.concealment import Concealment
-from components.compactor.spark import worker
+from components.compactor.spark import daemon, worker
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SessionProblem, SparkError
 from components.compactor.spark.failures import explain
 from components.compactor.spark.jvm import JAVA_OPTIONS, Jvm, find_java
@@ -168,6 +168,8 @@ class ClassicSession:
             "spark.app.name": settings.name,
             "spark.driver.memory": settings.memory,
         }
+        if settings.master.startswith("local") and self._python == sys.executable:
+            chosen["spark.python.daemon.module"] = daemon.MODULE  # elsewhere it may not be installed
         if self._host is not None:
             chosen["spark.driver.host"] = self._host
         if settings.host is not None:
@@ -175,6 +177,10 @@ class ClassicSession:
         log = Path(__file__).with_name("log4j2.properties")
         ours = f"-XX:+ExitOnOutOfMemoryError -Dlog4j2.configurationFile={log} -Dastha.log.level={settings.log_level}"
         return {**chosen, **given, JAVA_OPTIONS: f"{ours} {given.get(JAVA_OPTIONS, '')}".strip()}
+
+    @property
+    def _python(self) -> str:
+        return self._settings.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
 
     def _connected(self, port: int, secret: str) -> SparkContext:
         from pyspark import SparkConf, SparkContext
@@ -193,7 +199,7 @@ class ClassicSession:
         context._accumulatorServer.handle_error = _hush  # type: ignore[assignment]
         # Spark takes this for a shell, where only warnings are heard.
         context.setLogLevel(self._settings.log_level.upper())
-        context.pythonExec = self._settings.python or os.environ.get("PYSPARK_PYTHON") or sys.executable
+        context.pythonExec = self._python
         return context
 
     def _watch(self, jvm: Jvm) -> None:
