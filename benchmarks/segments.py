@@ -11,6 +11,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
+from astha.garbage import SparingCollector
 from astha.subscribers.surroundings import LakeSettings, Surroundings
 from benchmarks.registries import new_registry
 from benchmarks.report import Report, run
@@ -26,6 +27,7 @@ SERVER = {"shared_buffers": "256MB", "max_wal_size": "4GB"}  # and vacuums as ev
 
 async def measure(report: Report) -> None:
     with (
+        SparingCollector(),  # as `astha run` and `astha produce` do
         tempfile.TemporaryDirectory(prefix="astha-benchmark-") as name,
         EmbeddedPostgres(settings=SERVER) as server,
         S3Server(Path(name) / "s3") as s3,

@@ -15,6 +15,7 @@ from astha.assembly import surroundings
 from astha.cli.exits import Exit, Failure
 from astha.cli.options import settings_options
 from astha.clock import SystemLoopClock
+from astha.garbage import SparingCollector
 from astha.settings import Settings
 from components.lake.objects import StorageUnavailable
 from components.segment_store.cli.asides import log_to_stderr
@@ -79,7 +80,8 @@ def consume_command(
     write = write_json if as_json else write_line(None if key_separator is None else key_separator.encode())
     job = _Job(topic, partitions, start, stop, follow, group, most, "earliest" if skip_lost else None, cache, write)
     with log_to_stderr(), suppress(BrokenPipeError):  # `| head` has seen enough
-        asyncio.run(job.run(reload()))
+        with SparingCollector():
+            asyncio.run(job.run(reload()))
 
 
 class _Job:

@@ -20,6 +20,7 @@ from astha.cli.exits import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
+from astha.garbage import SparingCollector
 from astha.settings import Settings
 from components.lake.objects import StorageError
 from components.segment_store.agents import Agent
@@ -68,7 +69,8 @@ def produce_command(
 
     started = monotonic()
     with log_to_stderr():
-        written = asyncio.run(_produce(reload(), topic, source, partition, read))
+        with SparingCollector():
+            written = asyncio.run(_produce(reload(), topic, source, partition, read))
     seconds = round(monotonic() - started, 3)
     records = sum(written.values())
     if as_json:
