@@ -76,17 +76,18 @@ async def warm_reads(report: Report, directory: Path) -> None:
     report.add(
         "warm_read_vs_lz4",
         took["raw"] / took["memory"],
-        f"{raw_bytes >> 20} MiB in {len(stored)} blocks: a consumer's reads from the warm cache, which holds decoded blocks "
-        f"in memory ({gigabytes['memory']:.1f} GB/s), over LZ4 decompression of the same blocks one after the other, of "
-        f"which as much stays in memory as the cache below holds, {_HELD >> 20} MiB ({gigabytes['raw']:.2f} GB/s)",
+        f"{raw_bytes >> 20} MiB in {len(stored)} blocks: a consumer's reads from the warm cache, which holds decoded "
+        f"blocks in memory ({gigabytes['memory']:.1f} GB/s), over LZ4 decompression of the same blocks one after the "
+        f"other, of which as much stays in memory as the cache below holds, {_HELD >> 20} MiB "
+        f"({gigabytes['raw']:.2f} GB/s)",
         at_least=0.5,
     )
     report.add(
         "warm_read_disk_vs_lz4",
         took["raw"] / took["disk"],
         f"the same from the warm cache on disk, where every block is read from its file, checked and decompressed "
-        f"({gigabytes['disk']:.2f} GB/s); {took['hot'] / took['disk']:.2f} if LZ4 throws each away at once, so that all "
-        f"happens in the processor's cache ({gigabytes['hot']:.2f} GB/s)",
+        f"({gigabytes['disk']:.2f} GB/s); {took['hot'] / took['disk']:.2f} if LZ4 throws each away at once, so that "
+        f"all happens in the processor's cache ({gigabytes['hot']:.2f} GB/s)",
     )
 
 

@@ -79,9 +79,8 @@ def consume_command(
         raise Failure("--follow has no end: leave --to out", Exit.USAGE)
     write = write_json if as_json else write_line(None if key_separator is None else key_separator.encode())
     job = _Job(topic, partitions, start, stop, follow, group, most, "earliest" if skip_lost else None, cache, write)
-    with log_to_stderr(), suppress(BrokenPipeError):  # `| head` has seen enough
-        with SparingCollector():
-            asyncio.run(job.run(reload()))
+    with log_to_stderr(), SparingCollector(), suppress(BrokenPipeError):  # `| head` has seen enough
+        asyncio.run(job.run(reload()))
 
 
 class _Job:

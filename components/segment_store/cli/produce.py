@@ -68,9 +68,8 @@ def produce_command(
         return read_json(line) if json_lines else read_line(line, separator)
 
     started = monotonic()
-    with log_to_stderr():
-        with SparingCollector():
-            written = asyncio.run(_produce(reload(), topic, source, partition, read))
+    with log_to_stderr(), SparingCollector():
+        written = asyncio.run(_produce(reload(), topic, source, partition, read))
     seconds = round(monotonic() - started, 3)
     records = sum(written.values())
     if as_json:
