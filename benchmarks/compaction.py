@@ -40,6 +40,7 @@ class Took(NamedTuple):
 async def measure(report: Report) -> None:
     with tempfile.TemporaryDirectory(prefix="astha-benchmark-") as name:
         directory = Path(name)
+        await decision_figures(report, directory / "decisions")  # first: in a process as young as a daemon's
         files = SmallFiles(directory / "files", report.pick(1_000, 120))
         report.say(f"{files.count:,} files of {files.size / files.count / 1e3:.0f} kB")
         async with AsyncExitStack() as stack:
@@ -56,7 +57,6 @@ async def measure(report: Report) -> None:
                 await bench.growth()
                 iceberg.close()
             report.say("peak memory, MB: " + ", ".join(f"{who} {peak:,.0f}" for who, peak in peaks_mb().items()))
-        await decision_figures(report, directory / "decisions")
 
 
 class Bench:
