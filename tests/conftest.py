@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
 pytest_plugins = [f"tests.fixtures.{name}" for name in ("databases", "servers", "stores", "sources", "daemons", "lake")]
 
 _ORDER = ("unit", "properties", "contracts", "integration", "faults", "e2e")
+
+
+def pytest_configure() -> None:
+    """A shell in the background has its children ignore interrupts, and they theirs; some tests interrupt a command."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
