@@ -86,6 +86,7 @@ async def test_killed_at_a_point(
     bench: Bench, sqlite_url: str, run_daemon: RunDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In one test, with one daemon, as it would be."""
+    others = _jvms()  # servers of other tests
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     executor = open_executor()
     settings = CompactorSettings(heartbeat_s=0.05, check_every_s=0.2)
@@ -96,10 +97,14 @@ async def test_killed_at_a_point(
     for point in Point if ALL else SOME:
         await doom(bench, executor, point)
     await running.stop()
-    assert not [child for child in psutil.Process().children(recursive=True) if "java" in child.name()]
+    assert _jvms() <= others
     await clean_intents(bench.store, Objects(bench.lake), 0, "cleaner")
     for table in await bench.store.list_tables():
         bench.table = table
         await bench.require_tidy()
     assert not [name for name in files_below(bench.warehouse) if name.endswith(".partial")]
     assert not files_below(tmp_path)
+
+
+def _jvms() -> set[int]:
+    return {child.pid for child in psutil.Process().children(recursive=True) if "java" in child.name()}
