@@ -180,7 +180,7 @@ async def _act(around: Surroundings, reading: Reading, url: str, warehouse: Path
             agents.start(0)
             await stack.enter_async_context(viewers[1].member)
             running.append(tasks.create_task(viewers[1].view()))
-            await until(lambda: bool(viewers[1].read))
+            await until(lambda: bool(viewers[1].member.partitions))
             stage.say(f"a second consumer has joined: partitions {viewers[1].member.partitions} are its own")
             await until(lambda: agents.acknowledged == TOTAL)
         stage.say("everything is durable; the consumers come to the end")
