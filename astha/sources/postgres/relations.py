@@ -2,14 +2,15 @@
 
 pgoutput describes a table once, then sends rows column by column. For each table one function is generated: every run
 of fixed-width columns, with the header of the next variable one, is a single ``unpack_from`` that speculates on
-"binary, and of the usual length". A run that guesses wrong (NULL, unchanged TOAST, text) is read column by column.
-Measured at 1.8 us for 12 columns, against 5 us for a plain loop.
+"binary, and of the usual length", or, where the schema allows it, on NULL. A run that guesses wrong (unchanged TOAST,
+text, NULL beside values) is read column by column. Measured at 1.8 us for 12 columns, against 5 us for a plain loop.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -17,6 +18,7 @@ import msgspec
 from astha.errors import ConfigError, DecodeError
 from registry.documents import Document
 from registry.models import Row
+from registry.schema import table_of
 
 Value: TypeAlias = "int | bool | str | Document | Unchanged | None"
 DecodeRow: TypeAlias = Callable[[bytes, int], "tuple[Row, int]"]
@@ -105,7 +107,8 @@ def compile_decoders(kind: type[Row], relation: Relation, insert_at: int) -> Row
             f"table {relation.name} in the stream lacks the column {', '.join(strange)}, or has it of another type: "
             "the registry's schema and this version of Astha do not belong together, run `astha check`"
         )
-    body, constants = _body(relation, frozenset(kind.__struct_fields__))
+    nullable = frozenset(column.name for column in table_of(kind).columns if column.nullable)
+    body, constants = _body(relation, frozenset(kind.__struct_fields__), nullable)
     order = {name: place for place, name in enumerate(names)}
     row = f"Model({', '.join(f'v{order[name]}' for name in kind.__struct_fields__)})"
     source = [
@@ -130,40 +133,61 @@ def too_long(message: bytes, end: int) -> DecodeError:
     return DecodeError(f"a row that ends at byte {end} of {len(message)}")
 
 
-def _body(relation: Relation, wanted: frozenset[str]) -> tuple[list[str], dict[str, Any]]:
-    """Lines that read all columns of message `m` from offset `o` into v0, v1, ..., and the constants they use."""
+def _body(relation: Relation, wanted: frozenset[str], nullable: frozenset[str]) -> tuple[list[str], dict[str, Any]]:
+    """Lines that read all columns of message `m` from offset `o` into v0, v1, ..., and the constants they use.
+
+    Neighbours that may be NULL mostly are so together: one comparison tells.
+    """
     columns = relation.columns
     lines = [f" if int16(m, o)[0] != {len(columns)}: raise DecodeError('another number of columns')", " o += 2"]
     constants: dict[str, Any] = {}
-    start = 0
-    while start < len(columns):
-        stop = start
-        layout, targets, signatures = ">", [], []
-        while stop < len(columns) and columns[stop].type_oid in _FIXED:
-            code, width = _FIXED[columns[stop].type_oid]
-            layout += f"5s{code}"
-            targets += [f"s{stop}", f"v{stop}"]
-            constants[f"W{width}"] = struct.pack(">ci", b"b", width)
-            signatures.append(f"s{stop} == W{width}")
-            stop += 1
-        variable = stop < len(columns)
-        if variable:
-            layout += "ci"
-            targets += [f"s{stop}", "n"]
-            signatures.append(f"s{stop} == b'b' and n >= 0")
-        unpack = struct.Struct(layout)
-        constants[f"unpack{start}"] = unpack.unpack_from
-        last = stop if variable else stop - 1
-        values = ", ".join(f"v{place}" for place in range(start, last + 1))
-        lines += [f" try: {', '.join(targets)}, = unpack{start}(m, o); hit = {' and '.join(signatures)}"]
-        lines += [" except StructError: hit = False", " if hit:"]
-        if variable:
-            lines += [f"  o += {unpack.size}; e = o + n; {_word(columns[stop], stop, wanted)}; o = e"]
-        else:
-            lines += [f"  o += {unpack.size}"]
-        lines += [f" else: ({values},), o = slow(m, o, {start}, {last + 1}, loaders)"]
-        start = last + 1
+    places = range(len(columns))
+    for may_be_null, neighbours in groupby(places, lambda place: columns[place].name in nullable):
+        group = list(neighbours)
+        indent = " "
+        if may_be_null:
+            nothing = b"n" * len(group)
+            targets = " = ".join(f"v{place}" for place in group)
+            lines += [f" if m[o:o + {len(group)}] == {nothing!r}: {targets} = None; o += {len(group)}", " else:"]
+            indent = "  "
+        start, end = group[0], group[-1] + 1
+        while start < end:
+            start, run = _run(columns, start, end, wanted, constants)
+            lines += [indent + line for line in run]
     return lines, constants
+
+
+def _run(
+    columns: Sequence[RelationColumn], start: int, end: int, wanted: frozenset[str], constants: dict[str, Any]
+) -> tuple[int, list[str]]:
+    """Lines for the columns from `start` on to the first variable one, and where to go on."""
+    stop = start
+    layout, targets, signatures = ">", [], []
+    while stop < end and columns[stop].type_oid in _FIXED:
+        code, width = _FIXED[columns[stop].type_oid]
+        layout += f"5s{code}"
+        targets += [f"s{stop}", f"v{stop}"]
+        constants[f"W{width}"] = struct.pack(">ci", b"b", width)
+        signatures.append(f"s{stop} == W{width}")
+        stop += 1
+    variable = stop < end
+    if variable:
+        layout += "ci"
+        targets += [f"s{stop}", "n"]
+        signatures.append(f"s{stop} == b'b' and n >= 0")
+    unpack = struct.Struct(layout)
+    constants[f"unpack{start}"] = unpack.unpack_from
+    after = stop + 1 if variable else stop
+    values = ", ".join(f"v{place}" for place in range(start, after))
+    step = f"o += {unpack.size}"
+    if variable:
+        step += f"; e = o + n; {_word(columns[stop], stop, wanted)}; o = e"
+    return after, [
+        f"try: {', '.join(targets)}, = unpack{start}(m, o); hit = {' and '.join(signatures)}",
+        "except StructError: hit = False",
+        f"if hit: {step}",
+        f"else: ({values},), o = slow(m, o, {start}, {after}, loaders)",
+    ]
 
 
 def _word(column: RelationColumn, place: int, wanted: frozenset[str]) -> str:

@@ -29,12 +29,6 @@ _STATUS = struct.Struct(">cQQQqB").pack
 _AT_ONCE = 2_000
 """Messages decoded before the loop gets a turn: some milliseconds."""
 
-_HURRIED = 4
-_GATHER_S = 0.001
-"""After so many batches without a wait in between, the next one may gather for so long: a hundred small transactions
-cost little more than one. A reader that is slower than the server never comes to this.
-"""
-
 _LAST_WORDS_S = 5.0
 """For the reason why the server ended the stream."""
 
@@ -122,8 +116,11 @@ class ReplicationStream:
             self.received = max(self.received, position)
 
     async def batches(self, decoder: Decoder) -> AsyncIterator[list[Transaction] | Progress]:
-        """What is there, decoded; waits only when nothing is, or when more is on its way."""
-        hurried = 0  # batches since we last had to wait
+        """What is there, decoded; waits only when nothing is.
+
+        A reader that falls behind finds more together, and a hundred small transactions cost little more than one. To
+        let them gather on purpose makes it slower: the server waits as soon as the socket is full.
+        """
         while True:
             done, progress, count = self._read(decoder)
             if count < 0:
@@ -138,12 +135,7 @@ class ReplicationStream:
             if count:
                 await asyncio.sleep(0)
             elif not done and progress is None:
-                hurried = 0
                 await self._readable()
-            else:
-                hurried += 1
-                if hurried > _HURRIED:
-                    await asyncio.sleep(_GATHER_S)
 
     def _read(self, decoder: Decoder) -> tuple[list[Transaction], Position | None, int]:
         """Transactions, the last idle position, and libpq's word: 0 nothing left, above 0 maybe more, below 0 the end.

@@ -16,6 +16,7 @@ from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.decode import POSTGRES_EPOCH_US, Decoder
 from registry.documents import Document
 from registry.models import PUBLISHED, ConsumerGroup, ConsumerOffset, Row, TableFile, Topic
+from registry.schema import table_of
 from tests.doubles import pgoutput as pg
 from tests.fixtures.rows import extreme_rows
 
@@ -69,6 +70,20 @@ def test_every_column_of_every_table(row: Row) -> None:
     assert [type(value) for value in msgspec.structs.astuple(event.data)] == [
         type(value) for value in msgspec.structs.astuple(row)
     ]
+
+
+@given(st.data())
+def test_any_columns_that_may_be_null(data: st.DataObject) -> None:
+    """Alone, beside each other, beside values: whichever way a row is guessed to be, it is read as it is."""
+    row = data.draw(st.sampled_from(extreme_rows()))
+    nullable = [column.name for column in table_of(type(row)).columns if column.nullable]
+    absent = data.draw(st.sets(st.sampled_from(nullable)) if nullable else st.just(set[str]()))
+    some = msgspec.structs.replace(row, **dict.fromkeys(absent))
+    transaction = one(
+        pg.insert(OIDS[type(row)], pg.values_of(some)),
+        pg.update(OIDS[type(row)], pg.values_of(some), pg.values_of(row)),
+    )
+    assert [(event.before, event.data) for event in transaction.events] == [(None, some), (some, row)]
 
 
 def test_null_before_image() -> None:
