@@ -94,9 +94,7 @@ class Lane:
             if contained.splits(transaction):
                 self.refresh(f"the last refresh contained only some of what was joined at {transaction.position}")
                 return False
-            if transaction.position > contained.until:
-                self.contained = None
-            elif contained.holds(transaction):
+            if contained.holds(transaction):
                 return True
         if transaction.unlisted:
             self.refresh(f"a transaction at {transaction.position} changed too much to be told event by event")
@@ -110,9 +108,7 @@ class Lane:
         """The stream has come this far without anything for this lane."""
         self._seen = max(self._seen, position)
         if not self.queue and self.state is LaneState.LIVE:
-            self.position = self._seen
-            if self.contained is not None and position > self.contained.until:
-                self.contained = None
+            self._done_to(self._seen)
 
     # -- from anybody: never waits ----------------------------------------------------------------------
 
@@ -257,13 +253,21 @@ class Lane:
             if not self.wanted():
                 return  # broken out meanwhile: what waits now is not what we took from
             queue.done()
-            self.position = run.position
+            self._done_to(run.position)
             self.counts.count(run, self._clock.now_ms())
             quick = self._clock.monotonic() - began < _QUICK_S
             self._run_events = min(self._run_events * 2, _LONGEST_RUN) if quick else 1
         if self.wanted():
-            self.position = max(self.position, self._seen)
+            self._done_to(max(self.position, self._seen))
             await self._woken()
+
+    def _done_to(self, position: Position) -> None:
+        """What the last refresh contained is of interest until this lane, not only the stream, is past it: whoever goes
+        on from here after a crash is brought all of it again.
+        """
+        self.position = position
+        if self.contained is not None and position >= self.contained.until:
+            self.contained = None
 
     async def _woken(self) -> None:
         self._wake.clear()

@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from astha.events import Commit, Event, Operation, Transaction
+from astha.lanes.ledger import Ledger
 from astha.lanes.refresh import Contained, snapshot_after
 from astha.lanes.state import LaneState
 from astha.testing import Fault, ManualClock
 from registry.errors import Unavailable
 from registry.models import ConsumerGroup
 from registry.position import Position, SequencePlace, XidPlace
-from tests.doubles.registry import GROUPS, SmallRegistry, group
+from tests.doubles.registry import GROUPS, LEASE, SmallRegistry, group
 from tests.unit.astha.lanes.bench import Bench, Subject
 
 
@@ -273,6 +274,27 @@ async def test_a_lane_resumes_with_what_its_refresh_contained() -> None:
         bench.offer(*transactions)
         await bench.settle()
         assert bench.subject.names == ["g3"]
+
+
+async def test_killed_in_the_first_delivery_after_a_refresh_nothing_that_it_contained_comes_again() -> None:
+    """The stream is past it, the component is not: until it is, paper has to say what the refresh contained."""
+    async with Bench() as bench:
+        early = bench.registry.commit(group("early"))
+        bench.lane.refresh("test")
+        await bench.settle()
+        bench.subject.misbehave(Fault.HANG)
+        late = bench.registry.commit(group("late"))
+        bench.offer(early, late)
+        await bench.settle()
+        await Ledger(bench.registry.store, bench.clock).write(bench.lanes, bench.registry.last, LEASE)
+        assert bench.subject.names == []
+    after = Bench()
+    await Ledger(bench.registry.store, after.clock).open(after.lanes)
+    async with after:
+        after.offer(early, late)
+        await after.settle()
+        assert after.subject.names == ["late"]
+        assert after.subject.refreshes == 0
 
 
 async def test_a_source_that_goes_on_beyond_a_component_makes_it_refresh() -> None:
