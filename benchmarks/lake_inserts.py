@@ -117,7 +117,7 @@ async def insert_overhead(report: Report, directory: Path, server: EmbeddedPostg
 
             insert = partial(_insert_all, table, [given[number % len(given)] for number in range(batches)])
             on, off = partial(insert, with_metadata), partial(insert, without)
-            seconds = await interleaved(report.pick(12, 4), on=on, off=off)
+            seconds = await interleaved(report.pick(20, 4), on=on, off=off)
             pairs = zip(seconds["on"], seconds["off"], strict=True)
             found[name] = (median(on / off for on, off in pairs), median(seconds["on"]))  # pairs, as the disk is moody
     each = ", ".join(f"{name} {ratio:.3f} ({on / batches * 1e3:.2f} ms each)" for name, (ratio, on) in found.items())

@@ -234,6 +234,8 @@ class StorageManager:
         return task
 
     async def _settled(self) -> None:
+        if self._registrar is not None:
+            self._registrar.hurry()
         await self._pending.settled()
         if self._removals:
             await asyncio.wait(self._removals)

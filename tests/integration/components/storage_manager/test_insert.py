@@ -9,12 +9,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import NestedField, StringType
 
+from astha.subscribers.surroundings import Surroundings
+from astha.testing import ManualClock
 from components.storage_manager import NoSuchTable, RowsRefused, StorageManager, StorageSettings
 from registry.contract import MetadataStore
 from registry.documents import Document
@@ -22,6 +25,7 @@ from registry.models import ColumnStats
 from tests.contracts.contents import assert_counted
 from tests.fixtures.lake import OpenManager
 from tests.lake import EVERYTHING, FULL_ROW, SIMPLE, create_table, files_below, order_of, read_rows, table_schema
+from tests.waiting import eventually
 
 
 def rows(*ids: int, day: int = 1) -> list[dict[str, Any]]:
@@ -112,6 +116,27 @@ async def test_large_data_is_divided_into_ranges(
         assert len(inserted.files) > 2
         assert max(file.file_size for file in inserted.files) < 24_000
     assert len(await read_rows(store, table)) == 15_000
+
+
+class StrideClock(ManualClock):
+    """Whatever is timed takes a second, and who sleeps is never woken."""
+
+    def monotonic(self) -> float:
+        self._elapsed += 1.0
+        return super().monotonic()
+
+
+async def test_a_flush_does_not_wait_for_the_registrars_pace(
+    store: MetadataStore, warehouse: Path, surroundings: Surroundings, open_manager: OpenManager
+) -> None:
+    table = await create_table(store, warehouse)
+    manager = await open_manager(around=msgspec.structs.replace(surroundings, clock=StrideClock()))
+    first = await manager.insert(table.id, rows(1))
+    await eventually(first.registered.done, "the first group, for which nobody has asked")
+    later = await manager.insert(table.id, rows(2))
+    async with asyncio.timeout(60):
+        await manager.flush()
+    assert later.registered.done()
 
 
 async def test_asynchronous_unless_said_otherwise(
