@@ -119,10 +119,10 @@ async def test_large_data_is_divided_into_ranges(
 
 
 class StrideClock(ManualClock):
-    """Whatever is timed takes a second, and who sleeps is never woken."""
+    """Whatever is timed takes a hundredth of a second, and who sleeps is never woken."""
 
     def monotonic(self) -> float:
-        self._elapsed += 1.0
+        self._elapsed += 0.01
         return super().monotonic()
 
 
