@@ -51,6 +51,7 @@ class ReplicationStream:
         self._status_task: asyncio.Task[None] | None = None
         self._heard = clock.monotonic()
         self._ready: asyncio.Future[None] | None = None  # what the reader waits for
+        self._watched: int | None = None  # the socket, while it is
         self._broken: SourceLost | None = None
         self._unpublished = False
         connection.add_notice_handler(self._warned)
@@ -121,21 +122,26 @@ class ReplicationStream:
         A reader that falls behind finds more together, and a hundred small transactions cost little more than one. To
         let them gather on purpose makes it slower: the server waits as soon as the socket is full.
         """
-        while True:
-            done, progress, count = self._read(decoder)
-            if count < 0:
-                raise await self._ended()
-            if done:
-                self._heard = self._clock.monotonic()
-                self.received = max(self.received, done[-1].position)
-                yield done
-            if progress is not None:
-                self.received = max(self.received, progress)
-                yield Progress(progress)
-            if count:
-                await asyncio.sleep(0)
-            elif not done and progress is None:
-                await self._readable()
+        try:
+            while True:
+                done, progress, count = self._read(decoder)
+                if not count and not done and progress is None:
+                    await self._readable()
+                    continue
+                self._look_away()
+                if count < 0:
+                    raise await self._ended()
+                if done:
+                    self._heard = self._clock.monotonic()
+                    self.received = max(self.received, done[-1].position)
+                    yield done
+                if progress is not None:
+                    self.received = max(self.received, progress)
+                    yield Progress(progress)
+                if count:
+                    await asyncio.sleep(0)
+        finally:
+            self._look_away()
 
     def _read(self, decoder: Decoder) -> tuple[list[Transaction], Position | None, int]:
         """Transactions, the last idle position, and libpq's word: 0 nothing left, above 0 maybe more, below 0 the end.
@@ -243,15 +249,22 @@ class ReplicationStream:
             self._ready.set_result(None)
 
     async def _readable(self) -> None:
-        loop, socket = asyncio.get_running_loop(), self._pgconn.socket
+        """A transaction comes in several pieces: the socket is watched until one is complete."""
+        loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
-        loop.add_reader(socket, self._wake)
+        if self._watched is None:
+            self._watched = self._pgconn.socket
+            loop.add_reader(self._watched, self._wake)
         try:
             if self._broken is None:
                 await self._ready
         finally:
             self._ready = None
-            loop.remove_reader(socket)
         if self._broken is not None:
             raise self._broken
         self._heard = self._clock.monotonic()
+
+    def _look_away(self) -> None:
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            self._watched = None

@@ -164,6 +164,28 @@ SELECT count(*) FROM gone
     bindparam("partition_id", type_=Integer),
 )
 
+# Some times a second, on the loop that events wait for.
+WRITE_LEDGER = text(
+    """
+WITH held AS MATERIALIZED (
+    SELECT epoch FROM daemon_lease WHERE name = :name AND holder = :holder AND epoch = :epoch FOR SHARE
+), written AS (
+    INSERT INTO ledger (component, position, place, tables, state, refresh_owed, reason, updated_at)
+    SELECT page.* FROM held, unnest(
+        CAST(:component AS text[]), CAST(:position AS bigint[]), CAST(:place AS json[]), CAST(:tables AS json[]),
+        CAST(:state AS text[]), CAST(:refresh_owed AS bool[]), CAST(:reason AS text[]), CAST(:updated_at AS bigint[])
+    ) AS page
+    ON CONFLICT (component) DO UPDATE
+    SET position = excluded.position, place = excluded.place, tables = excluded.tables, state = excluded.state,
+        refresh_owed = excluded.refresh_owed, reason = excluded.reason, updated_at = excluded.updated_at
+)
+SELECT count(*) FROM held
+"""
+).bindparams(
+    *(bindparam(name, type_=Text) for name in ("name", "holder")),
+    bindparam("epoch", type_=BigInteger),
+)
+
 # Statistics: partitions that have a row are moved by the difference. A partition that seems to have none gets one,
 # unless another has made it while we waited for the table's lock: then the difference, which can only be an
 # addition, goes on top of it.

@@ -29,11 +29,26 @@ from sqlalchemy.types import TypeEngine
 from registry.documents import Document
 from registry.drafts import FileDraft, SegmentDraft
 from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
-from registry.models import LOCAL_BUCKET, OWN, PUBLISHED, FileAwaitingDeletion, TableFile, object_uri
+from registry.models import (
+    LOCAL_BUCKET,
+    OWN,
+    PUBLISHED,
+    DaemonLease,
+    FileAwaitingDeletion,
+    LedgerEntry,
+    TableFile,
+    object_uri,
+)
 from registry.position import Position, XidPlace
 from registry.schema import DocumentType, Flag
 from registry.stores.postgres.arrays import array_literal
-from registry.stores.postgres.statements import ADD_SEGMENTS, CHANGE_FILES, CHANGE_FILES_AND_OFFSETS, DELETE_SEGMENTS
+from registry.stores.postgres.statements import (
+    ADD_SEGMENTS,
+    CHANGE_FILES,
+    CHANGE_FILES_AND_OFFSETS,
+    DELETE_SEGMENTS,
+    WRITE_LEDGER,
+)
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.daemon import SqlDaemonBooks
@@ -252,6 +267,15 @@ class PostgresStore(
         recorded = self._recording(paths, purpose, owner).returning(literal(1)).cte("recorded")
         async with self._writing_once() as connection:
             return [FileAwaitingDeletion(*row) for row in await connection.execute(select(gone).add_cte(recorded))]
+
+    async def _write_pages(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> bool:
+        """By one statement."""
+        values: dict[str, object] = {
+            name: array_literal([getattr(entry, name) for entry in entries]) for name in LedgerEntry.__struct_fields__
+        }
+        values |= {"name": lease.name, "holder": lease.holder, "epoch": lease.epoch}
+        async with self._writing_once() as connection:
+            return bool((await connection.execute(WRITE_LEDGER, values)).scalar_one())
 
     async def position(self) -> Position:
         async with self._reading() as connection:

@@ -57,12 +57,15 @@ class SqlDaemonBooks(SqlBase):
     async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
         for entry in entries:
             _check_entry(entry)
-        if not entries:
-            return
+        if entries and not await self._write_pages(entries, lease):
+            raise Fenced(f"the lease {lease.name!r} has passed to another daemon")
+
+    async def _write_pages(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> bool:
+        """False, and nothing written, if the lease is not held."""
         async with self._writing() as connection:
             held = select(daemon_lease.c.epoch).where(*_held(lease)).with_for_update(read=True)
             if (await connection.execute(held)).first() is None:
-                raise Fenced(f"the lease {lease.name!r} has passed to another daemon")
+                return False
             statement = self._insert(ledger)
             await connection.execute(
                 statement.on_conflict_do_update(
@@ -71,6 +74,7 @@ class SqlDaemonBooks(SqlBase):
                 ),
                 [msgspec.structs.asdict(entry) for entry in entries],
             )
+        return True
 
     async def forget_component(self, component: str) -> None:
         checks.name("component", component)
