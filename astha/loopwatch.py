@@ -2,6 +2,7 @@
 
 A blocked loop can't watch itself, so a thread does. It can't interrupt the component either; but it can say in the log
 which one it is and where it stands, and once the loop moves again the component is broken out, so that it happens once.
+Calls of a component are known by their task; what a component does in tasks of its own, by where the code is.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from types import FrameType
 
 import structlog
 
@@ -25,10 +27,12 @@ _TASKS = ("worker", "health question", "start or stop")  # in which a component'
 
 class LoopWatch:
     def __init__(self, lanes: Sequence[Lane], limit_s: float) -> None:
-        self._lanes = {f"{lane.name}: {task}": lane for lane in lanes for task in _TASKS}
+        self._lanes = lanes
+        self._by_task = {f"{lane.name}: {task}": lane for lane in lanes for task in _TASKS}
         self._limit_s = limit_s
         self._beat = time.monotonic()
-        self._culprit: str | None = None
+        self._told = False  # of the block under way
+        self._culprit: Lane | None = None
         self._over = threading.Event()
 
     async def run(self) -> None:
@@ -44,9 +48,9 @@ class LoopWatch:
                 await asyncio.sleep(_BEAT_S)
                 blocked = time.monotonic() - self._beat - _BEAT_S
                 self._beat = time.monotonic()
-                culprit, self._culprit = self._culprit, None
+                culprit, self._culprit, self._told = self._culprit, None, False
                 if culprit is not None:
-                    self._lanes[culprit].break_out(f"it blocked the event loop for {blocked:.1f} s")
+                    culprit.break_out(f"it blocked the event loop for {blocked:.1f} s")
         finally:
             self._over.set()
 
@@ -57,12 +61,23 @@ class LoopWatch:
             looked, before = time.monotonic(), looked
             if looked - before > pause + self._limit_s / 2:
                 continue  # we were held up ourselves: the whole process was, and nobody in it is to blame
-            if looked - self._beat < self._limit_s + _BEAT_S or self._culprit is not None:
+            if looked - self._beat < self._limit_s + _BEAT_S or self._told:
                 continue
-            task = asyncio.current_task(loop)
-            name = task.get_name() if task is not None else ""
-            if name in self._lanes:
-                self._culprit = name
-                frame = sys._current_frames().get(thread)
-                stack = "".join(traceback.format_stack(frame, limit=5)) if frame else None
-                log.error("a component blocks the event loop", component=self._lanes[name].name, stack=stack)
+            task, frame = asyncio.current_task(loop), sys._current_frames().get(thread)
+            self._culprit = self._blamed("" if task is None else task.get_name(), frame)
+            self._told = True
+            stack = "".join(traceback.format_stack(frame, limit=5)) if frame else None
+            if self._culprit is not None:
+                log.error("a component blocks the event loop", component=self._culprit.name, stack=stack)
+            else:
+                log.error("the event loop is blocked", task=None if task is None else task.get_name(), stack=stack)
+
+    def _blamed(self, task: str, frame: FrameType | None) -> Lane | None:
+        """Nobody, if several components have their code in the same package."""
+        if task in self._by_task:
+            return self._by_task[task]
+        modules = (
+            {f"{inner.f_globals.get('__name__', '')}." for inner, _ in traceback.walk_stack(frame)} if frame else ()
+        )
+        found = [lane for lane in self._lanes if any(module.startswith(f"{lane.package}.") for module in modules)]
+        return found[0] if len(found) == 1 else None

@@ -166,6 +166,13 @@ class Lane:
         return self._clock.monotonic() - self._moved if self.queue and self.state is LaneState.LIVE else 0.0
 
     @property
+    def package(self) -> str:
+        """Where the component's code is."""
+        module = type(self._subscriber).__module__
+        parent = module.rpartition(".")[0]
+        return parent if "." in parent else module
+
+    @property
     def owes_refresh(self) -> bool:
         return self.state is not LaneState.LIVE
 

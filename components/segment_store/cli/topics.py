@@ -56,7 +56,7 @@ class PartitionView(msgspec.Struct, frozen=True):
     writer: str | None
 
 
-@click.group("topics", short_help="Topics: create, list, describe, alter, trim, delete.")
+@click.group("topics", short_help="Topics: create, list, describe, alter, trim, delete, to-table.")
 def topics_commands() -> None:
     """Topics of the segment store. A topic is partitions; a partition is records in order, by offset."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 
 import psycopg
 import pytest
@@ -230,6 +231,33 @@ async def test_a_component_that_blocks_the_loop_is_named_and_broken_out(
     blocking.misbehave(Fault.BLOCK, times=1, seconds=1.0)
     await writing.ensure_consumer_group("g")
     await running.until(lambda: running.lane("blocking").counts.broken == 1, "the break-out")
+    assert running.lane("fine").counts.broken == 0
+    await running.agree(writing)
+
+
+class Restless(RecordingSubscriber):
+    """Has a task of its own, as a component with work beside its events does."""
+
+    def __init__(self, *tables: str) -> None:
+        super().__init__(*tables)
+        self.begin = asyncio.Event()
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._compute())
+
+    async def _compute(self) -> None:
+        await self.begin.wait()
+        time.sleep(1.0)  # noqa: ASYNC251  (what it must not do)
+
+
+async def test_a_component_that_blocks_the_loop_in_a_task_of_its_own_is_named_too(
+    url: str, writing: MetadataStore, run_daemon: RunDaemon
+) -> None:
+    restless, fine = Restless(GROUPS), RecordingSubscriber(GROUPS)
+    running = await run_daemon(url, {"restless": restless, "fine": fine}, settings={"loop_block_limit_s": 0.2})
+    await running.live()
+    restless.begin.set()
+    await running.until(lambda: running.lane("restless").counts.broken == 1, "the break-out")
     assert running.lane("fine").counts.broken == 0
     await running.agree(writing)
 
