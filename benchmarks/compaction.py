@@ -7,6 +7,7 @@ plan, merge, comparison of checksums, swap in the registry and commit. The other
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 import tempfile
@@ -87,9 +88,12 @@ class Bench:
         rounds = report.pick(3, 1)
         ours, spark, theirs = [], [], []
         for _ in range(rounds):
+            await self._calm()
             ours.append(await self._ours(schema, properties))
+            await self._calm()
             spark.append(await self._timed(lambda: self._run_spark(ordered)))
             if self._iceberg is not None:
+                await self._calm()
                 theirs.append(await self._theirs(schema))
         how = "sorted" if ordered else "row groups copied"
         mine = f"{how}: {_cost(ours)}; {_phases(ours)}; {ours[-1].files} files left"
@@ -157,6 +161,11 @@ class Bench:
         took = await self._timed(rewrite)
         shutil.rmtree(table.location.removeprefix("file://"))
         return took
+
+    async def _calm(self) -> None:
+        """What the last one has left, garbage of the JVM and pages on their way to disk, is nobody else's cost."""
+        await asyncio.to_thread(self._lake.collect_garbage)
+        await asyncio.to_thread(os.sync)
 
     def _run_spark(self, ordered: bool) -> None:
         plain_spark(self._lake.spark, self._plain, self._scratch, ordered=ordered)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import structlog
@@ -97,6 +98,11 @@ class Lake:
     def location(self) -> str:
         """Of the next table."""
         return canonical(Path(self._around.lake.warehouse) / f"t{self._made}")
+
+    def collect_garbage(self) -> None:
+        """Of the JVM that all share."""
+        jvm: Any = self.spark.sparkContext._jvm
+        jvm.System.gc()
 
     def close(self) -> None:
         self._catalog.close()
