@@ -263,7 +263,7 @@ class LedgerEntry(Row, frozen=True, gc=False):
 
     component: str
     position: int | None
-    place: Document | None  # what its last refresh contained, while the stream has not passed it
+    place: Document | None  # what its last refresh contained, while it has not passed that itself
     tables: Document  # what it subscribed to then
     state: str
     refresh_owed: bool
