@@ -11,9 +11,11 @@ import msgspec
 from components.segment_store.agents import Held
 from components.segment_store.errors import Duplicate, OutOfOrder
 from components.segment_store.format import Columns
+from components.segment_store.writer.settings import WriterSettings
 from registry.drafts import ProducerDraft
 from registry.models import ProducerSequence
 
+_AT_ONCE = float("-inf")
 _REMEMBERED = 5  # appends of each producer whose repetition is answered with offsets
 
 
@@ -139,20 +141,37 @@ class Known:
 class Window:
     """Appends of all partitions that go to storage together."""
 
-    def __init__(self) -> None:
+    def __init__(self, opened_at: float = 0.0, *, behind: bool = False) -> None:
         self.parts: dict[Held, Part] = {}
+        self.appends = 0
         self.size = 0
-        self.opened_at = 0.0
+        self.opened_at = opened_at
+        self.joined_at = opened_at  # by the last append
+        self.behind = behind  # others were on their way when it was opened
 
-    def add(self, append: Append) -> None:
+    def add(self, append: Append, now: float) -> None:
         part = self.parts.get(append.held)
         if part is None:
             part = self.parts[append.held] = Part(append.held)
         part.appends.append(append)
+        self.appends += 1
         self.size += append.size
+        self.joined_at = now
 
     def __bool__(self) -> bool:
         return bool(self.parts)
+
+    def closes_at(self, settings: WriterSettings, *, flying: bool) -> float:
+        """If nothing else comes or lands until then. ``flying``: others are on their way still."""
+        end = self.opened_at + settings.window_s
+        if self.size >= settings.object_bytes:
+            return _AT_ONCE
+        if flying:
+            return end
+        worthwhile = self.appends >= settings.object_segments // 2 or self.size >= settings.block_bytes
+        if worthwhile or not self.behind:
+            return _AT_ONCE
+        return min(end, self.joined_at + settings.linger_s)
 
     def objects(self, most_segments: int) -> list[Sequence[Part]]:
         parts = list(self.parts.values())

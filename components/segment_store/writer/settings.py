@@ -10,6 +10,11 @@ class WriterSettings(BaseModel):
 
     location: str | None = Field(None, description="Where objects go; none: `streams` in the lake's warehouse.")
     window_s: float = Field(0.1, ge=0, description="Longest time that records gather while others are on their way.")
+    linger_s: float = Field(
+        0.005,
+        ge=0,
+        description="Where appends follow each other faster than this, they gather until they are worth an object.",
+    )
     object_bytes: int = Field(64 << 20, gt=0, description="Size at which an object is closed, before compression.")
     object_segments: int = Field(
         50, gt=0, description="Partitions in an object at most: so many rows are registered in one transaction."

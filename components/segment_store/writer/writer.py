@@ -4,9 +4,9 @@
         appended = await writer.append("orders", 3, [b"one", NewRecord(b"two", key=b"k")])
 
 Nobody waits at low load: an append that finds nothing on its way goes at once. While objects are on their way, others
-gather, until one of these has arrived or the window has been open for long enough; so the more there is to do, the more
-goes into one object. Offsets are given when an object is registered, in the order in which its records came: an object
-that fails leaves no gap.
+gather, until these have arrived; and where one append follows upon the other, until they are worth an object, but no
+longer than the window. So the more there is to do, the more goes into one object. Offsets are given when an object is
+registered, in the order in which its records came: an object that fails leaves no gap.
 """
 
 from __future__ import annotations
@@ -206,12 +206,13 @@ class SegmentWriter:
         append = Append(held, columns, size, stamp)
         if known is not None and stamp is not None:
             known.note(stamp, len(columns), append.result)
+        now = self._clock.monotonic()
         if not self._window:
-            self._window.opened_at = self._clock.monotonic()
+            self._window = Window(now, behind=bool(self._flights))
             self._arrival.set()
-        self._window.add(append)
+        self._window.add(append, now)
         held.use()
-        if self._window.size >= self.settings.object_bytes:
+        if self._closes_at() <= now:
             self._settled.set()
         return append.result, True
 
@@ -248,11 +249,11 @@ class SegmentWriter:
             await asyncio.wait(self._flights)
 
     async def _gather(self) -> None:
-        """While something is on its way, more may come to go together."""
+        """While something is on its way, or appends come in one upon the other, more may come to go together."""
         for _ in range(2):  # those who were answered in this step of the loop may have more
             await asyncio.sleep(0)
-        while self._flights and not self._closing and self._window.size < self.settings.object_bytes:
-            rest = self._window.opened_at + self.settings.window_s - self._clock.monotonic()
+        while not self._closing:
+            rest = self._closes_at() - self._clock.monotonic()
             if rest <= 0:
                 return
             self._settled.clear()
@@ -262,6 +263,9 @@ class SegmentWriter:
             finally:
                 for end in ends:
                     end.cancel()
+
+    def _closes_at(self) -> float:
+        return self._window.closes_at(self.settings, flying=bool(self._flights))
 
     async def _launch(self, parts: Sequence[Part]) -> None:
         try:

@@ -7,15 +7,44 @@ waited, although the statement's own snapshot is older. Whatever only that snaps
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
+import msgspec
 from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, Text, bindparam, column, text
 from sqlalchemy.sql.expression import TextualSelect
 
 from registry.schema import table_files
 
+
+class Numbered(msgspec.Struct, frozen=True):
+    """A statement as PostgreSQL takes it, with ``$1``, ``$2`` instead of names. That is worth it for a long one that is
+    used all day: SQLAlchemy and psycopg look through the others each time.
+    """
+
+    text: str
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, named: str) -> Numbered:
+        names = tuple(dict.fromkeys(_NAME.findall(named)))
+        numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
+        return cls(_NAME.sub(lambda found: numbers[found[1]], named), names)
+
+    def parameters(self, values: Mapping[str, object]) -> tuple[object, ...]:
+        return tuple(values[name] for name in self.names)
+
+
+_NAME = re.compile(r"(?<!:):([a-z]\w*)")
+
 # A segment that starts below its partition's watermark may be a late one that fits between others, or an overlap:
 # that takes a look at other segments, which this statement's snapshot may not see. It says `late`, writes nothing,
 # and the caller asks again in a transaction of several statements.
-ADD_SEGMENTS = text(
+#
+# Rows are locked in the order in which they are given: who calls it sorts them. The plan of a prepared statement may
+# have been made for small tables, and serves for large ones. LATERAL leaves it no other way than each row's key. So
+# does the limit, which is NULL and therefore none: the planner, which does not know that, expects a tenth of few rows.
+ADD_SEGMENTS = Numbered.of(
     """
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(
@@ -25,72 +54,62 @@ WITH given AS MATERIALIZED (
         CAST(:min_timestamp AS bigint[]), CAST(:max_timestamp AS bigint[]), CAST(:block_index AS text[])
     ) AS g (topic, partition_id, base_offset, end_offset, record_count, size_bytes, s3_bucket, s3_key, byte_offset,
             min_timestamp, max_timestamp, block_index)
+), partition AS MATERIALIZED (
+    SELECT s.*, p.high_watermark FROM unnest(
+        CAST(:span_topic AS text[]), CAST(:span_partition_id AS int[]),
+        CAST(:span_first AS bigint[]), CAST(:span_next AS bigint[])
+    ) AS s (topic, partition_id, first, next)
+    LEFT JOIN LATERAL (
+        SELECT p.high_watermark FROM partitions p
+        WHERE p.topic = s.topic AND p.partition_id = s.partition_id FOR NO KEY UPDATE
+    ) p ON true
+), fence AS MATERIALIZED (
+    SELECT f.*, l.leader_agent_id, l.epoch AS lease_epoch FROM unnest(
+        CAST(:fence_topic AS text[]), CAST(:fence_partition_id AS int[]),
+        CAST(:fence_agent AS text[]), CAST(:fence_epoch AS bigint[])
+    ) AS f (topic, partition_id, agent, epoch)
+    LEFT JOIN LATERAL (
+        SELECT l.leader_agent_id, l.epoch FROM partition_leases l
+        WHERE l.topic = f.topic AND l.partition_id = f.partition_id FOR SHARE
+    ) l ON true
 ), object AS MATERIALIZED (
-    SELECT * FROM unnest(
+    SELECT o.*, i.path AS intended, u.s3_key AS used FROM unnest(
         CAST(:object_bucket AS text[]), CAST(:object_key AS text[]), CAST(:object_path AS text[]),
         CAST(:object_segments AS bigint[]), CAST(:object_size AS bigint[])
     ) AS o (s3_bucket, s3_key, path, live_segments, size_bytes)
+    LEFT JOIN LATERAL (
+        SELECT i.path FROM upload_intents i
+        WHERE i.path = o.path AND i.owner = CAST(:intents_of AS text) FOR UPDATE
+    ) i ON true
+    LEFT JOIN LATERAL (
+        SELECT u.s3_key FROM segment_objects u
+        WHERE u.s3_bucket = o.s3_bucket AND u.s3_key = o.s3_key FOR UPDATE
+    ) u ON true
 ), producer AS MATERIALIZED (
-    SELECT * FROM unnest(
+    SELECT p.*, w.epoch AS known_epoch, w.last_sequence AS known_sequence FROM unnest(
         CAST(:producer_topic AS text[]), CAST(:producer_partition_id AS int[]), CAST(:producer_id AS text[]),
         CAST(:producer_epoch AS bigint[]), CAST(:producer_first AS bigint[]), CAST(:producer_last AS bigint[]),
         CAST(:producer_base AS bigint[]), CAST(:producer_count AS bigint[])
     ) AS p (topic, partition_id, producer_id, epoch, first_sequence, last_sequence, base_offset, record_count)
-), span AS MATERIALIZED (
-    SELECT * FROM unnest(
-        CAST(:span_topic AS text[]), CAST(:span_partition_id AS int[]),
-        CAST(:span_first AS bigint[]), CAST(:span_next AS bigint[])
-    ) AS s (topic, partition_id, first, next)
-), held AS MATERIALIZED (
-    SELECT p.topic, p.partition_id, p.high_watermark
-    FROM partitions p JOIN span s ON p.topic = s.topic AND p.partition_id = s.partition_id
-    ORDER BY p.topic, p.partition_id
-    FOR NO KEY UPDATE OF p
-), leased AS MATERIALIZED (
-    SELECT l.topic, l.partition_id, l.leader_agent_id, l.epoch
-    FROM partition_leases l JOIN (
-        SELECT * FROM unnest(CAST(:fence_topic AS text[]), CAST(:fence_partition_id AS int[]))
-        AS f (topic, partition_id)
-    ) f ON l.topic = f.topic AND l.partition_id = f.partition_id
-    ORDER BY l.topic, l.partition_id
-    FOR SHARE OF l
-), own AS MATERIALIZED (
-    SELECT i.path FROM object o JOIN upload_intents i ON i.path = o.path
-    WHERE i.owner = CAST(:intents_of AS text) FOR UPDATE OF i
-), used AS MATERIALIZED (
-    SELECT u.s3_bucket, u.s3_key
-    FROM object o JOIN segment_objects u ON u.s3_bucket = o.s3_bucket AND u.s3_key = o.s3_key
-    FOR UPDATE OF u
-), written AS MATERIALIZED (
-    SELECT w.topic, w.partition_id, w.producer_id, w.epoch, w.last_sequence
-    FROM producer p JOIN producer_sequences w
-      ON w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id
-    ORDER BY w.topic, w.partition_id, w.producer_id
-    FOR UPDATE OF w
+    LEFT JOIN LATERAL (
+        SELECT w.epoch, w.last_sequence FROM producer_sequences w
+        WHERE w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id FOR UPDATE
+    ) w ON true
 ), refused AS MATERIALIZED (
-    SELECT s.topic, s.partition_id, CASE WHEN h.topic IS NULL THEN 'missing' ELSE 'late' END AS why
-    FROM span s LEFT JOIN held h ON h.topic = s.topic AND h.partition_id = s.partition_id
-    WHERE h.topic IS NULL OR h.high_watermark > s.first
+    SELECT topic, partition_id, CASE WHEN high_watermark IS NULL THEN 'missing' ELSE 'late' END AS why
+    FROM partition WHERE high_watermark IS NULL OR high_watermark > first
     UNION ALL
-    SELECT f.topic, f.partition_id, 'fenced'
-    FROM unnest(
-        CAST(:fence_topic AS text[]), CAST(:fence_partition_id AS int[]),
-        CAST(:fence_agent AS text[]), CAST(:fence_epoch AS bigint[])
-    ) AS f (topic, partition_id, agent, epoch)
-    LEFT JOIN leased l ON l.topic = f.topic AND l.partition_id = f.partition_id
-    WHERE (l.leader_agent_id, l.epoch) IS DISTINCT FROM (f.agent, f.epoch)
+    SELECT topic, partition_id, 'fenced' FROM fence
+    WHERE (leader_agent_id, lease_epoch) IS DISTINCT FROM (agent, epoch)
     UNION ALL
-    SELECT o.path, 0, 'lost' FROM object o
-    WHERE CAST(:intents_of AS text) IS NOT NULL AND NOT EXISTS (SELECT FROM own WHERE own.path = o.path)
-      AND NOT EXISTS (SELECT FROM used u WHERE u.s3_bucket = o.s3_bucket AND u.s3_key = o.s3_key)
+    SELECT path, 0, 'lost' FROM object
+    WHERE CAST(:intents_of AS text) IS NOT NULL AND intended IS NULL AND used IS NULL
     UNION ALL
-    SELECT p.topic || '/' || p.producer_id, p.partition_id, 'out of sequence'
-    FROM producer p JOIN written w
-      ON w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id
-    WHERE NOT (p.epoch > w.epoch OR (p.epoch = w.epoch AND p.first_sequence = w.last_sequence + 1))
+    SELECT topic || '/' || producer_id, partition_id, 'out of sequence' FROM producer
+    WHERE NOT (epoch > known_epoch OR (epoch = known_epoch AND first_sequence = known_sequence + 1))
 ), moved AS (
     UPDATE partitions p SET high_watermark = s.next, updated_at = :now
-    FROM span s
+    FROM (SELECT * FROM partition LIMIT CAST(:all AS bigint)) s
     WHERE p.topic = s.topic AND p.partition_id = s.partition_id AND NOT EXISTS (SELECT FROM refused)
 ), added AS (
     INSERT INTO segments (topic, partition_id, base_offset, end_offset, record_count, size_bytes,
@@ -106,24 +125,21 @@ WITH given AS MATERIALIZED (
     UPDATE producer_sequences w
     SET epoch = p.epoch, last_sequence = p.last_sequence, last_base_offset = p.base_offset,
         last_count = p.record_count, updated_at = :now
-    FROM producer p
+    FROM (SELECT * FROM producer WHERE known_epoch IS NOT NULL LIMIT CAST(:all AS bigint)) p
     WHERE w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id
       AND NOT EXISTS (SELECT FROM refused)
 ), begun AS (
     INSERT INTO producer_sequences (topic, partition_id, producer_id, epoch, last_sequence, last_base_offset,
                                     last_count, updated_at)
-    SELECT p.topic, p.partition_id, p.producer_id, p.epoch, p.last_sequence, p.base_offset, p.record_count, :now
-    FROM producer p
-    WHERE NOT EXISTS (SELECT FROM refused) AND NOT EXISTS (
-        SELECT FROM written w
-        WHERE w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id
-    )
+    SELECT topic, partition_id, producer_id, epoch, last_sequence, base_offset, record_count, :now
+    FROM producer WHERE known_epoch IS NULL AND NOT EXISTS (SELECT FROM refused)
 ), completed AS (
-    DELETE FROM upload_intents i USING object o WHERE i.path = o.path AND NOT EXISTS (SELECT FROM refused)
+    DELETE FROM upload_intents i USING (SELECT path FROM object LIMIT CAST(:all AS bigint)) o
+    WHERE i.path = o.path AND NOT EXISTS (SELECT FROM refused)
 )
 SELECT topic, partition_id, why FROM refused
 """
-).bindparams(bindparam("now", type_=BigInteger), bindparam("intents_of", type_=Text))
+)
 
 # Who deletes the last two segments of an object at the same time would each see the other's: the row of the object is
 # locked, and says how many are left.

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
@@ -48,6 +48,7 @@ from registry.stores.postgres.statements import (
     CHANGE_FILES_AND_OFFSETS,
     DELETE_SEGMENTS,
     WRITE_LEDGER,
+    Numbered,
 )
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
@@ -145,8 +146,10 @@ class PostgresStore(
             await connection.execute(table.insert().from_select(columns, select(*picked)))
 
     async def _register_segments(self, addition: Addition) -> None:
-        drafts, spans, fences, producers = addition.drafts, addition.spans, addition.fences, addition.producers
-        objects = counted(drafts)
+        drafts, spans = addition.drafts, dict(sorted(addition.spans.items()))
+        fences = sorted(addition.fences, key=lambda fence: (fence.topic, fence.partition_id))
+        producers = sorted(addition.producers, key=lambda draft: (draft.topic, draft.partition_id, draft.producer_id))
+        objects = dict(sorted(counted(drafts).items()))
         values: dict[str, object] = {
             name: array_literal([getattr(draft, name) for draft in drafts]) for name in SegmentDraft.__struct_fields__
         }
@@ -166,13 +169,14 @@ class PostgresStore(
             "object_size": array_literal([size for _, size in objects.values()]),
             "intents_of": addition.intents_of,
             "now": self._clock.now_ms(),
+            "all": None,
         }
         values |= {
             name: array_literal([getattr(producer, field) for producer in producers])
             for name, field in _PRODUCER_FIELDS.items()
         }
         async with self._writing_once() as connection:
-            refused = (await connection.execute(ADD_SEGMENTS, values)).all()
+            refused = await _execute(connection, ADD_SEGMENTS, values)
         if refused:
             reasons: dict[str, list[tuple[str, int]]] = {}
             for name, number, why in refused:
@@ -329,12 +333,27 @@ async def _planned_anew(connection: AsyncConnection) -> AsyncIterator[None]:
     """Statements in the block are planned for their own parameters and for the tables as they are now. Prepared ones
     keep a plan that may have been made for an empty table, and what is right for that is slow for a thousand rows.
     """
-    driver: Any = (await connection.get_raw_connection()).driver_connection
+    driver = await _driver(connection)
     threshold, driver.prepare_threshold = driver.prepare_threshold, None
     try:
         yield
     finally:
         driver.prepare_threshold = threshold
+
+
+async def _execute(connection: AsyncConnection, statement: Numbered, values: Mapping[str, object]) -> Sequence[Any]:
+    driver = await _driver(connection)
+    factory, driver.cursor_factory = driver.cursor_factory, psycopg.AsyncRawCursor
+    try:
+        return (await connection.exec_driver_sql(statement.text, statement.parameters(values))).all()
+    finally:
+        driver.cursor_factory = factory
+
+
+async def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
+    driver = (await connection.get_raw_connection()).driver_connection
+    assert isinstance(driver, psycopg.AsyncConnection)  # noqa: S101  (of this store's engine)
+    return driver
 
 
 def _plain(kind: TypeEngine[Any]) -> TypeEngine[Any]:

@@ -101,23 +101,61 @@ async def test_a_large_append_has_several_blocks(store: MetadataStore, lake: Lak
     assert [record.value for record in await read_partition(store, Objects(lake), "orders", 0)] == values
 
 
+class GatedObjects(Objects):
+    def __init__(self, lake: LakeSettings) -> None:
+        super().__init__(lake)
+        self.gate = asyncio.Event()
+
+    async def put(self, uri: str, data: bytes) -> None:
+        await self.gate.wait()
+        await super().put(uri, data)
+
+
+async def test_what_comes_behind_others_gathers_until_it_is_worth_an_object(
+    store: MetadataStore, lake: LakeSettings
+) -> None:
+    settings = WriterSettings(window_s=3_600, linger_s=3_600, object_segments=4)
+    objects = GatedObjects(lake)
+    async with Process(store, lake, settings=settings, objects=objects) as process:
+        await asyncio.gather(*(process.agent.hold("orders", number) for number in range(3)))
+        alone = asyncio.create_task(process.writer.append("orders", 0, [b"goes at once"]))
+        await eventually(lambda: process.writer.statistics.windows == 1, "it is on its way")
+        behind = asyncio.create_task(process.writer.append("orders", 1, [b"waits"]))
+        objects.gate.set()
+        await alone
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not behind.done()
+        await process.writer.append("orders", 2, [b"makes it two"])
+        await behind
+        assert process.writer.statistics.objects == 2
+
+
+async def test_a_flush_does_not_wait_for_more(store: MetadataStore, lake: LakeSettings) -> None:
+    settings = WriterSettings(window_s=3_600, linger_s=3_600)
+    objects = GatedObjects(lake)
+    async with Process(store, lake, settings=settings, objects=objects) as process:
+        await asyncio.gather(*(process.agent.hold("orders", number) for number in range(2)))
+        appends = [asyncio.create_task(process.writer.append("orders", 0, [b"goes at once"]))]
+        await eventually(lambda: process.writer.statistics.windows == 1, "it is on its way")
+        appends.append(asyncio.create_task(process.writer.append("orders", 1, [b"waits"])))
+        await asyncio.sleep(0)
+        objects.gate.set()
+        await process.writer.flush()
+        assert all(task.done() for task in appends)
+
+
 async def test_a_slow_store_slows_producers(store: MetadataStore, lake: LakeSettings) -> None:
-    class SlowObjects(Objects):
-        gate = asyncio.Event()
-
-        async def put(self, uri: str, data: bytes) -> None:
-            await self.gate.wait()
-            await super().put(uri, data)
-
+    objects = GatedObjects(lake)
     settings = WriterSettings(buffer_bytes=10_000, append_bytes=5_000)
-    async with Process(store, lake, settings=settings, objects=SlowObjects(lake)) as process:
+    async with Process(store, lake, settings=settings, objects=objects) as process:
         tasks = [asyncio.create_task(process.writer.append("orders", 0, [bytes(2_000)])) for _ in range(20)]
         await eventually(lambda: process.writer.statistics.waiting_bytes > 8_000, "some are taken")
         for _ in range(50):
             await asyncio.sleep(0)
         assert process.writer.statistics.waiting_bytes <= 10_000
         tasks[-1].cancel()  # while it waits for room
-        SlowObjects.gate.set()
+        objects.gate.set()
         await asyncio.gather(*tasks[:-1])
         assert process.writer.statistics.waiting_bytes == 0
         assert process.writer.statistics.records == 19

@@ -6,6 +6,7 @@ from components.segment_store.agents import Held
 from components.segment_store.errors import AppendFailed, Duplicate, OutOfOrder
 from components.segment_store.format import Columns
 from components.segment_store.writer.appends import Append, Appended, Known, Part, Stamp, Window
+from components.segment_store.writer.settings import WriterSettings
 from registry.models import PartitionLease, ProducerSequence
 
 
@@ -69,12 +70,47 @@ async def test_the_registry_remembers_the_last_append() -> None:
         known.repeated(Stamp("p", 0, epoch=1), 3)
 
 
+SETTINGS = WriterSettings(window_s=0.5, linger_s=0.05, object_segments=10)
+
+
 async def test_a_window_is_divided_by_partitions() -> None:
     window = Window()
     assert not window
     partitions = [held(number) for number in range(5)]
     for turn in range(10):
-        window.add(append(partitions[turn % 5], 1))
+        window.add(append(partitions[turn % 5], 1), 0.0)
     assert window.size == 100
     assert [[part.held.key[1] for part in parts] for parts in window.objects(2)] == [[0, 1], [2, 3], [4]]
     assert all(len(part.appends) == 2 for part in window.parts.values())
+
+
+async def test_a_window_that_finds_nothing_on_its_way_goes_at_once() -> None:
+    window = Window(7.0)
+    window.add(append(held(0), 1), 7.0)
+    assert window.closes_at(SETTINGS, flying=False) == float("-inf")
+
+
+async def test_a_window_stays_open_while_others_are_on_their_way() -> None:
+    window = Window(7.0, behind=True)
+    for number in range(100):
+        window.add(append(held(number), 1), 7.01)
+    assert window.closes_at(SETTINGS, flying=True) == 7.5
+
+
+async def test_a_window_behind_others_waits_for_as_many_as_are_worth_an_object() -> None:
+    window = Window(7.0, behind=True)
+    for number in range(3):
+        window.add(append(held(number), 1), 7.0 + number / 100)
+    assert window.closes_at(SETTINGS, flying=False) == 7.02 + 0.05  # nobody has come since
+    window.add(append(held(3), 1), 7.48)
+    assert window.closes_at(SETTINGS, flying=False) == 7.5  # the window's own end
+    window.add(append(held(4), 1), 7.49)
+    assert window.closes_at(SETTINGS, flying=False) == float("-inf")
+
+
+@pytest.mark.parametrize("flying", [True, False])
+async def test_a_full_window_goes_at_once(flying: bool) -> None:
+    window = Window(7.0, behind=True)
+    window.add(append(held(0), 1), 7.0)
+    settings = SETTINGS.model_copy(update={"object_bytes" if flying else "block_bytes": window.size})
+    assert window.closes_at(settings, flying=flying) == float("-inf")
