@@ -72,7 +72,7 @@ def run(title: str, measure: Measure) -> int:
     """The command line of a benchmark."""
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", action="store_true", help="print one JSON object, figure -> value")
-    parser.add_argument("--quick", action="store_true", help="fewer samples, under 50 seconds")
+    parser.add_argument("--quick", action="store_true", help="fewer samples, most in under 50 seconds")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a figure misses its goal")
     wanted = parser.parse_args()
     report = Report(wanted.quick)

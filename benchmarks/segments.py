@@ -41,7 +41,7 @@ async def measure(report: Report) -> None:
             try:
                 if not suffix:
                     await wake_figures(report, around)
-                appends = report.pick(1_000_000, 20_000)  # at a given rate: less is all that can be quicker
+                appends = report.pick(1_000_000, 100_000)  # at a given rate: less is all that can be quicker
                 await pathological(report, around, partitions, appends // partitions, suffix)
             finally:
                 await store.close()

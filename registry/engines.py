@@ -140,8 +140,13 @@ def _giving_up_cleanly(engine: Engine) -> None:
 
 
 def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: float) -> dict[str, str | int]:
-    wanted = f"-c statement_timeout={int(statement_timeout_s * 1000)}"
-    given = url.query.get("options")
+    # A page of the registry's is in memory, or on a disk without arms: the server's default would rather read a whole
+    # table than look two hundred rows of it up by their keys.
+    options = [
+        "-c random_page_cost=1.1",
+        url.query.get("options"),
+        f"-c statement_timeout={int(statement_timeout_s * 1000)}",
+    ]
     defaults: dict[str, str | int] = {
         "application_name": "astha",
         "connect_timeout": settings.connect_timeout_s,
@@ -151,8 +156,8 @@ def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: floa
         "keepalives_count": 3,
         "tcp_user_timeout": 30_000,
     }
-    options = {name: value for name, value in defaults.items() if name not in url.query}
-    return {**options, "options": f"{given} {wanted}" if given else wanted}
+    missing = {name: value for name, value in defaults.items() if name not in url.query}
+    return {**missing, "options": " ".join(str(option) for option in options if option)}
 
 
 def _as_text(value: str | bytes) -> str:
