@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, Text, bindparam, column, text
 from sqlalchemy.sql.expression import TextualSelect
 
 from registry.schema import table_files
+from registry.stores.sql.leases import MEMBERS, WRITERS, Leases
 
 
 class Numbered(msgspec.Struct, frozen=True):
@@ -140,6 +142,32 @@ WITH given AS MATERIALIZED (
 SELECT topic, partition_id, why FROM refused
 """
 )
+
+RECORD_INTENTS = Numbered.of(
+    """
+INSERT INTO upload_intents (path, purpose, owner, created_at)
+SELECT g.path, :purpose, :owner, :now FROM unnest(CAST(:path AS text[])) AS g (path)
+ON CONFLICT (path) DO UPDATE
+SET purpose = excluded.purpose, owner = excluded.owner, created_at = excluded.created_at
+"""
+)
+
+
+def _renewing(kind: Leases[Any]) -> Numbered:
+    """In the order in which they are given, as registrations lock them; the limit as there."""
+    types = {"partition_id": "int", "epoch": "bigint"}
+    arrays = ", ".join(f"CAST(:{name} AS {types.get(name, 'text')}[])" for name in kind.held)
+    return Numbered.of(
+        f"""
+UPDATE {kind.row.table} l SET expires_at = :expires_at
+FROM (SELECT * FROM unnest({arrays}) AS h ({", ".join(kind.held)}) LIMIT CAST(:all AS bigint)) h
+WHERE {" AND ".join(f"l.{name} = h.{name}" for name in kind.held)}
+RETURNING {", ".join(f"l.{name}" for name in kind.row.__struct_fields__)}
+"""
+    )
+
+
+RENEW_LEASES = {kind.row.table: _renewing(kind) for kind in (WRITERS, MEMBERS)}
 
 # Who deletes the last two segments of an object at the same time would each see the other's: the row of the object is
 # locked, and says how many are left.

@@ -47,6 +47,8 @@ from registry.stores.postgres.statements import (
     CHANGE_FILES,
     CHANGE_FILES_AND_OFFSETS,
     DELETE_SEGMENTS,
+    RECORD_INTENTS,
+    RENEW_LEASES,
     WRITE_LEDGER,
     Numbered,
 )
@@ -56,6 +58,7 @@ from registry.stores.sql.daemon import SqlDaemonBooks
 from registry.stores.sql.files import FileChange, SqlFiles, differences, lost_intents, touched_files
 from registry.stores.sql.groups import offsets_moved
 from registry.stores.sql.intents import SqlIntents
+from registry.stores.sql.leases import L, Leases
 from registry.stores.sql.objects import PURPOSE, counted, lost_objects
 from registry.stores.sql.producers import out_of_sequence
 from registry.stores.sql.segments import Addition, SqlSegments, fenced
@@ -195,6 +198,19 @@ class PostgresStore(
             split = [(name.partition("/"), number) for name, number in names]  # a name has no slash
             raise out_of_sequence([(topic, number, producer) for (topic, _, producer), number in split])
         raise lost_objects(addition.intents_of or "", [path for path, _ in reasons["lost"]])
+
+    async def _renew_held(self, kind: Leases[L], held: Sequence[tuple[Any, ...]], expires_at: int) -> list[L]:
+        values: dict[str, object] = {
+            name: array_literal(column) for name, column in zip(kind.held, zip(*held, strict=True), strict=True)
+        }
+        values |= {"expires_at": expires_at, "all": None}
+        async with self._writing_once() as connection:
+            return kind.rows(await _execute(connection, RENEW_LEASES[kind.row.table], values))
+
+    async def _record_intents(self, paths: Sequence[str], purpose: str, owner: str) -> None:
+        values = {"path": array_literal(paths), "purpose": purpose, "owner": owner, "now": self._clock.now_ms()}
+        async with self._writing_once() as connection:
+            await _execute(connection, RECORD_INTENTS, values)
 
     async def _delete_segments(self, topic: str, partition_id: int, offset: int, limit: int | None) -> int:
         """By one statement."""
@@ -345,7 +361,8 @@ async def _execute(connection: AsyncConnection, statement: Numbered, values: Map
     driver = await _driver(connection)
     factory, driver.cursor_factory = driver.cursor_factory, psycopg.AsyncRawCursor
     try:
-        return (await connection.exec_driver_sql(statement.text, statement.parameters(values))).all()
+        result = await connection.exec_driver_sql(statement.text, statement.parameters(values))
+        return result.all() if result.returns_rows else []
     finally:
         driver.cursor_factory = factory
 

@@ -1,15 +1,10 @@
-"""Agents and the partition leases they hold.
-
-A lease is judged by two things: the clock of whoever asks decides when it may be taken over, the epoch decides who
-may write. Clocks of two hosts may differ; then a takeover comes early or late, but the epoch still fences.
-"""
+"""Agents and the partition leases they hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import delete, literal, or_, select, update
-from sqlalchemy.sql import Executable
+from sqlalchemy import delete, update
 
 from registry import checks
 from registry.documents import Document, JsonValue
@@ -17,11 +12,12 @@ from registry.errors import Conflict, NotFound
 from registry.models import Agent, PartitionLease
 from registry.schema import agents, partition_leases
 from registry.stores.sql.base import select_rows
+from registry.stores.sql.leases import WRITERS, SqlLeases
 from registry.stores.sql.segments import fenced
-from registry.stores.sql.topics import SqlTopics, partition_name
+from registry.stores.sql.topics import partition_name
 
 
-class SqlAgents(SqlTopics):
+class SqlAgents(SqlLeases):
     async def register_agent(
         self,
         agent_id: str,
@@ -92,36 +88,10 @@ class SqlAgents(SqlTopics):
         self, partitions_wanted: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
         checks.name("agent_id", agent_id)
-        checks.ttl("ttl_ms", ttl_ms)
-        for topic, number in partitions_wanted:
-            checks.name("topic", topic)
-            checks.whole32("partition_id", number)
-        if not partitions_wanted:
-            return []
-        now = self._clock.now_ms()
-        columns = partition_leases.c
-        keys = sorted(set(partitions_wanted))
-        given = self._given([columns.topic, columns.partition_id], keys)
-        rows = select(
-            given.c.topic, given.c.partition_id, literal(agent_id), literal(now + ttl_ms), literal(now), literal(1)
-        ).where(literal(True))  # SQLite's grammar wants a WHERE between SELECT and ON CONFLICT
-        insert = self._insert(partition_leases).from_select([column.name for column in columns], rows)
-        statement = insert.on_conflict_do_update(
-            index_elements=[columns.topic, columns.partition_id],
-            set_={
-                "leader_agent_id": insert.excluded.leader_agent_id,
-                "expires_at": insert.excluded.expires_at,
-                "acquired_at": insert.excluded.acquired_at,
-                "epoch": columns.epoch + 1,
-            },
-            where=or_(
-                columns.leader_agent_id.is_(None), columns.leader_agent_id == agent_id, columns.expires_at <= now
-            ),
-        ).returning(partition_leases)
         try:
-            return await self._write_leases(statement)
+            return await self._acquire_leases(WRITERS, [], partitions_wanted, agent_id, ttl_ms)
         except NotFound:
-            await self._explain_missing_lease(agent_id, keys)
+            await self._explain_missing_lease(agent_id, sorted(set(partitions_wanted)))
             raise
 
     async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
@@ -131,38 +101,10 @@ class SqlAgents(SqlTopics):
         return renewed[0]
 
     async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        checks.ttl("ttl_ms", ttl_ms)
-        for lease in leases:
-            _check_lease(lease)
-        held = {(x.topic, x.partition_id, x.leader_agent_id, x.epoch) for x in leases if x.leader_agent_id is not None}
-        if not held:
-            return []
-        columns = partition_leases.c
-        given = self._given([columns.topic, columns.partition_id, columns.leader_agent_id, columns.epoch], sorted(held))
-        statement = (
-            update(partition_leases)
-            .where(*(columns[column.name] == column for column in given.c))
-            .values(expires_at=self._clock.now_ms() + ttl_ms)
-            .returning(partition_leases)
-        )
-        return await self._write_leases(statement)
+        return await self._renew_leases(WRITERS, leases, ttl_ms)
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
-        _check_lease(lease)
-        if lease.leader_agent_id is None:
-            return False
-        columns = partition_leases.c
-        statement = (
-            update(partition_leases)
-            .where(
-                columns.topic == lease.topic,
-                columns.partition_id == lease.partition_id,
-                columns.leader_agent_id == lease.leader_agent_id,
-                columns.epoch == lease.epoch,
-            )
-            .values(leader_agent_id=None, expires_at=self._clock.now_ms())
-        )
-        return bool(await self._write(statement))
+        return await self._release_lease(WRITERS, lease)
 
     async def get_partition_lease(self, topic: str, partition_id: int) -> PartitionLease | None:
         checks.name("topic", topic)
@@ -184,19 +126,7 @@ class SqlAgents(SqlTopics):
             query = query.where(partition_leases.c.leader_agent_id == agent_id)
         return await self._rows(PartitionLease, query)
 
-    async def _write_leases(self, statement: Executable) -> list[PartitionLease]:
-        async with self._writing_once() as connection:
-            rows = [PartitionLease(*row) for row in await connection.execute(statement)]
-        return sorted(rows, key=lambda lease: (lease.topic, lease.partition_id))
-
     async def _explain_missing_lease(self, agent_id: str, keys: Sequence[tuple[str, int]]) -> None:
         if await self.get_agent(agent_id) is None:
             raise NotFound(f"agent {agent_id!r} is not registered")
         await self._require_partitions(keys)
-
-
-def _check_lease(lease: PartitionLease) -> None:
-    checks.name("topic", lease.topic)
-    checks.whole32("partition_id", lease.partition_id)
-    checks.optional("leader_agent_id", lease.leader_agent_id, checks.name)
-    checks.whole("epoch", lease.epoch)

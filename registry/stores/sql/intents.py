@@ -21,9 +21,11 @@ class SqlIntents(SqlBase):
         checks.every("path", paths, checks.filled_path)
         checks.filled("purpose", purpose)
         checks.filled("owner", owner)
-        if not paths:
-            return
-        given = self._given([upload_intents.c.path], [(path,) for path in sorted(set(paths))])
+        if paths:
+            await self._record_intents(sorted(set(paths)), purpose, owner)
+
+    async def _record_intents(self, paths: Sequence[str], purpose: str, owner: str) -> None:
+        given = self._given([upload_intents.c.path], [(path,) for path in paths])
         await self._write(self._recording(select(given.c.path), purpose, owner))
 
     def _recording(self, paths: Select[tuple[str]], purpose: str, owner: str) -> postgresql.Insert | sqlite.Insert:

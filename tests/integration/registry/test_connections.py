@@ -21,6 +21,11 @@ from tests.fixtures.stores import OpenStore
 from tests.samples import segment
 from tests.waiting import eventually
 
+_KILL_OTHERS = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+
 
 @pytest.fixture
 async def through(postgres_url: str, proxy: PostgresProxy, opened: OpenStore) -> MetadataStore:
@@ -145,20 +150,33 @@ async def test_a_backend_that_is_killed_is_unavailable_once(postgres_url: str, o
     store = await opened(postgres_url)
     await store.create_topic("orders", 1)
     async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as killer:
-        await killer.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
+        await killer.execute(_KILL_OTHERS)
     with pytest.raises(Unavailable):
         await store.list_topics()
     await store.list_topics()
 
 
+async def test_segments_are_added_after_a_backend_was_killed(postgres_url: str, opened: OpenStore) -> None:
+    """By the driver's own cursor: what is lost is noticed there too, and the next connection is another."""
+    store = await opened(postgres_url)
+    await store.create_topic("orders", 1)
+    await store.add_segments([segment(0)])
+    async with await psycopg.AsyncConnection.connect(postgres_url, autocommit=True) as killer:
+        await killer.execute(_KILL_OTHERS)
+    with pytest.raises(Unavailable):
+        await store.add_segments([segment(10)])
+    await store.add_segments([segment(10)])
+    assert [row.base_offset for row in await store.get_segments("orders", 0)] == [0, 10]
+
+
 async def test_connections_carry_their_name_and_limits(postgres_url: str, opened: OpenStore) -> None:
-    store = await opened(f"{postgres_url}?options=-c%20work_mem%3D5MB", StoreSettings(statement_timeout_s=7))
+    given = "?options=-c%20work_mem%3D5MB%20-c%20random_page_cost%3D3"
+    store = await opened(f"{postgres_url}{given}", StoreSettings(statement_timeout_s=7))
     async with store.consistent_read() as read:
         connection = read._connection  # type: ignore[attr-defined]
-        for setting, value in [("application_name", "astha"), ("statement_timeout", "7s"), ("work_mem", "5MB")]:
+        for setting, value in [
+            ("application_name", "astha"), ("statement_timeout", "7s"), ("work_mem", "5MB"), ("random_page_cost", "3"),
+        ]:  # fmt: skip
             assert (await connection.exec_driver_sql(f"SHOW {setting}")).scalar() == value
 
 

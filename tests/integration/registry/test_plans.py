@@ -18,7 +18,9 @@ from registry.drafts import OffsetDraft
 from registry.engines import parse_url, sqlite_path
 from registry.models import Agent
 from registry.schema import metadata, table_of
+from registry.stores.postgres.statements import ADD_SEGMENTS, RENEW_LEASES, Numbered
 from tests.doubles.clock import ManualClock
+from tests.fixtures.stores import OpenStore
 from tests.samples import TABLE, decision, file, segment
 
 
@@ -166,3 +168,37 @@ async def test_files_are_registered_by_index_in_a_table_that_grows_faster_than_i
         assert not re.search(r"Seq Scan on table_files|SCAN table_files", plan), plan
         for condition in _uses(plan, "table_files_table_id_file_path", url.startswith("sqlite")):
             assert "file_path" in condition, plan
+
+
+@pytest.mark.parametrize(
+    ("statement", "looked_up"),
+    [
+        pytest.param(ADD_SEGMENTS, 8, id="segments"),  # five kinds of rows that it locks, three that it changes
+        *(pytest.param(statement, 1, id=table) for table, statement in RENEW_LEASES.items()),
+    ],
+)
+def test_a_plan_that_was_made_for_empty_tables_goes_by_keys(
+    postgres_url: str, statement: Numbered, looked_up: int
+) -> None:
+    """As a prepared statement's is, in a process that was there first."""
+    parameters = ", ".join(["NULL"] * len(statement.names))
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.execute(f"PREPARE it AS {statement.text}".encode())
+        plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN EXECUTE it ({parameters})".encode()))
+    assert "Seq Scan" not in plan, plan
+    assert plan.count("Index Cond") == looked_up, plan
+    assert "Join Filter" not in plan, plan  # each row with each
+
+
+async def test_some_of_many_are_looked_up_by_key(postgres_url: str, opened: OpenStore) -> None:
+    store = await opened(postgres_url)
+    await store.create_topic("orders", 20_000)
+    _analyse(postgres_url)
+    async with _asked(store) as seen:
+        assert len(await store.get_partitions([("orders", number) for number in range(0, 20_000, 100)])) == 200
+    ((statement, parameters),) = seen
+    async with store._reading() as connection:  # type: ignore[attr-defined]
+        rows = await connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
+        plan = "\n".join(row[0] for row in rows)
+    assert "Seq Scan" not in plan, plan

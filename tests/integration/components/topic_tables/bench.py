@@ -91,11 +91,15 @@ class HereRounds:
 
 
 class Shop:
-    def __init__(self, url: str, store: MetadataStore, warehouse: Path, table: LakeTable) -> None:
-        self.url, self.store, self.warehouse, self.table = url, store, warehouse, table
-        self.settings = load_settings(None, {"registry": {"url": url}, "lake": {"warehouse": str(warehouse)}})
-        self.lake = LakeSettings(warehouse=str(warehouse))
-        self.around = Surroundings(store, SystemLoopClock(), SecretStr(url), self.lake)
+    def __init__(self, url: str, store: MetadataStore, lake: LakeSettings, table: LakeTable) -> None:
+        self.url, self.store, self.lake, self.table = url, store, lake, table
+        self.settings = load_settings(None, {"registry": {"url": url}, "lake": lake.model_dump()})
+        self.around = Surroundings(store, SystemLoopClock(), SecretStr(url), lake)
+
+    @property
+    def warehouse(self) -> Path:
+        """Of a lake on local disk."""
+        return Path(self.lake.warehouse)
 
     async def produce(self, *values: tuple[int, Sequence[bytes | NewRecord | None]]) -> None:
         """To each partition named, an append of its own: a segment each."""
@@ -112,7 +116,7 @@ class Shop:
         return TopicTable(store or self.store, chosen, HereRounds(self.settings, at).run)
 
     async def ids(self) -> list[int]:
-        return sorted(row["id"] for row in await read_rows(self.store, self.table))
+        return sorted(row["id"] for row in await read_rows(self.store, self.table, Objects(self.lake)))
 
     async def assert_tidy(self) -> None:
         """Nothing is in storage but what is registered, once the cleaner has been there."""
@@ -122,12 +126,13 @@ class Shop:
 
 
 @asynccontextmanager
-async def open_shop(url: str, warehouse: Path, schema: Schema = SIMPLE) -> AsyncIterator[Shop]:
+async def open_shop(url: str, warehouse: Path | LakeSettings, schema: Schema = SIMPLE) -> AsyncIterator[Shop]:
     """By the system's clock, as workers have it."""
+    lake = LakeSettings(warehouse=str(warehouse)) if isinstance(warehouse, Path) else warehouse
     store = await open_store(url)
     try:
         await store.create_topic(TOPIC, 3)
-        yield Shop(url, store, warehouse, await create_table(store, warehouse, schema=table_schema(schema)))
+        yield Shop(url, store, lake, await create_table(store, lake.warehouse, schema=table_schema(schema)))
     finally:
         await store.close()
 

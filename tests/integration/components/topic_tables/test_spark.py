@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -13,12 +14,14 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
+from astha.subscribers import LakeSettings
 from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.settings import SparkSettings
 from components.topic_tables.errors import BadRecord
 from components.topic_tables.job import TopicTable, Wish
 from components.topic_tables.session import SparkRounds, explain
 from components.topic_tables.writer import RoundOrder
+from tests.e2e.run import environment_of
 from tests.integration.components.topic_tables.bench import TABLE, TOPIC, Shop, finish, open_shop, orders
 from tests.lake import files_below
 from tests.waiting import eventually
@@ -93,3 +96,24 @@ async def test_the_command_killed_in_the_middle_of_a_round(shop: Shop) -> None:
     await asyncio.to_thread(psutil.wait_procs, below, 60)
     await shop.assert_tidy()
     assert await shop.ids() == list(range(4_000))
+
+
+async def test_the_command_on_postgresql_and_s3(postgres_url: str, s3_lake: LakeSettings) -> None:
+    """Segments come from there, and files go there, from Spark's own workers."""
+    async with open_shop(postgres_url, s3_lake) as shop:
+        await shop.produce((0, orders(0, 300)), (2, orders(300, 200)))
+        command = [
+            sys.executable, "-m", "astha.cli", "topics", "to-table", TOPIC, TABLE, "--registry", postgres_url,
+            "--spark", "local[2]", "--json",
+        ]  # fmt: skip
+        for rows in (500, 0):
+            ended = await asyncio.to_thread(
+                subprocess.run,
+                command,
+                env={**os.environ, **environment_of(s3_lake)},
+                stdout=subprocess.PIPE,
+                check=True,
+            )
+            assert json.loads(ended.stdout)["rows"] == rows
+            assert await shop.ids() == list(range(500))
+        assert [file.row_count async for file in shop.store.stream_files(shop.table.id)] == [500]
