@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from math import ceil
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -127,8 +128,8 @@ class Agent:
         self.lose(held)
         await self._store.release_partition_lease(held.lease)
 
-    async def renew(self) -> None:
-        """Heartbeat and leases. What is no longer ours is lost."""
+    async def renew(self, pause_s: float = 0.0) -> None:
+        """Heartbeat and leases, some at a time, so long after each other. What is no longer ours is lost."""
         try:
             await self._store.heartbeat(self.agent_id)
         except NotFound:  # somebody took us for dead: our leases are free, and may be others' by now
@@ -138,7 +139,9 @@ class Agent:
             return
         helds = list(self._held.values())
         for start in range(0, len(helds), _RENEWED_AT_ONCE):
-            await self._renew(helds[start : start + _RENEWED_AT_ONCE])
+            if start and pause_s:
+                await self._clock.sleep(pause_s)
+            await self._renew([held for held in helds[start : start + _RENEWED_AT_ONCE] if not held.lost])
 
     async def _renew(self, helds: Sequence[Held]) -> None:
         """A registration waits for the renewal of its lease, hence for all that are renewed with it."""
@@ -186,14 +189,18 @@ class Agent:
         await self._store.register_agent(self.agent_id, chosen.address, zone=chosen.zone, group=chosen.group)
 
     async def _keep_up(self) -> None:
+        """Each lease once in ``renew_every_s``. Many are spread over that time: others wait for the loop meanwhile."""
         while True:
-            await self._clock.sleep(self.settings.renew_every_s)
+            every_s = self.settings.renew_every_s
+            pause_s = every_s / max(1, ceil(len(self._held) / _RENEWED_AT_ONCE))
+            await self._clock.sleep(pause_s)
             try:
-                await self.renew()
+                await self.renew(pause_s)
                 if self.settings.topics is not None:
                     await self.balance()
             except RegistryError as error:  # epochs keep us honest; the next time may succeed
                 log.warning("leases could not be renewed", agent=self.agent_id, error=str(error))
+                await self._clock.sleep(every_s - pause_s)
 
     async def _release_quietly(self, held: Held) -> None:
         try:

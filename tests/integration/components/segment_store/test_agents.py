@@ -58,6 +58,24 @@ async def test_leases_are_renewed_and_losses_noticed(store: MetadataStore, clock
         await store.add_segments([segment(0, partition=1)], fences=[taken.fence])
 
 
+async def test_many_leases_are_renewed_some_at_a_time(store: MetadataStore) -> None:
+    await store.create_topic("clicks", 450)
+    points = FaultPoints()
+    clock = SkippingClock()
+    async with Agent(FaultyRegistry(store, points), clock, AgentSettings(lease_s=60), agent_id="a") as agent:
+        helds = await asyncio.gather(*(agent.hold("clicks", number) for number in range(450)))
+        points.names.clear()
+        begun = clock.monotonic()
+        renewing = asyncio.create_task(agent.renew(pause_s=2.0))
+        while points.names.count("renew_partition_leases") < 1:
+            await asyncio.sleep(0)
+        await agent.release(helds[-1])  # before its turn: not lost to others, and not asked for
+        await renewing
+        assert points.names.count("renew_partition_leases") == 3
+        assert clock.monotonic() - begun >= 4.0
+        assert agent.held == helds[:-1]
+
+
 async def test_who_was_taken_for_dead_begins_anew(store: MetadataStore) -> None:
     async with _agent(store, "a") as agent:
         held = await agent.hold("orders", 0)
