@@ -58,18 +58,32 @@ async def test_leases_are_renewed_and_losses_noticed(store: MetadataStore, clock
         await store.add_segments([segment(0, partition=1)], fences=[taken.fence])
 
 
+class PausingClock(SkippingClock):
+    """Short waits begin with one for the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paused, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds < 2.5:
+            self.paused.set()
+            await self.go_on.wait()
+        await super().sleep(seconds)
+
+
 async def test_many_leases_are_renewed_some_at_a_time(store: MetadataStore) -> None:
     await store.create_topic("clicks", 450)
-    points = FaultPoints()
-    clock = SkippingClock()
-    async with Agent(FaultyRegistry(store, points), clock, AgentSettings(lease_s=60), agent_id="a") as agent:
+    points, clock = FaultPoints(), PausingClock()
+    async with Agent(FaultyRegistry(store, points), clock, agent_id="a") as agent:
         helds = await asyncio.gather(*(agent.hold("clicks", number) for number in range(450)))
         points.names.clear()
         begun = clock.monotonic()
         renewing = asyncio.create_task(agent.renew(pause_s=2.0))
-        while points.names.count("renew_partition_leases") < 1:
-            await asyncio.sleep(0)
-        await agent.release(helds[-1])  # before its turn: not lost to others, and not asked for
+        await clock.paused.wait()
+        assert points.names.count("renew_partition_leases") == 1
+        await agent.release(helds[-1])  # before its turn
+        clock.go_on.set()
         await renewing
         assert points.names.count("renew_partition_leases") == 3
         assert clock.monotonic() - begun >= 4.0
