@@ -27,7 +27,7 @@ from registry.drafts import Fence, ProducerDraft, SegmentDraft
 from registry.forwarding import ForwardingStore
 
 BATCH = b"ten bytes."
-RATE = 2_000  # appends a second, of all partitions together
+RATE = 3_200  # appends a second, of all partitions together
 _TICK_S = 0.002
 _TOGETHER = WriterSettings().object_segments
 _WARM_UP = 4_000  # appends of another topic, which don't count

@@ -168,8 +168,8 @@ class Window:
             return _AT_ONCE
         if flying:
             return end
-        worthwhile = self.appends >= settings.object_segments // 2 or self.size >= settings.block_bytes
-        if worthwhile or not self.behind:
+        enough = self.appends >= settings.enough_appends or self.size >= settings.block_bytes
+        if enough or not self.behind:
             return _AT_ONCE
         return min(end, self.joined_at + settings.linger_s)
 

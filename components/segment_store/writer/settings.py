@@ -10,10 +10,13 @@ class WriterSettings(BaseModel):
 
     location: str | None = Field(None, description="Where objects go; none: `streams` in the lake's warehouse.")
     window_s: float = Field(0.1, ge=0, description="Longest time that records gather while others are on their way.")
+    enough_appends: int = Field(
+        25, gt=0, description="So many appends, or a block's bytes, are worth an object: they don't wait for more."
+    )
     linger_s: float = Field(
         0.005,
         ge=0,
-        description="Where appends follow each other faster than this, they gather until they are worth an object.",
+        description="What is not enough waits for more while one append follows the other within this time.",
     )
     object_bytes: int = Field(64 << 20, gt=0, description="Size at which an object is closed, before compression.")
     object_segments: int = Field(

@@ -114,7 +114,7 @@ class GatedObjects(Objects):
 async def test_what_comes_behind_others_gathers_until_it_is_worth_an_object(
     store: MetadataStore, lake: LakeSettings
 ) -> None:
-    settings = WriterSettings(window_s=3_600, linger_s=3_600, object_segments=4)
+    settings = WriterSettings(window_s=3_600, linger_s=3_600, enough_appends=2)
     objects = GatedObjects(lake)
     async with Process(store, lake, settings=settings, objects=objects) as process:
         await asyncio.gather(*(process.agent.hold("orders", number) for number in range(3)))

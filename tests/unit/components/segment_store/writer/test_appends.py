@@ -70,7 +70,7 @@ async def test_the_registry_remembers_the_last_append() -> None:
         known.repeated(Stamp("p", 0, epoch=1), 3)
 
 
-SETTINGS = WriterSettings(window_s=0.5, linger_s=0.05, object_segments=10)
+SETTINGS = WriterSettings(window_s=0.5, linger_s=0.05, enough_appends=5)
 
 
 async def test_a_window_is_divided_by_partitions() -> None:
