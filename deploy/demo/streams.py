@@ -170,7 +170,7 @@ async def _act(around: Surroundings, reading: Reading, url: str, warehouse: Path
             stack.push_async_callback(agents.close)
             for _ in range(AGENTS + 1):
                 await agents.prepare()
-            for number in range(AGENTS):
+            for number in range(AGENTS - 1):
                 agents.start(number)
             await stack.enter_async_context(viewers[0].member)
             running.append(tasks.create_task(viewers[0].view()))
@@ -182,6 +182,7 @@ async def _act(around: Surroundings, reading: Reading, url: str, warehouse: Path
             running.append(tasks.create_task(viewers[1].view()))
             await until(lambda: bool(viewers[1].member.partitions))
             stage.say(f"a second consumer has joined: partitions {viewers[1].member.partitions} are its own")
+            agents.start(AGENTS - 1)  # now, so that there is something left for both
             await until(lambda: agents.acknowledged == TOTAL)
         stage.say("everything is durable; the consumers come to the end")
         await until(lambda: len(seen) >= TOTAL)
