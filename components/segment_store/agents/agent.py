@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from math import ceil
 from types import TracebackType
 from typing import Self
 from uuid import uuid4
@@ -128,8 +127,8 @@ class Agent:
         self.lose(held)
         await self._store.release_partition_lease(held.lease)
 
-    async def renew(self, pause_s: float = 0.0) -> None:
-        """Heartbeat and leases, some at a time, so long after each other. What is no longer ours is lost."""
+    async def renew(self, over_s: float = 0.0) -> None:
+        """Heartbeat and leases, some at a time, spread over so long. What is no longer ours is lost."""
         try:
             await self._store.heartbeat(self.agent_id)
         except NotFound:  # somebody took us for dead: our leases are free, and may be others' by now
@@ -138,9 +137,10 @@ class Agent:
             await self._register()
             return
         helds = list(self._held.values())
-        for start in range(0, len(helds), _RENEWED_AT_ONCE):
-            if start and pause_s:
-                await self._clock.sleep(pause_s)
+        starts = range(0, len(helds), _RENEWED_AT_ONCE)
+        for start in starts:
+            if start and over_s:
+                await self._clock.sleep(over_s / len(starts))
             await self._renew([held for held in helds[start : start + _RENEWED_AT_ONCE] if not held.lost])
 
     async def _renew(self, helds: Sequence[Held]) -> None:
@@ -189,18 +189,22 @@ class Agent:
         await self._store.register_agent(self.agent_id, chosen.address, zone=chosen.zone, group=chosen.group)
 
     async def _keep_up(self) -> None:
-        """Each lease once in ``renew_every_s``. Many are spread over that time: others wait for the loop meanwhile."""
+        """Each lease once in ``renew_every_s``. Many are spread over half of that: others wait for the loop meanwhile.
+        After a failure they are renewed sooner and in one go, or the last of them would run out.
+        """
+        half_s = self.settings.renew_every_s / 2
+        over_s, rest_s = half_s, 2 * half_s
         while True:
-            every_s = self.settings.renew_every_s
-            pause_s = every_s / max(1, ceil(len(self._held) / _RENEWED_AT_ONCE))
-            await self._clock.sleep(pause_s)
+            await self._clock.sleep(rest_s)
+            begun = self._clock.monotonic()
             try:
-                await self.renew(pause_s)
+                await self.renew(over_s)
                 if self.settings.topics is not None:
                     await self.balance()
+                over_s, rest_s = half_s, max(half_s, 2 * half_s - (self._clock.monotonic() - begun))
             except RegistryError as error:  # epochs keep us honest; the next time may succeed
+                over_s, rest_s = 0.0, half_s
                 log.warning("leases could not be renewed", agent=self.agent_id, error=str(error))
-                await self._clock.sleep(every_s - pause_s)
 
     async def _release_quietly(self, held: Held) -> None:
         try:

@@ -9,7 +9,7 @@ class WriterSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     location: str | None = Field(None, description="Where objects go; none: `streams` in the lake's warehouse.")
-    window_s: float = Field(0.1, ge=0, description="Longest time that records gather while others are on their way.")
+    window_s: float = Field(0.1, ge=0, description="Longest time that records gather.")
     enough_appends: int = Field(
         25, gt=0, description="So many appends, or a block's bytes, are worth an object: they don't wait for more."
     )

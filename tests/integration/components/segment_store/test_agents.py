@@ -9,7 +9,7 @@ from components.segment_store.errors import NotLeader
 from registry.contract import MetadataStore
 from registry.errors import Fenced, NotFound
 from tests.doubles.clock import ManualClock
-from tests.doubles.fault_points import FaultPoints, FaultyRegistry
+from tests.doubles.fault_points import Fault, FaultPoints, FaultyRegistry
 from tests.samples import segment
 from tests.streams import SkippingClock
 
@@ -58,35 +58,44 @@ async def test_leases_are_renewed_and_losses_noticed(store: MetadataStore, clock
         await store.add_segments([segment(0, partition=1)], fences=[taken.fence])
 
 
-class PausingClock(SkippingClock):
-    """Short waits begin with one for the test."""
+class SteppedClock(SkippingClock):
+    """Each wait is told to the test, which says when it is over. Nothing else takes time."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.paused, self.go_on = asyncio.Event(), asyncio.Event()
+        self.waits: asyncio.Queue[tuple[float, asyncio.Event]] = asyncio.Queue()
+
+    def monotonic(self) -> float:
+        return self._skipped
 
     async def sleep(self, seconds: float) -> None:
-        if seconds < 2.5:
-            self.paused.set()
-            await self.go_on.wait()
-        await super().sleep(seconds)
+        over = asyncio.Event()
+        self.waits.put_nowait((round(seconds, 3), over))
+        await over.wait()
+        self._skipped += seconds
 
 
 async def test_many_leases_are_renewed_some_at_a_time(store: MetadataStore) -> None:
+    """Each once in the time between renewals, however many there were when the wait began; and those that were not
+    renewed because of a failure long before they run out.
+    """
     await store.create_topic("clicks", 450)
-    points, clock = FaultPoints(), PausingClock()
-    async with Agent(FaultyRegistry(store, points), clock, agent_id="a") as agent:
+    points = FaultPoints(at=6, fault=Fault.CALL_LOST)
+    clock, settings = SteppedClock(), AgentSettings(renew_every_s=9, lease_s=27)
+    async with Agent(FaultyRegistry(store, points), clock, settings, agent_id="a") as agent:
         helds = await asyncio.gather(*(agent.hold("clicks", number) for number in range(450)))
-        points.names.clear()
-        begun = clock.monotonic()
-        renewing = asyncio.create_task(agent.renew(pause_s=2.0))
-        await clock.paused.wait()
-        assert points.names.count("renew_partition_leases") == 1
-        await agent.release(helds[-1])  # before its turn
-        clock.go_on.set()
-        await renewing
-        assert points.names.count("renew_partition_leases") == 3
-        assert clock.monotonic() - begun >= 4.0
+        waited: list[float] = []
+        renewed: list[int] = []
+        for number in range(8):
+            seconds, over = await clock.waits.get()
+            waited.append(seconds)
+            renewed.append(points.names.count("renew_partition_leases"))
+            if number == 1:
+                await agent.release(helds[-1])  # before its turn
+            over.set()
+        assert points.names[6] == "renew_partition_leases"  # the second of the first round is lost
+        assert waited[:7] == [9.0, 1.5, 4.5, 9.0, 1.5, 1.5, 6.0]
+        assert renewed[:7] == [0, 1, 2, 5, 6, 7, 8]  # after the failure, three in one go
         assert agent.held == helds[:-1]
 
 
