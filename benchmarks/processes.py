@@ -52,12 +52,6 @@ def tree_cpu_seconds(without: Container[int] = ()) -> float:
     return total
 
 
-def stolen_seconds() -> float:
-    """Of all cores since the machine began, in which it would have run and its host ran another."""
-    fields = Path("/proc/stat").read_text().partition("\n")[0].split()
-    return int(fields[8]) / _TICKS_A_SECOND
-
-
 def peaks_mb() -> dict[str, float]:
     """The largest each program below this process has been, by its name; this process is ``driver``."""
     found = {"driver": memory_mb()[1]}

@@ -158,3 +158,19 @@ async def read_rows(store: MetadataStore, table: LakeTable, objects: Objects | N
 def files_below(directory: Path) -> set[str]:
     """As locations."""
     return {f"file://{path}" for path in directory.rglob("*") if path.is_file()}
+
+
+def environment_of(lake: LakeSettings) -> dict[str, str]:
+    """By which a command is told of it."""
+    said = {"WAREHOUSE": lake.warehouse}
+    s3 = lake.s3
+    if s3.endpoint is not None:
+        assert s3.access_key is not None
+        assert s3.secret_key is not None
+        said |= {
+            "S3__ENDPOINT": s3.endpoint,
+            "S3__ACCESS_KEY": s3.access_key.get_secret_value(),
+            "S3__SECRET_KEY": s3.secret_key.get_secret_value(),
+            "S3__ALLOW_HTTP": "true",
+        }
+    return {f"ASTHA_LAKE__{name}": value for name, value in said.items()}

@@ -29,6 +29,7 @@ from tests.e2e.book import Book
 from tests.e2e.engines import Rows, read_with_pyiceberg
 from tests.e2e.writers import Writer
 from tests.integration.astha.processes import Astha, Daemon
+from tests.lake import environment_of
 from tests.waiting import eventually, eventually_now
 
 WRITERS = 4
@@ -226,21 +227,6 @@ def is_at_work(daemon: Daemon) -> None:
         return any(line.get("component") == "iceberg_updater" and "is live" in line["event"] for line in lines)
 
     eventually_now(lambda: live() or daemon.process.poll() is not None, "an updater at work", SETTLE_S)
-
-
-def environment_of(lake: LakeSettings) -> dict[str, str]:
-    said = {"WAREHOUSE": lake.warehouse}
-    s3 = lake.s3
-    if s3.endpoint is not None:
-        assert s3.access_key is not None
-        assert s3.secret_key is not None
-        said |= {
-            "S3__ENDPOINT": s3.endpoint,
-            "S3__ACCESS_KEY": s3.access_key.get_secret_value(),
-            "S3__SECRET_KEY": s3.secret_key.get_secret_value(),
-            "S3__ALLOW_HTTP": "true",
-        }
-    return {f"ASTHA_LAKE__{name}": value for name, value in said.items()}
 
 
 def _told(found: Rows, expected: Rows) -> str:

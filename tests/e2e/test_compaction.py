@@ -24,8 +24,9 @@ from registry.contract import MetadataStore
 from registry.models import LakeTable
 from registry.opening import open_store
 from tests.e2e.engines import Spark, read_with_duckdb, read_with_pyiceberg
-from tests.e2e.run import environment_of, is_at_work
+from tests.e2e.run import is_at_work
 from tests.integration.astha.processes import Astha, drop_slots
+from tests.lake import environment_of
 from tests.waiting import eventually, eventually_now
 
 pytestmark = pytest.mark.slow

@@ -25,11 +25,11 @@ from components.lake.iceberg import IcebergTables, open_catalog
 from components.lake.objects import Objects
 from components.verifier.verification import Options, Verification
 from registry.opening import open_store
-from tests.e2e.run import environment_of, is_at_work
+from tests.e2e.run import is_at_work
 from tests.faults.doomed_daemon import STEP, Death
 from tests.integration.astha.processes import Astha, drop_slots
 from tests.integration.components.compactor.bench import Bench
-from tests.lake import files_below
+from tests.lake import environment_of, files_below
 from tests.parquet_files import PLAIN
 from tests.waiting import eventually, eventually_now
 

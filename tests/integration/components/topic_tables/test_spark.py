@@ -21,9 +21,8 @@ from components.topic_tables.errors import BadRecord
 from components.topic_tables.job import TopicTable, Wish
 from components.topic_tables.session import SparkRounds, explain
 from components.topic_tables.writer import RoundOrder
-from tests.e2e.run import environment_of
 from tests.integration.components.topic_tables.bench import TABLE, TOPIC, Shop, finish, open_shop, orders
-from tests.lake import files_below
+from tests.lake import environment_of, files_below
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
