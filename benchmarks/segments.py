@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from astha.clock import SystemLoopClock
 from astha.garbage import SparingCollector
 from astha.subscribers.surroundings import LakeSettings, Surroundings
-from benchmarks.registries import new_registry
+from benchmarks.registries import age, new_registry
 from benchmarks.report import Report, run
 from benchmarks.segments_appends import pathological
 from benchmarks.segments_reads import warm_reads
@@ -22,7 +22,12 @@ from deploy.servers.s3 import S3Server
 from registry.embedded import EmbeddedPostgres
 
 BUCKET = "benchmark"
-SERVER = {"shared_buffers": "256MB", "max_wal_size": "4GB"}  # and vacuums as everywhere: the load lasts for minutes
+WAL_MB = 2048  # more than is written between two checkpoints
+SERVER = {  # and vacuums as everywhere: the load lasts for minutes
+    "shared_buffers": "256MB",
+    "min_wal_size": f"{WAL_MB}MB",
+    "max_wal_size": "4GB",
+}
 
 
 async def measure(report: Report) -> None:
@@ -33,6 +38,7 @@ async def measure(report: Report) -> None:
         S3Server(Path(name) / "s3") as s3,
     ):
         await warm_reads(report, Path(name))
+        age(server, WAL_MB)
         s3.create_bucket(BUCKET)
         for partitions, suffix in ((1_000, ""), (10_000, "_10k")):
             url, store = await new_registry(server, f"segments{suffix}")
