@@ -2,8 +2,9 @@
 
 Everything is read inside one snapshot of the source, so writers there go on and nothing is torn, and written in
 one transaction of the target, so whatever goes wrong, a killed process included, leaves the target as empty as it
-was. What stays behind are the daemon's own books (ledger, lease, identity): they speak of the source's own stream
-of changes. The daemon of the new registry finds no ledger and starts with a refresh.
+was. The Iceberg catalog's rows and the lake's identity go along: the new registry owns the same Iceberg tables, with
+their history. The ledger, the daemon's lease and the identity of the change stream stay behind: they describe the
+source's own stream. The daemon of the new registry finds no ledger and starts with a refresh.
 """
 
 from __future__ import annotations
@@ -14,13 +15,17 @@ from typing import TypeAlias
 from registry.contract import ConsistentRead, Load, MetadataStore
 from registry.errors import Conflict
 from registry.models import (
+    LAKE_IDENTITY,
     PUBLISHED,
+    CatalogNamespace,
+    CatalogTable,
     Compaction,
     FileAwaitingDeletion,
     GroupLease,
     ProducerSequence,
     Row,
     SegmentObject,
+    SourceIdentity,
     UploadIntent,
 )
 
@@ -28,8 +33,9 @@ __all__ = ["COPIED", "Progress", "copy_registry"]
 
 COPIED: tuple[type[Row], ...] = (
     *PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction, SegmentObject, ProducerSequence, GroupLease,
+    CatalogTable, CatalogNamespace,
 )  # fmt: skip
-"""What a copy carries, parents before children."""
+"""What a copy carries whole, parents before children. Of `source_identity` it carries only the lake's row."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Called with a table, the rows copied and the rows there are: first with 0, then after every page."""
@@ -53,7 +59,8 @@ async def copy_registry(
     async with source.consistent_read() as snapshot, target.load() as load:
         copied = {kind.table: await _copy_table(kind, snapshot, load, progress, page) for kind in COPIED}
         await _require_equal(copied, snapshot, load)
-    return copied
+        identity = await _copy_lake_identity(snapshot, load, progress)
+    return {**copied, SourceIdentity.table: identity}
 
 
 async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: Load, progress: Progress, page: int) -> int:
@@ -64,6 +71,21 @@ async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: Load, pro
         done += len(rows)
         progress(kind.table, done, total)
     return done
+
+
+async def _copy_lake_identity(snapshot: ConsistentRead, load: Load, progress: Progress) -> int:
+    """Without it the new registry would take its own Iceberg tables for those of another one."""
+    rows = [row async for page in snapshot.rows(SourceIdentity) for row in page if row.name == LAKE_IDENTITY]
+    progress(SourceIdentity.table, 0, len(rows))
+    await load.add(rows)
+    arrived = await load.count(SourceIdentity)
+    if arrived != len(rows):
+        raise Conflict(
+            f"{SourceIdentity.table}: {len(rows)} rows of the lake were read and {arrived} arrived: nothing was kept",
+            [SourceIdentity.table],
+        )
+    progress(SourceIdentity.table, arrived, len(rows))
+    return arrived
 
 
 async def _require_equal(copied: dict[str, int], snapshot: ConsistentRead, load: Load) -> None:

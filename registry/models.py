@@ -21,7 +21,9 @@ __all__ = [
     "TableSnapshot", "TableStats", "TableStatus",
     # the daemon's own
     "DaemonLease", "FileAwaitingDeletion", "GroupLease", "LedgerEntry", "ProducerSequence", "SegmentObject",
-    "SourceIdentity", "UploadIntent",
+    "LAKE_IDENTITY", "SourceIdentity", "UploadIntent",
+    # the Iceberg catalog's
+    "CatalogNamespace", "CatalogTable",
     # the compactor's
     "Compaction", "CompactionStatus", "CompactionTrigger", "Savings",
     # all
@@ -293,6 +295,10 @@ class SourceIdentity(Row, frozen=True, gc=False):
     recorded_at: int
 
 
+LAKE_IDENTITY = "lake"
+"""The name in `source_identity` of what tells this registry's Iceberg tables from those of another registry."""
+
+
 class UploadIntent(Row, frozen=True, gc=False):
     """Written before an object is uploaded; gone once the object is registered."""
 
@@ -411,6 +417,32 @@ class GroupLease(Row, frozen=True, gc=False):
     epoch: int
 
 
+class CatalogTable(Row, frozen=True, gc=False):
+    """Where the newest metadata of an Iceberg table is. PyIceberg and other JDBC catalogs read and write these rows."""
+
+    table = "iceberg_tables"
+    key = ("catalog_name", "table_namespace", "table_name")
+
+    catalog_name: str
+    table_namespace: str
+    table_name: str
+    metadata_location: str | None
+    previous_metadata_location: str | None
+    iceberg_type: str | None
+
+
+class CatalogNamespace(Row, frozen=True, gc=False):
+    """A property of a namespace of the Iceberg catalog: a namespace exists because it has one."""
+
+    table = "iceberg_namespace_properties"
+    key = ("catalog_name", "namespace", "property_key")
+
+    catalog_name: str
+    namespace: str
+    property_key: str
+    property_value: str
+
+
 PUBLISHED: tuple[type[Row], ...] = (
     Topic, Partition, Segment, ConsumerGroup, ConsumerOffset, Agent, PartitionLease,
     LakeTable, TableMetadata, TableFile, TableStats, TableSnapshot,
@@ -419,6 +451,6 @@ PUBLISHED: tuple[type[Row], ...] = (
 
 OWN: tuple[type[Row], ...] = (
     LedgerEntry, DaemonLease, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
-    SegmentObject, ProducerSequence, GroupLease,
+    SegmentObject, ProducerSequence, GroupLease, CatalogTable, CatalogNamespace,
 )  # fmt: skip
 """Tables of the daemon and its components: never published, the daemon does not tail itself."""

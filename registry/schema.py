@@ -19,6 +19,7 @@ from sqlalchemy import (
     Integer,
     MetaData,
     PrimaryKeyConstraint,
+    String,
     Table,
     Text,
     TypeDecorator,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.sql.naming import conv
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from registry.documents import Document
@@ -507,6 +509,34 @@ group_leases = _table(
     Index(None, "topic", "partition_id"),
     Index(None, "member_id"),
     _at_least("epoch", 1),
+)
+
+
+def _varchar(name: str, length: int, *, null: bool = False) -> Column[str]:
+    return Column(name, String(length), nullable=null)
+
+
+iceberg_tables = Table(
+    "iceberg_tables",
+    metadata,
+    _varchar("catalog_name", 255),
+    _varchar("table_namespace", 255),
+    _varchar("table_name", 255),
+    _varchar("metadata_location", 1_000, null=True),
+    _varchar("previous_metadata_location", 1_000, null=True),
+    _varchar("iceberg_type", 5, null=True),
+    PrimaryKeyConstraint("catalog_name", "table_namespace", "table_name", name=conv("iceberg_tables_pkey")),
+)
+"""As PyIceberg and Iceberg's JDBC catalog create it, because they read and write it: nothing stricter."""
+
+iceberg_namespace_properties = Table(
+    "iceberg_namespace_properties",
+    metadata,
+    _varchar("catalog_name", 255),
+    _varchar("namespace", 255),
+    _varchar("property_key", 255),
+    _varchar("property_value", 1_000),
+    PrimaryKeyConstraint("catalog_name", "namespace", "property_key", name=conv("iceberg_namespace_properties_pkey")),
 )
 
 

@@ -10,6 +10,8 @@ from registry.models import (
     OWN,
     PUBLISHED,
     Agent,
+    CatalogNamespace,
+    CatalogTable,
     Compaction,
     ConsumerGroup,
     ConsumerOffset,
@@ -102,6 +104,8 @@ ONE_OF_EACH: tuple[Row, ...] = (
     FileAwaitingDeletion(16, 11, "s3://lake/t/h.parquet", 5, "compaction swap-1", EMPTY, _NOW),
     Compaction(17, 11, "db.t", "d=1", "done", "event", "many small files", "binpack", EMPTY, 41, 5, 1_200, 1, 1_000, 10,
                "swap-1", "host-1", False, None, _NOW, _NOW, _NOW, _NOW),
+    CatalogTable("astha", "db", "t", "s3://lake/t/metadata/2.json", "s3://lake/t/metadata/1.json", "TABLE"),
+    CatalogNamespace("astha", "db", "exists", "true"),
 )  # fmt: skip
 """A whole small registry, parents before children: each table has a row."""
 

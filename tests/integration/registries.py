@@ -21,7 +21,8 @@ from registry.drafts import (
     TableDraft,
 )
 from registry.embedded import EmbeddedPostgres
-from registry.models import Row
+from registry.models import LAKE_IDENTITY, CatalogNamespace, CatalogTable, Row
+from registry.stores.sql.whole import SqlLoad, SqlWhole
 
 NewUrl = Callable[[str], str]
 """From a backend's name to the URL of a database that does not hold a registry yet."""
@@ -56,6 +57,18 @@ async def fill(store: MetadataStore, *, segments: int = 25) -> None:
     await _fill_lake(store)
     await store.record_intents([f"s3://bucket/{AWKWARD}", "s3://bucket/other"], purpose="insert", owner="me")
     await _fill_journal(store)
+    await _fill_catalog(store)
+
+
+async def _fill_catalog(store: MetadataStore) -> None:
+    """As PyIceberg and other engines write them, which the store has no verbs for."""
+    await store.record_source_identity(LAKE_IDENTITY, "this-lake")
+    assert isinstance(store, SqlWhole)
+    async with store._writing() as connection:
+        load = SqlLoad(store, connection)
+        await load.add([CatalogTable("astha", "db", "täble", "s3://lake/t/2.json", "s3://lake/t/1.json", "TABLE"),
+                        CatalogTable("other", "db", AWKWARD, None, None, None)])  # fmt: skip
+        await load.add([CatalogNamespace("astha", "db", "exists", "true"), CatalogNamespace("other", "db", "x", "")])
 
 
 async def _fill_streams(store: MetadataStore, segments: int) -> None:

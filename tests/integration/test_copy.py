@@ -20,7 +20,7 @@ from registry.drafts import CompactionDraft, FileDraft, SegmentDraft, TableDraft
 from registry.engines import StoreSettings, parse_url, sync_engine
 from registry.errors import Conflict
 from registry.migration import migrate
-from registry.models import OWN, PUBLISHED, DaemonLease, LedgerEntry, Segment, SourceIdentity
+from registry.models import LAKE_IDENTITY, OWN, PUBLISHED, DaemonLease, LedgerEntry, Segment, SourceIdentity
 from registry.opening import open_store
 from tests.integration.registries import NewUrl, contents, copy_server, fill, new_url
 
@@ -62,7 +62,10 @@ async def test_there_and_back_is_equal_row_by_row(new_url: NewUrl, opened: Open)
     assert all(original.values()), "a kind of row is missing from the test itself"
     assert await contents(second, COPIED) == original
     assert await contents(third, COPIED) == original
-    assert counts == {table: len(rows) for table, rows in original.items()}
+    assert counts == {**{table: len(rows) for table, rows in original.items()}, SourceIdentity.table: 1}
+    for store in (second, third):
+        found = await store.get_source_identity(LAKE_IDENTITY)
+        assert found == await first.get_source_identity(LAKE_IDENTITY) is not None
     assert [step for step in seen if step[1] == 0] == [(table, 0, total) for table, total in counts.items()]
     assert all((table, total, total) in seen for table, total in counts.items())
 

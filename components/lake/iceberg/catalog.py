@@ -1,7 +1,8 @@
 """The Iceberg catalog: tables in the registry's own database unless the settings name another.
 
-PyIceberg's tables `iceberg_tables` and `iceberg_namespace_properties` stand beside the registry's and are no part of
-its schema: every engine that speaks Iceberg's JDBC catalog can use them, under the catalog name `astha`.
+`iceberg_tables` and `iceberg_namespace_properties` are part of the registry's schema: `astha registry migrate` creates
+them as PyIceberg would, so that a daemon needs no right to create tables, and `astha registry copy` copies them. Every
+engine that speaks Iceberg's JDBC catalog can use them, under the catalog name `astha`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ from pyiceberg.table.update import (
 )
 from sqlalchemy import URL, Engine, create_engine, event, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -70,13 +70,10 @@ class RegistryCatalog(SqlCatalog):
     """A SQL catalog over the registry's database. Its URL is no property: what holds a password is not passed on."""
 
     def __init__(self, name: str, url: URL, **properties: str) -> None:
-        MetastoreCatalog.__init__(self, name, **properties)
+        MetastoreCatalog.__init__(self, name, **{**properties, "init_catalog_tables": "false"})
         self.engine = _engine(url)
         self._snapshots: dict[UUID, dict[int, str]] = {}  # of each table, as they are written
-        try:
-            self._init_catalog()
-        except (IntegrityError, OperationalError, ProgrammingError):
-            self._init_catalog()  # another process has created the tables at the same moment
+        self._init_catalog()
 
     def close(self) -> None:
         self.engine.dispose()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine
 
 from registry.drafts import SnapshotDraft
@@ -23,7 +24,8 @@ from tests.fixtures.databases import Backend, MakeDatabase
 from tests.integration.registry.catalog import catalog, without
 from tests.samples import ONE_OF_EACH, TABLE
 
-HEAD = "0005"
+HEAD = "0006"
+ICEBERG = {"iceberg_tables", "iceberg_namespace_properties"}
 
 
 def _execute(url: str, statement: str) -> None:
@@ -34,6 +36,14 @@ def _execute(url: str, statement: str) -> None:
     else:
         with psycopg.connect(url, autocommit=True) as connection_:
             connection_.execute(statement.encode())
+
+
+def _rows(url: str, query: str) -> list[tuple[object, ...]]:
+    if url.startswith("sqlite"):
+        with closing(sqlite3.connect(sqlite_path(parse_url(url)))) as connection:
+            return connection.execute(query).fetchall()
+    with psycopg.connect(url) as connection_:
+        return connection_.execute(query.encode()).fetchall()
 
 
 def test_forward_back_and_forward_again(new_database: MakeDatabase) -> None:
@@ -100,6 +110,28 @@ async def test_objects_of_segments_from_before_are_counted(new_database: MakeDat
     migrate(url)
 
 
+@pytest.mark.parametrize("version", ["v0", "v1"])
+def test_a_catalog_that_pyiceberg_created_is_kept(new_database: MakeDatabase, backend: Backend, version: str) -> None:
+    url, fresh = new_database(), new_database()
+    migrate(url, revision="0005")
+    migrate(fresh)
+    driver = "sqlite" if backend == "sqlite" else "postgresql+psycopg"
+    created = SqlCatalog("astha", uri=parse_url(url).set(drivername=driver).render_as_string(hide_password=False))
+    created.create_namespace("db")
+    created.close()
+    if version == "v0":
+        _execute(url, "ALTER TABLE iceberg_tables DROP COLUMN iceberg_type")
+    _execute(url, "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name) VALUES ('astha', 'db', 't')")
+    assert migrate(url).state == "current"
+    assert _rows(url, "SELECT table_name, iceberg_type FROM iceberg_tables") == [("t", None)]
+    assert _rows(url, "SELECT namespace, property_key FROM iceberg_namespace_properties") == [("db", "exists")]
+    if backend == "postgres":
+        assert catalog(url) == catalog(fresh), "the same tables, whichever made them"
+    migrate(url, revision="0005")
+    assert _rows(url, "SELECT table_name FROM iceberg_tables") == [("t",)], "the way back keeps what leads to the lake"
+    assert migrate(url).state == "current"
+
+
 async def test_back_with_rows_in_every_table(new_database: MakeDatabase) -> None:
     url = new_database()
     migrate(url)
@@ -157,7 +189,7 @@ def test_what_sqlite_is_set_to(sqlite_url: str) -> None:
     with closing(sqlite3.connect(sqlite_path(parse_url(sqlite_url)))) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         strict = dict(connection.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'"))
-    assert {name for name in strict if strict[name]} == {*metadata.tables, "change_log", "change_clock"}
+    assert {name for name in strict if strict[name]} == {*metadata.tables, "change_log", "change_clock"} - ICEBERG
 
 
 async def test_connections_of_a_sqlite_store(sqlite_url: str) -> None:
@@ -196,14 +228,14 @@ async def test_a_newer_schema_is_a_stop(url: str) -> None:
 
 async def test_an_older_schema_is_a_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the code speak a later one."""
-    monkeypatch.setattr("registry.migration._head", lambda: "0006")
-    with pytest.raises(SchemaMismatch, match=r"schema 0005, older than 0006: run `astha registry migrate`"):
+    monkeypatch.setattr("registry.migration._head", lambda: "0007")
+    with pytest.raises(SchemaMismatch, match=r"schema 0006, older than 0007: run `astha registry migrate`"):
         await open_store(url)
 
 
 def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
     url = new_database()
-    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, base and head"):
+    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, 0006, base and head"):
         migrate(url, revision="0815")
     assert status(url).state == "missing"
 
