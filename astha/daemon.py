@@ -14,7 +14,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
-from astha.errors import Fenced, SourceError
+from astha.errors import ConfigError, Fenced, SourceError
 from astha.events import Transaction
 from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
@@ -28,7 +28,7 @@ from astha.subscribers.contract import Subscriber
 from astha.subscribers.policy import LanePolicy
 from registry.contract import MetadataStore
 from registry.errors import Fenced as RegistryFenced
-from registry.errors import RegistryError, Unavailable
+from registry.errors import PermissionDenied, RegistryError, Unavailable
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -129,6 +129,8 @@ class Daemon:
                 await self._lead()
             except (Fenced, RegistryFenced) as fenced:
                 log.error("leadership lost: standing by", reason=str(fenced))
+            except PermissionDenied as error:
+                raise ConfigError(str(error)) from error
             except (Unavailable, TimeoutError) as error:
                 log.error("the registry does not answer: starting over", error=repr(error))
                 await self._unless_stopped(self._clock.sleep(_START_OVER_S))
@@ -229,10 +231,10 @@ class Daemon:
         self.source.acknowledge(position)
 
     async def _try_ledger(self, *, last: bool = False) -> bool:
-        """False if it could not be written now. Fenced if it never can."""
+        """False if it could not be written now. Fenced or PermissionDenied if it never can."""
         try:
             await self._write_ledger(last=last)
-        except RegistryFenced:
+        except (RegistryFenced, PermissionDenied):
             raise
         except (RegistryError, TimeoutError) as error:
             log.warning("the ledger could not be written; trying again", error=repr(error))
@@ -247,7 +249,7 @@ class Daemon:
     async def _write_last(self) -> None:
         try:
             await self._try_ledger(last=True)
-        except (Fenced, RegistryFenced) as error:
+        except (Fenced, RegistryFenced, PermissionDenied) as error:
             log.warning("the ledger was not written at the end; what it lacks comes again", error=str(error))
 
     def _mind_the_budget(self) -> None:

@@ -12,10 +12,10 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
-from astha.errors import Fenced
+from astha.errors import ConfigError, Fenced
 from registry.contract import MetadataStore
 from registry.errors import Fenced as RegistryFenced
-from registry.errors import Unavailable
+from registry.errors import PermissionDenied, Unavailable
 from registry.models import DaemonLease
 
 log = structlog.get_logger(__name__)
@@ -38,6 +38,8 @@ class Leadership:
         self._clock = clock
         self._valid_until = 0.0
         self._lease: DaemonLease | None = None
+        self._failures = 0
+        self.trouble: str | None = None  # why leadership can't be asked for; None while another daemon may lead
 
     @property
     def lease(self) -> DaemonLease:
@@ -54,16 +56,19 @@ class Leadership:
         return self._clock.monotonic() < self._valid_until
 
     async def acquire(self) -> None:
-        """Wait until we lead."""
+        """Wait until we lead. ConfigError if the role may not ask for it."""
         waited = False
         while True:
             asked = self._clock.monotonic()
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN_S):
                     lease = await self._store.take_daemon_lease(self._settings.name, self._holder, self._ttl_ms)
+            except PermissionDenied as error:
+                raise ConfigError(str(error)) from error
             except (Unavailable, TimeoutError) as error:
-                log.warning("can't ask for leadership", error=repr(error))
+                self._note_trouble(error)
             else:
+                self._failures, self.trouble = 0, None
                 if lease is not None:
                     self._accept(lease, asked)
                     log.info("leading", epoch=lease.epoch, holder=self._holder)
@@ -84,7 +89,7 @@ class Leadership:
             except RegistryFenced as error:
                 self._valid_until = 0.0
                 raise Fenced(str(error)) from error
-            except (Unavailable, TimeoutError) as error:
+            except (PermissionDenied, Unavailable, TimeoutError) as error:
                 log.warning("can't renew the lease", error=repr(error))
                 if not self.certain():
                     raise Fenced("the lease ran out while the registry did not answer") from error
@@ -99,8 +104,15 @@ class Leadership:
             try:
                 async with asyncio.timeout(self._settings.ttl_s):
                     await self._store.release_daemon_lease(lease)
-            except (Unavailable, TimeoutError) as error:
+            except (PermissionDenied, Unavailable, TimeoutError) as error:
                 log.warning("the lease was not released and will run out", error=repr(error))
+
+    def _note_trouble(self, error: Exception) -> None:
+        """The log hears of it at the first, second, fourth, eighth time: a database may be away for days."""
+        self.trouble = str(error) or repr(error)
+        self._failures += 1
+        if self._failures & (self._failures - 1) == 0:
+            log.warning("can't ask for leadership", error=repr(error), failures=self._failures)
 
     def _accept(self, lease: DaemonLease, asked: float) -> None:
         self._lease = lease

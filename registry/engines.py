@@ -13,13 +13,14 @@ import time
 from pathlib import Path
 
 import msgspec
+import psycopg
 from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
-from registry.errors import Invalid
+from registry.errors import Invalid, PermissionDenied, ReadOnly, RegistryError
 
 SQLITE_MINIMUM = (3, 37)  # strict tables
 
@@ -54,6 +55,19 @@ def shown(url: URL) -> str:
     """For messages and logs: without the password, in whichever of libpq's ways it is given."""
     secrets = [name for name in url.query if "password" in name]
     return url.difference_update_query(secrets).render_as_string(hide_password=True)
+
+
+def refusal(where: str, error: BaseException | None) -> RegistryError | None:
+    """The registry's error for a driver's error that says what this role or user may not do; None for any other."""
+    if isinstance(error, psycopg.Error):
+        message = error.diag.message_primary or str(error).strip()
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return PermissionDenied(f"{where}: {message}: run `astha check`, which names what the role lacks")
+        if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+            return ReadOnly(f"{where} takes no writes: {message}")
+    if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
+        return ReadOnly(f"{where} takes no writes: {error}")
+    return None
 
 
 def sync_engine(url: URL, settings: StoreSettings) -> Engine:

@@ -8,7 +8,9 @@
     |   |-- OutOfSequence  not the producer's next records       -> look what was written last
     |   `-- OffsetsMoved   the group is elsewhere by now         -> read its offsets, go on from there
     |-- Invalid            an argument can't be stored           -> fix the named field
+    |-- PermissionDenied   the role lacks a privilege            -> `astha check` names it; grant it
     |-- Unavailable        no answer, or none in time            -> retry with backoff
+    |   `-- ReadOnly       the database takes no writes          -> retry with backoff; make it writable
     `-- SchemaMismatch     the database is older or newer        -> `astha registry migrate`, or upgrade Astha
 
 A call that raises any of these but Unavailable has written nothing. After Unavailable the write may or may not
@@ -28,6 +30,8 @@ __all__ = [
     "NotFound",
     "OffsetsMoved",
     "OutOfSequence",
+    "PermissionDenied",
+    "ReadOnly",
     "RegistryError",
     "SchemaMismatch",
     "Unavailable",
@@ -75,8 +79,16 @@ class Invalid(RegistryError):
         self.value = value
 
 
+class PermissionDenied(RegistryError):
+    pass
+
+
 class Unavailable(RegistryError):
     pass
+
+
+class ReadOnly(Unavailable):
+    """A standby, a server or role set to read only, or a file that this user may only read."""
 
 
 class SchemaMismatch(RegistryError):

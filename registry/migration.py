@@ -17,12 +17,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
-from registry.engines import SQLITE_MINIMUM, StoreSettings, parse_url, shown, sqlite_path, sync_engine
+from registry.engines import SQLITE_MINIMUM, StoreSettings, parse_url, refusal, shown, sqlite_path, sync_engine
 from registry.errors import Invalid, SchemaMismatch, Unavailable
+from registry.publication import repair_publication
+from registry.schema import VERSION_TABLE
 
 SchemaState: TypeAlias = Literal["missing", "old", "current", "new"]
 
-_VERSION_TABLE = "registry_version"
 _LOCK = 0x61737468  # "asth": an advisory lock of PostgreSQL
 
 
@@ -31,6 +32,7 @@ class SchemaStatus(msgspec.Struct, frozen=True):
     state: SchemaState
     found: str | None
     expected: str
+    repaired: tuple[str, ...] = ()  # what a migration found wrong with the publication, and mended
 
     def require_current(self) -> None:
         """Raise SchemaMismatch unless this code and this database belong together."""
@@ -58,7 +60,10 @@ def status(url: str, settings: StoreSettings | None = None) -> SchemaStatus:
 
 
 def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = "head") -> SchemaStatus:
-    """Upgrade, create the database file if need be, or go back to an older ``revision`` (``base``: to nothing)."""
+    """Upgrade, create the database file if need be, or go back to an older ``revision`` (``base``: to nothing).
+
+    On PostgreSQL a missing or incomplete publication is repaired, whatever the schema was before.
+    """
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).absolute().parent.is_dir():
         raise Invalid("registry URL", shown(parsed), "the directory of the file does not exist")
@@ -69,17 +74,20 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
             if parsed.drivername == "postgresql":
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             _run(connection, revision)
+            after = schema_status(connection)
+            if parsed.drivername == "postgresql" and after.state == "current":
+                after = msgspec.structs.replace(after, repaired=tuple(repair_publication(connection)))
         except BaseException:
             connection.exec_driver_sql("ROLLBACK")
             raise
         connection.exec_driver_sql("COMMIT")
-        return schema_status(connection)
+        return after
 
 
 def schema_status(connection: Connection) -> SchemaStatus:
     found: str | None = None
-    if inspect(connection).has_table(_VERSION_TABLE):
-        found = connection.exec_driver_sql(f"SELECT version_num FROM {_VERSION_TABLE}").scalar()
+    if inspect(connection).has_table(VERSION_TABLE):
+        found = connection.exec_driver_sql(f"SELECT version_num FROM {VERSION_TABLE}").scalar()
     head, known = _head(), {script.revision for script in _scripts().walk_revisions()}
     state: SchemaState
     if found is None:
@@ -130,7 +138,7 @@ def _connected(url: URL, settings: StoreSettings) -> Iterator[Connection]:
         with engine.connect() as connection:
             yield connection
     except DBAPIError as error:
-        raise Unavailable(f"{shown(url)}: {error.orig}") from error
+        raise refusal(shown(url), error.orig) or Unavailable(f"{shown(url)}: {error.orig}") from error
     finally:
         engine.dispose()
 

@@ -36,6 +36,9 @@ from registry.models import OWN, PUBLISHED, Row
 PUBLICATION = "astha"
 """The PostgreSQL publication of all published tables; migrations make it, so it is older than any slot."""
 
+VERSION_TABLE = "registry_version"
+"""Where migrations keep the version of the schema."""
+
 metadata = MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",

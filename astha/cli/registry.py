@@ -32,18 +32,25 @@ def registry_commands() -> None:
 def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
     """Create the registry's schema, or bring it to the version that this Astha speaks.
 
-    All steps are one transaction, and only one process migrates at a time. Doing it again changes nothing.
+    All steps are one transaction, and only one process migrates at a time. Doing it again changes nothing, except that
+    a missing or incomplete publication is repaired.
     """
     before = status(url)
     if revision not in ("head", before.found) and before.state != "missing" and not yes:
         _ask(before, revision)
     after = migrate(url, revision=revision)
     if as_json:
-        print_json({"url": after.url, "before": before.found, "found": after.found, "expected": after.expected})
+        print_json(
+            {"url": after.url, "before": before.found, "found": after.found, "expected": after.expected,
+             "repaired": after.repaired}
+        )  # fmt: skip
     elif before.found == after.found:
         click.echo(f"{after.url} has schema {after.found or 'base'} already")
     else:
         click.echo(f"{after.url} migrated from {before.found or 'nothing'} to {after.found or 'nothing'}")
+    if not as_json:
+        for what in after.repaired:
+            click.echo(f"repaired: {what}; the daemon refreshes every component")
 
 
 def _ask(before: SchemaStatus, revision: str) -> None:

@@ -27,6 +27,8 @@ _TREATMENTS: tuple[tuple[type[BaseException], Treatment], ...] = (
     (Fenced, Treatment(Action.BREAK, "another daemon leads; this one stands by")),
     (registry_errors.Fenced, Treatment(Action.BREAK, "another daemon leads; this one stands by")),
     (registry_errors.Invalid, Treatment(Action.DROP, "the registry refuses what the component wrote")),
+    (registry_errors.PermissionDenied, Treatment(Action.RETRY, "run `astha check`: it names what the role lacks")),
+    (registry_errors.ReadOnly, Treatment(Action.RETRY, "the database takes no writes; is it a standby?")),
     (registry_errors.Unavailable, Treatment(Action.RETRY, "the registry does not answer; check the database")),
     (registry_errors.Conflict, Treatment(Action.RETRY, "somebody else was quicker; the next attempt reads anew")),
     (TimeoutError, Treatment(Action.RETRY, "too slow: raise delivery_timeout_s, or find what the component waits for")),

@@ -5,6 +5,6 @@ Guaranteed: nothing is changed; what can't be checked is never reported as right
 """
 
 from astha.preflight.findings import Finding, Verdict
-from astha.preflight.run import preflight
+from astha.preflight.run import grants, preflight
 
-__all__ = ["Finding", "Verdict", "preflight"]
+__all__ = ["Finding", "Verdict", "grants", "preflight"]

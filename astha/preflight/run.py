@@ -6,41 +6,59 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import psycopg
 
 from astha.assembly import load_components, surroundings
 from astha.client import Client, NoDaemon, Refused
 from astha.clock import SystemLoopClock
+from astha.daemon import Component
 from astha.errors import ConfigError, SourceError
 from astha.preflight import server as server_checks
-from astha.preflight.findings import Finding, ok, problem, unknown
+from astha.preflight.findings import Finding, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
 from astha.server.access import Access
 from astha.settings import Settings
 from astha.sources.postgres.slot import connected
+from astha.subscribers import RegistryWriter
 from registry.engines import parse_url, sqlite_path
-from registry.errors import RegistryError, SchemaMismatch, Unavailable
+from registry.errors import PermissionDenied, RegistryError, SchemaMismatch
 from registry.migration import status
 from registry.opening import open_store
+from registry.privileges import Area, daemon_grants, reader_grants
 
 Subscriptions = Mapping[str, Subscription]
 
 
 async def preflight(settings: Settings) -> list[Finding]:
-    """In the order in which one would mend things."""
+    """In the order in which one would mend things. Without the right schema there is nothing else to look at."""
     conceal = settings.concealment()
     subscriptions, about_file = _subscriptions(settings)
     schema = await _schema(settings)
-    findings = [
-        about_file,
-        _access(settings),
-        schema,
-        await _components(settings, subscriptions),
-        *(await _server(settings, subscriptions or {}) if settings.registry.is_postgres else [_file(settings)]),
-    ]
+    findings = [about_file, _access(settings), schema]
+    if schema.verdict is not Verdict.PROBLEM:
+        about_components, areas = await _components(settings, subscriptions)
+        findings.append(about_components)
+        if settings.registry.is_postgres:
+            findings += await _server(settings, subscriptions or {}, areas)
+        else:
+            findings.append(_file(settings))
     return [Finding(f.check, f.verdict, conceal(" ".join(f.detail.split())), f.remedy) for f in findings]
+
+
+async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
+    """SQL that lets a role run a daemon with the components of these settings, or only read.
+
+    ConfigError if the registry needs none, or a component can't be loaded.
+    """
+    if not settings.registry.is_postgres:
+        raise ConfigError("a SQLite registry has no roles: the permissions of its file and directory decide")
+    database, schema = parse_url(settings.registry.url.get_secret_value()).database or role, settings.source.schema_name
+    if reader:
+        return reader_grants(role, database, schema)
+    loaded = await _loaded(settings, read_subscriptions(settings.subscriptions))
+    return daemon_grants(role, database, schema, _areas(loaded))
 
 
 def _subscriptions(settings: Settings) -> tuple[Subscriptions | None, Finding]:
@@ -93,28 +111,41 @@ async def _schema(settings: Settings) -> Finding:
         found.require_current()
     except SchemaMismatch as error:
         return problem(check, str(error), "run `astha registry migrate`, or upgrade Astha if the registry is newer")
+    except PermissionDenied as error:
+        user = parse_url(settings.registry.url.get_secret_value()).username or "ROLE"
+        remedy = f"as the owner of the tables, run what `astha check --grants {user}` prints"
+        return problem(check, str(error), remedy)
     except RegistryError as error:
         return unknown(check, str(error), "check that the database runs and that registry.url is right")
     return ok(check, f"{found.found}, as this Astha expects")
 
 
-async def _components(settings: Settings, subscriptions: Subscriptions | None) -> Finding:
-    check = "components"
+async def _components(settings: Settings, subscriptions: Subscriptions | None) -> tuple[Finding, frozenset[Area]]:
+    """Also the areas of the registry that they write to, as far as they can be loaded."""
+    check, none = "components", frozenset[Area]()
     if subscriptions is None:
-        return unknown(check, "the subscriptions can't be read")
+        return unknown(check, "the subscriptions can't be read"), none
     try:
-        store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)
-    except (SchemaMismatch, Unavailable) as error:
-        return unknown(check, f"components are made with a store: {error}")
-    try:
-        loaded = load_components(
-            subscriptions, surroundings(settings, store, SystemLoopClock()), settings.subscriptions
-        )
+        loaded = await _loaded(settings, subscriptions)
     except ConfigError as error:
-        return problem(check, str(error), "correct the entry, or install what it needs")
+        return problem(check, str(error), "correct the entry, or install what it needs"), none
+    except RegistryError as error:
+        return unknown(check, f"components are made with a store: {error}"), none
+    found = f"{len(loaded)} accept their settings and tables" if loaded else "none are subscribed"
+    return ok(check, found), _areas(loaded)
+
+
+async def _loaded(settings: Settings, subscriptions: Subscriptions) -> list[Component]:
+    store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)
+    try:
+        return load_components(subscriptions, surroundings(settings, store, SystemLoopClock()), settings.subscriptions)
     finally:
         await store.close()
-    return ok(check, f"{len(loaded)} accept their settings and tables" if loaded else "none are subscribed")
+
+
+def _areas(loaded: Iterable[Component]) -> frozenset[Area]:
+    writers = [each.subscriber for each in loaded]
+    return frozenset(area for each in writers if isinstance(each, RegistryWriter) for area in each.written_areas)
 
 
 def _file(settings: Settings) -> Finding:
@@ -131,13 +162,13 @@ def _file(settings: Settings) -> Finding:
     return ok("registry file", f"{path} can be tailed")
 
 
-async def _server(settings: Settings, subscriptions: Subscriptions) -> list[Finding]:
+async def _server(settings: Settings, subscriptions: Subscriptions, areas: frozenset[Area]) -> list[Finding]:
     conninfo = settings.registry.conninfo()
     tables = sorted({table for subscription in subscriptions.values() for table in subscription.tables})
     findings: list[Finding] = []
     try:
         async with connected(conninfo) as connection:
-            target = server_checks.Target(connection, conninfo, settings.source, tables)
+            target = server_checks.Target(connection, conninfo, settings.source, tables, areas)
             for name, check in server_checks.CHECKS.items():
                 try:
                     findings.append(await check(target))

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from astha.errors import SourceError
+from astha.errors import ConfigError, SourceError
 from astha.preflight.findings import Finding, ok, problem, unknown
-from astha.sources.postgres.slot import PLUGIN, Connection, slot_status
+from astha.sources.postgres.slot import PLUGIN, Connection, not_published, slot_status
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.postgres.stream import ReplicationStream
 from registry.clock import SystemClock
+from registry.privileges import Area, needed
+from registry.publication import ALL_OPERATIONS, WITHOUT_OPERATIONS
 
 _OLDEST = 140000
 
@@ -22,7 +24,8 @@ class Target(msgspec.Struct, frozen=True):
     connection: Connection
     conninfo: str
     source: PostgresSourceSettings
-    tables: Sequence[str]  # that somebody subscribes to
+    tables: Sequence[str]  # that components subscribe to
+    areas: frozenset[Area]  # that components write to
 
 
 async def version(target: Target) -> Finding:
@@ -70,35 +73,23 @@ async def wal_senders(target: Target) -> Finding:
 
 async def publication(target: Target) -> Finding:
     check, name = "publication", target.source.publication
-    rows = await _rows(
-        target,
-        "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate FROM pg_publication WHERE pubname = %s",
-        [name],
-    )
-    if not rows:
+    found = await (await target.connection.execute(WITHOUT_OPERATIONS.encode(), {"publication": name})).fetchone()
+    if found is None:
         return problem(check, f"there is no publication {name}", "run `astha registry migrate`")
-    if not rows[0][0]:
+    if found[0]:
         return problem(
             check,
             f"publication {name} leaves out some operations",
-            f"run `ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')`",
+            f"run `astha registry migrate`, or `ALTER PUBLICATION {name} SET ({ALL_OPERATIONS})`",
         )
-    published = {
-        str(table)
-        for (table,) in await _rows(
-            target,
-            "SELECT tablename FROM pg_publication_tables WHERE pubname = %s AND schemaname = %s",
-            [name, target.source.schema_name],
-        )
-    }
-    missing = sorted(set(target.tables) - published)
+    missing = await not_published(target.connection, name, target.source.schema_name, target.tables)
     if missing:
         return problem(
             check,
-            f"publication {name} lacks {', '.join(missing)}",
-            f"run `astha registry migrate`, or `ALTER PUBLICATION {name} ADD TABLE {', '.join(missing)}`",
+            f"publication {name} does not carry all of {', '.join(missing)}",
+            "run `astha registry migrate`, which repairs it",
         )
-    return ok(check, f"{name} holds {len(published)} tables, all that are subscribed to among them")
+    return ok(check, f"{name} carries every change of the {len(target.tables)} tables that are subscribed to")
 
 
 async def replica_identity(target: Target) -> Finding:
@@ -127,10 +118,12 @@ async def replication_privilege(target: Target) -> Finding:
     user = target.connection.info.user
     try:
         stream = await ReplicationStream.open(target.conninfo, SystemClock())
+    except ConfigError as error:
+        return problem("replication privilege", *str(error).split(": ", 1))
     except SourceError as error:
         text = str(error).strip()
-        remedy = f"run `ALTER ROLE {user} REPLICATION`, and let pg_hba.conf admit it"
-        if "replication" in text or "pg_hba" in text or "wal_level" in text:
+        if "pg_hba" in text or "wal_level" in text:
+            remedy = "let pg_hba.conf admit it" if "pg_hba" in text else "set wal_level to logical"
             return problem("replication privilege", f"{user} can't open a replication connection: {text}", remedy)
         return unknown("replication privilege", text)
     try:
@@ -142,31 +135,30 @@ async def replication_privilege(target: Target) -> Finding:
 
 async def table_privileges(target: Target) -> Finding:
     user = target.connection.info.user
-    wanted = [*((table, "SELECT") for table in target.tables), *_OWN_BOOKS]
+    wanted = needed(target.areas)
     schema = target.source.schema_name
     rows = await _rows(
         target,
         """
         SELECT w.name, w.privilege FROM unnest(%s::text[], %s::text[]) AS w(name, privilege)
-        WHERE to_regclass(quote_ident(%s) || '.' || quote_ident(w.name)) IS NULL
-           OR NOT has_table_privilege(to_regclass(quote_ident(%s) || '.' || quote_ident(w.name)), w.privilege)
+        LEFT JOIN (pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace AND n.nspname = %s) ON c.relname = w.name
+        WHERE NOT coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, w.privilege), false)
         """,
-        [[name for name, _ in wanted], [privilege for _, privilege in wanted], schema, schema],
+        [[name for name, _ in wanted], [privilege for _, privilege in wanted], schema],
     )
     if rows:
+        by_privilege: dict[str, list[str]] = {}
+        for name, privilege in wanted:
+            if (name, privilege) in rows:
+                by_privilege.setdefault(privilege, []).append(name)
+        lacks = "; ".join(f"{privilege} on {', '.join(names)}" for privilege, names in by_privilege.items())
         return problem(
             "table privileges",
-            f"{user} lacks " + ", ".join(f"{privilege} on {name}" for name, privilege in rows),
-            "; ".join(f"GRANT {privilege} ON {schema}.{name} TO {user}" for name, privilege in rows),
+            f"{user} lacks {lacks}",
+            f"as the owner of the tables, run what `astha check --grants {user}` prints",
         )
-    return ok("table privileges", f"{user} may read what is subscribed to and keep the daemon's books")
-
-
-_OWN_BOOKS = tuple(
-    (table, privilege)
-    for table in ("daemon_lease", "ledger", "source_identity")
-    for privilege in ("SELECT", "INSERT", "UPDATE")
-)
+    writes = f", and write to {' and '.join(sorted(target.areas))}" if target.areas else ""
+    return ok("table privileges", f"{user} may read the registry, keep the daemon's books{writes}")
 
 
 async def slot(target: Target) -> Finding:

@@ -27,13 +27,16 @@ class Readiness(msgspec.Struct, frozen=True):
 def role(daemon: Daemon) -> str:
     if daemon.stopping:
         return "stopping"
-    return "leading" if daemon.leadership.leads else "standing by"
+    if daemon.leadership.leads:
+        return "leading"
+    return "standing by" if daemon.leadership.trouble is None else "waiting for the registry"
 
 
 def readiness(daemon: Daemon, stall_after_s: float) -> Readiness:
     reasons = [] if not daemon.stopping else ["stopping"]
     if not daemon.leadership.leads:
-        reasons.append("standing by: this daemon does not lead")
+        trouble = daemon.leadership.trouble
+        reasons.append(f"can't ask for leadership: {trouble}" if trouble else "standing by: this daemon does not lead")
     else:
         if not daemon.leadership.certain():
             reasons.append("leadership is in doubt: the lease was not renewed in time")

@@ -117,7 +117,7 @@ def component_report(daemon: Daemon, lane: Lane, clock: LoopClock) -> ComponentR
     return ComponentReport(
         name=lane.name,
         tables=sorted(lane.tables),
-        state=str(lane.state) if leads else "standing by",
+        state=str(lane.state) if leads else role(daemon),
         reason=lane.reason if leads else None,
         position=lane.position if known else None,
         lag=max(0, daemon.received - lane.position) if known else None,

@@ -4,9 +4,15 @@ In: events, health questions, refreshes. Out: the component's own effect, or an 
 Guaranteed to a component: order, whole transactions if it asks for them, one call at a time.
 """
 
-from astha.subscribers.contract import Subscriber
+from astha.subscribers.contract import RegistryWriter, Subscriber
 from astha.subscribers.handlers import Component, handles
 from astha.subscribers.measures import Measure, Measured
 from astha.subscribers.surroundings import LakeSettings, S3Settings, Surroundings
+from registry.privileges import Area
 
-__all__ = ["Component", "Subscriber", "handles", "LakeSettings", "Measure", "Measured", "S3Settings", "Surroundings"]
+__all__ = [
+    "Component", "Subscriber", "handles",
+    "Area", "RegistryWriter",
+    "Measure", "Measured",
+    "LakeSettings", "S3Settings", "Surroundings",
+]  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from astha.events import Event
 from registry.contract import ConsistentRead
 from registry.models import Row
+from registry.privileges import Area
 
 
 class Subscriber(Protocol):
@@ -54,6 +55,14 @@ class BatchSubscriber(Protocol):
         again after a crash may be divided otherwise.
         """
         ...
+
+
+@runtime_checkable
+class RegistryWriter(Protocol):
+    """Optional: the areas of the registry that the component writes to. `astha check` looks whether the role may."""
+
+    @property
+    def written_areas(self) -> frozenset[Area]: ...
 
 
 @runtime_checkable

@@ -39,6 +39,7 @@ from components.lake.objects import Objects
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats
+from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
@@ -56,6 +57,8 @@ class Weighed(Protocol):
 
 
 class Compactor:
+    written_areas = frozenset((Area.LAKE,))
+
     def __init__(
         self,
         settings: CompactorSettings,

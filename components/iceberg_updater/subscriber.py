@@ -25,6 +25,7 @@ from components.lake.iceberg import CatalogTrouble, IcebergTables, Retention, ex
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import LakeTable, Row, TableFile, TableMetadata
+from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ _VISIBLE_WITHIN_S = 10.0
 
 
 class IcebergUpdater:
+    written_areas = frozenset((Area.LAKE,))
+
     def __init__(self, settings: UpdaterSettings, surroundings: Surroundings) -> None:
         self._settings = settings
         self._surroundings = surroundings

@@ -12,12 +12,15 @@ from components.metadata_orchestrator.problems import Problem, Problems
 from components.metadata_orchestrator.upkeep import Upkeep, UpkeepStatistics
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import LakeTable, TableMetadata
+from registry.privileges import Area
 
 _LOCATION = "location"
 
 
 class MetadataOrchestrator(Component):
     """What is wrong with a table is kept in `problems`; it never makes the component unhealthy, nor a delivery fail."""
+
+    written_areas = frozenset((Area.LAKE,))
 
     def __init__(self, store: MetadataStore, clock: LoopClock, inspection: Inspection, upkeep: Upkeep) -> None:
         super().__init__()

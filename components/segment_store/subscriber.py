@@ -29,12 +29,15 @@ from registry.contract import PAGE, ConsistentRead
 from registry.errors import NotFound
 from registry.models import Partition, PartitionLease, Row, Segment, Topic
 from registry.position import SequencePlace
+from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
 
 class SegmentStore:
     """`reading` is this process's: whoever reads in the daemon reads through it."""
+
+    written_areas = frozenset((Area.STREAMS,))
 
     def __init__(self, settings: SegmentStoreSettings, surroundings: Surroundings) -> None:
         self._settings = settings

@@ -28,6 +28,7 @@ from registry.contract import ConsistentRead
 from registry.errors import NotFound, RegistryError
 from registry.models import Row, TableFile, TableMetadata, TableSnapshot
 from registry.position import Place, Position
+from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
@@ -35,6 +36,8 @@ T = TypeVar("T")
 
 
 class Snapshotter:
+    written_areas = frozenset((Area.LAKE,))
+
     def __init__(self, settings: SnapshotterSettings, surroundings: Surroundings) -> None:
         self._settings = settings
         self._surroundings = surroundings

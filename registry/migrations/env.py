@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from alembic import context
 
-from registry.schema import metadata
+from registry.schema import VERSION_TABLE, metadata
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    version_table="registry_version",
+    version_table=VERSION_TABLE,
     transactional_ddl=False,  # the caller's transaction holds all steps, on both backends
     render_as_batch=True,
 )

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from registry import changelog
 from registry.clock import Clock
 from registry.documents import encode
+from registry.engines import refusal
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
 from registry.position import Position, SequencePlace
 from registry.stores.sql.agents import SqlAgents
@@ -111,4 +112,4 @@ class SqliteStore(
             case "SQLITE_ERROR" if "no such table" in message:
                 return SchemaMismatch(f"{self.url}: {message}: run `astha registry migrate`")
             case _:
-                return Unavailable(f"{self.url}: {message}")
+                return refusal(self.url, error.orig) or Unavailable(f"{self.url}: {message}")

@@ -64,7 +64,7 @@ class PostgresFollower:
         slot = f"astha_follower_{os.getpid()}_{secrets.token_hex(4)}"
         await stream.identify()
         async with connected(self._conninfo) as connection:
-            await require_publication(connection, settings.publication, sorted(tables))
+            await require_publication(connection, settings.publication, settings.schema_name, sorted(tables))
             version = protocol_version(connection.info.server_version)
         try:
             start = await stream.create_temporary_slot(slot)

@@ -15,6 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from astha.errors import ConfigError, SlotInUse, SourceLost, SourceReset
 from registry.position import Position
+from registry.publication import NOT_PUBLISHED
 
 PLUGIN = "pgoutput"
 
@@ -82,20 +83,20 @@ async def require_primary(connection: Connection) -> None:
         raise SourceLost("the server is a standby: waiting until it is promoted or the address leads to a primary")
 
 
-async def require_publication(connection: Connection, publication: str, tables: Sequence[str]) -> None:
-    """ConfigError if it is missing, empty or lacks a table: waiting would not mend that."""
-    rows = await (
-        await connection.execute("SELECT tablename FROM pg_publication_tables WHERE pubname = %s", [publication])
-    ).fetchall()
-    published = {str(row[0]) for row in rows}
-    if not published:
-        raise ConfigError(f"there is no publication {publication} with a table in it: run `astha registry migrate`")
-    missing = sorted(set(tables) - published)
+async def require_publication(connection: Connection, publication: str, schema: str, tables: Sequence[str]) -> None:
+    """ConfigError if it is missing or does not carry a table whole: waiting would not mend that."""
+    missing = await not_published(connection, publication, schema, tables)
     if missing:
         raise ConfigError(
-            f"publication {publication} does not hold {', '.join(missing)}: run `astha registry migrate`, "
-            f"or `ALTER PUBLICATION {publication} ADD TABLE {', '.join(missing)}`"
+            f"publication {publication} is missing or does not carry all of {', '.join(missing)}: "
+            "run `astha registry migrate`, which repairs it"
         )
+
+
+async def not_published(connection: Connection, publication: str, schema: str, tables: Sequence[str]) -> list[str]:
+    given = {"tables": list(tables), "publication": publication, "schema": schema}
+    rows = await (await connection.execute(NOT_PUBLISHED.encode(), given)).fetchall()
+    return [str(name) for (name,) in rows]
 
 
 async def prepare_slot(connection: Connection, slot: str) -> SlotStatus:
@@ -134,7 +135,7 @@ async def create_slot(connection: Connection, slot: str) -> Position:
     except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.ObjectNotInPrerequisiteState) as error:
         raise ConfigError(f"can't create slot {slot}: {error.diag.message_primary}; run `astha check`") from error
     except psycopg.errors.InsufficientPrivilege as error:
-        raise ConfigError(f"can't create slot {slot}: the user needs the REPLICATION attribute") from error
+        raise ConfigError(_no_replication(connection.info.user)) from error
     assert row is not None  # noqa: S101  (the function answers one row)
     return Position(int(str(row[0])))
 
@@ -153,6 +154,25 @@ async def free_slot(connection: Connection, slot: str) -> bool:
         [slot],
     )
     return bool(await ended.fetchall())
+
+
+async def require_replication_role(conninfo: str) -> None:
+    """ConfigError if the role lacks REPLICATION. To be asked when a replication connection was refused: the server's
+    own message comes in the server's language and without a code.
+    """
+    async with connected(conninfo) as connection:
+        row = await (
+            await connection.execute("SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user")
+        ).fetchone()
+        if row is not None and not row[0]:
+            raise ConfigError(_no_replication(connection.info.user))
+
+
+def _no_replication(user: str) -> str:
+    return (
+        f"{user} may not stream changes: run `ALTER ROLE {user} REPLICATION` as a superuser "
+        "(a managed server has a role or a parameter for it), and let pg_hba.conf admit it"
+    )
 
 
 def protocol_version(server_version: int) -> int:

@@ -15,6 +15,7 @@ from astha.sources.contract import Batch, Gap, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.slot import (
+    Connection,
     SlotStatus,
     connected,
     create_slot,
@@ -30,6 +31,7 @@ from registry.contract import MetadataStore
 from registry.errors import RegistryError, SchemaMismatch
 from registry.models import PUBLISHED, Row
 from registry.position import Position
+from registry.publication import REPAIRED
 from registry.schema import PUBLICATION
 
 log = structlog.get_logger(__name__)
@@ -90,7 +92,7 @@ class PostgresSource:
                     yield gap
                     await self._record_identity()  # not before: had we died, the next start would find the gap again
                 yield Started(self._acknowledged)
-                self._watch = asyncio.create_task(self._watch_slot(), name="replication slot")
+                self._watch = asyncio.create_task(self._watch_server(stream, tables), name="replication slot")
                 try:
                     async for batch in stream.batches(Decoder(kinds, self._settings.schema_name, limits)):
                         self._received = stream.received
@@ -172,7 +174,7 @@ class PostgresSource:
         settings = self._settings
         async with connected(self._conninfo) as connection:
             await require_primary(connection)
-            await require_publication(connection, settings.publication, sorted(tables))
+            await self._require_publication(connection, tables)
             gap = await self._compare_identity()
             if evict and await free_slot(connection, settings.slot):
                 log.warning("ended a connection that was reading our slot", slot=settings.slot)
@@ -196,11 +198,23 @@ class PostgresSource:
         )  # fmt: skip
         return gap, start
 
+    async def _require_publication(self, connection: Connection, tables: frozenset[str]) -> None:
+        """ConfigError if it is incomplete. That is recorded first, so that the start after its repair finds a gap."""
+        settings = self._settings
+        try:
+            await require_publication(connection, settings.publication, settings.schema_name, sorted(tables))
+        except ConfigError:
+            if await self._store.get_source_identity(settings.slot) is not None:
+                await self._store.record_source_identity(settings.slot, REPAIRED)
+            raise
+
     async def _compare_identity(self) -> Gap | None:
         """A restored, cloned or promoted server has another history than the one our positions belong to."""
         recorded = await self._store.get_source_identity(self._settings.slot)
         if recorded is None:
             return Gap("first start on this registry")
+        if recorded.identity == REPAIRED:
+            return Gap("the publication was incomplete for a while: the stream lacks what was written meanwhile")
         if recorded.identity != self._identity:
             return Gap(f"the server's identity and timeline were {recorded.identity} and are {self._identity} now")
         return None
@@ -220,13 +234,22 @@ class PostgresSource:
                 log.debug("connection was gone before the last status update")
             await stream.close()
 
-    async def _watch_slot(self) -> None:
+    async def _watch_server(self, stream: ReplicationStream, tables: frozenset[str]) -> None:
+        """What the slot retains, and whether the publication still carries every table: the stream itself does not
+        show that something is missing from it.
+        """
         while True:
             try:
                 async with connected(self._conninfo) as connection:
                     while True:
                         self._slot = await slot_status(connection, self._settings.slot)
+                        await self._require_publication(connection, tables)
+                        gap = await self._compare_identity()
+                        if gap is not None:
+                            return stream.fail(SourceReset(gap.reason))
                         await self._clock.sleep(self._settings.slot_check_interval_s)
-            except (SourceLost, psycopg.Error) as error:
+            except ConfigError as error:
+                return stream.fail(SourceReset(str(error)))
+            except (SourceLost, psycopg.Error, RegistryError) as error:
                 log.debug("can't look at the slot", error=str(error))
                 await self._clock.sleep(self._settings.slot_check_interval_s)

@@ -18,7 +18,7 @@ from astha.errors import SlotInUse, SourceLost, SourceReset
 from astha.events import Transaction
 from astha.sources.contract import Progress
 from astha.sources.postgres.decode import POSTGRES_EPOCH_US, Decoder
-from astha.sources.postgres.slot import require_primary
+from astha.sources.postgres.slot import require_primary, require_replication_role
 from registry.clock import Clock
 from registry.position import Position
 
@@ -52,7 +52,7 @@ class ReplicationStream:
         self._heard = clock.monotonic()
         self._ready: asyncio.Future[None] | None = None  # what the reader waits for
         self._watched: int | None = None  # the socket, while it is
-        self._broken: SourceLost | None = None
+        self._broken: SourceLost | SourceReset | None = None
         self._unpublished = False
         connection.add_notice_handler(self._warned)
 
@@ -68,6 +68,7 @@ class ReplicationStream:
                 autocommit=True,
             )
         except psycopg.OperationalError as error:
+            await require_replication_role(conninfo)
             raise SourceLost(f"can't connect for replication: {error}") from error
         return cls(connection, clock, Position(0))
 
@@ -124,6 +125,8 @@ class ReplicationStream:
         """
         try:
             while True:
+                if self._broken is not None:
+                    raise self._broken
                 done, progress, count = self._read(decoder)
                 if not count and not done and progress is None:
                     await self._readable()
@@ -234,13 +237,14 @@ class ReplicationStream:
             silent_s = self.silent_s
             # While nobody waits for the socket it is we who don't listen: what came meanwhile is still to be read.
             if silent_s > silence_s and self._ready is not None and not self._ready.done():
-                return self._break(SourceLost(f"the server has been silent for {silent_s:.0f} s"))
+                return self.fail(SourceLost(f"the server has been silent for {silent_s:.0f} s"))
             try:
                 self.send_status(reply=True)
             except SourceLost as error:
-                return self._break(error)
+                return self.fail(error)
 
-    def _break(self, error: SourceLost) -> None:
+    def fail(self, error: SourceLost | SourceReset) -> None:
+        """End `batches` with this error: the caller knows that the stream can't be used any more."""
         self._broken = error
         self._wake()
 
@@ -260,8 +264,6 @@ class ReplicationStream:
                 await self._ready
         finally:
             self._ready = None
-        if self._broken is not None:
-            raise self._broken
         self._heard = self._clock.monotonic()
 
     def _look_away(self) -> None:

@@ -28,6 +28,7 @@ from sqlalchemy.types import TypeEngine
 
 from registry.documents import Document
 from registry.drafts import FileDraft, SegmentDraft
+from registry.engines import refusal
 from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
 from registry.models import (
     LOCAL_BUCKET,
@@ -341,7 +342,7 @@ class PostgresStore(
             case _, "42P01" | "42703":
                 return SchemaMismatch(f"{self.url}: {cause.diag.message_primary}: run `astha registry migrate`")
             case _:
-                return Unavailable(f"{self.url}: {detail}")
+                return refusal(self.url, cause) or Unavailable(f"{self.url}: {detail}")
 
 
 @asynccontextmanager

@@ -1,0 +1,87 @@
+"""The privileges that a PostgreSQL role needs, and the SQL that grants them.
+
+A daemon reads everything, keeps its own books, and writes to the areas of the registry in which its components work.
+A reader only reads. Neither needs to own or create anything: migrations do that, as the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
+
+from psycopg import sql
+
+from registry import models
+from registry.models import OWN, PUBLISHED, Row
+from registry.schema import VERSION_TABLE
+
+
+class Area(StrEnum):
+    """A part of the registry that components write to."""
+
+    STREAMS = "streams"
+    LAKE = "lake"
+
+
+BOOKS: tuple[type[Row], ...] = (models.LedgerEntry, models.DaemonLease, models.SourceIdentity)
+"""What every daemon writes, whatever its components."""
+
+AREAS: Mapping[Area, tuple[type[Row], ...]] = {
+    Area.STREAMS: (
+        models.Topic, models.Partition, models.Segment, models.ConsumerGroup, models.ConsumerOffset, models.Agent,
+        models.PartitionLease, models.SegmentObject, models.ProducerSequence, models.GroupLease, models.UploadIntent,
+    ),
+    Area.LAKE: (
+        models.LakeTable, models.TableMetadata, models.TableFile, models.TableStats, models.TableSnapshot,
+        models.Compaction, models.FileAwaitingDeletion, models.UploadIntent,
+        models.CatalogTable, models.CatalogNamespace,
+    ),
+}  # fmt: skip
+
+_WRITES = ("INSERT", "UPDATE", "DELETE")
+
+
+def readable() -> list[str]:
+    """Every table of the registry, the one that tells its version included."""
+    return [*(kind.table for kind in (*PUBLISHED, *OWN)), VERSION_TABLE]
+
+
+def writable(areas: Collection[Area]) -> list[str]:
+    kinds = dict.fromkeys([*BOOKS, *(kind for area in Area if area in areas for kind in AREAS[area])])
+    return [kind.table for kind in kinds]
+
+
+def needed(areas: Collection[Area]) -> list[tuple[str, str]]:
+    """Each table with each privilege that a daemon needs on it, if its components write to these areas."""
+    reads = [(table, "SELECT") for table in readable()]
+    return [*reads, *((table, privilege) for table in writable(areas) for privilege in _WRITES)]
+
+
+def daemon_grants(role: str, database: str, schema: str, areas: Collection[Area]) -> str:
+    """A script for psql. Run by the owner of the tables; only its first statement needs a superuser."""
+    alter = sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role))
+    writes = _grant(sql.SQL("GRANT INSERT, UPDATE, DELETE ON\n    {}\n    TO {}"), schema, writable(areas), role)
+    return _script([alter, *_reads(role, database, schema), writes])
+
+
+def reader_grants(role: str, database: str, schema: str) -> str:
+    """A script for psql, for a role that looks and changes nothing."""
+    return _script(_reads(role, database, schema))
+
+
+def _reads(role: str, database: str, schema: str) -> list[sql.Composed]:
+    names = sql.Identifier(database), sql.Identifier(schema), sql.Identifier(role)
+    return [
+        sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(names[0], names[2]),
+        sql.SQL("GRANT USAGE ON SCHEMA {} TO {}").format(names[1], names[2]),
+        _grant(sql.SQL("GRANT SELECT ON\n    {}\n    TO {}"), schema, readable(), role),
+    ]
+
+
+def _grant(statement: sql.SQL, schema: str, tables: Sequence[str], role: str) -> sql.Composed:
+    named = sql.SQL(",\n    ").join(sql.Identifier(schema, table) for table in tables)
+    return statement.format(named, sql.Identifier(role))
+
+
+def _script(statements: Iterable[sql.Composed]) -> str:
+    return "".join(f"{statement.as_string()};\n" for statement in statements)
