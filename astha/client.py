@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -29,11 +31,12 @@ class Refused(AsthaError):
 
 
 class Client:
-    def __init__(self, url: str, token: str | None = None) -> None:
+    def __init__(self, url: str, token: str | None = None, ca_file: Path | None = None) -> None:
+        """`ca_file` holds the authorities that are trusted, instead of the system's."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ConfigError(f"{url!r} is not the address of a daemon, such as http://127.0.0.1:9187")
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._tls = _trusting(ca_file) if parts.scheme == "https" else None
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
         self._url = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -53,15 +56,25 @@ class Client:
             while line := response.readline():
                 yield line.strip()
 
+    def _connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
+
     @contextmanager
     def _answer(self, method: str, path: str, timeout_s: float) -> Iterator[http.client.HTTPResponse]:
-        connection = self._kind(self._host, self._port, timeout=timeout_s)
+        connection = self._connection(timeout_s)
         try:
             connection.request(method, self._prefix + path, headers=self._headers)
             response = connection.getresponse()
             if response.status >= 400:
                 raise Refused(_reason(response), response.status)
             yield response
+        except ssl.SSLCertVerificationError as error:
+            raise NoDaemon(
+                f"the daemon at {self._url} can't prove that it is the one: {error.verify_message}: set "
+                "server.tls_ca_file to the authority that signed its certificate, and ask it by a name in it (--server)"
+            ) from error
         except TimeoutError as error:
             raise NoDaemon(f"the daemon at {self._url} does not answer") from error
         except (OSError, http.client.HTTPException) as error:
@@ -71,6 +84,13 @@ class Client:
             ) from error
         finally:
             connection.close()
+
+
+def _trusting(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file)
+    except OSError as error:  # ssl.SSLError is one
+        raise ConfigError(f"server.tls_ca_file {ca_file} can't be used: {error}: give certificates in PEM") from error
 
 
 def _decoded(response: http.client.HTTPResponse) -> Any:

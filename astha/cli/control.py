@@ -19,10 +19,8 @@ from astha.settings import ServerSettings, Settings
 
 def client_of(settings: Settings, server_url: str | None, token_file: Path | None) -> Client:
     server = settings.server
-    url = server_url or server.url
-    if token_file is not None:
-        server = ServerSettings(token_file=token_file)
-    return Client(url, server.secret())
+    token = ServerSettings(token_file=token_file).secret() if token_file is not None else server.secret()
+    return Client(server_url or server.url, token or server.read_secret(), server.tls_ca_file)
 
 
 @click.command("status", short_help="What a running daemon does, and each component's state.")

@@ -18,7 +18,7 @@ from astha.errors import ConfigError, SourceError
 from astha.preflight import server as server_checks
 from astha.preflight.findings import Finding, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
-from astha.server.access import Access
+from astha.server.options import listener_options
 from astha.settings import Settings
 from astha.sources.postgres.slot import connected
 from astha.subscribers import RegistryWriter
@@ -29,6 +29,8 @@ from registry.opening import open_store
 from registry.privileges import Area, daemon_grants, reader_grants
 
 Subscriptions = Mapping[str, Subscription]
+
+_ACCESS_REMEDY = "correct server.token, server.host or the server.tls_* files, as it says"
 
 
 async def preflight(settings: Settings) -> list[Finding]:
@@ -74,9 +76,9 @@ def _subscriptions(settings: Settings) -> tuple[Subscriptions | None, Finding]:
 def _access(settings: Settings) -> Finding:
     server = settings.server
     try:
-        Access.of(server)
+        listener_options(server)
     except ConfigError as error:
-        return problem("server address", str(error), "set server.token, or server.host to 127.0.0.1")
+        return problem("server address", str(error), _ACCESS_REMEDY)
     where = f"{server.host}:{server.port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -94,12 +96,13 @@ def _access(settings: Settings) -> Finding:
             "stop who listens there, or set server.host and server.port",
         )
     token = "with a token" if server.secret() else "without a token, so nothing can be changed through it"
-    return ok("server address", f"{where} is free, {token}")
+    tls = " and TLS" if server.tls_certificate_file else ""
+    return ok("server address", f"{where} is free, {token}{tls}")
 
 
 def _daemon_answers(settings: Settings) -> bool:
     try:
-        return bool(Client(settings.server.url).get("/livez")["alive"])
+        return bool(Client(settings.server.url, ca_file=settings.server.tls_ca_file).get("/livez")["alive"])
     except (NoDaemon, Refused, ValueError, KeyError, TypeError):
         return False
 

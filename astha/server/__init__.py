@@ -1,9 +1,11 @@
-"""The daemon's small HTTP server: health, metrics, status, actions, and events as they pass.
+"""The daemon's HTTP server: health, metrics, status, actions, and events as they pass.
 
-In: requests, from the same machine unless a token is set. Out: JSON, Prometheus' text, a stream of JSON lines.
-Guaranteed: nothing changes state without the token, no answer holds a secret, no client slows the daemon.
+In: questions of the listener (`astha.listener`), a process of its own that talks to callers. Out: answers as JSON and
+Prometheus' text, and events that are watched, encoded once.
+Guaranteed: nothing changes state without the token, no answer holds a secret, and what callers cost the daemon is
+bounded, however many they are and whatever they send.
 """
 
-from astha.server.app import Server
+from astha.server.server import Server
 
 __all__ = ["Server"]

@@ -1,22 +1,31 @@
-"""Events as they pass, for those who watch: never waits, keeps a bounded number, and counts what it could not keep."""
+"""Events as they pass, for those who watch: encoded once, handed to the listener without waiting, or counted.
+
+Encoding comes after the lanes have had their turn, takes at most a tenth of the loop's time, and stops while the
+listener has not taken what it was given. What is left out for either reason is counted and told to the watchers.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Iterator, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 import msgspec
 
 from astha.events import Event, Transaction
+from astha.listener.link import Batch, Part
 from registry.documents import Document
 from registry.models import Row
 
+_SHARE = 0.1
+_BURST_S = 0.01
+"""Of encoding without a pause, after a while without any."""
 
-class Missed(msgspec.Struct, frozen=True):
-    """So many events were not kept for a reader that was too slow."""
-
-    missed: int
+_SLICE_EVENTS = 256
+_FRAME_EVENTS = 256
+_FRAME_BYTES = 64 * 1024
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -33,69 +42,100 @@ class Seen(msgspec.Struct, frozen=True):
     before: Row | None
 
 
-class Watcher:
-    """What waits for one reader. Transactions are kept whole, by reference, or counted as missed."""
-
-    def __init__(self, tables: frozenset[str], limit_events: int) -> None:
-        self._tables = tables
-        self._limit = limit_events
-        self._kept: deque[tuple[Transaction, int]] = deque()
-        self._events = 0
-        self._missed = 0
-        self._news = asyncio.Event()
-
-    def offer(self, transaction: Transaction) -> None:
-        if not self._tables & transaction.tables:
-            return
-        wanted = sum(event.table in self._tables for event in transaction.events)
-        if self._missed or self._events + wanted > self._limit:
-            self._missed += wanted
-        elif wanted:
-            self._kept.append((transaction, wanted))
-            self._events += wanted
-        self._news.set()
-
-    async def wait(self, timeout_s: float) -> None:
-        """Until there is something to take, or the time is over."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._news.wait()
-        except TimeoutError:
-            return
-
-    def take(self) -> Iterator[Event[Row] | Missed]:
-        """What is there, oldest first; a gap is told before whatever comes after it."""
-        while self._kept:
-            transaction, wanted = self._kept.popleft()
-            self._events -= wanted
-            yield from (event for event in transaction.events if event.data.table in self._tables)
-        missed, self._missed = self._missed, 0
-        self._news.clear()
-        if missed:
-            yield Missed(missed)
-
-
 class Tap:
-    """To be put into `Daemon.taps`. Costs nothing while nobody watches."""
+    """To be put into `Daemon.taps`. Costs nothing while nobody watches.
 
-    def __init__(self) -> None:
-        self.watchers: set[Watcher] = set()
+    `room` says whether the listener takes more, `send` gives it a batch; neither waits.
+    """
+
+    def __init__(self, send: Callable[[Batch], None], room: Callable[[], bool], frame_events: int) -> None:
+        self.tables: frozenset[str] = frozenset()  # that are watched
+        self._send = send
+        self._room = room
+        self._frame_events = min(_FRAME_EVENTS, frame_events)
+        self._passed: list[Sequence[Transaction]] = []
+        self._missed: Counter[str] = Counter()
+        self._budget_s = _BURST_S
+        self._looked = time.perf_counter()
 
     def __call__(self, transactions: Sequence[Transaction]) -> None:
-        for watcher in self.watchers:
-            for transaction in transactions:
-                watcher.offer(transaction)
+        if not self.tables:
+            return
+        if not self._passed:
+            asyncio.get_running_loop().call_soon(self._hand_over)  # after the lanes, which were woken before
+        self._passed.append(transactions)
+
+    def _hand_over(self) -> None:
+        passed, self._passed = self._passed, []
+        parts: list[Part] = []
+        events = size = 0
+        self._refill()
+        for transaction in (each for transactions in passed for each in transactions):
+            if not self.tables & transaction.tables:
+                continue
+            encoded = self._encode(transaction)
+            if encoded is None:
+                self._flush(parts)
+                parts, events, size = [], 0, 0
+                self._missed.update(self._counted(transaction))
+                continue
+            added = sum(part.events for part in encoded)
+            if size >= _FRAME_BYTES or (events and events + added > self._frame_events):
+                self._flush(parts)
+                parts, events, size = [], 0, 0
+            parts += encoded
+            events += added
+            size += sum(len(part.lines) for part in encoded)
+        self._flush(parts)
+
+    def _refill(self) -> None:
+        now = time.perf_counter()
+        self._budget_s = min(_BURST_S, self._budget_s + (now - self._looked) * _SHARE)
+        self._looked = now
+
+    def _flush(self, parts: list[Part]) -> None:
+        """With what was missed before. A count of what is missed goes out as soon as there is room for it."""
+        if (parts or self._missed) and self._room():
+            missed, self._missed = dict(self._missed), Counter()
+            self._send(Batch(parts, missed))
+        else:
+            for part in parts:
+                self._missed[part.table] += part.events
+
+    def _encode(self, transaction: Transaction) -> list[Part] | None:
+        """None if there is no room or no time for all of it."""
+        if not self._room():
+            return None
+        parts: list[Part] = []
+        for kind, slice_ in _slices(transaction, self.tables):
+            if self._budget_s <= 0:
+                return None
+            started = time.perf_counter()
+            parts.append(Part(kind, len(slice_), _encoder.encode_lines(map(_seen, slice_))))
+            self._budget_s -= time.perf_counter() - started
+        return parts
+
+    def _counted(self, transaction: Transaction) -> dict[str, int]:
+        if len(transaction.tables) == 1 and not transaction.unlisted:
+            return dict.fromkeys(transaction.tables, len(transaction.events))
+        counted = Counter([event.data.table for event in transaction.events])
+        return {table: number for table, number in counted.items() if table in self.tables}
 
 
-def encode(item: Event[Row] | Missed) -> bytes:
-    """One line of JSON."""
-    if isinstance(item, Missed):
-        return _encoder.encode(item) + b"\n"
-    seen = Seen(
-        item.table, str(item.operation), item.position, item.transaction, item.index, item.last, item.committed_at,
-        item.data, item.before,
+def _slices(transaction: Transaction, tables: frozenset[str]) -> Iterator[tuple[str, list[Event[Row]]]]:
+    """Consecutive events of one table, few enough to be encoded in a time slice."""
+    for table, consecutive in groupby(transaction.events, key=lambda event: event.data.table):
+        if table in tables:
+            events = list(consecutive)
+            for start in range(0, len(events), _SLICE_EVENTS):
+                yield table, events[start : start + _SLICE_EVENTS]
+
+
+def _seen(event: Event[Row]) -> Seen:
+    return Seen(
+        event.table, str(event.operation), event.position, event.transaction, event.index, event.last,
+        event.committed_at, event.data, event.before,
     )  # fmt: skip
-    return _encoder.encode(seen) + b"\n"
 
 
 def _plain(value: object) -> object:

@@ -28,6 +28,8 @@ class _Environment(EnvSettingsSource):
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:
+            if field_name not in Settings.model_fields:
+                return value  # of a group's setting: its model says what is wrong with it, or splits a list
             variable = PREFIX + field_name.upper()
             raise ConfigError(f"{variable}: is a group of settings: name one, such as {variable}__...") from None
 

@@ -87,6 +87,8 @@ def _value(settings: Settings, name: str) -> object:
 def _text(value: object) -> str:
     if value is None or value == {}:
         return ""
+    if isinstance(value, tuple):
+        return ", ".join(map(_text, value))
     if isinstance(value, dict):
         return ", ".join(f"{name}={_text(part)}" for name, part in value.items())
     if isinstance(value, SecretStr):

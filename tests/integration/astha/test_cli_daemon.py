@@ -68,14 +68,14 @@ def test_delivers_and_ends_with_its_positions_written(astha: Astha, daemon: Daem
 def test_status_metrics_and_health(astha: Astha, daemon: Daemon) -> None:
     add_topic(astha.url, "events")
     audited(astha, "INSERT events")
-    status = daemon.client().get("/status")
+    status = daemon.client(TOKEN).get("/status")
     assert (status["ready"], status["leadership"]["role"]) == (True, "leading")
     assert status["components"][0]["counts"]["delivered"] == {"topics": {"INSERT": 1}}
     assert daemon.client().get("/livez")["alive"] is True
 
     samples = {
         (sample.name, *sorted(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(b"\n".join(daemon.client().lines("/metrics")).decode())
+        for family in text_string_to_metric_families(b"\n".join(daemon.client(TOKEN).lines("/metrics")).decode())
         for sample in family.samples
     }
     assert samples["astha_component_events_total", "INSERT", "audit", "topics"] == 1
@@ -148,10 +148,10 @@ def test_another_daemon_stands_by_and_takes_over(astha: Astha, daemon: Daemon) -
     standby.logged("another daemon leads: standing by")
     assert standby.client().get("/livez") == {"role": "standing by", "alive": True}
     with pytest.raises(Refused, match="standing by") as refused:
-        standby.client().get("/readyz")
+        standby.client(TOKEN).get("/readyz")
     assert refused.value.status == 503
-    status = standby.client().get("/status")
-    assert status["leadership"]["leader"] == daemon.client().get("/status")["leadership"]["holder"]
+    status = standby.client(TOKEN).get("/status")
+    assert status["leadership"]["leader"] == daemon.client(TOKEN).get("/status")["leadership"]["holder"]
     assert astha("status", "--server", standby.url).returncode == 0
     told = astha("pause", "audit", "--server", standby.url)
     assert (told.returncode, "stands by" in told.stderr) == (1, True)
@@ -219,7 +219,7 @@ def test_a_second_signal_ends_it_at_once(astha: Astha) -> None:
     daemon.logged("told to stop: finishing what waits")
     assert daemon.process.poll() is None
     with pytest.raises(Refused, match="stopping"):
-        daemon.client().get("/readyz")
+        daemon.client(TOKEN).get("/readyz")
     daemon.send(signal.SIGTERM)
     assert daemon.ended() == 130
 
@@ -302,7 +302,7 @@ def test_a_source_that_falls_silent_is_not_ready_until_it_speaks_again(astha: As
 
 def why_not_ready(daemon: Daemon) -> str:
     try:
-        daemon.client().get("/readyz")
+        daemon.client(TOKEN).get("/readyz")
     except Refused as refused:
         return str(refused)
     return ""
@@ -315,9 +315,9 @@ def test_on_sqlite_it_is_the_same(sqlite_url: str, tmp_path: Path) -> None:
         daemon.until_ready()
         add_topic(astha.url, "events")
         audited(astha, "INSERT events")
-        source = daemon.client().get("/status")["source"]
+        source = daemon.client(TOKEN).get("/status")["source"]
         assert (source["connected"], source["unit"], source["lag"]) == (True, "changes", 0)
-        assert any(b"astha_component_lag_changes" in line for line in daemon.client().lines("/metrics"))
+        assert any(b"astha_component_lag_changes" in line for line in daemon.client(TOKEN).lines("/metrics"))
         standby = astha.run()
         standby.logged("another daemon leads: standing by")
         daemon.send(signal.SIGTERM)

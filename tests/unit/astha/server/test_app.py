@@ -1,28 +1,19 @@
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from aiohttp.test_utils import TestClient, TestServer
-from aiohttp.web import Application, Request
 
-from astha.concealment import Concealment
 from astha.errors import AddressTaken, ConfigError
 from astha.lanes.state import LaneState
-from astha.server import Server
-from astha.server.status import Self
-from astha.settings import ServerSettings
 from tests.unit.astha.server.daemons import HOLDER, LEADER, Stage, tables, topics
+from tests.unit.astha.server.joined import BEARER, PASSWORD, READ_TOKEN, READER, TOKEN, Joined, joined, server_of
+from tests.waiting import eventually
 
-TOKEN = "a-token-of-some-length"
-PASSWORD = "open sesame"
-BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-Client = TestClient[Request, Application]
+Client = Joined
 
 
 @pytest.fixture
@@ -30,23 +21,14 @@ def stage() -> Stage:
     return Stage("audit", "index")
 
 
-def server_of(stage: Stage, **settings: object) -> Server:
-    me = Self(HOLDER, "postgresql://me:***@h/d", 20.0)
-    conceal = Concealment([PASSWORD, TOKEN])
-    validated = ServerSettings.model_validate({"port": 0, **settings})
-    return Server(stage.daemon, stage.store, "astha", validated, me, conceal, stage.clock)
-
-
 @pytest.fixture
 async def client(stage: Stage) -> AsyncIterator[Client]:
-    server = server_of(stage, token=TOKEN, tail_buffer_events=3)
-    async with TestClient(TestServer(server.app())) as client:
+    async with joined(stage, token=TOKEN, read_token=READ_TOKEN, tail_buffer_events=3) as client:
         yield client
-        await server.stop()
 
 
 async def ready(client: Client) -> tuple[int, list[str]]:
-    response = await client.get("/readyz")
+    response = await client.get("/readyz", headers=READER)
     return response.status, (await response.json())["reasons"]
 
 
@@ -113,7 +95,7 @@ class TestStatus:
     async def test_says_everything_about_a_leader(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         stage.pass_by(topics(950, "a", "b", committed_at=(stage.clock.now_ms() - 500) * 1000))
-        status = await (await client.get("/status")).json()
+        status = await (await client.get("/status", headers=READER)).json()
         assert status["leadership"] == {
             "role": "leading", "holder": HOLDER, "leader": HOLDER, "epoch": 7, "certain": True,
         }  # fmt: skip
@@ -125,7 +107,7 @@ class TestStatus:
         assert audit["breaker"] == {"state": "closed", "failures": 0}
 
     async def test_of_a_standby_says_who_leads(self, client: Client) -> None:
-        status = await (await client.get("/status")).json()
+        status = await (await client.get("/status", headers=READER)).json()
         assert (status["leadership"]["role"], status["leadership"]["leader"]) == ("standing by", LEADER)
         assert {component["state"] for component in status["components"]} == {"standing by"}
 
@@ -133,7 +115,7 @@ class TestStatus:
         await stage.lead()
         stage.daemon.lanes[0].break_out(f"can't connect with {PASSWORD}")
         for path in ("/status", "/readyz"):
-            text = await (await client.get(path)).text()
+            text = await (await client.get(path, headers=BEARER)).text()
             assert "can't connect with ***" in text
             assert PASSWORD not in text
 
@@ -153,7 +135,7 @@ class TestActions:
 
     async def test_are_refused_altogether_if_the_daemon_has_no_token(self, stage: Stage) -> None:
         await stage.lead()
-        async with TestClient(TestServer(server_of(stage).app())) as client:
+        async with joined(stage) as client:
             refused = await client.post("/components/audit/pause", headers=BEARER)
             assert refused.status == 403
             assert "ASTHA_SERVER__TOKEN" in (await refused.json())["error"]
@@ -208,17 +190,18 @@ class TestEvents:
     async def test_want_the_token_that_is_set(self, client: Client) -> None:
         assert (await client.get("/events")).status == 401
 
-    async def test_a_slow_reader_is_told_what_it_missed(self, client: Client, stage: Stage) -> None:
+    async def test_a_transaction_beyond_the_limit_is_told_as_missed_and_others_are_not(
+        self, client: Client, stage: Stage
+    ) -> None:
         await stage.lead()
         async with client.get("/events", headers=BEARER) as response:
             assert await response.content.readline() == b"\n"
-            # All before the reader's task gets a turn: two are kept of three that may be, the rest is counted.
-            stage.pass_by(topics(950, "a", "b"), topics(951, "c", "d"), topics(952, "e"))
+            stage.pass_by(topics(950, "a", "b"), topics(951, "c", "d", "e", "f"))
             lines = [json.loads(await response.content.readline()) for _ in range(3)]
             assert [line["data"]["name"] for line in lines[:2]] == ["a", "b"]
-            assert lines[2] == {"missed": 3}
-            stage.pass_by(topics(953, "f"))
-            assert json.loads(await response.content.readline())["data"]["name"] == "f"
+            assert lines[2] == {"missed": 4}
+            stage.pass_by(topics(953, "g"))
+            assert json.loads(await response.content.readline())["data"]["name"] == "g"
 
     @pytest.mark.parametrize(
         ("query", "complaint"),
@@ -245,14 +228,18 @@ class TestEvents:
 
     async def test_a_reader_that_leaves_is_forgotten(self, client: Client, stage: Stage) -> None:
         await stage.lead()
-        (tap,) = stage.daemon.taps
-        async with client.get("/events", headers=BEARER) as response:
+        async with client.get("/events?table=topics", headers=BEARER) as response:
             assert await response.content.readline() == b"\n"
-            assert len(tap.watchers) == 1  # type: ignore[attr-defined]
-        async with asyncio.timeout(30):
-            while tap.watchers:  # type: ignore[attr-defined]
-                stage.pass_by(topics(950, "a"))
-                await asyncio.sleep(0.005)
+            assert client.server.watched == {"topics"}
+        await eventually(lambda: not client.server.watched, "nothing is encoded any more")
+
+    async def test_no_more_watch_than_may(self, stage: Stage) -> None:
+        await stage.lead()
+        async with joined(stage, max_watchers=1) as client, client.get("/events") as response:
+            assert await response.content.readline() == b"\n"
+            refused = await client.get("/events")
+            assert refused.status == 503
+            assert "server.max_watchers" in (await refused.json())["error"]
 
 
 class TestListening:
@@ -281,6 +268,8 @@ class TestListening:
         assert not url.endswith(":0")
         await server.stop()
         assert stage.daemon.taps == []
+        with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))) as free:
+            assert free.fileno() >= 0
 
 
 async def test_a_fault_of_ours_is_logged_and_not_shown(client: Client, stage: Stage) -> None:
@@ -289,7 +278,7 @@ async def test_a_fault_of_ours_is_logged_and_not_shown(client: Client, stage: St
 
     stage.source.status = fail  # type: ignore[method-assign,assignment]
     await stage.leadership.acquire()
-    response = await client.get("/status")
+    response = await client.get("/status", headers=READER)
     assert response.status == 500
     assert PASSWORD not in await response.text()
 

@@ -1,0 +1,107 @@
+"""Which requests are answered: by Host and Origin against DNS rebinding, and by token, compared in constant time."""
+
+from __future__ import annotations
+
+import hmac
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from astha.listener.options import TOKEN_HINT, Options
+
+_LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain", "ip6-localhost"})
+
+
+class Access:
+    def __init__(self, options: Options) -> None:
+        self._write = None if options.token is None else options.token.encode()
+        self._read = None if options.read_token is None else options.read_token.encode()
+        self._open = options.open_paths
+        self._hosts = options.hosts
+        self._any_address = options.any_address
+
+    def require_host(self, request: web.Request) -> None:
+        """A page whose name was pointed at this machine sends its own name as Host, or a foreign Origin."""
+        host = request.headers.get("Host", "")
+        if not self._known(host):
+            raise web.HTTPForbidden(
+                text=f"Host {host[:200]!r} is not a name of this daemon: add it to server.allowed_hosts"
+            )
+        origin = request.headers.get("Origin")
+        if origin is not None and _authority(origin) != _authority(f"{request.scheme}://{host}"):
+            raise web.HTTPForbidden(
+                text=f"Origin {origin[:200]!r} is not this daemon's: pages of others may not ask it"
+            )
+
+    def _known(self, host: str) -> bool:
+        found = _authority(f"http://{host}")
+        if found is None:
+            return False
+        name = found[0]
+        if "*" in self._hosts or name in self._hosts or name in _LOOPBACK_NAMES:
+            return True
+        try:
+            address = ip_address(name)
+        except ValueError:
+            return False
+        return self._any_address or address.is_loopback
+
+    def require_write(self, request: web.Request) -> None:
+        """For what changes state: refused altogether if the daemon has no such token."""
+        if self._write is None:
+            raise web.HTTPForbidden(
+                text=f"this daemon has no token, so nothing may be changed through it: {TOKEN_HINT}"
+            )
+        given = _given(request)
+        if not hmac.compare_digest(given, self._write):
+            if self._read is not None and hmac.compare_digest(given, self._read):
+                raise web.HTTPForbidden(text="this token may only read; server.token changes state")
+            raise web.HTTPForbidden(text="the token is not this daemon's")
+
+    def require_read(self, request: web.Request, path: str) -> None:
+        """For what shows names or rows: without any token, everyone on this machine may."""
+        if path not in self._open and not self._anonymous_reads:
+            given = _given(request)
+            if not any(hmac.compare_digest(given, token) for token in self._tokens):
+                raise web.HTTPForbidden(text="the token is not this daemon's")
+
+    def reads(self, request: web.Request, path: str) -> bool:
+        try:
+            self.require_read(request, path)
+        except web.HTTPException:
+            return False
+        return True
+
+    @property
+    def _tokens(self) -> list[bytes]:
+        return [token for token in (self._write, self._read) if token is not None]
+
+    @property
+    def _anonymous_reads(self) -> bool:
+        return not self._tokens
+
+
+def _given(request: web.Request) -> bytes:
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "bearer" or not given:
+        raise web.HTTPUnauthorized(
+            text=f"a token is needed: {TOKEN_HINT}", headers={"WWW-Authenticate": 'Bearer realm="astha"'}
+        )
+    return given.strip().encode(errors="surrogateescape")
+
+
+def _authority(url: str) -> tuple[str, int] | None:
+    """Host in lower case and port, or None if the URL has none or is malformed."""
+    try:
+        parts = urlsplit(url)
+        if (
+            parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or "@" in parts.netloc
+            or parts.path not in ("", "/")
+        ):
+            return None
+        return parts.hostname.rstrip("."), parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return None

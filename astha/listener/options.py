@@ -1,0 +1,41 @@
+"""What the listener is told when it starts."""
+
+from __future__ import annotations
+
+import ssl
+
+import msgspec
+
+TOKEN_HINT = "set server.token (ASTHA_SERVER__TOKEN) for the daemon and for the caller"  # noqa: S105  (a sentence)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, tag="options"):
+    """What the listener needs of the settings; the first frame. Paths of keys go over, keys don't."""
+
+    token: str | None = None
+    read_token: str | None = None
+    open_paths: frozenset[str] = frozenset()
+    hosts: frozenset[str] = frozenset()  # names of this daemon, in lower case; "*" is any
+    any_address: bool = False  # accept every IP address as a Host, because it listens on more than loopback
+    max_connections: int = 512
+    max_watchers: int = 256
+    header_timeout_s: float = 10.0
+    keepalive_timeout_s: float = 75.0
+    buffer_events: int = 10_000
+    buffer_bytes: int = 4 * 1024 * 1024
+    certificate: str | None = None
+    key: str | None = None
+
+
+def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
+    """OSError (ssl.SSLError is one) or ValueError if the files are not a certificate and its key."""
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key, password=_no_password)
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted: give one that is not, readable by the daemon's user only")

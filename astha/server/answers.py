@@ -1,0 +1,137 @@
+"""What the daemon answers the listener. Everything is encoded here, and looked through for secrets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import msgspec
+import structlog
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from astha.clock import LoopClock
+from astha.concealment import Concealment
+from astha.daemon import Daemon
+from astha.lanes.state import LaneState
+from astha.listener.link import Ask, Reply, Routes
+from astha.server.health import readiness
+from astha.server.metrics import ListenerCollector
+from astha.server.status import Self, component_report, report
+from astha.telemetry import DaemonCollector
+from registry.contract import MetadataStore
+from registry.errors import RegistryError
+from registry.schema import PUBLISHED_TABLES
+
+log = structlog.get_logger(__name__)
+
+_LEADER_TIMEOUT_S = 2.0
+_ACCEPT = {"text": "", "openmetrics": "application/openmetrics-text"}
+_ACTIONS = ("refresh", "pause", "resume")
+
+
+class Refusal(Exception):
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Answers:
+    """`took_s` of a reply is what the loop spent on it, waiting excluded."""
+
+    def __init__(
+        self,
+        daemon: Daemon,
+        store: MetadataStore,
+        lease_name: str,
+        me: Self,
+        conceal: Concealment,
+        clock: LoopClock,
+    ) -> None:
+        self._daemon = daemon
+        self._store = store
+        self._lease_name = lease_name
+        self._me = me
+        self._conceal = conceal
+        self._clock = clock
+        self.listener = ListenerCollector()
+        self._metrics = CollectorRegistry()
+        self._metrics.register(DaemonCollector(daemon, clock))
+        self._metrics.register(self.listener)
+        ProcessCollector(registry=self._metrics)
+
+    async def answer(self, ask: Ask) -> Reply:
+        """Never raises: an unforeseen error is logged, and not shown."""
+        self.listener.figures = ask.figures
+        try:
+            return await self._found(ask)
+        except Refusal as refusal:
+            error = {"error": str(refusal)}
+            return self._json(ask, lambda: error, refusal.status)
+        except Exception:
+            log.exception("a request failed", what=ask.what)
+            return self._json(ask, lambda: {"error": "a fault of Astha itself; the log says where"}, 500)
+
+    async def _found(self, ask: Ask) -> Reply:
+        match ask.what:
+            case "readiness":
+                found = readiness(self._daemon, self._me.stall_after_s)
+                return self._json(ask, lambda: found, 200 if found.ready else 503)
+            case "status":
+                leader = await self._leader()
+                return self._json(ask, lambda: report(self._daemon, self._clock, self._me, leader))
+            case "routes":
+                leader = await self._leader()
+                return self._json(ask, lambda: self._routes(leader))
+            case "text" | "openmetrics":
+                return self._measured(ask)
+            case action if action in _ACTIONS:
+                return await self._act(ask)
+        raise Refusal(404, f"there is no question {ask.what!r}")
+
+    def _measured(self, ask: Ask) -> Reply:
+        started = time.perf_counter()
+        encoder, content_type = choose_encoder(_ACCEPT[ask.what])
+        body = encoder(self._metrics)
+        return Reply(ask.number, 200, body, content_type, time.perf_counter() - started)
+
+    def _routes(self, leader: str | None) -> Routes:
+        components = {lane.name: sorted(lane.tables) for lane in self._daemon.lanes}
+        return Routes(self._daemon.leadership.leads, leader, components, list(PUBLISHED_TABLES))
+
+    async def _leader(self) -> str | None:
+        """Who leads, if it is not us and the registry says so in time."""
+        if self._daemon.leadership.leads:
+            return None
+        try:
+            async with asyncio.timeout(_LEADER_TIMEOUT_S):
+                lease = await self._store.get_daemon_lease(self._lease_name)
+        except (RegistryError, TimeoutError):
+            return None
+        return lease.holder if lease is not None and lease.expires_at > self._clock.now_ms() else None
+
+    async def _act(self, ask: Ask) -> Reply:
+        lane = self._daemon.by_name.get(ask.component or "")
+        if lane is None:
+            known = ", ".join(self._daemon.by_name) or "none: nobody subscribes"
+            raise Refusal(404, f"there is no component {ask.component!r}; there are {known}")
+        if not self._daemon.leadership.leads:
+            leader = await self._leader()
+            raise Refusal(409, f"this daemon stands by; {leader or 'another one'} leads: ask that one")
+        if ask.what == "refresh" and lane.state is LaneState.PAUSED:
+            raise Refusal(409, f"component {lane.name} is paused: resume it, which refreshes it too")
+        log.info("asked by an operator", action=ask.what, component=lane.name, peer=ask.peer)
+        match ask.what:
+            case "refresh":
+                lane.refresh("asked for by an operator")
+            case "pause":
+                lane.pause()
+            case _:
+                lane.resume()
+        return self._json(ask, lambda: component_report(self._daemon, lane, self._clock), 202)
+
+    def _json(self, ask: Ask, value: Callable[[], object], status: int = 200) -> Reply:
+        started = time.perf_counter()
+        text = self._conceal(msgspec.json.encode(value()).decode())
+        return Reply(ask.number, status, text.encode() + b"\n", took_s=time.perf_counter() - started)
