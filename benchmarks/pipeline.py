@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median
+from typing import Any
 
+from benchmarks.pipeline_clients import clients
 from benchmarks.pipeline_debezium import drains_against_debezium, latency_against_debezium
-from benchmarks.pipeline_latency import Paced, p50, p99, pace, paced
-from benchmarks.pipeline_readers import Drained, daemon, drain_by_daemon, drain_by_recvlogical
+from benchmarks.pipeline_latency import Paced, cores, nothing, p50, p99, pace, paced
+from benchmarks.pipeline_readers import DaemonReader, Drained, daemon, drain_by_daemon, drain_by_recvlogical
 from benchmarks.pipeline_wal import Wal, prepare
 from benchmarks.report import Report, run
 from registry.embedded import EmbeddedPostgres
 
 SERVER = {"max_wal_size": "4GB", "shared_buffers": "256MB"}
+WATCHERS, SCRAPERS = 200, 10
 GOALS = {(1_000, "tcp"): 1.0, (1_000, "unix"): 0.6, (1, "tcp"): 1.0, (1, "unix"): 0.9}
 
 
@@ -76,6 +81,38 @@ async def latency(report: Report, server: EmbeddedPostgres) -> None:
     wal.close()
 
 
+async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None:
+    """The HTTP server's clients beside deliveries: who watches and scrapes costs the daemon next to nothing."""
+    wal = Wal(server, "clients")
+    seconds = report.pick(12, 2)
+    alone: list[Paced] = []
+    beside: list[Paced] = []
+    loads: list[dict[str, Any]] = []
+
+    @contextmanager
+    def load(reader: DaemonReader) -> Iterator[None]:
+        url = reader.wait_until_ready()["url"]
+        with clients(url, WATCHERS, SCRAPERS) as found:
+            yield
+        loads.append(found)
+
+    for number in range(report.pick(4, 2)):
+        turns = [(alone, nothing), (beside, load)]
+        for runs, around in turns if number % 2 else reversed(turns):
+            runs.append(await paced(wal, seconds, lambda slot: daemon(wal, slot, served=True), beside=around))
+    scrapes, megabytes, cpu = (median(found[name] for found in loads) for name in ("scrapes", "bytes", "cpu"))
+    report.add(
+        "clients_p99_ratio",
+        p99(beside) / p99(alone),
+        f"{WATCHERS} watchers and {SCRAPERS} scrapers: {p99(beside):.2f} ms over {p99(alone):.2f} ms without (p50 "
+        f"{p50(beside):.2f} over {p50(alone):.2f}), {pace(beside)}; the daemon took {cores(beside):.2f} cores, "
+        f"{cores(alone):.2f} without; the clients read {megabytes / 1e6:,.0f} MB and {scrapes:,.0f} scrapes "
+        f"in {cpu:.1f} s of CPU",
+        at_most=1.5,
+    )
+    wal.close()
+
+
 def recovery(report: Report, server: EmbeddedPostgres) -> None:
     """kill -9, start again at once, and the time to the first event that nobody had delivered."""
     wal = Wal(server, "recovery")
@@ -98,6 +135,7 @@ async def measure(report: Report) -> None:
         prepare(server)
         rates(report, server)
         await latency(report, server)
+        await latency_with_clients(report, server)
         recovery(report, server)
 
 

@@ -15,15 +15,19 @@ import msgspec
 import structlog
 
 from astha.clock import SystemLoopClock
+from astha.concealment import NOTHING
 from astha.daemon import Component, Daemon, DaemonSettings
 from astha.events import Event, Transaction
 from astha.garbage import SparingCollector
 from astha.leadership import Leadership, LeaseSettings
+from astha.server import Server
+from astha.server.status import Self
+from astha.settings import ServerSettings
 from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.postgres.stream import ReplicationStream
 from benchmarks.processes import memory_mb
-from registry.contract import ConsistentRead
+from registry.contract import ConsistentRead, MetadataStore
 from registry.models import Row, Segment
 from registry.opening import open_store
 from registry.position import Position
@@ -43,6 +47,7 @@ class Job(msgspec.Struct, kw_only=True):
     hung: int = 0  # of the lanes
     expect: int | None = None  # events, then it ends; None: until it is told to
     bare: bool = False
+    served: bool = False  # with its HTTP server, whose address it says when it is ready
 
 
 class Counting:
@@ -101,6 +106,8 @@ async def run_daemon(job: Job, parent: Parent) -> None:
         DaemonSettings(),
         clock,
     )
+    server = _server(daemon, store, clock) if job.served else None
+    url = None if server is None else await server.start()
     (idle_mb, _), cpu = memory_mb(), time.process_time()
     running = asyncio.create_task(daemon.run())
     last = subscribers[-1]
@@ -115,7 +122,7 @@ async def run_daemon(job: Job, parent: Parent) -> None:
     else:
         while not all(lane.state == "live" for lane in daemon.lanes):  # noqa: ASYNC110  (looking costs it nothing)
             await asyncio.sleep(0.001)
-        parent.send({"ready": True})
+        parent.send({"ready": True, "url": url})
         await told_to_end(parent)
         parent.send({"late_us": last.late_us, "first_at": last.first_at})
     if job.hung:
@@ -123,7 +130,14 @@ async def run_daemon(job: Job, parent: Parent) -> None:
         os._exit(0)  # all is said, and how long a hung component is waited for is not what is measured
     daemon.stop()
     await running
+    if server is not None:
+        await server.stop()
     await store.close()
+
+
+def _server(daemon: Daemon, store: MetadataStore, clock: SystemLoopClock) -> Server:
+    me = Self("benchmark", "a registry", stall_after_s=20.0)
+    return Server(daemon, store, "astha", ServerSettings(port=0), me, NOTHING, clock)
 
 
 async def run_bare(job: Job, parent: Parent) -> None:

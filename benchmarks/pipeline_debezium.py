@@ -7,7 +7,7 @@ from statistics import median
 
 from benchmarks.debezium import engine
 from benchmarks.pipeline_latency import Paced, Start, p50, p99, pace, paced
-from benchmarks.pipeline_readers import DebeziumReader, daemon, drain_by_daemon, drain_by_debezium
+from benchmarks.pipeline_readers import DebeziumReader, Reader, daemon, drain_by_daemon, drain_by_debezium
 from benchmarks.pipeline_wal import Wal
 from benchmarks.report import Report
 from deploy.servers.jars import JarsMissing
@@ -79,7 +79,7 @@ async def latency_against_debezium(report: Report, wal: Wal) -> None:
     )
 
 
-async def _run(wal: Wal, start: Start) -> Paced:
+async def _run(wal: Wal, start: Start[Reader]) -> Paced:
     return await paced(wal, MEASURED_S, start, warm_up_s=WARM_UP_S, idle_s=IDLE_S)
 
 

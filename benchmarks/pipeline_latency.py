@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from statistics import median
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import psycopg
 
@@ -19,7 +20,14 @@ from benchmarks.report import percentile
 RATE = 500  # commits a second
 _START_LIMIT_S = 60
 
-Start: TypeAlias = Callable[[str], Reader]
+R = TypeVar("R", bound=Reader)
+
+Start: TypeAlias = Callable[[str], R]
+Beside: TypeAlias = Callable[[R], AbstractContextManager[object]]
+
+
+def nothing(_: Reader) -> AbstractContextManager[object]:
+    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -32,17 +40,21 @@ class Paced:
     idle: float
 
 
-async def paced(wal: Wal, seconds: int, start: Start, *, warm_up_s: int = 1, idle_s: int = 0) -> Paced:
-    """Commits of the first ``warm_up_s`` don't count."""
+async def paced(
+    wal: Wal, seconds: int, start: Start[R], *, warm_up_s: int = 1, idle_s: int = 0, beside: Beside[R] = nothing
+) -> Paced:
+    """Commits of the first ``warm_up_s`` don't count. ``beside`` is entered while commits come."""
     wal.forget()
-    with wal.fresh_slot() as slot:
+    with wal.fresh_slot() as slot, ExitStack() as stack:
         reader = start(slot)
         await _until_it_reads(wal, slot, reader)
+        stack.enter_context(beside(reader))
         async with await psycopg.AsyncConnection.connect(wal.url(), autocommit=True) as writer:
             await _commit(wal, writer, warm_up_s)
             with _Cores(reader.pid) as busy:
                 count = await _commit(wal, writer, seconds)
         await asyncio.sleep(0.5)
+        stack.close()
         with _Cores(reader.pid) as idle:
             await asyncio.sleep(idle_s)
         answer = await asyncio.to_thread(reader.finish)
@@ -62,6 +74,11 @@ def p50(runs: list[Paced]) -> float:
 
 def p99(runs: list[Paced]) -> float:
     return median(percentile(run.late_ms, 0.99) for run in runs)
+
+
+def cores(runs: list[Paced]) -> float:
+    """That the reader's own process took while commits came."""
+    return median(run.busy for run in runs)
 
 
 async def _until_it_reads(wal: Wal, slot: str, reader: Reader) -> None:

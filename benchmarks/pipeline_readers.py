@@ -80,8 +80,9 @@ class DaemonReader:
         assert self._process.pid is not None
         return self._process.pid
 
-    def wait_until_ready(self) -> None:
-        self._words.recv()
+    def wait_until_ready(self) -> Answer:
+        answer: Answer = self._words.recv()
+        return answer
 
     def kill(self) -> None:
         self._process.kill()

@@ -21,7 +21,7 @@ from astha.listener.connections import Connections, allowed_connections
 from astha.listener.link import Link, Said, ToListener, listener_decoder
 from astha.listener.options import Options, tls_context
 
-_NICENESS = 5
+_NICENESS = 10
 """Where cores are scarce, deliveries go first."""
 
 _PARENT_LOOK_S = 1.0

@@ -1,7 +1,7 @@
 """Events for those who watch: each batch is joined once per filter, and written to many in one go.
 
 What waits for a watcher is bounded by events and by bytes, and what waits for all of them by bytes; what does not fit
-is counted and told. Writing to all watchers is one pulse; the next one comes after a rest of three times its length, so
+is counted and told. Writing to all watchers is one pulse; the next one comes after a rest of 15 times its length, so
 that however many watch, the listener has most of its time for other requests.
 """
 
@@ -18,7 +18,7 @@ from astha.listener.options import Options
 
 _WRITE_AT_ONCE_BYTES = 256 * 1024
 _JOINED_BYTES = 64 * 1024
-_REST = 3
+_REST = 15
 _SHORTEST_PULSE_S = 0.001
 _BACKLOG_PULSE_S = 0.02
 _HEARTBEAT_S = 10.0
