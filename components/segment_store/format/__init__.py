@@ -7,6 +7,7 @@ blocks of one partition. A block is columns under one header: reading is decompr
 from components.segment_store.format.batch import RecordBatch
 from components.segment_store.format.block import (
     HEADER_SIZE,
+    MAX_BODY_BYTES,
     BlockHeader,
     decode_block,
     encode_block,
@@ -23,7 +24,8 @@ __all__ = [
     # records
     "Columns", "Header", "NewRecord", "Record", "RecordBatch",
     # blocks
-    "BLOCK_BYTES", "HEADER_SIZE", "BlockHeader", "decode_block", "encode_block", "partition_tag", "read_header",
+    "BLOCK_BYTES", "HEADER_SIZE", "MAX_BODY_BYTES", "BlockHeader", "decode_block", "encode_block", "partition_tag",
+    "read_header",
     # segments and objects
     "BlockIndex", "BlockPlace", "EncodedSegment", "SegmentEntry", "encode_footer", "encode_segment", "read_footer",
     "scan",

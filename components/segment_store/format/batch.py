@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 KEYS, NULL_KEYS, NULL_VALUES, HEADERS, NULL_HEADERS = 1, 2, 4, 8, 16
 """Flags of a block: what its body has."""
 
+_FEW = 100  # offsets: below this NumPy's calls cost more than they save
+
 
 class ByteColumn:
     """Byte strings in Arrow's own layout: a bitmap if some are null, offsets, bytes."""
@@ -39,6 +41,12 @@ class ByteColumn:
         if self._bitmap is not None and not self._raw[self._bitmap + (number >> 3)] >> (number & 7) & 1:
             return None
         return self._raw[self._data + self._offsets[number] : self._data + self._offsets[number + 1]]
+
+    def require_utf8(self) -> None:
+        """UnicodeDecodeError names the first byte that is wrong."""
+        if not self._raw[self._data : self._data + self._offsets[self.length]].isascii():
+            for item in self.items(0, self.length):
+                str(item or b"", "utf-8")
 
     def items(self, first: int, last: int) -> list[bytes | None]:
         """Of ``first..last-1``."""
@@ -78,7 +86,10 @@ class Body:
     )
 
     def __init__(self, raw: bytes, length: int, headers: int, flags: int) -> None:
-        """ValueError if the columns don't fill it."""
+        """ValueError unless the columns fill it exactly and every offset in them points into it.
+
+        All checks are made here, once per block: what reads a `Body` afterwards, Arrow's C++ included, checks nothing.
+        """
         self.raw = raw
         self.length = length
         at = 8 * length
@@ -100,8 +111,12 @@ class Body:
             self.names = ByteColumn(raw, aligned(at + 4 * (length + 1)), headers, nulls=False)
             self._header_values = ByteColumn(raw, self.names.end, headers, nulls=bool(flags & NULL_HEADERS))
             at = self._header_values.end
+        elif headers:
+            raise ValueError(f"{headers:,} headers without a column of them")
         if at != len(raw):
             raise ValueError(f"columns end at {at:,} of {len(raw):,}")
+        if self.names is not None:
+            self.names.require_utf8()
 
     def headers(self, number: int) -> tuple[Header, ...]:
         if self.names is None:
@@ -235,14 +250,28 @@ def aligned(at: int) -> int:
 
 
 def offsets_at(raw: bytes, at: int, length: int) -> memoryview:
-    """One more than ``length``, the first of them 0. ValueError if they don't fit or the last is negative."""
+    """One more than ``length``, the first of them 0. ValueError if they don't fit, or if one is below the one before
+    it.
+    """
     end = at + 4 * (length + 1)
     if end > len(raw):
         raise ValueError(f"offsets end at {end:,} of {len(raw):,}")
     offsets = memoryview(raw)[at:end].cast("i")
-    if offsets[0] != 0 or offsets[length] < 0:
-        raise ValueError(f"offsets from {offsets[0]} to {offsets[length]}")
+    if offsets[0] != 0:
+        raise ValueError(f"offsets begin at {offsets[0]:,}, not at 0")
+    if not _ascending(offsets):
+        raise ValueError(f"offsets that go back, among {length + 1:,} from byte {at:,} on")
     return offsets
+
+
+def _ascending(offsets: memoryview) -> bool:
+    if len(offsets) < _FEW:
+        numbers = offsets.tolist()
+        return bool(numbers == sorted(numbers))
+    import numpy as np
+
+    found = np.frombuffer(offsets, np.int32)
+    return bool((found[1:] >= found[:-1]).all())
 
 
 def TIMESTAMPS() -> pa.DataType:  # noqa: N802  (a constant that waits for Arrow)

@@ -44,7 +44,17 @@ _FIELDS = Struct("<4sBBHIIQqqIIIQ")
 _CHECKSUM = Struct("<I")
 HEADER_SIZE: Final = _FIELDS.size + _CHECKSUM.size
 
-_MOST_BYTES = (1 << 31) - 1  # offsets inside a body have 32 bits
+MAX_BODY_BYTES: Final = 256 << 20
+"""Of a block before compression. A writer refuses more, and a reader allocates no more, whatever a header claims."""
+
+_LZ4_RATIO = 255  # LZ4's format can't express more: a byte adds at most 255 to a match's length
+_OFFSETS_END = 1 << 63
+_FLAGS = frozenset(
+    keys | values | headers
+    for keys in (0, KEYS, KEYS | NULL_KEYS)
+    for values in (0, NULL_VALUES)
+    for headers in (0, HEADERS, HEADERS | NULL_HEADERS)
+)
 _WORTH_COMPRESSING = 128
 _PADDING = tuple(bytes(count) for count in (0, 7, 6, 5, 4, 3, 2, 1))  # by length modulo 8
 
@@ -80,7 +90,7 @@ def partition_tag(topic: str, partition_id: int) -> int:
 
 
 def encode_block(columns: Columns, *, first: int = 0, tag: int = 0) -> bytes:
-    """At least one record. RecordTooLarge beyond 2 GiB."""
+    """At least one record. RecordTooLarge beyond `MAX_BODY_BYTES`."""
     flags = 0
     parts: list[bytes | array[int]] = [columns.timestamps]
     if columns.keys is not None:
@@ -99,8 +109,8 @@ def encode_block(columns: Columns, *, first: int = 0, tag: int = 0) -> bytes:
         if _add_column(parts, [value for _, value in flat]):
             flags |= NULL_HEADERS
     raw = b"".join(parts)
-    if len(raw) > _MOST_BYTES:
-        raise RecordTooLarge(f"a block of {len(raw):,} bytes: the most is {_MOST_BYTES:,}; append fewer at a time")
+    if len(raw) > MAX_BODY_BYTES:
+        raise RecordTooLarge(f"a block of {len(raw):,} bytes: the most is {MAX_BODY_BYTES:,}; append fewer at a time")
     codec, stored = STORED, raw
     if len(raw) >= _WORTH_COMPRESSING:
         packed = lz4.block.compress(raw, store_size=False)
@@ -127,7 +137,28 @@ def read_header(data: bytes | memoryview, at: int = 0, *, uri: str = "", start: 
     if version != VERSION:
         why = f"has format version {version}, this is version {VERSION}: upgrade Astha"
         raise NotASegment(why, uri=uri, start=place, length=HEADER_SIZE)
-    return BlockHeader(*fields)
+    header = BlockHeader(*fields)
+    wrong = _contradiction(header)
+    if wrong is not None:
+        raise Corrupt(f"the block's header {wrong}", uri=uri, start=place, length=HEADER_SIZE)
+    return header
+
+
+def _contradiction(header: BlockHeader) -> str | None:
+    """What no writer of this version writes, although the checksum is right. Checked before anything is allocated."""
+    if header.codec not in (STORED, LZ4):
+        return f"names codec {header.codec}, this version knows {STORED} and {LZ4}"
+    if header.flags not in _FLAGS:
+        return f"has flags {header.flags:#x}, which no writer sets"
+    if not header.records:
+        return "has no records"
+    if header.first + header.records >= _OFFSETS_END:
+        return f"begins at the relative offset {header.first:,}, which is beyond 64 bits"
+    if header.raw_size > MAX_BODY_BYTES:
+        return f"claims a body of {header.raw_size:,} bytes, the most is {MAX_BODY_BYTES:,}"
+    if header.raw_size > header.stored_size * (_LZ4_RATIO if header.codec == LZ4 else 1):
+        return f"claims {header.raw_size:,} bytes in {header.stored_size:,}, which can't be"
+    return None
 
 
 def decode_block(
@@ -152,6 +183,8 @@ def decode_block(
         raise corrupt("holds another partition's records")
     if crc32c(body) != header.checksum:
         raise corrupt("the block's body has a wrong checksum")
+    if base_offset + header.first + header.records >= _OFFSETS_END:
+        raise corrupt(f"its offsets, from {base_offset + header.first:,} on, are beyond 64 bits")
     try:
         raw = lz4.block.decompress(body, uncompressed_size=header.raw_size) if header.codec == LZ4 else bytes(body)
     except (lz4.block.LZ4BlockError, ValueError, MemoryError) as error:
@@ -160,7 +193,7 @@ def decode_block(
         raise corrupt(f"decompresses to {len(raw):,} bytes, not {header.raw_size:,}")
     try:
         return RecordBatch(base_offset + header.first, Body(raw, header.records, header.headers, header.flags))
-    except (ValueError, IndexError, TypeError) as error:
+    except ValueError as error:
         raise corrupt(f"its columns don't fit in it: {error}") from error
 
 
@@ -181,7 +214,7 @@ def _add_offsets(parts: list[bytes | array[int]], lengths: map[int]) -> None:
     try:
         offsets = array("i", accumulate(lengths, initial=0))
     except OverflowError:
-        raise RecordTooLarge(f"a block of more than {_MOST_BYTES:,} bytes: append fewer at a time") from None
+        raise RecordTooLarge(f"a block of more than {MAX_BODY_BYTES:,} bytes: append fewer at a time") from None
     _add(parts, offsets)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
+from typing import Annotated, TypeAlias
 
 import msgspec
 from crc32c import crc32c
@@ -37,8 +38,11 @@ class SegmentEntry(msgspec.Struct, frozen=True):
         return BlockIndex([size for size, _ in self.blocks], [records for _, records in self.blocks])
 
 
+_Place: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Count: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(list[tuple[str, int, int, int, list[tuple[int, int]]]])
+_DECODER = msgspec.msgpack.Decoder(list[tuple[str, _Place, _Place, _Place, list[tuple[_Count, _Count]]]])
 
 
 def encode_footer(entries: Sequence[SegmentEntry]) -> bytes:
@@ -67,15 +71,22 @@ def read_footer(tail: bytes, *, uri: str = "", end: int | None = None) -> list[S
     def corrupt(why: str) -> Corrupt:
         return Corrupt(why, uri=uri, start=start, length=len(tail))
 
+    if end is not None and size > end:
+        raise corrupt(f"claims a footer of {size:,} bytes, the object has {end:,}")
     if size > len(tail):
         raise corrupt(f"has only the last {len(tail):,} of the footer's {size:,} bytes")
     checked = tail[len(tail) - size : len(tail) - _CHECKSUM.size - len(END_MAGIC)]
     if _CHECKSUM.unpack_from(tail, len(tail) - _CHECKSUM.size - len(END_MAGIC))[0] != crc32c(checked):
         raise corrupt("the footer has a wrong checksum")
     try:
-        return [SegmentEntry(*entry) for entry in _DECODER.decode(checked[: -_LENGTHS.size])]
-    except msgspec.DecodeError as error:
+        entries = [SegmentEntry(*entry) for entry in _DECODER.decode(checked[: -_LENGTHS.size])]
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise corrupt(f"the footer can't be read: {error}") from error
+    for entry in entries:
+        if end is not None and entry.byte_offset + entry.index.size > end - size:
+            where = f"{entry.topic}/{entry.partition_id} at byte {entry.byte_offset:,}"
+            raise corrupt(f"the footer lists a segment of {where} that does not end before the footer begins")
+    return entries
 
 
 def scan(data: bytes, *, uri: str = "") -> Iterator[tuple[int, BlockHeader]]:

@@ -11,6 +11,8 @@ import msgspec
 
 from components.segment_store.errors import Corrupt
 
+_MOST_BITS = 63
+
 
 class BlockPlace(msgspec.Struct, frozen=True, gc=False):
     """``start`` in bytes and ``first`` in records, both from the segment's beginning on."""
@@ -76,6 +78,8 @@ class BlockIndex:
             index = cls(numbers[::2], numbers[1::2])
         except ValueError as error:
             raise Corrupt(f"block_index {text[:40]!r} can't be read: {error}", length=size) from error
+        if not all(numbers):
+            raise Corrupt(f"block_index {text[:40]!r} has a block without bytes or records", length=size)
         if len(numbers) % 2 or index.size != size or index.records != records:
             raise Corrupt(
                 f"block_index speaks of {index.size:,} bytes and {index.records:,} records, "
@@ -97,12 +101,14 @@ def varints(numbers: Iterable[int]) -> bytes:
 
 
 def read_varints(data: bytes) -> Iterator[int]:
-    """ValueError if the last one is cut off."""
+    """ValueError if the last one is cut off, or if one has more than 63 bits."""
     number = shift = 0
     for byte in data:
         number |= (byte & 0x7F) << shift
         if byte & 0x80:
             shift += 7
+            if shift >= _MOST_BITS:
+                raise ValueError(f"a number of more than {_MOST_BITS} bits")
         else:
             yield number
             number = shift = 0

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from components.segment_store.format import MAX_BODY_BYTES
+
+_MOST_BYTES = MAX_BODY_BYTES // 4 * 3  # columns of offsets and bitmaps come on top: at most a third more
+
 
 class WriterSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -22,8 +26,8 @@ class WriterSettings(BaseModel):
     object_segments: int = Field(
         50, gt=0, description="Partitions in an object at most: so many rows are registered in one transaction."
     )
-    block_bytes: int = Field(512 << 10, gt=0, description="Size of a block before compression.")
-    append_bytes: int = Field(32 << 20, gt=0, description="Largest append.")
+    block_bytes: int = Field(512 << 10, gt=0, le=_MOST_BYTES, description="Size of a block before compression.")
+    append_bytes: int = Field(32 << 20, gt=0, le=_MOST_BYTES, description="Largest append.")
     buffer_bytes: int = Field(256 << 20, gt=0, description="Records in memory at most; appends wait for room.")
     parallel_objects: int = Field(8, gt=0, description="Objects that are uploaded and registered at the same time.")
     parallel_registrations: int = Field(
