@@ -1,6 +1,7 @@
 """JSON lines: one object a row, its text read as the table's types say.
 
-Decimals as text or numbers, dates and times in ISO form, bytes in base64, maps as objects or lists of pairs.
+Decimals as text or numbers, dates and times in ISO form, bytes in base64, maps as objects or lists of pairs. Of a key
+that appears twice in one object the last value counts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 from itertools import islice
+from math import isfinite
 from typing import Any, TypeAlias
 
 import msgspec
@@ -55,6 +57,10 @@ def _object(line: bytes, number: int, readers: Mapping[str, Read]) -> dict[str, 
         row = _decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RowsRefused(f"not a JSON object: {error}", row=number) from error
+    except InvalidOperation as error:
+        raise RowsRefused("a number whose exponent is out of all bounds", row=number) from error
+    except RecursionError:
+        raise RowsRefused("lists and objects are nested too deeply: no table has such a type", row=number) from None
     for name, read in readers.items():
         value = row.get(name)
         if value is not None:
@@ -83,13 +89,19 @@ def _reader(kind: IcebergType) -> Read | None:
 
 
 _READERS: tuple[tuple[tuple[type[IcebergType], ...], Read], ...] = (
-    ((FloatType, DoubleType), lambda value: float(value) if isinstance(value, Decimal) else value),
+    ((FloatType, DoubleType), lambda value: _float(value) if isinstance(value, Decimal) else value),
     ((DecimalType,), lambda value: Decimal(value) if isinstance(value, str) else value),
     ((DateType,), date.fromisoformat),
     ((TimeType,), time.fromisoformat),
     ((TimestampType, TimestamptzType), datetime.fromisoformat),
     ((BinaryType, FixedType), lambda value: b64decode(value, validate=True)),
 )
+
+
+def _float(value: Decimal) -> float | Decimal:
+    """1e400 is no infinity: it stays what it is, and is refused."""
+    found = float(value)
+    return found if isfinite(found) else value
 
 
 def _tolerant(read: Read) -> Read:

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from pyiceberg.types import ListType, MapType, StructType
 
 from components.lake.schema import TableSchema
+from components.storage_manager.decimals import with_decimals
 from components.storage_manager.errors import InsertError, RowsRefused
 from components.storage_manager.json_rows import read_json
 from components.storage_manager.uuids import uuid_columns, with_uuids
@@ -124,10 +125,12 @@ def _parquet(file: IO[bytes], size: int | None) -> Source:
 def _csv(file: _Counted, schema: TableSchema) -> Iterator[pa.Table]:
     types: dict[str, pa.DataType] = {}
     uuids = uuid_columns(schema)
+    decimals = {field.name: field.type for field in schema.arrow() if pa.types.is_decimal(field.type)}
     for field, arrow in zip(schema.iceberg.fields, schema.arrow(), strict=True):
         if isinstance(field.field_type, StructType | ListType | MapType):
             raise RowsRefused("is nested, which CSV can't hold: use JSON lines or Parquet", column=field.name)
-        types[field.name] = pa.string() if field.name in uuids else arrow.type
+        is_text = field.name in uuids or field.name in decimals
+        types[field.name] = pa.string() if is_text else arrow.type
     names: list[str] = []
     try:
         reader = csv.open_csv(
@@ -145,6 +148,9 @@ def _csv(file: _Counted, schema: TableSchema) -> Iterator[pa.Table]:
             for name in uuids:
                 if name in names:
                     table = with_uuids(table, name, row)
+            for name, kind in decimals.items():
+                if name in names:
+                    table = with_decimals(table, name, kind, row)
             yield table
             row += table.num_rows
     except pa.ArrowInvalid as error:

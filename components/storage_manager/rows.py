@@ -37,6 +37,7 @@ from pyiceberg.types import (
 )
 
 from components.lake.schema import TableSchema
+from components.storage_manager.decimals import is_scalable
 from components.storage_manager.errors import RowsRefused
 from components.storage_manager.fitting import first_failing
 
@@ -96,7 +97,7 @@ def _check_keys(row: Row, names: set[str], fields: tuple[NestedField, ...], numb
 
 def _column(rows: Sequence[Row], field: NestedField, wanted: pa.DataType, first_row: int) -> pa.Array:
     values = [row.get(field.name) for row in rows]
-    exact = _EXACT.get(type(field.field_type))
+    exact = None if isinstance(field.field_type, DecimalType) else _EXACT.get(type(field.field_type))
     if exact is None or not {type(value) for value in values} - {type(None)} <= exact:
         for number, value in enumerate(values):
             try:
@@ -178,6 +179,10 @@ def _plain(value: Any, kind: IcebergType, path: str) -> Any:  # noqa: C901  (one
             good = isinstance(value, time) and value.tzinfo is None
         case BooleanType():
             good = isinstance(value, bool)
+        case DecimalType():
+            if isinstance(value, Decimal) and not is_scalable(value, kind.scale):
+                raise Unfit(path, f"{_shown(value)} does not fit into {kind}")
+            good = isinstance(value, Decimal | int) and not isinstance(value, bool)
         case _:
             exact = _EXACT.get(type(kind), frozenset())
             good = isinstance(value, tuple(exact)) and not isinstance(value, bool)
@@ -194,5 +199,8 @@ def _unfit(value: Any, kind: IcebergType, path: str) -> Unfit:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # lists in lists, or an integer of thousands of digits
+        return f"a {type(value).__name__} too large to show"
     return text if len(text) <= 60 else text[:57] + "..."

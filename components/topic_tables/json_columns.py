@@ -36,6 +36,14 @@ _SAME = (BooleanType, IntegerType, LongType, StringType, DecimalType)
 _EXACT: dict[type[IcebergType], float] = {FloatType: 2.0**24, DoubleType: 2.0**53}
 """Below this each whole number is one of these, and none is rounded silently."""
 _SPACE = " \t\n\r"
+_UNSAFE = r"NaN|Inf|[\n\r]"
+"""Arrow takes NaN and Infinity for numbers, and a line's end for a space."""
+_UNSAFE_DECIMALS = (
+    r"""[:,\[\s"][-+]?[0-9.]+[eE]-[0-9]+["\s,}\]]"""  # a negative exponent
+    r"|\.[0-9]{39}"
+    r"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)"  # either of them, escaped
+)
+"""Numbers that may have more than 38 places: see `components.storage_manager.decimals`."""
 _AS_TEXT = (DateType, TimestampType, TimestamptzType, UUIDType)
 
 
@@ -47,6 +55,9 @@ class JsonColumns:
         self._wanted = schema.arrow()
         fields = schema.iceberg.fields
         self._quick = all(_is_quick(field.field_type) for field in fields)
+        self._unsafe = (
+            f"{_UNSAFE}|{_UNSAFE_DECIMALS}" if any(_has_decimals(one.type) for one in self._wanted) else _UNSAFE
+        )
         self._as_text = {field.name for field in fields if isinstance(field.field_type, _AS_TEXT)}
         self._uuids = [field.name for field in fields if isinstance(field.field_type, UUIDType)]
         self._floats = {
@@ -80,8 +91,7 @@ class JsonColumns:
                 text = pc.ascii_trim(text, _SPACE)
                 if not _are_braced(text):
                     return None
-            # Arrow takes NaN and Infinity for numbers, and a line's end for a space.
-            if _any(pc.match_substring_regex(text, r"NaN|Inf|[\n\r]")):
+            if _any(pc.match_substring_regex(text, self._unsafe)):
                 return None
             joined = pc.binary_join(pa.ListArray.from_arrays(pa.array([0, len(text)], pa.int32()), text), "\n")
             lines = joined[0].as_buffer()
@@ -140,6 +150,12 @@ def _readable(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _readable(field.type)) for field in kind])
     return kind
+
+
+def _has_decimals(kind: pa.DataType) -> bool:
+    """At any depth."""
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return bool(pa.types.is_decimal(kind)) or any(map(_has_decimals, inner))
 
 
 def _are_braced(text: pa.Array) -> bool:

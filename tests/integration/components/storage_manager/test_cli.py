@@ -129,6 +129,11 @@ async def test_csv_of_every_flat_type(url: str, store: MetadataStore, warehouse:
         ("a.jsonl", '{"id": 1, "name": "a", "day": "May"}\n', "row 1, column 'day': 'May' (str) is not a date"),
         ("a.jsonl", '{"id": 1, "name": "a"}\n', "row 1, column 'day': is missing"),
         ("a.jsonl", '{"id": 1, "name": "a", "day": null}\n[1]\n', "row 2: not a JSON object"),
+        (
+            "a.jsonl",
+            f'{{"id": 1, "name": {"[" * 1_200 + "]" * 1_200}}}\n',
+            "row 1: lists and objects are nested too deeply",
+        ),
         ("a.parquet", "PAR?", "not a Parquet file"),
         ("a.txt", "", "say it with --format"),
     ],
