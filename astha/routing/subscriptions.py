@@ -59,7 +59,7 @@ def _parse(text: str) -> dict[str, Subscription]:
         )
     subscriptions = {}
     for name, entry in content["components"].items():
-        line = document.lines["components", str(name)]
+        line = document.lines.get(("components", str(name)), 1)  # a key such as 0x10 is found under another text
         if not isinstance(name, str) or not name.isidentifier():
             raise ConfigError(f"line {line}: {name!r} can't be a component's name: use letters, digits and _")
         if isinstance(entry, dict):
@@ -79,7 +79,7 @@ def _parse(text: str) -> dict[str, Subscription]:
 def _check_tables(name: str, tables: object, line: int) -> None:
     if not isinstance(tables, list):
         return  # pydantic says it better
-    unknown = [table for table in tables if table not in PUBLISHED_TABLES]
+    unknown = [table for table in tables if not isinstance(table, str) or table not in PUBLISHED_TABLES]
     if unknown:
         raise ConfigError(
             f"line {line}: component {name} subscribes to {unknown[0]!r}, which the registry does not publish; "
