@@ -18,6 +18,7 @@ from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.relations import (
     DecodeRow,
     Relation,
+    RowDecoders,
     compile_decoders,
     complete,
     parse_relation,
@@ -169,8 +170,8 @@ class Decoder:
                 )
             decoders = compile_decoders(kind, relation, _ROW + 1)
             self._inserts[b"I" + oid] = decoders.insert
-            self._rows[b"U" + oid] = self._updater(b"U" + oid, kind.table, decoders.row)
-            self._rows[b"D" + oid] = self._deleter(b"D" + oid, kind.table, decoders.row)
+            self._rows[b"U" + oid] = self._updater(b"U" + oid, kind.table, decoders)
+            self._rows[b"D" + oid] = self._deleter(b"D" + oid, kind.table, decoders.old)
 
     def _add(self, head: bytes, operation: Operation, data: Row, before: Row, size: int) -> None:
         if self._commit is None:
@@ -193,17 +194,19 @@ class Decoder:
         self._oversized = True
         self._events = []
 
-    def _updater(self, head: bytes, table: str, decode: DecodeRow) -> Handler:
+    def _updater(self, head: bytes, table: str, decoders: RowDecoders) -> Handler:
+        decode_old, decode_new = decoders.old, decoders.new
+
         def update(message: bytes) -> None:
             if message[_ROW] in (_NEW, _KEY):
                 self._leave_untold(head, table)
                 return
             if message[_ROW] != _OLD:
                 raise DecodeError("an UPDATE with neither an old row nor a new one")
-            before, offset = decode(message, _ROW + 1)
+            before, offset = decode_old(message, _ROW + 1)
             if message[offset] != _NEW:
                 raise DecodeError("an UPDATE without a new row")
-            row, end = decode(message, offset + 1)
+            row, end = decode_new(message, offset + 1)
             if end != len(message):
                 raise too_long(message, end)
             self._add(head, _UPDATE, complete(row, before), before, end)

@@ -38,7 +38,7 @@ _KNOWN: Final = frozenset({*_FIXED, _TEXT_OID, _VARCHAR, _JSON})
 
 
 class Unchanged:
-    """Stands for a TOASTed value that an UPDATE left alone: it is in the old row."""
+    """Stands for a TOASTed value that an UPDATE left alone: the old row has it. Only an UPDATE's new row may."""
 
     __slots__ = ()
 
@@ -87,10 +87,14 @@ def _string(message: bytes, offset: int) -> tuple[str, int]:
 
 
 class RowDecoders(msgspec.Struct, frozen=True):
-    """`insert` reads a whole INSERT message; `row` a tuple that starts at an offset, and answers where it ends."""
+    """`insert` reads a whole INSERT message; the others a tuple that starts at an offset, and answer where it ends.
+
+    `old` reads what an UPDATE or a DELETE sends of before it, which is always whole; `new` reads an UPDATE's new row.
+    """
 
     insert: Callable[[bytes], Row]
-    row: DecodeRow
+    old: DecodeRow
+    new: DecodeRow
 
 
 def compile_decoders(kind: type[Row], relation: Relation, insert_at: int) -> RowDecoders:
@@ -108,11 +112,14 @@ def compile_decoders(kind: type[Row], relation: Relation, insert_at: int) -> Row
             "the registry's schema and this version of Astha do not belong together, run `astha check`"
         )
     nullable = frozenset(column.name for column in table_of(kind).columns if column.nullable)
-    body, constants = _body(relation, frozenset(kind.__struct_fields__), nullable)
+    fields = frozenset(kind.__struct_fields__)
+    body, constants = _body(relation, fields, nullable, "whole")
+    changed, _ = _body(relation, fields, nullable, "changed")
     order = {name: place for place, name in enumerate(names)}
     row = f"Model({', '.join(f'v{order[name]}' for name in kind.__struct_fields__)})"
     source = [
-        "def row(m, o):", *body, f" return {row}, o",
+        "def old(m, o):", *body, f" return {row}, o",
+        "def new(m, o):", *changed, f" return {row}, o",
         "def insert(m):", f" if m[{insert_at - 1}] != {_NEW}: raise DecodeError('an INSERT without a new row')",
         f" o = {insert_at}", *body, " if o != len(m): raise too_long(m, o)", f" return {row}",
     ]  # fmt: skip
@@ -120,23 +127,33 @@ def compile_decoders(kind: type[Row], relation: Relation, insert_at: int) -> Row
         "Model": kind, "Document": Document, "StructError": struct.error, "DecodeError": DecodeError,
         "slow": _read_columns, "too_long": too_long, "int16": _INT16,
         "loaders": [
-            _loaders(column.type_oid) if column.name in kind.__struct_fields__ else (_skip, _skip)
-            for column in relation.columns
+            _loaders(column.type_oid) if column.name in fields else (_skip, _skip) for column in relation.columns
         ],
+        "whole": [_absent(column, fields, nullable) for column in relation.columns],
+        "changed": [_absent(column, fields, nullable, toast=b"u") for column in relation.columns],
         **constants,
     }  # fmt: skip
     exec(compile("\n".join(source), f"<decoder of {relation.name}>", "exec"), scope)  # noqa: S102  (column numbers only)
-    return RowDecoders(scope["insert"], scope["row"])
+    return RowDecoders(scope["insert"], scope["old"], scope["new"])
 
 
 def too_long(message: bytes, end: int) -> DecodeError:
     return DecodeError(f"a row that ends at byte {end} of {len(message)}")
 
 
-def _body(relation: Relation, wanted: frozenset[str], nullable: frozenset[str]) -> tuple[list[str], dict[str, Any]]:
+def _absent(column: RelationColumn, wanted: frozenset[str], nullable: frozenset[str], toast: bytes = b"") -> bytes:
+    """The kinds that may stand for a value of the column. Only values of variable length are ever TOASTed."""
+    null = b"n" if column.name in nullable or column.name not in wanted else b""
+    return null if column.type_oid in _FIXED else null + toast
+
+
+def _body(
+    relation: Relation, wanted: frozenset[str], nullable: frozenset[str], absent: str
+) -> tuple[list[str], dict[str, Any]]:
     """Lines that read all columns of message `m` from offset `o` into v0, v1, ..., and the constants they use.
 
-    Neighbours that may be NULL mostly are so together: one comparison tells.
+    ``absent`` is the name of the list that says which columns may lack a value. Neighbours that may be NULL mostly are
+    so together: one comparison tells.
     """
     columns = relation.columns
     lines = [f" if int16(m, o)[0] != {len(columns)}: raise DecodeError('another number of columns')", " o += 2"]
@@ -152,13 +169,18 @@ def _body(relation: Relation, wanted: frozenset[str], nullable: frozenset[str]) 
             indent = "  "
         start, end = group[0], group[-1] + 1
         while start < end:
-            start, run = _run(columns, start, end, wanted, constants)
+            start, run = _run(columns, start, end, wanted, constants, absent)
             lines += [indent + line for line in run]
     return lines, constants
 
 
 def _run(
-    columns: Sequence[RelationColumn], start: int, end: int, wanted: frozenset[str], constants: dict[str, Any]
+    columns: Sequence[RelationColumn],
+    start: int,
+    end: int,
+    wanted: frozenset[str],
+    constants: dict[str, Any],
+    absent: str,
 ) -> tuple[int, list[str]]:
     """Lines for the columns from `start` on to the first variable one, and where to go on."""
     stop = start
@@ -186,7 +208,7 @@ def _run(
         f"try: {', '.join(targets)}, = unpack{start}(m, o); hit = {' and '.join(signatures)}",
         "except StructError: hit = False",
         f"if hit: {step}",
-        f"else: ({values},), o = slow(m, o, {start}, {after}, loaders)",
+        f"else: ({values},), o = slow(m, o, {start}, {after}, loaders, {absent})",
     ]
 
 
@@ -199,17 +221,22 @@ def _word(column: RelationColumn, place: int, wanted: frozenset[str]) -> str:
 
 
 def _read_columns(
-    message: bytes, offset: int, start: int, stop: int, loaders: Sequence[tuple[Load, Load]]
+    message: bytes,
+    offset: int,
+    start: int,
+    stop: int,
+    loaders: Sequence[tuple[Load, Load]],
+    absent: Sequence[bytes],
 ) -> tuple[list[Value], int]:
-    """Column by column, whatever each one is."""
+    """Column by column, whatever each one is. ``absent`` has for each column the kinds that may stand for a value."""
     values: list[Value] = []
     for place in range(start, stop):
         kind = message[offset]
-        if kind == _NULL:
-            values.append(None)
-            offset += 1
-        elif kind == _UNCHANGED:
-            values.append(UNCHANGED)
+        if kind in (_NULL, _UNCHANGED):
+            if kind not in absent[place]:
+                what = "NULL" if kind == _NULL else "an unchanged TOASTed value"
+                raise DecodeError(f"column {place} is {what}, which can't be there")
+            values.append(None if kind == _NULL else UNCHANGED)
             offset += 1
         elif kind in (_BINARY, _TEXT):
             _, length = _HEADER(message, offset)
@@ -228,9 +255,9 @@ def _loaders(type_oid: int) -> tuple[Load, Load]:
     if type_oid == _JSON:
         return _document, _document
     if type_oid == _BOOL:
-        return _fixed("?", 1), lambda data: data == b"t"
+        return _fixed("?", 1), _boolean_text
     if type_oid in _FIXED:
-        return _fixed(*_FIXED[type_oid]), int
+        return _fixed(*_FIXED[type_oid]), _whole_text(_FIXED[type_oid][1])
     return bytes.decode, bytes.decode
 
 
@@ -253,9 +280,30 @@ def _fixed(code: str, width: int) -> Load:
     return load
 
 
+def _boolean_text(data: bytes) -> bool:
+    if data not in (b"t", b"f"):
+        raise DecodeError(f"a boolean {data[:20]!r}")
+    return data == b"t"
+
+
+def _whole_text(width: int) -> Load:
+    end = 1 << (8 * width - 1)
+
+    def load(data: bytes) -> int:
+        if not data.removeprefix(b"-").isdigit() or len(data) > 20 or not -end <= int(data) < end:
+            raise DecodeError(f"an integer {data[:20]!r} where {width} bytes belong")
+        return int(data)
+
+    return load
+
+
 def complete(row: Row, before: Row) -> Row:
-    """A row with its unchanged TOASTed values taken from the old one."""
+    """A row with its unchanged TOASTed values taken from the old one. DecodeError if that has none there."""
     if UNCHANGED not in msgspec.structs.astuple(row):
         return row
     unchanged = [name for name in row.__struct_fields__ if getattr(row, name) is UNCHANGED]
-    return msgspec.structs.replace(row, **{name: getattr(before, name) for name in unchanged})
+    found = {name: getattr(before, name) for name in unchanged}
+    if None in found.values():
+        missing = next(name for name, value in found.items() if value is None)
+        raise DecodeError(f"column {missing} is an unchanged TOASTed value, but the old row has NULL there")
+    return msgspec.structs.replace(row, **found)

@@ -106,12 +106,60 @@ def test_unchanged_toast_is_taken_from_the_old_row() -> None:
     assert event.before == before
 
 
+BARE = ConsumerOffset("g", "t", 0, 1, None, 1)
+TOASTED = pg.values_of(TOPIC, {"config": pg.Unchanged()})
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(pg.insert(OIDS[Topic], TOASTED), id="insert"),
+        pytest.param(pg.delete(OIDS[Topic], TOASTED), id="delete"),
+        pytest.param(pg.update(OIDS[Topic], TOASTED, pg.values_of(TOPIC)), id="old row"),
+        pytest.param(pg.update(OIDS[Topic], TOASTED, TOASTED), id="both rows"),
+        pytest.param(
+            pg.update(OIDS[ConsumerOffset], pg.values_of(BARE), pg.values_of(BARE, {"metadata": pg.Unchanged()})),
+            id="the old row has NULL",
+        ),
+        pytest.param(
+            pg.update(OIDS[Topic], pg.values_of(TOPIC), pg.values_of(TOPIC, {"partition_count": pg.Unchanged()})),
+            id="a column that is never TOASTed",
+        ),
+    ],
+)
+def test_an_unchanged_marker_where_none_belongs(message: bytes) -> None:
+    with pytest.raises(DecodeError, match="unchanged TOASTed value"):
+        one(message)
+
+
+@pytest.mark.parametrize("name", ["name", "partition_count"])
+def test_null_in_a_column_that_has_none(name: str) -> None:
+    with pytest.raises(DecodeError, match="is NULL, which can't be there"):
+        one(pg.insert(OIDS[Topic], pg.values_of(TOPIC, {name: None})))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", "1_0", " 1", "+1", "1.0", "2147483648", "-2147483649", "9" * 5_000, "\u0661"]
+)
+def test_an_integer_in_text_form_that_is_none(text: str) -> None:
+    with pytest.raises(DecodeError):
+        one(pg.insert(OIDS[Topic], pg.values_of(TOPIC, {"partition_count": pg.InText(text)})))
+
+
+@pytest.mark.parametrize("text", ["", "true", "x", "T"])
+def test_a_boolean_in_text_form_that_is_none(text: str) -> None:
+    row = next(row for row in extreme_rows() if isinstance(row, TableFile))
+    with pytest.raises(DecodeError, match="a boolean"):
+        one(pg.insert(OIDS[TableFile], pg.values_of(row, {"is_compressed": pg.InText(text)})))
+
+
 def test_values_in_text_form() -> None:
     """A server may send any column as text: a type without a binary form, a plugin that was not asked for binary."""
     oid = OIDS[TableFile]
     row = next(row for row in extreme_rows() if isinstance(row, TableFile))
     as_text = {
-        name: pg.InText("t" if value is True else str(value)) for name, value in msgspec.structs.asdict(row).items()
+        name: pg.InText({True: "t", False: "f"}[value] if isinstance(value, bool) else str(value))
+        for name, value in msgspec.structs.asdict(row).items()
     }
     (event,) = one(pg.insert(oid, pg.values_of(row, as_text))).events
     assert event.data == row
