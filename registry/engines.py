@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import sqlite3
 import time
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -23,6 +25,11 @@ from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 from registry.errors import Invalid, PermissionDenied, ReadOnly, RegistryError
 
 SQLITE_MINIMUM = (3, 37)  # strict tables
+
+_INTEGERS = frozenset(
+    ("connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout")
+)
+_SECRET = ("password", "secret", "scram")
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,15 +52,48 @@ def parse_url(text: str) -> URL:
     if kind == "sqlite":
         if not url.database or url.database == ":memory:" or "uri" in url.query:
             raise Invalid("registry URL", shown(url), "SQLite needs a file that other processes can see")
+        if url.query:
+            raise Invalid("registry URL", shown(url), f"SQLite takes no parameters: remove {', '.join(url.query)}")
         return url.set(drivername="sqlite")
     if kind in ("postgresql", "postgres"):
+        _check_parameters(url)
         return url.set(drivername="postgresql")
     raise Invalid("registry URL", shown(url), "no such backend: use sqlite or postgresql")
 
 
+def _check_parameters(url: URL) -> None:
+    """Invalid names the parameter that libpq does not know, or can't read."""
+    known = _libpq_parameters()
+    for name, value in url.query.items():
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f": did you mean {close[0]}?" if close else ": PostgreSQL's manual lists those that there are"
+            raise Invalid("registry URL", shown(url), f"libpq has no parameter {name!r}{hint}")
+        if name == "replication":
+            raise Invalid("registry URL", shown(url), "replication is set by Astha itself: remove it")
+        if name in ("host", "port"):  # SQLAlchemy takes several servers so
+            continue
+        if not isinstance(value, str):
+            raise Invalid("registry URL", shown(url), f"the parameter {name} is given more than once")
+        if name in _INTEGERS and not value.removeprefix("-").isdecimal():
+            raise Invalid("registry URL", shown(url), f"the parameter {name} is a whole number, not {value!r}")
+    try:
+        dialect = url.set(drivername="postgresql+psycopg").get_dialect()()
+        dialect.create_connect_args(url)
+    except ArgumentError as error:
+        raise Invalid("registry URL", shown(url), str(error)) from None
+
+
+@cache
+def _libpq_parameters() -> frozenset[str]:
+    from psycopg import pq
+
+    return frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults())
+
+
 def shown(url: URL) -> str:
     """For messages and logs: without the password, in whichever of libpq's ways it is given."""
-    secrets = [name for name in url.query if "password" in name]
+    secrets = [name for name in url.query if any(word in name for word in _SECRET)]
     return url.difference_update_query(secrets).render_as_string(hide_password=True)
 
 

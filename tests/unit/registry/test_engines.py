@@ -16,6 +16,8 @@ from registry.errors import Invalid
         ("postgres://host/db", "postgresql", "db"),
         ("postgresql+asyncpg://host/db", "postgresql", "db"),
         ("postgresql:///db?host=/run/postgresql", "postgresql", "db"),
+        ("postgresql:///db?host=a:1&host=b:2", "postgresql", "db"),
+        ("postgresql://host/db?options=-c%20work_mem%3D1MB&keepalives=0&connect_timeout=5", "postgresql", "db"),
     ],
 )
 def test_urls(text: str, driver: str, database: str) -> None:
@@ -37,6 +39,30 @@ def test_what_is_no_registry_is_refused_without_its_password(text: str) -> None:
     assert "secret" not in str(caught.value)
     assert "secret" not in repr(caught.value.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("nosuch=1", "libpq has no parameter 'nosuch'"),
+        ("sslmod=require", "libpq has no parameter 'sslmod': did you mean sslmode"),
+        ("prepare_threshold=0", "libpq has no parameter 'prepare_threshold'"),
+        ("sslmode=require&sslmode=disable", "sslmode is given more than once"),
+        ("connect_timeout=soon", "connect_timeout is a whole number, not 'soon'"),
+        ("host=a&port=x", "non-integer port"),
+        ("host=a&host=b&port=1&port=2&port=3", "Can't mix 'multihost'"),
+        ("replication=database", "set by Astha itself"),
+    ],
+)
+def test_a_parameter_that_libpq_does_not_take_is_named(query: str, why: str) -> None:
+    with pytest.raises(Invalid, match=why) as caught:
+        parse_url(f"postgresql://user:hidden@/db?password=hidden&oauth_client_secret=hidden&{query}")
+    assert "hidden" not in str(caught.value)
+
+
+def test_sqlite_takes_no_parameters() -> None:
+    with pytest.raises(Invalid, match="SQLite takes no parameters: remove timeout, mode"):
+        parse_url("sqlite:///registry.db?timeout=abc&mode=ro")
 
 
 @pytest.mark.parametrize(

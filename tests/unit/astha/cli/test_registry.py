@@ -53,6 +53,16 @@ def test_json_is_one_object_and_keeps_the_exit_code() -> None:
     assert json.loads(astha("registry", "status", "--json").stdout)["state"] == "current"
 
 
+@pytest.mark.parametrize(
+    "url", ["postgresql://u:hidden@127.0.0.1:1/db?sslmod=require", "sqlite:///registry.db?sslmod=require"]
+)
+@pytest.mark.parametrize("command", [("registry", "migrate"), ("check",)])
+def test_an_unknown_parameter_in_the_url_is_wrong_usage(url: str, command: tuple[str, ...]) -> None:
+    found = astha(*command, "--registry", url, code=Exit.USAGE)
+    assert "sslmod" in found.stderr
+    assert "hidden" not in found.stderr
+
+
 def test_the_registry_comes_from_the_option_or_the_environment() -> None:
     astha("registry", "migrate", "--registry", "sqlite:///option.db")
     astha("registry", "migrate", environment={"ASTHA_REGISTRY": "sqlite:///environment.db"})
