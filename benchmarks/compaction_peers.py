@@ -71,7 +71,7 @@ class IcebergProcedure:
         self._database = directory / "catalog.db"
         url = f"sqlite:///{self._database}"
         migrate(url)
-        self._tables = IcebergTables(open_catalog(url, LakeSettings()))
+        self._tables = IcebergTables(open_catalog(url, LakeSettings()), "bench")
         self._made = 0
 
     def spark_settings(self) -> dict[str, str]:

@@ -70,7 +70,7 @@ def _ours(directory: Path, sample: TableFile, commits: int) -> list[float]:
     """As the updater commits: stamp, retention and merging of manifests included."""
     url = f"sqlite:///{directory / 'registry.db'}"
     migrate(url)
-    tables = IcebergTables(open_catalog(url, LakeSettings()))
+    tables = IcebergTables(open_catalog(url, LakeSettings()), "bench")
     table = LakeTable(1, "bench", "ours", (directory / "ours").as_uri(), 0, 0, 0, 0, "active", 0, 0)
     tables.ensure(table, SCHEMA)
     seconds = []

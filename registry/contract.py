@@ -573,6 +573,10 @@ class DaemonBooks(Protocol):
 
     async def record_source_identity(self, name: str, identity: str) -> None: ...
 
+    async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
+        """Records it unless there is one; returns the one that is recorded, the same to all that call at once."""
+        ...
+
 
 class ConsistentRead(Protocol):
     """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""

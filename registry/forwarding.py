@@ -434,6 +434,9 @@ class ForwardingStore(MetadataStore):
     async def record_source_identity(self, name: str, identity: str) -> None:
         await self.inner.record_source_identity(name, identity)
 
+    async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
+        return await self.inner.ensure_source_identity(name, identity)
+
     async def position(self) -> Position:
         return await self.inner.position()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -34,14 +36,19 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
+from sqlalchemy import text
 
 from astha.subscribers.surroundings import LakeSettings
+from components.lake.iceberg import IcebergTables, open_catalog
+from components.lake.identity import registry_identity
 from components.lake.locations import table_location
 from components.lake.objects import Objects
 from components.lake.schema import TableSchema
 from components.lake.sinks import checksum_of
 from registry.contract import MetadataStore
+from registry.engines import StoreSettings, parse_url, sync_engine
 from registry.models import LakeTable
+from registry.opening import open_store
 
 EVERYTHING = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -133,6 +140,28 @@ def rows_of(schema: TableSchema, *rows: dict[str, Any]) -> pa.Table:
     """Rows as Arrow has them; UUIDs as their bytes."""
     plain = [{name: value.bytes if isinstance(value, UUID) else value for name, value in row.items()} for row in rows]
     return pa.Table.from_pylist(plain, schema=schema.arrow())
+
+
+def iceberg_tables(url: str, lake: LakeSettings) -> IcebergTables:
+    """Of the registry at ``url``, by its identity; usable where a loop runs already."""
+
+    async def identity() -> str:
+        store = await open_store(url)
+        try:
+            return await registry_identity(store)
+        finally:
+            await store.close()
+
+    with ThreadPoolExecutor(1) as thread:
+        return IcebergTables(open_catalog(url, lake), thread.submit(lambda: asyncio.run(identity())).result())
+
+
+def execute_sql(url: str, statement: str) -> None:
+    """By hand, past all verbs."""
+    engine = sync_engine(parse_url(url), StoreSettings())
+    with engine.connect() as connection:
+        assert connection.execute(text(statement)).rowcount != 0
+    engine.dispose()
 
 
 async def create_table(

@@ -58,7 +58,7 @@ def status_command(name: str | None, reload: Callable[[], Settings], as_json: bo
     async def look(store: MetadataStore, tables: IcebergTables) -> list[TableReport]:
         return await report_all(store, tables, None if name is None else await _table(store, name))
 
-    reports = _with_lake(reload(), look)
+    reports = _with_lake(reload(), look, writes=False)
     if as_json:
         print_json([{**msgspec.to_builtins(report), "state": report.state} for report in reports])
     elif name is not None and reports:
@@ -107,7 +107,7 @@ def _mend(
     async def work(store: MetadataStore, tables: IcebergTables) -> Outcome:
         return await mend(store, tables, await _table(store, name))
 
-    outcome = _with_lake(settings, work)
+    outcome = _with_lake(settings, work, writes=True)
     refreshes = _ask_for_refresh(settings, server_url, token_file)
     if as_json:
         print_json({**msgspec.to_builtins(outcome), "refreshing": refreshes is None})
@@ -137,15 +137,17 @@ async def _table(store: MetadataStore, name: str) -> LakeTable:
     return table
 
 
-def _with_lake(settings: Settings, work: Work[T]) -> T:
+def _with_lake(settings: Settings, work: Work[T], *, writes: bool) -> T:
     from components.lake.iceberg import CatalogTrouble, IcebergTables, open_catalog
+    from components.lake.identity import recorded_identity, registry_identity
 
     url = settings.registry.url.get_secret_value()
 
     async def run() -> T:
         store = await open_store(url)
         try:
-            tables = IcebergTables(await asyncio.to_thread(open_catalog, url, settings.lake))
+            identity = await (registry_identity(store) if writes else recorded_identity(store))
+            tables = IcebergTables(await asyncio.to_thread(open_catalog, url, settings.lake), identity)
             try:
                 return await work(store, tables)
             finally:

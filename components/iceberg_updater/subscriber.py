@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
-from uuid import uuid4
 
 import structlog
 
@@ -22,6 +21,7 @@ from components.iceberg_updater.committer import Committed, Committer, TableWork
 from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.settings import UpdaterSettings
 from components.lake.iceberg import CatalogTrouble, IcebergTables, Retention, explained, open_catalog
+from components.lake.identity import registry_identity
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import LakeTable, Row, TableFile, TableMetadata
@@ -56,7 +56,7 @@ class IcebergUpdater:
         return frozenset((TableMetadata.table, TableFile.table))
 
     async def start(self) -> None:
-        identity = await registry_identity(self._surroundings)
+        identity = await registry_identity(self._store)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="iceberg")
         self._committer = await self._call(lambda: self._opened(identity))
@@ -200,13 +200,3 @@ class IcebergUpdater:
             return await asyncio.get_running_loop().run_in_executor(self._thread, explained, work)
         except CatalogTrouble as error:
             raise Retry(str(error)) from error
-
-
-async def registry_identity(surroundings: Surroundings) -> str:
-    """What tells this registry's Iceberg tables from those of another one in the same catalog."""
-    found = await surroundings.store.get_source_identity("lake")
-    if found is None:
-        await surroundings.store.record_source_identity("lake", uuid4().hex)
-        found = await surroundings.store.get_source_identity("lake")
-    assert found is not None  # noqa: S101  (just recorded)
-    return found.identity

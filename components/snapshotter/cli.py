@@ -130,7 +130,7 @@ def expire_command(
         for table in await desk.tables_of(name):
             await _require_tags(desk, table, tags)
             try:
-                reports.append(await desk.lifecycle().expire(table, tags=tags, dry_run=dry_run))
+                reports.append(await (await desk.lifecycle()).expire(table, tags=tags, dry_run=dry_run))
             except PolicyProblem as problem:
                 reports.append(desk.trouble(table, str(problem)))
         return reports
@@ -171,9 +171,9 @@ def clean_command(
     async def clean(desk: Desk) -> tuple[list[Report], Cleaned]:
         if name is not None:
             table = await table_of(desk.store, name)
-            return await desk.lifecycle().clean(table.id, dry_run=dry_run), Cleaned([], [], [])
-        reports = await desk.lifecycle().clean(dry_run=dry_run)
-        return reports, await desk.lifecycle().clean_intents(stale_s, dry_run=dry_run)
+            return await (await desk.lifecycle()).clean(table.id, dry_run=dry_run), Cleaned([], [], [])
+        reports = await (await desk.lifecycle()).clean(dry_run=dry_run)
+        return reports, await (await desk.lifecycle()).clean_intents(stale_s, dry_run=dry_run)
 
     reports, uploads = run_at_desk(reload(), clean)
     if not as_json:
@@ -203,10 +203,10 @@ def rollback_command(
     settings = reload()
 
     async def plan(desk: Desk) -> Plan:
-        return await desk.rollback().plan(await table_of(desk.store, name), snapshot)
+        return await (await desk.rollback()).plan(await table_of(desk.store, name), snapshot)
 
     async def perform(desk: Desk) -> Plan:
-        return await desk.rollback().roll_back(await table_of(desk.store, name), snapshot)
+        return await (await desk.rollback()).roll_back(await table_of(desk.store, name), snapshot)
 
     found = run_at_desk(settings, plan)
     changes = bool(found.removed or found.restored)

@@ -33,7 +33,7 @@ class Desk:
         self.clock = clock
         self._tables: IcebergTables | None = None
 
-    def lifecycle(self) -> Lifecycle:
+    async def lifecycle(self) -> Lifecycle:
         """With the defaults that the daemon has."""
         from components.lake.objects import Objects
         from components.snapshotter.lifecycle import Lifecycle
@@ -41,7 +41,7 @@ class Desk:
         chosen = self._component_settings()
         return Lifecycle(
             self.store,
-            self._opened_tables(),
+            await self._opened_tables(),
             call,
             Objects(self.settings.lake),
             self.clock,
@@ -49,11 +49,11 @@ class Desk:
             updater=chosen.updater,
         )
 
-    def rollback(self) -> Rollback:
+    async def rollback(self) -> Rollback:
         from components.lake.objects import Objects
         from components.snapshotter.rollback import Rollback
 
-        return Rollback(self.store, self._opened_tables(), call, Objects(self.settings.lake))
+        return Rollback(self.store, await self._opened_tables(), call, Objects(self.settings.lake))
 
     async def nobody(self) -> str | None:
         """Why a request would wait for ever; None if somebody is there to meet it."""
@@ -85,13 +85,14 @@ class Desk:
         if self._tables is not None:
             self._tables.close()
 
-    def _opened_tables(self) -> IcebergTables:
+    async def _opened_tables(self) -> IcebergTables:
         from components.lake.iceberg import IcebergTables, open_catalog
+        from components.lake.identity import registry_identity
 
         if self._tables is None:
-            self._tables = IcebergTables(
-                open_catalog(self.settings.registry.url.get_secret_value(), self.settings.lake)
-            )
+            identity = await registry_identity(self.store)
+            url = self.settings.registry.url.get_secret_value()
+            self._tables = IcebergTables(await asyncio.to_thread(open_catalog, url, self.settings.lake), identity)
         return self._tables
 
     def _component_settings(self) -> SnapshotterSettings:

@@ -19,6 +19,7 @@ from astha.errors import Retry
 from astha.events import Event
 from astha.subscribers import Measure, Surroundings
 from components.lake.iceberg import IcebergTables, open_catalog
+from components.lake.identity import registry_identity
 from components.lake.objects import Objects
 from components.snapshotter.books import Books, awaits_release
 from components.snapshotter.lifecycle import Lifecycle
@@ -58,8 +59,7 @@ class Snapshotter:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         if self._tables is None:
-            identity = await self._store.get_source_identity("lake")
-            self._tables = await self._call(partial(self._opened, None if identity is None else identity.identity))
+            self._tables = await self._call(partial(self._opened, await registry_identity(self._store)))
         async with self._store.consistent_read() as snapshot:
             await self.on_refresh(snapshot)
         self._begin("time", self._watch_time())
@@ -226,7 +226,7 @@ class Snapshotter:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the snapshotter has failed", task=task.get_name(), error=repr(error))
 
-    def _opened(self, identity: str | None) -> IcebergTables:
+    def _opened(self, identity: str) -> IcebergTables:
         catalog = open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake)
         return IcebergTables(catalog, identity)
 

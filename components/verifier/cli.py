@@ -101,6 +101,7 @@ def _verify(settings: Settings, names: tuple[str, ...], options: Options, progre
 
 async def _run(settings: Settings, names: tuple[str, ...], options: Options, progress: Progress) -> Report:
     from components.lake.iceberg import IcebergTables, open_catalog
+    from components.lake.identity import recorded_identity
     from components.lake.objects import Objects
     from components.verifier.verification import Verification
 
@@ -109,9 +110,8 @@ async def _run(settings: Settings, names: tuple[str, ...], options: Options, pro
     store = await open_store(url, settings=settings.registry.store, clock=clock)
     try:
         wanted = [await _table_id(store, name) for name in names] or None
-        identity = await store.get_source_identity("lake")
         catalog = await asyncio.to_thread(open_catalog, url, settings.lake)
-        tables = IcebergTables(catalog, None if identity is None else identity.identity)
+        tables = IcebergTables(catalog, await recorded_identity(store))
         try:
             verification = Verification(store, tables, Objects(settings.lake), clock, options, progress)
             return await verification.run(wanted)

@@ -23,6 +23,7 @@ from astha.subscribers import LakeSettings, Subscriber, Surroundings
 from components import compactor, iceberg_updater
 from components.compactor.subscriber import Compactor
 from components.lake.iceberg import IcebergTables, open_catalog
+from components.lake.identity import registry_identity
 from components.lake.locations import table_location
 from components.lake.notation import parse_definition
 from components.lake.objects import Objects
@@ -189,7 +190,7 @@ def _rows(number: int) -> pa.Table:
 
 async def _verify(around: Surroundings) -> bool:
     catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
-    tables = IcebergTables(catalog)
+    tables = IcebergTables(catalog, await registry_identity(around.store))
     try:
         options = Options(files=True, checksums=True)
         report = await Verification(around.store, tables, Objects(around.lake), around.clock, options).run()

@@ -24,6 +24,7 @@ from astha.lanes.lane import Lane
 from astha.subscribers import LakeSettings, Subscriber, Surroundings
 from components import iceberg_updater, metadata_orchestrator
 from components.lake.iceberg import IcebergTables, open_catalog
+from components.lake.identity import registry_identity
 from components.lake.locations import table_location
 from components.lake.notation import parse_definition
 from components.lake.objects import Objects
@@ -211,7 +212,7 @@ async def _outcome(around: Surroundings, inserted: int, lane: Lane) -> Outcome:
 async def _verify(around: Surroundings) -> bool:
     """What `astha verify --files --checksums` does."""
     catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
-    tables = IcebergTables(catalog)
+    tables = IcebergTables(catalog, await registry_identity(around.store))
     try:
         options = Options(files=True, checksums=True)
         report = await Verification(around.store, tables, Objects(around.lake), around.clock, options).run()

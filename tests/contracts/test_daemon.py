@@ -104,6 +104,16 @@ async def test_source_identity(store: MetadataStore, clock: ManualClock) -> None
     assert (found.identity, found.recorded_at) == ("system-2", clock.now_ms())
 
 
+async def test_an_identity_is_recorded_once(store: MetadataStore, other: MetadataStore, clock: ManualClock) -> None:
+    stores = [store, other] * 4
+    found = await asyncio.gather(
+        *(one.ensure_source_identity("lake", f"number {number}") for number, one in enumerate(stores))
+    )
+    clock.advance(5)
+    assert len(set(found)) == 1
+    assert await store.ensure_source_identity("lake", "later") == found[0] == await other.get_source_identity("lake")
+
+
 async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refused: Refused) -> None:
     lease = await _lead(store)
     async with unchanged(store):
@@ -112,6 +122,7 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
             await refused(store.get_daemon_lease(name), "name", name)
             await refused(store.get_source_identity(name), "name", name)
             await refused(store.record_source_identity(name, "x"), "name", name)
+            await refused(store.ensure_source_identity(name, "x"), "name", name)
             await refused(store.forget_component(name), "component", name)
             await refused(store.write_ledger([_entry("a"), _entry(name)], lease), "component", name)
         for number in [*BAD_COUNTS, 0]:

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
 from astha.subscribers.surroundings import LakeSettings, Surroundings
-from components.lake.iceberg import IcebergTables, open_catalog
+from components.lake.iceberg import IcebergTables
 from components.lake.objects import Objects
 from components.storage_manager import StorageManager, StorageSettings
 from components.verifier.report import Kind
@@ -29,7 +29,7 @@ from tests.e2e.book import Book
 from tests.e2e.engines import Rows, read_with_pyiceberg
 from tests.e2e.writers import Writer
 from tests.integration.astha.processes import Astha, Daemon
-from tests.lake import environment_of
+from tests.lake import environment_of, iceberg_tables
 from tests.waiting import eventually, eventually_now
 
 WRITERS = 4
@@ -205,7 +205,7 @@ class LakeRun:
     @asynccontextmanager
     async def _lake(self) -> AsyncIterator[tuple[MetadataStore, StorageManager, IcebergTables]]:
         store = await open_store(self.url)
-        tables = IcebergTables(open_catalog(self.url, self.lake))
+        tables = iceberg_tables(self.url, self.lake)
         around = Surroundings(store, SystemLoopClock(), SecretStr(self.url), self.lake)
         try:
             async with StorageManager(around, StorageSettings(fill_missing=True)) as manager:

@@ -16,7 +16,6 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers.surroundings import LakeSettings, Surroundings
-from components.lake.iceberg import IcebergTables, open_catalog
 from components.lake.locations import table_location
 from components.lake.notation import parse_definition
 from components.storage_manager import StorageManager
@@ -26,7 +25,7 @@ from registry.opening import open_store
 from tests.e2e.engines import Spark, read_with_duckdb, read_with_pyiceberg
 from tests.e2e.run import is_at_work
 from tests.integration.astha.processes import Astha, drop_slots
-from tests.lake import environment_of
+from tests.lake import environment_of, iceberg_tables
 from tests.waiting import eventually, eventually_now
 
 pytestmark = pytest.mark.slow
@@ -117,7 +116,7 @@ async def test_two_thousand_small_files(astha: Astha, lake: LakeSettings, spark:
         expected = [
             (number, number * 7 % 1000) for number in range(INSERTS * PARTITIONS * ROWS)
         ]  # fmt: skip
-        tables = IcebergTables(open_catalog(astha.url, lake))
+        tables = iceberg_tables(astha.url, lake)
         loaded = await asyncio.to_thread(tables.load, table)
         assert loaded is not None
         for read in (read_with_pyiceberg, read_with_duckdb, spark.read):

@@ -17,7 +17,7 @@ from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake import disk
 from components.lake.evolution import Add, evolve
-from components.lake.iceberg import IcebergTables, TableCommit, open_catalog
+from components.lake.iceberg import TableCommit
 from components.lake.locations import parse
 from components.lake.objects import Objects
 from components.snapshotter.desk import call
@@ -27,6 +27,7 @@ from registry.errors import Conflict
 from registry.models import TableFile
 from registry.opening import open_store
 from tests.integration.components.compactor.bench import Bench, Gate
+from tests.lake import iceberg_tables
 
 FILES, NEWER = 4, 2
 
@@ -39,7 +40,7 @@ class Table:
         self.store = store
         around = Surroundings(store, SystemLoopClock(), SecretStr(url), self.bench.lake)
         self.updater = IcebergUpdater(UpdaterSettings(), around)
-        self.iceberg = IcebergTables(open_catalog(url, self.bench.lake))
+        self.iceberg = iceberg_tables(url, self.bench.lake)
         self.files: list[TableFile] = []
         self.expected: list[int] = []
         self.first = 0  # the Iceberg snapshot before the newer files

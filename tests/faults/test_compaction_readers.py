@@ -18,12 +18,12 @@ from components.compactor.subscriber import Compactor
 from components.compactor.work.local import LocalExecutor
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake.iceberg import IcebergTables, open_catalog
 from registry.contract import MetadataStore
 from registry.errors import Conflict
 from registry.opening import open_store
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.compactor.bench import Bench
+from tests.lake import iceberg_tables
 from tests.waiting import eventually
 
 COMMITS, INSERTED = 30, 2  # files at once
@@ -34,7 +34,7 @@ class Reader:
     """Counts again and again; every count must be one that the writer has committed, and none older than the last."""
 
     def __init__(self, url: str, bench: Bench, history: list[frozenset[int]]) -> None:
-        self._tables = IcebergTables(open_catalog(url, bench.lake))
+        self._tables = iceberg_tables(url, bench.lake)
         self._bench = bench
         self._history = history
         self.place = 0

@@ -16,14 +16,13 @@ from components.compactor.work.limits import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.cleaner import clean_intents
-from components.lake.iceberg import IcebergTables, open_catalog
 from components.lake.objects import Objects
 from components.verifier.verification import Options, Verification
 from registry.contract import MetadataStore
 from registry.opening import open_store
 from tests.faults.doomed_compactors import STEPS, Order
 from tests.integration.components.compactor.bench import Bench
-from tests.lake import files_below
+from tests.lake import files_below, iceberg_tables
 
 AT_ONCE = JobLimits(heartbeat_s=0.05, stale_after_s=0.001)
 """A dead one is taken for dead at once."""
@@ -75,7 +74,7 @@ async def test_rows_survive_a_death_at_every_step(url: str, warehouse: Path) -> 
 
 
 async def require_equal(url: str, store: MetadataStore, bench: Bench) -> None:
-    tables = IcebergTables(open_catalog(url, bench.lake))
+    tables = iceberg_tables(url, bench.lake)
     try:
         options = Options(files=True, checksums=True, timeout_s=1.0)
         report = await Verification(store, tables, Objects(bench.lake), SystemLoopClock(), options).run()

@@ -21,7 +21,6 @@ import pytest
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
 from components.lake.cleaner import clean_intents
-from components.lake.iceberg import IcebergTables, open_catalog
 from components.lake.objects import Objects
 from components.verifier.verification import Options, Verification
 from registry.opening import open_store
@@ -29,7 +28,7 @@ from tests.e2e.run import is_at_work
 from tests.faults.doomed_daemon import STEP, Death
 from tests.integration.astha.processes import Astha, drop_slots
 from tests.integration.components.compactor.bench import Bench
-from tests.lake import environment_of, files_below
+from tests.lake import environment_of, files_below, iceberg_tables
 from tests.parquet_files import PLAIN
 from tests.waiting import eventually, eventually_now
 
@@ -130,7 +129,7 @@ class Doom:
         assert not self.processes()
 
     async def require_equal(self) -> None:
-        tables = IcebergTables(open_catalog(self.astha.url, self.bench.lake))
+        tables = iceberg_tables(self.astha.url, self.bench.lake)
         try:
             options = Options(files=True, checksums=True)
             objects = Objects(self.bench.lake)

@@ -1,6 +1,6 @@
 """Iceberg: the catalog, its tables, and commits to them. The one place from which anybody commits (decision 0010).
 
-    tables = IcebergTables(open_catalog(registry_url, lake))         blocking throughout: not for an event loop's thread
+    tables = IcebergTables(open_catalog(url, lake), identity)        blocking throughout: not for an event loop's thread
     tables.load(table)                                               the catalog's table of the registry's, or None
     Stamp.read(loaded.metadata)                                      what the last commit says of itself
     live_files(loaded), live_digest(loaded)                          what the manifests say

@@ -60,13 +60,15 @@ def identifier_of(table: LakeTable) -> Identifier:
 class IcebergTables:
     """`TableProblem` is one table's; `CatalogTrouble` is everybody's and passes.
 
-    `registry` tells the tables of one registry from those of another that has the same ids; who creates or drops
-    tables has to give it.
+    `identity` tells the tables of this registry from those of another that has the same ids (see
+    `components.lake.identity`): a table of another one is never read, committed to, renamed or dropped.
     """
 
-    def __init__(self, catalog: Catalog, registry: str | None = None) -> None:
+    def __init__(self, catalog: Catalog, identity: str) -> None:
+        if not identity:
+            raise ValueError("IcebergTables needs the registry's identity: see components.lake.identity")
         self.catalog = catalog
-        self._registry = registry
+        self._identity = identity
         self._loaded: dict[int, Table] = {}
         self._names: dict[int, Identifier] | None = None
         self._heads: dict[int, tuple[int, list[ManifestFile]]] = {}
@@ -217,7 +219,7 @@ class IcebergTables:
             return []
 
     def _is_ours(self, table: Table) -> bool:
-        return self._registry is None or table.metadata.properties.get(REGISTRY) == self._registry
+        return table.metadata.properties.get(REGISTRY) == self._identity
 
     def _namespaces(self, parent: Identifier) -> Iterator[Identifier]:
         with suppress(NoSuchNamespaceError):  # likewise
@@ -240,7 +242,7 @@ class IcebergTables:
     def _create(self, table: LakeTable, schema: TableSchema) -> Table:
         identifier = identifier_of(table)
         self._create_namespace(identifier[:-1])
-        properties = {**PROPERTIES, TABLE_ID: str(table.id), REGISTRY: self._registry or ""}
+        properties = {**PROPERTIES, TABLE_ID: str(table.id), REGISTRY: self._identity}
         draft = new_table_metadata(schema.iceberg, schema.partition, schema.order, table.location, properties)
         staged = StagedTable(identifier, draft, "", load_file_io(self.catalog.properties, table.location), self.catalog)
         try:
@@ -286,7 +288,7 @@ class IcebergTables:
     def _move_aside(self, identifier: Identifier) -> bool:
         found = self._load(identifier)
         owner = None if found is None else found.metadata.properties.get(TABLE_ID)
-        if found is None or owner is None or self._registry is None or not self._is_ours(found):
+        if found is None or owner is None or not self._is_ours(found):
             return False
         aside = (*identifier[:-1], f"{identifier[-1]}__astha_{owner}")
         explained(lambda: self.catalog.rename_table(identifier, aside))

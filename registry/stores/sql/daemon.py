@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from registry import checks
-from registry.errors import Fenced
+from registry.errors import Conflict, Fenced
 from registry.models import DaemonLease, LedgerEntry, SourceIdentity
 from registry.schema import daemon_lease, ledger, source_identity
 from registry.stores.sql.base import SqlBase, select_rows
@@ -84,17 +85,28 @@ class SqlDaemonBooks(SqlBase):
         checks.name("name", name)
         return await self._row(SourceIdentity, select_rows(SourceIdentity).where(source_identity.c.name == name))
 
+    async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
+        statement = self._identity_row(name, identity)
+        await self._write(statement.on_conflict_do_nothing(index_elements=[source_identity.c.name]))
+        found = await self.get_source_identity(name)
+        if found is None:
+            raise Conflict(f"the identity {name} was removed while it was recorded")
+        return found
+
     async def record_source_identity(self, name: str, identity: str) -> None:
-        checks.name("name", name)
-        checks.filled("identity", identity)
-        values = {"name": name, "identity": identity, "recorded_at": self._clock.now_ms()}
-        statement = self._insert(source_identity).values(values)
+        statement = self._identity_row(name, identity)
         await self._write(
             statement.on_conflict_do_update(
                 index_elements=[source_identity.c.name],
                 set_={key: statement.excluded[key] for key in ("identity", "recorded_at")},
             )
         )
+
+    def _identity_row(self, name: str, identity: str) -> postgresql.Insert | sqlite.Insert:
+        checks.name("name", name)
+        checks.filled("identity", identity)
+        values = {"name": name, "identity": identity, "recorded_at": self._clock.now_ms()}
+        return self._insert(source_identity).values(values)
 
 
 def _check_entry(entry: LedgerEntry) -> None:

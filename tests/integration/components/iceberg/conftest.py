@@ -16,11 +16,12 @@ from astha.subscribers import LakeSettings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import IcebergTables, Stamp, live_digest, open_catalog
+from components.lake.iceberg import Stamp, live_digest
 from components.lake.schema import TableSchema
 from registry.contract import MetadataStore
 from registry.models import LakeTable, Row, TableFile, TableMetadata
 from tests.fixtures.stores import OpenStore
+from tests.lake import iceberg_tables
 from tests.parquet_files import PLAIN, row, write_files
 
 _LONG_AGO = 3
@@ -37,7 +38,7 @@ class Lake:
         self.settings = settings
         self.pending: list[list[Event[Row]]] = []
         self.updater = self.new_updater()
-        self.tables = IcebergTables(open_catalog(url, settings))
+        self.tables = iceberg_tables(url, settings)
 
     def new_updater(self) -> IcebergUpdater:
         surroundings = Surroundings(self.store, SystemLoopClock(), SecretStr(self.url), self.settings)

@@ -10,12 +10,15 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+from astha.cli.exits import Exit
 from astha.cli.root import main
 from components.iceberg_updater.foreign import adopt, revert
 from components.iceberg_updater.report import report_all
 from components.lake.iceberg import Stamp, TableProblem
+from registry.drafts import SnapshotDraft
 from registry.models import LakeTable
 from tests.integration.components.iceberg.conftest import Lake
+from tests.lake import execute_sql
 from tests.parquet_files import PLAIN
 
 
@@ -196,3 +199,33 @@ async def test_the_commands(lake: Lake, table: LakeTable) -> None:
     code, text = await asyncio.to_thread(astha, "revert", "shop.nothing")
     assert code == 1
     assert "no table shop.nothing" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "iceberg adopt shop.orders",
+        "iceberg revert shop.orders",
+        "snapshot expire shop.orders --tag v1",
+        "snapshot rollback shop.orders v1 --yes",
+    ],
+)
+async def test_a_command_leaves_another_registrys_table_alone(lake: Lake, table: LakeTable, words: str) -> None:
+    """Same catalog, same name, same id, and this registry has recorded no identity yet."""
+    current = lake.load(table).metadata.current_snapshot_id
+    assert current is not None
+    lake.tables.commit(table, lambda commit: commit.set_tag("v1", current))
+    await lake.store.record_snapshot(table.id, SnapshotDraft(snapshot_id=current, timestamp=1, tag="v1"))
+    before = lake.load(table).metadata_location
+    files = await lake.store.list_files(table.id)
+    execute_sql(lake.url, "DELETE FROM source_identity")
+    given = [*words.split(), "--registry", lake.url]
+    result = await asyncio.to_thread(
+        CliRunner().invoke, main, given + (["--set", "server.port=1"] if words.startswith("iceberg") else [])
+    )
+    assert result.exit_code == Exit.PROBLEM, result.output
+    assert "of this or another registry" in result.output
+    assert lake.load(table).metadata_location == before
+    assert await lake.store.list_files(table.id) == files
+    recorded = await lake.store.get_source_identity("lake")
+    assert recorded is not None, "from here on its own tables are known"

@@ -10,10 +10,11 @@ from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake.iceberg import IcebergTables, live_digest, open_catalog
+from components.lake.iceberg import live_digest
 from components.lake.iceberg.stamp import Stamp
 from components.storage_manager import StorageManager
 from registry.contract import MetadataStore
+from tests.lake import iceberg_tables
 from tests.parquet_files import BY_NAME, row
 
 
@@ -23,7 +24,7 @@ async def test_inserted_and_read_on_s3(url: str, store: MetadataStore, s3_lake: 
     table = await store.create_table("shop", "orders", f"{s3_lake.warehouse}/shop/orders", BY_NAME.draft())
     updater = IcebergUpdater(UpdaterSettings(), surroundings)
     await updater.start()
-    tables = IcebergTables(open_catalog(url, s3_lake))
+    tables = iceberg_tables(url, s3_lake)
     try:
         async with StorageManager(surroundings) as manager:
             for number in range(3):

@@ -18,7 +18,7 @@ from astha.subscribers import LakeSettings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import IcebergTables, Stamp, live_digest, open_catalog
+from components.lake.iceberg import Stamp, live_digest
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.subscriber import Snapshotter
 from registry.contract import MetadataStore
@@ -27,6 +27,7 @@ from registry.models import LakeTable, Row, TableFile, TableMetadata, TableSnaps
 from registry.position import XidPlace
 from tests.doubles.clock import ManualClock
 from tests.fixtures.stores import OpenStore
+from tests.lake import iceberg_tables
 from tests.parquet_files import PLAIN, row, write_file
 from tests.waiting import eventually
 
@@ -46,7 +47,7 @@ class Lake:
         self.url, self.store, self.warehouse, self.clock = url, store, warehouse, clock
         self.settings = LakeSettings()
         self.surroundings = Surroundings(store, WaitingClock(clock), SecretStr(url), self.settings)
-        self.tables = IcebergTables(open_catalog(url, self.settings))
+        self.tables = iceberg_tables(url, self.settings)
         self.updater = IcebergUpdater(UpdaterSettings(max_snapshots=3), self.surroundings)
         self.snapshotter = self.new_snapshotter()
         self.for_updater: list[list[Event[Row]]] = []

@@ -12,6 +12,7 @@ from registry.drafts import SnapshotDraft
 from registry.errors import Unavailable
 from registry.models import TableSnapshot
 from tests.integration.components.snapshotter.conftest import Lake
+from tests.lake import execute_sql
 
 
 async def test_a_request_becomes_a_tag_and_says_what_it_names(lake: Lake) -> None:
@@ -25,6 +26,22 @@ async def test_a_request_becomes_a_tag_and_says_what_it_names(lake: Lake) -> Non
         current.snapshot_id, current.timestamp_ms, current.manifest_list, current.schema_id, "v1", "manual",
     )  # fmt: skip
     assert '"total-records":"2"' in done.summary
+
+
+async def test_another_registrys_table_gets_no_tag(lake: Lake) -> None:
+    """Same catalog, same name, same id, and this registry has recorded no identity before the snapshotter starts."""
+    table = await lake.create()
+    await lake.insert(table, 1)
+    await lake.update()
+    before = lake.load(table).metadata_location
+    execute_sql(lake.url, "DELETE FROM source_identity")
+    await lake.restart()
+    asked = await lake.request(table, "v1")
+    await lake.tell()
+    done = await lake.answered(asked)
+    assert done.status == "failed"
+    assert "of this or another registry" in (done.reason or "")
+    assert lake.load(table).metadata_location == before
 
 
 async def test_a_request_without_a_name_gets_one(lake: Lake) -> None:

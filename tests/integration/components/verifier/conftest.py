@@ -9,25 +9,24 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 from pyiceberg.table import Table
-from sqlalchemy import text
 
 from astha.clock import SystemLoopClock
 from astha.subscribers.surroundings import LakeSettings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.iceberg import IcebergTables, open_catalog
+from components.lake.identity import recorded_identity
 from components.lake.objects import Objects
 from components.storage_manager import StorageManager
 from components.verifier.report import Difference, Kind, Report
 from components.verifier.verification import Options, Verification
 from registry.contract import MetadataStore
 from registry.documents import Document
-from registry.engines import StoreSettings, parse_url, sync_engine
 from registry.models import LakeTable, LedgerEntry, TableFile
 from registry.opening import open_store
 from registry.position import Position
 from tests.fixtures.stores import OpenStore
-from tests.lake import create_table, table_schema
+from tests.lake import create_table, execute_sql, iceberg_tables, table_schema
 
 
 class Stage:
@@ -37,7 +36,7 @@ class Stage:
         self, url: str, store: MetadataStore, past: MetadataStore, lake: LakeSettings, manager: StorageManager
     ) -> None:
         self.url, self.store, self.past, self.lake, self.manager = url, store, past, lake, manager
-        self.tables = IcebergTables(open_catalog(url, lake))
+        self.tables = iceberg_tables(url, lake)
         self._ids = iter(range(1_000_000))
 
     @property
@@ -83,14 +82,10 @@ class Stage:
 
     def execute(self, statement: str) -> None:
         """SQL by hand, past all verbs."""
-        engine = sync_engine(parse_url(self.url), StoreSettings())
-        with engine.connect() as connection:
-            assert connection.execute(text(statement)).rowcount != 0
-        engine.dispose()
+        execute_sql(self.url, statement)
 
     async def verify(self, *tables: LakeTable, **options: Any) -> Report:
-        identity = await self.store.get_source_identity("lake")
-        iceberg = IcebergTables(open_catalog(self.url, self.lake), None if identity is None else identity.identity)
+        iceberg = IcebergTables(open_catalog(self.url, self.lake), await recorded_identity(self.store))
         chosen = Options(**{"timeout_s": 20.0, **options})
         try:
             run = Verification(self.store, iceberg, Objects(self.lake), SystemLoopClock(), chosen)

@@ -17,7 +17,7 @@ def warehouse(sqlite_directory: Path) -> Path:
 
 @pytest.fixture
 def tables(sqlite_url: str) -> Iterator[IcebergTables]:
-    opened = IcebergTables(open_catalog(sqlite_url, LakeSettings()))
+    opened = IcebergTables(open_catalog(sqlite_url, LakeSettings()), "this-registry")
     yield opened
     opened.close()
 
@@ -25,7 +25,7 @@ def tables(sqlite_url: str) -> Iterator[IcebergTables]:
 @pytest.fixture
 def other(sqlite_url: str) -> Iterator[IcebergTables]:
     """Another process, as far as either can tell."""
-    opened = IcebergTables(open_catalog(sqlite_url, LakeSettings()))
+    opened = IcebergTables(open_catalog(sqlite_url, LakeSettings()), "this-registry")
     yield opened
     opened.close()
 

@@ -45,7 +45,7 @@ def test_any_catalog_of_pyiceberg_by_its_properties(tmp_path: Path) -> None:
 
 def test_a_writer_of_the_registry_is_waited_for(sqlite_url: str, table: LakeTable) -> None:
     """Both write to one file: the catalog waits for the other's transaction instead of failing."""
-    tables = IcebergTables(open_catalog(sqlite_url, LakeSettings()))
+    tables = IcebergTables(open_catalog(sqlite_url, LakeSettings()), "this-registry")
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), check_same_thread=False, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     created = threading.Thread(target=tables.ensure, args=(table, PLAIN))
