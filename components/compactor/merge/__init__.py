@@ -5,6 +5,6 @@ them. Guaranteed: what was counted and checksummed is what is stored. Knows no S
 """
 
 from components.compactor.merge.merging import merge
-from components.compactor.merge.task import MergeFailed, MergeInput, MergeResult, MergeTask, Strategy
+from components.compactor.merge.task import BadInput, MergeFailed, MergeInput, MergeResult, MergeTask, Strategy
 
-__all__ = ["MergeFailed", "MergeInput", "MergeResult", "MergeTask", "Strategy", "merge"]
+__all__ = ["BadInput", "MergeFailed", "MergeInput", "MergeResult", "MergeTask", "Strategy", "merge"]

@@ -41,7 +41,7 @@ from components.compactor.merge.footer import (
     Group,
 )
 from components.compactor.merge.inputs import Inputs
-from components.compactor.merge.task import MergeFailed, MergeInput
+from components.compactor.merge.task import MergeFailed, MergeInput, reading
 from components.compactor.merge.thrift import I16, I64, LIST, STRUCT, Fields, write_struct
 from components.lake.files import WrittenFile
 from components.lake.files.parquet import ParquetEngine
@@ -49,6 +49,7 @@ from components.lake.files.statistics import Leaf, count_nan, leaves, parquet_st
 from components.lake.objects import Objects
 from components.lake.schema import TableSchema
 from components.lake.sinks import Sink, Tally
+from registry.documents import Document
 from registry.drafts import FileDraft
 from registry.models import ColumnStats
 
@@ -67,7 +68,8 @@ def why_not(inputs: Inputs, schema: TableSchema, engine: ParquetEngine, smallest
     codec = engine.codec
     groups = size = 0
     for file, footer in zip(inputs.files, inputs.footers, strict=True):
-        problem = _differs(footer, model) or _unfit(footer, codec)
+        with reading(file.path):
+            problem = _differs(footer, model) or _unfit(footer, codec)
         if problem is not None:
             return f"{file.path} {problem}"
         groups += len(footer.groups)
@@ -95,20 +97,37 @@ class Copy:
         rows = 0
         for place in self._places:
             data = memoryview(self._inputs.take(place))
-            footer = self._inputs.footers[place]
+            file, footer = self._inputs.files[place], self._inputs.footers[place]
             for group in footer.groups:
-                self._sums.add([data[chunk.start : chunk.end] for chunk in group.chunks])
-                groups.append(_moved(group, tally.size, len(groups)))
-                for start, end in _runs(group.chunks):
+                with reading(file.path):
+                    self._sums.add([data[chunk.start : chunk.end] for chunk in group.chunks])
+                    groups.append(_moved(group, tally.size, len(groups)))
+                    runs = list(_runs(group.chunks))
+                for start, end in runs:
                     tally.write(data[start:end])  # type: ignore[arg-type]  # as good as bytes
             rows += footer.rows
             if nans:
-                for field_id, count in _nans(self._inputs.files[place], data, self._leaves).items():
+                with reading(file.path):
+                    counted = _nans(file, data, self._leaves)
+                for field_id, count in counted.items():
                     nans[field_id] += count
         self._ending = _ending(self._inputs.footers[self._places[0]], groups, rows)
         tally.write(self._ending)
-        footer_read = pq.read_metadata(io.BytesIO(MAGIC + self._ending))
-        return WrittenFile(tally.size, rows, tally.checksum, parquet_statistics(footer_read, self._leaves, nans))
+        return WrittenFile(tally.size, rows, tally.checksum, self._statistics(self._ending, nans))
+
+    def _statistics(self, ending: bytes, nans: Mapping[int, int]) -> Document:
+        """Those of a footer that was put together from others': what is wrong with it, one of them has brought."""
+        try:
+            return parquet_statistics(pq.read_metadata(io.BytesIO(MAGIC + ending)), self._leaves, nans)
+        except MemoryError:
+            raise
+        except Exception as error:
+            for place in self._places:
+                path, footer = self._inputs.files[place].path, self._inputs.footers[place]
+                with reading(path):
+                    alone = _ending(footer, [_moved(group, _FIRST_BYTE, 0) for group in footer.groups], footer.rows)
+                    parquet_statistics(pq.read_metadata(io.BytesIO(MAGIC + alone)), self._leaves, nans)
+            raise MergeFailed(f"the footers of {len(self._places)} files can't be put together: {error!r}") from error
 
     async def read_back(self, objects: Objects, file: FileDraft, into: ChunkSums) -> int:
         """The sums of what is stored, found by its own footer as Arrow reads it; answers its rows."""

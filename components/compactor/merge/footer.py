@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from components.compactor.merge.task import MergeFailed
+from components.compactor.merge.task import BadInput
 from components.compactor.merge.thrift import I64, STRUCT, BadThrift, Fields, read_struct, read_texts
 
 MAGIC = b"PAR1"
@@ -28,6 +28,8 @@ _SHAPE = {ROW_GROUPS: {COLUMNS: {METADATA: {SIZES: None}}}}
 _WIDTHS = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}  # boolean, int32, int64, int96, float, double
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 _TEXT = 6
+_GROUP_NUMBERS = (TOTAL_BYTES, GROUP_ROWS, GROUP_OFFSET, GROUP_COMPRESSED)
+_ABSENT = (I64, 0)
 
 
 class Chunk:
@@ -87,10 +89,10 @@ class Footer:
 
     @classmethod
     def of(cls, tail: bytes, size: int, path: str) -> Footer:
-        """From the last bytes of a file of ``size`` bytes."""
+        """From the last bytes of a file of ``size`` bytes. BadInput if they are no footer."""
         length = length_of(tail, path)
         if length + TAIL > len(tail):
-            raise MergeFailed(f"{path} is damaged: its footer is said to have {length:,} bytes, and is cut off")
+            raise BadInput(path, f"is damaged: its footer is said to have {length:,} bytes, and is cut off")
         begin = len(tail) - TAIL - length
         try:
             fields, _ = read_struct(tail[begin:-TAIL], 0, _SHAPE)
@@ -98,8 +100,10 @@ class Footer:
             found = cls(fields, groups, size - TAIL - length)
             if sum(group.rows for group in groups) != found.rows:
                 raise BadThrift("its row groups have not as many rows as it says")
-        except (BadThrift, AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
-            raise MergeFailed(f"{path} is damaged: its footer can't be read: {error!r}") from error
+        except MemoryError:
+            raise
+        except Exception as error:
+            raise BadInput(path, f"is damaged: its footer can't be read: {error!r}") from error
         return found
 
     @property
@@ -109,7 +113,7 @@ class Footer:
     def raw(self, field: int) -> bytes:
         """A field that is not looked into; empty if there is none."""
         found = self.fields.get(field)
-        return b"" if found is None else found[1]
+        return found[1] if found is not None and isinstance(found[1], bytes) else b""
 
     def chunks(self) -> Iterator[Chunk]:
         for group in self.groups:
@@ -118,18 +122,26 @@ class Footer:
 
 def _group(fields: Fields) -> Group:
     """A column's metadata may be elsewhere, or encrypted."""
-    chunks = [Chunk(column[METADATA][1]) for column in fields[COLUMNS][1] if METADATA in column]
+    columns: list[Fields] = fields[COLUMNS][1]
+    chunks = [Chunk(column[METADATA][1]) for column in columns if METADATA in column]
     for chunk in chunks:
+        found = chunk.fields
         if chunk.start < 0 or chunk.end < chunk.start or not isinstance(chunk.path, bytes):
             raise BadThrift("a column is nowhere")
-        if any(not isinstance(chunk.fields[field][1], int) for field in (TYPE, CODEC, VALUES, UNCOMPRESSED)):
-            raise BadThrift("a number of a column is none")
+        # A sum, because what is not a number can't be added to one: quicker than to look at each one's type.
+        0 + found[TYPE][1] + found[CODEC][1] + found[DATA_PAGE][1] + found.get(INDEX_PAGE, _ABSENT)[1]
+        if found[VALUES][1] < 0 or found[UNCOMPRESSED][1] < 0:
+            raise BadThrift("a column has fewer than no values or bytes")
+    others = [fields[field][1] for field in _GROUP_NUMBERS if field in fields]
+    sum(others, sum(column.get(CHUNK_OFFSET, _ABSENT)[1] for column in columns))
+    if fields[GROUP_ROWS][1] < 0:
+        raise BadThrift("a row group has fewer than no rows")
     return Group(fields, chunks)
 
 
 def length_of(tail: bytes, path: str) -> int:
     if len(tail) < TAIL or tail[-4:] != MAGIC:
-        raise MergeFailed(f"{path} is not a Parquet file: it does not end with {MAGIC.decode()}")
+        raise BadInput(path, f"is not a Parquet file: it does not end with {MAGIC.decode()}")
     return int.from_bytes(tail[-TAIL:-4], "little")
 
 
@@ -137,5 +149,5 @@ def path_of(encoded: bytes) -> str:
     """Of a list of texts, joined by dots as Arrow does."""
     try:
         return ".".join(text.decode() for text in read_texts(encoded))
-    except (IndexError, UnicodeDecodeError):
+    except (BadThrift, UnicodeDecodeError):
         return ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ from components.compactor.merge.inputs import Inputs, decode
 from components.compactor.merge.outputs import Division, Outputs, Slices, Stream, Supply
 from components.compactor.merge.phases import Phases
 from components.compactor.merge.projection import Projection
-from components.compactor.merge.task import MergeFailed, MergeResult, MergeTask, Strategy
+from components.compactor.merge.task import BadInput, MergeFailed, MergeResult, MergeTask, Strategy
 from components.compactor.merge.zorder import z_order
 from components.lake.files import engine_of
 from components.lake.files.order import arrange, sorted_order
@@ -50,7 +50,7 @@ class _Merge:
     def __init__(self, task: MergeTask, phases: Phases) -> None:
         self._task = task
         self._phases = phases
-        self._versions = _versions(task)
+        self._versions = versions_of(task)
         self._schema = next(iter(self._versions.values()))
         self._engine = _engine(task, self._schema)
         self._objects = Objects(task.lake)
@@ -139,8 +139,10 @@ class _Merge:
     def _decoded(
         self, inputs: Inputs, versions: list[TableSchema], columns: Columns, into: Checksums
     ) -> Iterator[pa.Table]:
+        known = known_ids(self._task, self._versions.values())
         projections = {
-            schema.version: Projection(self._schema, schema, columns.hints.dictionary_typed) for schema in versions
+            schema.version: Projection(self._schema, schema, columns.hints.dictionary_typed, known)
+            for schema in versions
         }
         for place, file in enumerate(inputs.files):
             with self._phases.at("read"):
@@ -203,7 +205,12 @@ class _Merge:
         return result
 
 
-def _versions(task: MergeTask) -> dict[int, TableSchema]:
+def known_ids(task: MergeTask, versions: Iterable[TableSchema]) -> frozenset[int]:
+    """Field ids that the table has or had."""
+    return frozenset(task.retired_ids).union(*(schema.iceberg.field_ids for schema in versions))
+
+
+def versions_of(task: MergeTask) -> dict[int, TableSchema]:
     """The current one first."""
     if not task.inputs or not task.outputs or not task.versions:
         raise MergeFailed(f"{task.table}: a merge needs inputs, outputs and the table's schema")
@@ -213,7 +220,7 @@ def _versions(task: MergeTask) -> dict[int, TableSchema]:
         raise MergeFailed(str(problem)) from problem
     for file in task.inputs:
         if file.schema_version not in found:
-            raise MergeFailed(f"{file.path} is of schema version {file.schema_version}, which {task.table} has not")
+            raise BadInput(file.path, f"is of schema version {file.schema_version}, which {task.table} has not")
     return found
 
 

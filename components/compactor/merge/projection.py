@@ -1,19 +1,21 @@
 """Rows of a file, whatever version it was written under, as the table's current schema has them.
 
 Columns are known by field id, at every depth: a renamed one is found, a dropped one is left out, a new one is null, a
-widened one is cast. A file without ids (an imported one) is read by the names of its version.
+widened one is cast. A file without ids (an imported one) is read by the names of its version. A column that the table
+never had is refused: it would be lost, and where it stands for one of the table's, that one would be NULL for good.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
-from components.compactor.merge.task import MergeFailed
+from components.compactor.merge.task import BadInput
 from components.lake.schema import TableSchema, inner_fields
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -32,8 +34,14 @@ class Projection:
     dictionary_typed: frozenset[str] = frozenset()
     """Columns that shall come as Arrow dictionaries, by their current names."""
 
-    def columns(self, found: pa.Schema) -> list[str]:
-        """Those of a file that are wanted."""
+    known_ids: frozenset[int] | None = None
+    """Field ids that the table has or had; None for those of the two versions."""
+
+    _seen: list[pa.Schema] = dataclass_field(default_factory=list, compare=False)
+
+    def columns(self, found: pa.Schema, path: str) -> list[str]:
+        """Those of a file that are wanted. BadInput if it has others than the table has or had."""
+        self._require_known(found, path)
         wanted = {field.field_id for field in self.current.iceberg.fields}
         ids = self._ids(found)
         return [field.name for field in found if ids.get(field.name) in wanted]
@@ -54,7 +62,7 @@ class Projection:
             try:
                 column = self._column(rows, place, field, arrow)
             except Unfit as problem:
-                raise MergeFailed(f"{path}, column {field.name}: {problem}") from problem
+                raise BadInput(path, f"can't be merged: column {field.name}: {problem}") from problem
             columns.append(column)
             fields.append(arrow if column.type == arrow.type else arrow.with_type(column.type))
         return pa.table(columns, schema=pa.schema(fields, wanted.metadata))
@@ -79,6 +87,22 @@ class Projection:
         source = _tree(rows.schema.field(place), version)
         chunks = [_project(chunk, source, field, arrow.type) for chunk in column.chunks]
         return pa.chunked_array(chunks, arrow.type)
+
+    def _require_known(self, found: pa.Schema, path: str) -> None:
+        """Most files of a version have the same columns: those of the last one are not looked at again."""
+        if self._seen and found.equals(self._seen[0], check_metadata=True):
+            return
+        known = self.known_ids or frozenset(self.current.iceberg.field_ids | self.version.iceberg.field_ids)
+        ids = self._ids(found)
+        fields = {field.field_id: field for schema in (self.current, self.version) for field in schema.iceberg.fields}
+        wanted = {field.field_id for field in self.current.iceberg.fields}
+        for column in found:
+            field_id = ids.get(column.name)
+            if field_id in wanted:
+                _require_ids(_tree(column, fields[field_id]), known, column.name, path)
+            elif field_id is None or field_id not in known:
+                raise _unknown(path, column.name, field_id)
+        self._seen[:] = [found]
 
     def _ids(self, found: pa.Schema) -> dict[str, int]:
         """By top-level name."""
@@ -107,6 +131,22 @@ def _tree(found: pa.Field, version: NestedField | None) -> _Tree:
         return _Tree(field_id, tuple(_tree(field, by_name.get(field.name)) for field in inside))
     padded = known if len(known) == len(inside) else (None,) * len(inside)
     return _Tree(field_id, tuple(_tree(field, other) for field, other in zip(inside, padded, strict=True)))
+
+
+def _require_ids(tree: _Tree, known: Collection[int], name: str, path: str) -> None:
+    if tree.field_id is None or tree.field_id not in known:
+        raise _unknown(path, name, tree.field_id)
+    for inner in tree.inner:
+        _require_ids(inner, known, f"{name}, inside of it", path)
+
+
+def _unknown(path: str, name: str, field_id: int | None) -> BadInput:
+    told = "without a field id" if field_id is None else f"with field id {field_id}"
+    return BadInput(
+        path,
+        f"has a column {name!r} {told}, which the table has not and never had: its values would be lost. Insert the "
+        "file with `astha insert` instead, or remove it from its table",
+    )
 
 
 def _project(array: pa.Array, source: _Tree, target: NestedField, wanted: pa.DataType) -> pa.Array:

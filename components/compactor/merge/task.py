@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from astha.errors import AsthaError
 from astha.subscribers.surroundings import LakeSettings
+from components.lake.objects import StorageError
 from registry.documents import Document
 from registry.drafts import FileDraft
 from registry.models import TableFile, TableMetadata
@@ -17,12 +21,50 @@ Strategy: TypeAlias = Literal["auto", "copy", "binpack", "sort", "zorder"]
 ``copy`` copy row groups where that can be done and pack rows otherwise; the result says why.
 """
 
+_LONGEST_REASON = 500  # of a damaged file's bytes some may stand in it
+
 ROWS = 0
 """Key of the checksum over whole rows, beside those of the leaf columns: no field has this id."""
 
 
 class MergeFailed(AsthaError):
     """These inputs can't be merged, now or later: the message names the file or column. Not to be tried again."""
+
+
+class BadInput(MergeFailed):
+    """One file is at fault: it is damaged, is not what its row says, or does not fit its table. ``path`` names it; the
+    files beside it can be merged without it.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} {reason}")
+        self.path = path
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[BadInput], tuple[str, str]]:  # it comes from a worker
+        return type(self), (self.path, self.reason)
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Whatever reading a file raises, whoever raises it, becomes `BadInput`. MemoryError and errors of the storage, of
+    which the file is innocent, pass as they are.
+    """
+    try:
+        yield
+    except (MergeFailed, StorageError, MemoryError):  # a MemoryError of Arrow's is an ArrowException, too
+        raise
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise
+        raise BadInput(path, f"can't be read: {error}") from error
+    except Exception as error:
+        raise BadInput(path, f"can't be read: {_said(error)}") from error
+
+
+def _said(error: Exception) -> str:
+    text = str(error) or type(error).__name__
+    return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3]}..."
 
 
 class MergeInput(msgspec.Struct, frozen=True):
@@ -32,6 +74,11 @@ class MergeInput(msgspec.Struct, frozen=True):
     schema_version: int
     column_stats: Document | None = None  # as the file's row has them
     checksum: str | None = None
+
+    @property
+    def has_checksum(self) -> bool:
+        """Whether its bytes can be compared with those that were registered."""
+        return self.checksum is not None and self.checksum.startswith("sha256:")
 
     @classmethod
     def of(cls, file: TableFile) -> MergeInput:
@@ -53,6 +100,8 @@ class MergeTask(msgspec.Struct, frozen=True, kw_only=True):
     # what it does at ten times that; at 85 KB it is half as much again, at 35 KB more than twice as much.
     copy_above_bytes: int = 256 << 10
     memory_bytes: int = 1 << 30  # what the task may hold
+    retired_ids: tuple[int, ...] = ()  # field ids of the table's other versions: of columns that were dropped
+    limit_s: float | None = None  # seconds that a worker may take; None: as long as it likes
     lake: LakeSettings = LakeSettings()
 
 

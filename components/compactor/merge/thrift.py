@@ -2,6 +2,10 @@
 
 A struct is a mapping from field number to (type, value), so that fields which nobody here knows survive. What is not
 looked into (statistics, the schema) stays the bytes that it was.
+
+The bytes are not trusted. Time and memory are bounded by their length: a list has no more elements than fit into the
+bytes that are left, a varint has at most ten bytes, structs and lists nest 32 deep at most, and no more than
+``_MOST_STRUCTS`` structs become mappings. Whatever breaks a bound is `BadThrift`.
 """
 
 from __future__ import annotations
@@ -16,6 +20,12 @@ Shape: TypeAlias = Mapping[int, "Shape | None"]
 TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 
 _NUMBERS = (I16, I32, I64)
+_LEAST_BYTES = {DOUBLE: 8}  # of an element; at least one of every other type
+_LONGEST_VARINT = 10  # bytes that hold 64 bits
+_DEEPEST = 32  # Parquet's own structs nest seven deep
+_MOST_STRUCTS = 1 << 21  # each costs some 100 bytes, and may be one byte of a footer
+_LARGEST = 2**64
+_HIGHEST_FIELD = 2**15
 
 
 class BadThrift(ValueError):
@@ -23,21 +33,29 @@ class BadThrift(ValueError):
 
 
 def read_struct(data: bytes, place: int, shape: Shape) -> tuple[Fields, int]:
-    """The struct that begins at ``place``, and where it ends."""
+    """The struct that begins at ``place``, and where it ends. BadThrift if the bytes are none."""
     try:
-        return _struct(data, place, shape)
+        found, end = _Reader(data).struct(place, shape, 0)
     except IndexError as error:
         raise BadThrift("the bytes end inside a struct") from error
+    if end > len(data):
+        raise BadThrift("the bytes end inside a struct")
+    return found, end
 
 
 def read_texts(data: bytes) -> list[bytes]:
-    """A list of them, as a field that was left bytes."""
-    count, _, place = _list_head(data, 0)
-    found = []
-    for _ in range(count):
-        length, place = _varint(data, place)
-        found.append(data[place : place + length])
-        place += length
+    """A list of them, as a field that was left bytes. BadThrift if the bytes are none."""
+    try:
+        count, kind, place = _list_head(data, 0)
+        if count and kind != BINARY:
+            raise BadThrift(f"a list of type {kind} where texts are expected")
+        found = []
+        for _ in range(count):
+            length, place = _varint(data, place)
+            found.append(data[place : place + length])
+            place += length
+    except IndexError as error:
+        raise BadThrift("the bytes end inside a list") from error
     return found
 
 
@@ -56,41 +74,54 @@ def write_struct(out: bytearray, fields: Fields) -> None:
     out.append(0)
 
 
-def _struct(data: bytes, place: int, shape: Shape) -> tuple[Fields, int]:
-    fields: Fields = {}
-    number = 0
-    while head := data[place]:
-        place += 1
-        kind = head & 15
-        if head > 15:
-            number += head >> 4
-        else:
-            number, place = _number(data, place)
-        if kind in _NUMBERS:
-            value: Any
-            value, place = _number(data, place)
-        elif kind <= FALSE:
-            value = None
-        elif number in shape and kind in (STRUCT, LIST):
-            inner = shape[number] or {}
-            value, place = _struct(data, place, inner) if kind == STRUCT else _list(data, place, inner)
-        else:
-            end = _skip(data, place, kind)
-            value, place = data[place:end], end
-        fields[number] = (kind, value)
-    return fields, place + 1
+class _Reader:
+    """Of one footer: counts the structs that it makes."""
 
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._left = _MOST_STRUCTS
 
-def _list(data: bytes, place: int, shape: Shape) -> tuple[list[Fields], int]:
-    """Of structs."""
-    count, kind, place = _list_head(data, place)
-    if count and kind != STRUCT:
-        raise BadThrift(f"a list of type {kind} where structs are expected")
-    found = []
-    for _ in range(count):
-        fields, place = _struct(data, place, shape)
-        found.append(fields)
-    return found, place
+    def struct(self, place: int, shape: Shape, depth: int) -> tuple[Fields, int]:
+        data = self._data
+        self._left -= 1
+        if depth > _DEEPEST or self._left < 0:
+            raise BadThrift("structs are nested too deep" if self._left >= 0 else "there are too many structs")
+        fields: Fields = {}
+        number = 0
+        while head := data[place]:
+            place += 1
+            kind = head & 15
+            if head > 15:
+                number += head >> 4
+            else:
+                number, place = _number(data, place)
+                if not 0 < number < _HIGHEST_FIELD:
+                    raise BadThrift(f"a field has the number {number}")
+            if kind in _NUMBERS:
+                value: Any
+                value, place = _number(data, place)
+            elif kind <= FALSE:
+                value = None
+            elif number in shape and kind in (STRUCT, LIST):
+                inner = shape[number] or {}
+                read = self.struct if kind == STRUCT else self._list
+                value, place = read(place, inner, depth + 1)
+            else:
+                end = _skip(data, place, kind, depth + 1)
+                value, place = data[place:end], end
+            fields[number] = (kind, value)
+        return fields, place + 1
+
+    def _list(self, place: int, shape: Shape, depth: int) -> tuple[list[Fields], int]:
+        """Of structs."""
+        count, kind, place = _list_head(self._data, place)
+        if count and kind != STRUCT:
+            raise BadThrift(f"a list of type {kind} where structs are expected")
+        found = []
+        for _ in range(count):
+            fields, place = self.struct(place, shape, depth + 1)
+            found.append(fields)
+        return found, place
 
 
 def _list_head(data: bytes, place: int) -> tuple[int, int, int]:
@@ -99,16 +130,21 @@ def _list_head(data: bytes, place: int) -> tuple[int, int, int]:
     count = head >> 4
     if count == 15:
         count, place = _varint(data, place)
-    return count, head & 15, place
+    kind = head & 15
+    if count * _LEAST_BYTES.get(kind, 1) > len(data) - place:
+        raise BadThrift(f"a list is said to have {count:,} elements, and {len(data) - place:,} bytes are left")
+    return count, kind, place
 
 
-def _skip(data: bytes, place: int, kind: int) -> int:  # noqa: C901  (one case a type)
+def _skip(data: bytes, place: int, kind: int, depth: int) -> int:  # noqa: C901  (one case a type)
     """Where a value ends. Most of a footer is skipped, so this is what reading one costs: hence the inlined cases."""
+    if depth > _DEEPEST:
+        raise BadThrift("structs are nested too deep")
     if kind == STRUCT:
         while head := data[place]:
             place += 1
             if head < 16:
-                place = _skip(data, place, I16)
+                place = _skip(data, place, I16, depth)
             inner = head & 15
             if inner in _NUMBERS:
                 while data[place] > 127:
@@ -117,7 +153,7 @@ def _skip(data: bytes, place: int, kind: int) -> int:  # noqa: C901  (one case a
             elif inner == BINARY and data[place] < 128:
                 place += 1 + data[place]
             elif inner > FALSE:
-                place = _skip(data, place, inner)
+                place = _skip(data, place, inner, depth + 1)
         return place + 1
     if kind in (LIST, SET):
         count, inner, place = _list_head(data, place)
@@ -130,7 +166,7 @@ def _skip(data: bytes, place: int, kind: int) -> int:  # noqa: C901  (one case a
                 place += 1
             return place
         for _ in range(count):
-            place = _skip(data, place, inner)
+            place = _skip(data, place, inner, depth + 1)
         return place
     if kind == BINARY:
         length, place = _varint(data, place)
@@ -147,14 +183,16 @@ def _skip(data: bytes, place: int, kind: int) -> int:  # noqa: C901  (one case a
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
+    value = 0
+    for shift in range(0, 7 * _LONGEST_VARINT, 7):
         byte = data[place]
         place += 1
         value |= (byte & 127) << shift
         if byte < 128:
+            if value >= _LARGEST:
+                break
             return value, place
-        shift += 7
+    raise BadThrift("a number has more than 64 bits")
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:

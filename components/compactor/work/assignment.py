@@ -10,6 +10,7 @@ from astha.subscribers import LakeSettings
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.rules import Heap
 from components.compactor.merge import Strategy
+from components.lake.schema import TableSchema
 from components.lake.tables import full_name
 from registry.documents import EMPTY_OBJECT, Document
 from registry.models import CompactionTrigger, LakeTable, TableFile, TableMetadata
@@ -53,6 +54,13 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         named = {file.schema_version for file in files}
         current = self.versions[0]
         return (current, *(version for version in self.versions[1:] if version.schema_version in named))
+
+    def retired_ids(self, named: Iterable[TableMetadata]) -> tuple[int, ...]:
+        """Field ids of the versions that are not named: a file that another engine wrote may still have them."""
+        numbers = {version.schema_version for version in named}
+        others = [version for version in self.versions if version.schema_version not in numbers]
+        found: set[int] = set()
+        return tuple(sorted(found.union(*(TableSchema.of(version).iceberg.field_ids for version in others))))
 
 
 def halves(files: Sequence[TableFile]) -> tuple[Sequence[TableFile], Sequence[TableFile]] | None:

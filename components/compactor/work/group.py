@@ -73,17 +73,19 @@ class GroupRun:
         """
         inputs = [file.file_path for file in files]
         outputs = self._names.make(assignment, files)
+        versions = assignment.versions_of(files)
         task = MergeTask(
             operation_id=self._names.owner,
             table=assignment.name,
             partition_path=assignment.partition_path,
             inputs=tuple(map(MergeInput.of, files)),
             outputs=tuple(outputs),
-            versions=assignment.versions_of(files),
+            versions=versions,
             strategy=assignment.strategy,
             target_bytes=assignment.outputs_of(files)[1],
             copy_above_bytes=assignment.policy.copy_above_bytes,
             memory_bytes=assignment.memory_bytes,
+            retired_ids=assignment.retired_ids(versions),
             lake=assignment.lake,
         )
         try:

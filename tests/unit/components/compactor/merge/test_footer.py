@@ -5,8 +5,9 @@ import io
 import pyarrow.parquet as pq
 import pytest
 
+from components.compactor.merge import thrift
 from components.compactor.merge.footer import TAIL, Footer, length_of, path_of
-from components.compactor.merge.task import MergeFailed
+from components.compactor.merge.task import BadInput, MergeFailed
 from components.compactor.merge.thrift import BadThrift, read_struct, write_struct
 from components.lake.files.parquet import ParquetEngine, ParquetOptions
 from components.lake.files.statistics import leaves
@@ -66,6 +67,40 @@ def test_sizes_are_those_of_plain_values() -> None:
 def test_what_is_no_footer(data: bytes, why: str) -> None:
     with pytest.raises(MergeFailed, match=rf"a file.*{why}"):
         Footer.of(data, len(data), "a file")
+
+
+def footer_of(content: bytes) -> bytes:
+    return b"PAR1" + content + len(content).to_bytes(4, "little") + b"PAR1"
+
+
+def varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"\x19\xf7" + varint(2**50) + bytes(4), "elements"),  # a list of doubles, in a file of 24 bytes
+        (b"\x49\xfc" + varint(2**60) + bytes(4), "elements"),  # of row groups
+        (b"\x19\xf1" + varint(2**40), "elements"),  # of booleans
+        (b"\x16" + b"\xff" * 100_000 + b"\x01\0", "64 bits"),  # a number that takes quadratic time to add up
+        (b"\x16" + b"\xff" * 9 + b"\x7f\0", "64 bits"),
+        (b"\x18" + b"\xff" * 11 + b"\0", "64 bits"),  # the length of a text
+        (b"\x06" + varint(2**20) + b"\0\0", "number"),  # of a field
+        (b"\x1c" * 200 + bytes(200), "deep"),
+        (b"\x19\x19" * 200 + bytes(200), "deep"),
+        (b"\x49\xfc" + varint(thrift._MOST_STRUCTS + 1) + bytes(thrift._MOST_STRUCTS + 9), "too many"),
+    ],
+)
+def test_a_footer_that_asks_for_too_much_is_refused_at_once(content: bytes, why: str) -> None:
+    data = footer_of(content)
+    with pytest.raises(BadInput, match=rf"^a file is damaged.*{why}") as caught:
+        Footer.of(data, len(data), "a file")
+    assert caught.value.path == "a file"
 
 
 def test_every_cut_and_every_changed_byte_is_read_or_refused() -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import pickle
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -17,9 +18,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import BinaryType, LongType, NestedField, StringType
+from pyiceberg.types import BinaryType, LongType, NestedField, StringType, StructType
 
-from components.compactor.merge import MergeFailed, MergeInput, MergeTask, merge, merging
+from components.compactor.merge import BadInput, MergeFailed, MergeInput, MergeTask, merge, merging
+from components.compactor.merge.task import reading
 from components.lake.files import engine_of
 from components.lake.files.order import arrange
 from components.lake.objects import ObjectMissing, Objects
@@ -215,6 +217,49 @@ def test_damage_that_no_checksum_tells_is_the_decoders_to_find(tmp_path: Path) -
         path.write_bytes(data)
         with contextlib.suppress(MergeFailed):
             assert merge(task(tmp_path, inputs, SORTED)).proven
+
+
+def with_ids(name: str, kind: pa.DataType, field_id: int | None) -> pa.Field:
+    return pa.field(name, kind, metadata={} if field_id is None else {"PARQUET:field_id": str(field_id)})
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        [with_ids("a", pa.int64(), 1), with_ids("b", pa.int64(), 99)],
+        [with_ids("a", pa.int64(), 1), with_ids("b", pa.int64(), None)],
+        [with_ids("a", pa.int64(), None), with_ids("c", pa.int64(), None)],
+        [with_ids("a", pa.int64(), 1), with_ids("s", pa.struct([with_ids("x", pa.int64(), 98)]), 3)],
+    ],
+)
+def test_a_column_that_the_table_never_had_is_refused(tmp_path: Path, columns: list[pa.Field]) -> None:
+    schema = table_schema(Schema(*NUMBERS.fields, NestedField(3, "s", StructType(NestedField(4, "x", LongType())))))
+    good = write(tmp_path / "good.parquet", rows_of(schema, {"a": 1, "b": 2, "s": {"x": 3}}), schema)
+    path = tmp_path / "foreign.parquet"
+    pq.write_table(pa.Table.from_pylist([{"a": 1, "b": 7, "c": 7, "s": {"x": 7}}], pa.schema(columns)), path)
+    foreign = MergeInput(path.as_uri(), path.stat().st_size, 1, 1)
+    with pytest.raises(BadInput, match=r"foreign.parquet has a column .* never had") as caught:
+        merge(task(tmp_path, [good, foreign], schema))
+    assert caught.value.path == foreign.path
+    # A column that was dropped is not one that never was.
+    retired = task(tmp_path, [good, foreign], schema, retired_ids=(98, 99))
+    ids = {int(field.metadata[b"PARQUET:field_id"]) for field in columns if field.metadata}
+    if ids == {1, 99}:
+        assert read(merge(retired)).to_pylist()[1] == {"a": 1, "b": None, "s": None}
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), OverflowError("x"), OSError("x"), pa.ArrowInvalid("x")])
+def test_whatever_a_file_makes_of_its_reader_is_named_by_the_file(error: Exception) -> None:
+    with pytest.raises(BadInput, match=r"^file:///x can't be read: ") as caught, reading("file:///x"):
+        raise error
+    copied = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  (ours)
+    assert (copied.path, copied.reason, str(copied)) == ("file:///x", caught.value.reason, str(caught.value))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(12, "x"), pa.ArrowMemoryError("x"), ObjectMissing("x")])
+def test_what_a_file_is_innocent_of_passes(error: Exception) -> None:
+    with pytest.raises(type(error)), reading("file:///x"):
+        raise error
 
 
 def test_a_file_that_is_gone(tmp_path: Path) -> None:
