@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -28,6 +27,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from components.lake.files.footers import BadFooter, read_arrow_schema, read_ending
 from components.lake.types import UNNUMBERED, NotationProblem
 
 _LONGEST_DECIMAL = 38
@@ -48,10 +48,11 @@ _SIMPLE: dict[pa.DataType, IcebergType] = {
 
 
 def columns_like(file: Path) -> list[NestedField]:
-    """Those of a Parquet file, without ids."""
+    """Those of a Parquet file, without ids. Its footer is read in a child process."""
     try:
-        return columns_of(pq.read_schema(file))
-    except (OSError, pa.ArrowException) as error:
+        with file.open("rb") as stream:
+            return columns_of(read_arrow_schema(read_ending(stream)))
+    except (OSError, BadFooter) as error:
         raise NotationProblem(f"{file} can't be read as Parquet: {error}") from error
 
 

@@ -16,6 +16,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 from pyiceberg.types import ListType, MapType, StructType
 
+from components.lake.files.footers import BadFooter, read_arrow_schema, read_ending
 from components.lake.schema import TableSchema
 from components.storage_manager.decimals import with_decimals
 from components.storage_manager.errors import InsertError, RowsRefused
@@ -103,9 +104,11 @@ class _Counted:
 
 
 def _parquet(file: IO[bytes], size: int | None) -> Source:
+    """A child process looks at the footer first: one that ends Arrow's process must not end this one."""
     try:
+        read_arrow_schema(read_ending(file))
         source = pq.ParquetFile(file)
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, BadFooter, OSError, ValueError) as error:
         raise Unreadable(f"not a Parquet file: {error}") from error
     total = source.metadata.num_rows
     done = 0
@@ -116,7 +119,7 @@ def _parquet(file: IO[bytes], size: int | None) -> Source:
             for batch in source.iter_batches():
                 yield pa.Table.from_batches([batch])
                 done += batch.num_rows
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise Unreadable(f"a damaged Parquet file: {error}") from error
 
     return Source(batches(), lambda: done * (size or 0) // max(total, 1), size)

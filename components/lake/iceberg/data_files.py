@@ -7,26 +7,20 @@ from collections.abc import Mapping
 from os import SEEK_END
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 import structlog
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import (
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-)
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
-from components.lake.iceberg.errors import BadFile
+from components.lake.files.footers import BadFooter, footer_length, read_statistics
+from components.lake.iceberg.errors import BadFile, CatalogTrouble
+from components.lake.isolation import NoChild
 from components.lake.partitions import Partitioning
 from components.lake.schema import TableSchema
 from registry.models import ColumnStats, TableFile
 
 log = structlog.get_logger(__name__)
 
-_MAGIC = b"PAR1"
 _TAIL = 64 * 1024
 """Read at once; most footers are smaller."""
 
@@ -84,48 +78,35 @@ def _columns(columns: Mapping[int, ColumnStats]) -> dict[str, object]:
 
 
 def _read_footer(file: TableFile, schema: TableSchema, io: FileIO) -> dict[str, object]:
-    content = _footer_bytes(file, io)
+    """In a child process: the file is not one that Astha wrote, or its row would have statistics."""
     try:
-        footer = pq.read_metadata(pa.BufferReader(content))
-        _require_field_ids(file, footer)
-        statistics = data_file_statistics_from_parquet_metadata(
-            parquet_metadata=footer,
-            stats_columns=compute_statistics_plan(schema.iceberg, {}),
-            parquet_column_mapping=parquet_path_to_id_mapping(schema.iceberg),
-        )
-    except (OSError, pa.ArrowException, KeyError, ValueError) as error:
+        found = read_statistics(_ending(file, io), schema.iceberg)
+    except BadFooter as error:
         raise BadFile(
             f"{file.file_path} has no statistics in the registry, and its footer does not say: {error}. Remove the "
             "file from the table, or register it again with statistics"
         ) from error
+    except NoChild as error:
+        raise CatalogTrouble(f"{file.file_path}: {error}") from error
     log.info("statistics read from a file's footer", file=file.file_path, registered_with="none")
-    found = statistics.to_serialized_dict()
-    if found.pop("record_count") != file.row_count:
-        raise BadFile(f"{file.file_path} is registered with {file.row_count} rows, and has {footer.num_rows}")
-    return found
+    if found.record_count != file.row_count:
+        raise BadFile(f"{file.file_path} is registered with {file.row_count} rows, and has {found.record_count}")
+    kept = msgspec.structs.asdict(found)
+    del kept["record_count"]
+    return kept
 
 
-def _footer_bytes(file: TableFile, io: FileIO) -> bytes:
-    """A file of nothing but the footer. OSError is the storage's trouble, BadFile the file's."""
+def _ending(file: TableFile, io: FileIO) -> bytes:
+    """As much of the file's end as holds its footer. OSError is the storage's trouble, BadFile the file's."""
     try:
         with io.new_input(file.file_path).open() as stream:
             size = stream.seek(0, SEEK_END)
             stream.seek(max(0, size - _TAIL))
             tail = stream.read(_TAIL)
-            needed = int.from_bytes(tail[-8:-4], "little") + 8
+            needed = footer_length(tail)
             if _TAIL < needed <= size:
                 stream.seek(size - needed)
                 tail = stream.read(needed)
     except FileNotFoundError as error:
         raise BadFile(f"{file.file_path} is registered, and not there: remove it from the table") from error
-    return _MAGIC + tail[-needed:]
-
-
-def _require_field_ids(file: TableFile, footer: pq.FileMetaData) -> None:
-    arrow = footer.schema.to_arrow_schema()
-    without = [field.name for field in arrow if not (field.metadata or {}).get(b"PARQUET:field_id")]
-    if without:
-        raise BadFile(
-            f"{file.file_path}: column {without[0]} has no field id, so that engines could take it for another: "
-            "insert the file with `astha insert`, which writes them"
-        )
+    return tail
