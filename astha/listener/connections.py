@@ -125,6 +125,7 @@ class Connections:
         oldest = min(waiting, key=lambda connection: connection.since, default=None)
         if oldest is None or time.monotonic() - oldest.since < _EVICT_AFTER_S:
             return False
+        log.warning("idle connections closed to make room: server.max_connections allows %d", self._limit)
         oldest.abort()  # its descriptor is closed within this turn of the loop: one beyond the limit, for a moment
         self.refused += 1
         return True

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from astha.listener.app import Listener
 from astha.listener.connections import Connections, allowed_connections
@@ -87,6 +88,7 @@ async def _serve(
         shutdown_timeout=_STOP_WITHIN_S,
         keepalive_timeout=options.keepalive_timeout_s,
         lingering_time=_LINGER_S,
+        logger=_http_log(),
     )
     await runner.setup()
     assert runner.server is not None  # noqa: S101  (set up just now)
@@ -114,6 +116,17 @@ async def _serve(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _http_log() -> logging.Logger:
+    """aiohttp's, without a traceback for each request that is no HTTP: those are the caller's mistakes."""
+    logger = logging.getLogger("astha.listener.http")
+    logger.addFilter(_of_ours)
+    return logger
+
+
+def _of_ours(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 async def _orphaned(parent: int | None) -> None:

@@ -37,8 +37,8 @@ class Piece(msgspec.Struct, frozen=True, gc=False):
     missed: int = 0
 
 
-def _chunk(lines: bytes) -> bytes:
-    return b"%x\r\n%b\r\n" % (len(lines), lines)
+def _chunk(*lines: bytes) -> bytes:
+    return b"".join([b"%x\r\n" % sum(map(len, lines)), *lines, b"\r\n"])
 
 
 def _gap(missed: int) -> Piece:
@@ -168,15 +168,12 @@ class Watchers:
             watcher.ended.set()
 
     def arrived(self, batch: Batch) -> None:
-        size = sum(len(part.lines) for part in batch.parts)
-        if self._pending_bytes + size > self._room.limit:
-            counted = dict(batch.missed)
-            for part in batch.parts:
-                counted[part.table] = counted.get(part.table, 0) + part.events
-            batch, size = Batch([], counted), 0
         self._pending.append(batch)
-        self._pending_bytes += size
-        self._schedule(self._not_before)
+        self._pending_bytes += sum(len(part.lines) for part in batch.parts)
+        if self._pending_bytes > self._options.buffer_bytes:
+            self._pulse()  # more would only be missed later
+        else:
+            self._schedule(self._not_before)
 
     def beat(self) -> None:
         """To be called about once a second: heartbeats, and readers that are gone."""
@@ -221,7 +218,7 @@ def join(batches: list[Batch], tables: frozenset[str], most_events: int) -> list
     def close() -> None:
         nonlocal events, size
         if events:
-            pieces.append(Piece(_chunk(b"".join(lines)), events))
+            pieces.append(Piece(_chunk(*lines), events))
         lines.clear()
         events = size = 0
 

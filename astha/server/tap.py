@@ -75,8 +75,9 @@ class Tap:
                 continue
             encoded = self._encode(transaction)
             if encoded is None:
-                self._flush(parts)
-                parts, events, size = [], 0, 0
+                if parts:
+                    self._flush(parts)
+                    parts, events, size = [], 0, 0
                 self._missed.update(self._counted(transaction))
                 continue
             added = sum(part.events for part in encoded)

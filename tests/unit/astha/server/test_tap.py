@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from astha.listener.link import Batch
+from astha.server import tap as module
+from astha.server.tap import Tap
+from tests.unit.astha.server.daemons import tables, topics
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.got: list[Batch] = []
+        self.room = True
+
+    def tap(self, *watched: str, frame_events: int = 256) -> Tap:
+        tap = Tap(self.got.append, lambda: self.room, frame_events)
+        tap.tables = frozenset(watched)
+        return tap
+
+    def names(self) -> list[str]:
+        lines = b"".join(part.lines for batch in self.got for part in batch.parts)
+        return [json.loads(line)["data"]["name"] for line in lines.splitlines()]
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BURST_S", 600.0)
+
+
+async def test_nothing_is_done_while_nobody_watches(listener: Listener) -> None:
+    listener.tap()([topics(1, "a")])
+    await asyncio.sleep(0)
+    assert listener.got == []
+
+
+async def test_what_passes_is_encoded_after_whatever_was_scheduled_before_it(listener: Listener) -> None:
+    order: list[str] = []
+    asyncio.get_running_loop().call_soon(order.append, "a lane")
+    tap = listener.tap("topics")
+    tap([topics(1, "a"), tables(2, "b")])
+    tap([topics(3, "c")])
+    assert listener.got == []
+    asyncio.get_running_loop().call_soon(lambda: order.extend(listener.names()))
+    await asyncio.sleep(0)
+    assert order == ["a lane", "a", "c"]
+    assert len(listener.got) == 1, "one frame for all that came together"
+
+
+async def test_a_frame_has_whole_transactions_and_not_too_many_events(listener: Listener) -> None:
+    listener.tap("topics", frame_events=3)([topics(1, "a", "b"), topics(2, "c", "d"), topics(3, "e")])
+    await asyncio.sleep(0)
+    assert [sum(part.events for part in batch.parts) for batch in listener.got] == [2, 3]
+    assert listener.names() == ["a", "b", "c", "d", "e"]
+
+
+async def test_without_room_it_counts_and_tells_as_soon_as_there_is(listener: Listener) -> None:
+    tap = listener.tap("topics")
+    listener.room = False
+    tap([topics(1, "a", "b"), tables(2, "c")])
+    await asyncio.sleep(0)
+    assert listener.got == []
+    listener.room = True
+    tap([topics(3, "d")])
+    await asyncio.sleep(0)
+    assert [batch.missed for batch in listener.got] == [{"topics": 2}]
+    assert listener.names() == ["d"]
+
+
+async def test_without_time_it_counts_too(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BURST_S", 0.0)
+    tap = listener.tap("topics", "tables")
+    tap._budget_s = 0.0
+    tap([topics(1, "a", "b"), tables(2, "c")])
+    await asyncio.sleep(0)
+    assert [(batch.parts, batch.missed) for batch in listener.got] == [([], {"topics": 2, "tables": 1})]
