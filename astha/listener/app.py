@@ -116,7 +116,8 @@ class Listener:
 
     async def _act(self, request: web.Request) -> web.Response:
         self._access.require_write(request)
-        asked = self._questions.act(request.match_info["action"], request.match_info["name"], request.remote)
+        component = request.match_info["name"].encode(errors="replace").decode()
+        asked = self._questions.act(request.match_info["action"], component, request.remote)
         try:
             async with asyncio.timeout(_ACT_WITHIN_S):
                 return _answer(await asked)

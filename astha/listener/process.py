@@ -25,6 +25,9 @@ from astha.listener.options import Options, tls_context
 _NICENESS = 10
 """Where cores are scarce, deliveries go first."""
 
+_CALLERS_MISTAKES = (HttpProcessingError, web.RequestPayloadError, UnicodeEncodeError)
+"""As aiohttp raises them of itself: it quotes an Expect that is no text. What our routes raise never gets that far."""
+
 _PARENT_LOOK_S = 1.0
 _STOP_WITHIN_S = 1.0
 _LINGER_S = 1.0
@@ -88,6 +91,7 @@ async def _serve(
         shutdown_timeout=_STOP_WITHIN_S,
         keepalive_timeout=options.keepalive_timeout_s,
         lingering_time=_LINGER_S,
+        auto_decompress=False,
         logger=_http_log(),
     )
     await runner.setup()
@@ -126,7 +130,7 @@ def _http_log() -> logging.Logger:
 
 
 def _of_ours(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+    return not (record.exc_info and isinstance(record.exc_info[1], _CALLERS_MISTAKES))
 
 
 async def _orphaned(parent: int | None) -> None:
@@ -160,4 +164,5 @@ class RelayingHandler(logging.Handler):
             return
         self._sent.add(kind)
         more = self._kept_back.pop(kind, 0)
-        self._send(Said(record.levelno, self.format(record) + (f" ({more} more like it before)" if more else "")))
+        text = self.format(record) + (f" ({more} more like it before)" if more else "")
+        self._send(Said(record.levelno, text.encode(errors="backslashreplace").decode()))
