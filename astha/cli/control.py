@@ -12,7 +12,7 @@ from rich.table import Table
 
 from astha.cli.exits import Exit
 from astha.cli.options import json_option, server_options, settings_options
-from astha.cli.output import print_json, print_pairs
+from astha.cli.output import print_json, print_pairs, time_text
 from astha.client import Client
 from astha.settings import ServerSettings, Settings
 
@@ -32,6 +32,8 @@ def status_command(
 ) -> None:
     """Show what a running daemon does: leadership, source, and each component with its state and lag.
 
+    Problems of single tables are listed below the components; they do not make the daemon unready.
+
     Exits with 0 if it is ready or stands by, with 1 if something keeps changes from reaching a component.
     """
     status = client_of(reload(), server_url, token_file).get("/status")
@@ -50,7 +52,7 @@ def _print_status(status: dict[str, Any]) -> None:
         "daemon": f"{leadership['role']}{epoch} ({leadership['holder']})",
         "registry": status["registry"],
         "source": _source_line(source),
-        "ready": "yes" if status["ready"] else "no",
+        "ready": _ready(status),
     }
     if leadership["role"] == "standing by":
         pairs["leader"] = leadership["leader"] or "unknown"
@@ -62,6 +64,23 @@ def _print_status(status: dict[str, Any]) -> None:
         click.echo("nobody subscribes")
         return
     _print_components(status["components"], source["unit"])
+    _print_problems(status["components"])
+
+
+def _ready(status: dict[str, Any]) -> str:
+    if not status["ready"]:
+        return "no"
+    count = sum(len(component.get("problems", ())) for component in status["components"])
+    return f"yes, except for {count:,} problem{'s' * (count != 1)} below" if count else "yes"
+
+
+def _print_problems(components: list[dict[str, Any]]) -> None:
+    for component in components:
+        for problem in component.get("problems", ()):
+            tried = f", {problem['attempts']:,} attempts" if problem["attempts"] else ""
+            again = "" if problem["next_try"] is None else f", next {time_text(problem['next_try'])}"
+            click.echo(f"\n{component['name']}: {problem['subject']}: {problem['reason']}")
+            click.echo(f"  since {time_text(problem['since'])}{tried}{again}")
 
 
 def _source_line(source: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from astha.daemon import Daemon
 from astha.lanes.lag import lag_seconds
 from astha.lanes.lane import Lane
 from astha.server.health import readiness, role
+from astha.subscribers.problems import Problem, problems_of
 from astha.version import version
 
 
@@ -66,6 +67,7 @@ class ComponentReport(msgspec.Struct, frozen=True):
     queue: QueueReport
     counts: CountsReport
     breaker: BreakerReport
+    problems: list[Problem] = []  # of single tables: the component itself works
 
 
 class StatusReport(msgspec.Struct, frozen=True):
@@ -133,7 +135,13 @@ def component_report(daemon: Daemon, lane: Lane, clock: LoopClock) -> ComponentR
             broken=counts.broken,
         ),
         breaker=BreakerReport(lane.breaker.state, lane.breaker.failures),
+        problems=_problems(daemon, lane.name) if leads else [],
     )
+
+
+def _problems(daemon: Daemon, name: str) -> list[Problem]:
+    found = (component.subscriber for component in daemon.components if component.name == name)
+    return [problem for subscriber in found for problem in problems_of(name, subscriber)]
 
 
 def _source(daemon: Daemon) -> SourceReport:

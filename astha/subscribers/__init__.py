@@ -7,12 +7,13 @@ Guaranteed to a component: order, whole transactions if it asks for them, one ca
 from astha.subscribers.contract import RegistryWriter, Subscriber
 from astha.subscribers.handlers import Component, handles
 from astha.subscribers.measures import Measure, Measured
+from astha.subscribers.problems import Problem, Troubled
 from astha.subscribers.surroundings import LakeSettings, S3Settings, Surroundings
 from registry.privileges import Area
 
 __all__ = [
     "Component", "Subscriber", "handles",
     "Area", "RegistryWriter",
-    "Measure", "Measured",
+    "Measure", "Measured", "Problem", "Troubled",
     "LakeSettings", "S3Settings", "Surroundings",
 ]  # fmt: skip

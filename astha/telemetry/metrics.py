@@ -24,6 +24,7 @@ from astha.lanes.lane import Lane
 from astha.lanes.state import LaneState
 from astha.sources.contract import SourceStatus
 from astha.subscribers import Measured, Subscriber
+from astha.subscribers.problems import problems_of
 from astha.version import version
 
 log = structlog.get_logger(__name__)
@@ -63,6 +64,10 @@ class DaemonCollector(Collector):
         yield from _deliveries(self._daemon.lanes)
         yield from _queues(self._daemon.lanes)
         yield from self._lags(status)
+        problems = _gauge("component_problems", "Tables or other subjects that the component has trouble with.")
+        for component in self._daemon.components:
+            problems.add_metric([component.name], len(problems_of(component.name, component.subscriber)))
+        yield problems
         for component in self._daemon.components:
             yield from _own(component.name, component.subscriber)
 

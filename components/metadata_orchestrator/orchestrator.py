@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from astha import subscribers
 from astha.clock import LoopClock
 from astha.events import Event, Operation
 from astha.subscribers import Component, Measure, handles
@@ -18,7 +19,9 @@ _LOCATION = "location"
 
 
 class MetadataOrchestrator(Component):
-    """What is wrong with a table is kept in `problems`; it never makes the component unhealthy, nor a delivery fail."""
+    """What is wrong with a table is kept in `known_problems`; it makes neither the component unhealthy nor a delivery
+    fail.
+    """
 
     written_areas = frozenset((Area.LAKE,))
 
@@ -32,8 +35,13 @@ class MetadataOrchestrator(Component):
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def problems(self) -> list[Problem]:
+    def known_problems(self) -> list[Problem]:
         return self._problems.listed()
+
+    def problems(self) -> Iterable[subscribers.Problem]:
+        """Tried again with each round of upkeep."""
+        for found in self._problems.listed():
+            yield subscribers.Problem(found.table, f"{found.subject}: {found.text}", found.since)
 
     @property
     def problems_reported(self) -> int:

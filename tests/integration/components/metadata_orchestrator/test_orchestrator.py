@@ -47,7 +47,7 @@ class Orchestrated:
 
     async def told(self, *subjects: str) -> None:
         def listed() -> bool:
-            return [problem.subject for problem in self.orchestrator.problems] == list(subjects)
+            return [problem.subject for problem in self.orchestrator.known_problems] == list(subjects)
 
         await self.running.until(listed, f"problems {subjects}")
 
@@ -102,7 +102,7 @@ async def test_a_problem_is_that_tables_alone_and_ends_with_its_cause(
     assert await found.orchestrator.on_health()
     (tmp_path / "bad").unlink()
     await found.told("schema version 2")
-    assert found.orchestrator.problems[0].table == "db.good"
+    assert found.orchestrator.known_problems[0].table == "db.good"
     await store.alter_table(good.id, status="dropping")
     await found.told()
     assert await store.get_table_by_id(bad.id) is not None
@@ -152,5 +152,5 @@ async def test_a_refresh_finds_what_the_events_would_have_said(
     await store.drop_table(table.id)
     async with store.consistent_read() as snapshot:
         await found.orchestrator.on_refresh(snapshot)
-    assert found.orchestrator.problems == []
+    assert found.orchestrator.known_problems == []
     assert await store.list_tables() == []
