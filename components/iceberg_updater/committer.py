@@ -7,17 +7,16 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import structlog
 
-from astha.errors import Reject
 from components.iceberg_updater.changes import TableEvents, fold
 from components.lake.digest import Digest, LiveFile
 from components.lake.iceberg import (
     BadFile,
-    CatalogTrouble,
     Change,
     ForeignCommit,
     IcebergTables,
     Retention,
     Stamp,
+    StorageTrouble,
     TableCommit,
     TableProblem,
     files_by_path,
@@ -61,35 +60,36 @@ class Committed(msgspec.Struct):
     unreferenced: list[str] = []
 
 
+class NeedsComparison(Exception):
+    """The table has to be compared with the registry: what its events say is not enough."""
+
+
 class Committer:
     def __init__(self, tables: IcebergTables, retention: Retention) -> None:
         self.tables = tables
         self._retention = retention
         self._schemas: dict[int, dict[int, tuple[TableMetadata, TableSchema]]] = {}
-        self._uncreated: dict[int, str] = {}  # stopped without an Iceberg table that could say so
-        self.stopped: dict[str, str] = {}  # by name, as far as they were met since the start
 
     def commit(self, work: TableWork, events: TableEvents) -> Committed | None:
-        """Everything that the table's stamp does not cover. None if there is nothing of it, or if it is stopped.
+        """Everything that the table's stamp does not cover. None if there is nothing of it.
 
-        Reject if the table has to be compared with the registry. CatalogTrouble: not now.
+        NeedsComparison if the table has to be compared with the registry. TableProblem or SchemaProblem: it is stopped.
+        StorageTrouble: this table not now; any other CatalogTrouble: none of them now.
         """
-        if work.table.id in self._uncreated and not events.speaks_of_schema:
-            return None
         try:
             return self._commit(work, events)
         except (TableProblem, SchemaProblem) as problem:
             self.stop(work, str(problem))
-            return None
+            raise
         except FilesMissing as error:
-            raise Reject(f"{error}: comparing with the registry") from error
+            raise NeedsComparison(f"{error}: comparing with the registry") from error
 
     def _commit(self, work: TableWork, events: TableEvents) -> Committed | None:
         schemas = self.schemas(work)
         newest = schemas[max(schemas)]
         if not events.creates and not self.tables.has(work.table):
-            raise Reject(f"{work.name} has no Iceberg table: creating it from the registry")
-        table = self.tables.ensure(work.table, newest)
+            raise NeedsComparison(f"{work.name} has no Iceberg table: creating it from the registry")
+        table = self.tables.ensure(work.table, newest, new=events.creates)
         if STOPPED in table.metadata.properties:
             self.tables.load(work.table)  # somebody may have helped it since
         stopped: list[str] = []
@@ -117,10 +117,18 @@ class Committer:
 
         done = self.tables.commit(work.table, build)
         if stopped:
-            self.stopped[work.name] = stopped[-1]
-        if stopped and (stopped[-1] == COMPARE or events.speaks_of_schema):
-            raise Reject(f"{work.name} was stopped ({stopped[-1]}), and something has changed: comparing")
+            raise NeedsComparison(f"{work.name} was stopped ({stopped[-1]}): comparing")
         return _told(done)
+
+    def probe(self, work: TableWork) -> None:
+        """Whether a comparison could be committed: the table is there or can be made, ours, and its storage takes a
+        file and gives it back. TableProblem, SchemaProblem or StorageTrouble if not.
+        """
+        schemas = self.schemas(work)
+        self.tables.forget_one(work.table.id)
+        table = self.tables.ensure(work.table, schemas[max(schemas)])
+        self._require_own(TableCommit(table))
+        self.tables.try_storage(table)
 
     def compare(self, work: TableWork, digest: Digest) -> bool:
         """Whether the files differ from the registry's; if not, all else is brought up to date."""
@@ -132,21 +140,28 @@ class Committer:
         self.settle(work, [], [], None)
         return False
 
-    def live(self, work: TableWork) -> dict[str, LiveFile]:
-        """What Iceberg has, by path."""
+    def live(self, work: TableWork) -> tuple[int | None, dict[str, LiveFile]]:
+        """The current snapshot, and what Iceberg has in it by path."""
         table = self.tables.load(work.table)
         if table is None:
-            raise CatalogTrouble(f"the Iceberg table {work.name} was dropped meanwhile")
-        return files_by_path(table)
+            raise StorageTrouble(f"the Iceberg table {work.name} was dropped meanwhile")
+        return table.metadata.current_snapshot_id, self.tables.read(work.table, lambda: files_by_path(table))
 
     def settle(
-        self, work: TableWork, added: list[TableFile], removed: list[LiveFile], before: Digest | None
+        self,
+        work: TableWork,
+        added: list[TableFile],
+        removed: list[LiveFile],
+        before: Digest | None,
+        base: int | None = None,
     ) -> Committed | None:
-        """The registry's files, schema and properties, in one commit; `before` is what `live` had."""
+        """The registry's files, schema and properties, in one commit; `before` is what `live` had in `base`."""
         schemas = self.schemas(work)
 
         def build(draft: TableCommit) -> None:
             self._require_own(draft)
+            if before is not None and draft.table.metadata.current_snapshot_id != base:
+                raise StorageTrouble(f"{work.name} was committed to while it was compared with the registry")
             draft.evolve(schemas[max(schemas)])
             self._pass_on(draft, work.newest)
             if before is not None:
@@ -158,27 +173,17 @@ class Committer:
             draft.retain(self._retention)
 
         done = _told(self.tables.commit(work.table, build))
-        self.stopped.pop(work.name, None)
-        if self._uncreated.pop(work.table.id, None) is not None or done is not None:
+        if done is not None:
             log.info("table settled", table=work.name, added=len(added), removed=len(removed))
         return done
 
     def stop(self, work: TableWork, reason: str) -> None:
-        """Says so in the log and, if there is one, in the Iceberg table itself, where a restart finds it."""
-        self.stopped[work.name] = reason
+        """Says so in the Iceberg table itself, for other engines and for a registry that was restored, if it can."""
         try:
-            done = self.tables.commit(work.table, lambda draft: draft.stop(reason))
-        except CatalogTrouble:
-            raise
+            if self.tables.load(work.table, cached=True) is not None:
+                self.tables.commit(work.table, lambda draft: draft.stop(reason))
         except Exception as error:  # whatever is the matter with the table may also keep us from writing it down
-            done = None
-            if self._uncreated.get(work.table.id) == reason:
-                return
-            self._uncreated[work.table.id] = reason
-            log.error("table stopped", table=work.name, reason=reason, not_written_down=str(error))
-            return
-        if done is not None:
-            log.error("table stopped", table=work.name, reason=reason)
+            log.info("the reason can't be written into the table", table=work.name, error=str(error))
 
     def schemas(self, work: TableWork) -> dict[int, TableSchema]:
         """SchemaProblem names the table."""
@@ -190,7 +195,6 @@ class Committer:
 
     def forget(self, table_id: int) -> None:
         self._schemas.pop(table_id, None)
-        self._uncreated.pop(table_id, None)
 
     def _require_own(self, draft: TableCommit) -> None:
         require_format(draft.table)

@@ -1,27 +1,43 @@
 """The subscriber: everything that waits becomes at most one Iceberg commit a table.
 
 PyIceberg blocks, so it works on a thread of its own, one call after the other: the loop never waits for it, and what a
-cancelled call still does is finished before its successor begins.
+cancelled call still does is finished before its successor begins. A table that can't be committed to holds up nobody:
+it owes a comparison with the registry (`owed`), which is tried again in the background (`comparisons`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
 
 import structlog
+from pyiceberg.catalog import Catalog
 
-from astha.errors import Reject, Retry
+from astha.errors import Retry
 from astha.events import Commit, Event
-from astha.subscribers import Measure, Surroundings
+from astha.subscribers import Measure, Problem, Surroundings
 from components.iceberg_updater.changes import TableEvents, by_table
-from components.iceberg_updater.committer import Committed, Committer, TableWork, is_iceberg
+from components.iceberg_updater.committer import NeedsComparison, TableWork, is_iceberg
+from components.iceberg_updater.comparisons import Comparisons
+from components.iceberg_updater.owed import Owed
 from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.settings import UpdaterSettings
-from components.lake.iceberg import CatalogTrouble, IcebergTables, Retention, explained, open_catalog
+from components.iceberg_updater.thread import IcebergThread
+from components.lake.iceberg import (
+    CatalogTrouble,
+    IcebergTables,
+    Retention,
+    StorageTrouble,
+    TableProblem,
+    explained,
+    open_catalog,
+)
 from components.lake.identity import registry_identity
+from components.lake.schema import SchemaProblem
+from components.lake.troubled import TroubledTable
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import LakeTable, Row, TableFile, TableMetadata
@@ -29,11 +45,13 @@ from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
-T = TypeVar("T")
-
 OWNER = "iceberg_updater"
 
 _VISIBLE_WITHIN_S = 10.0
+
+_IN_PLACE = 3
+"""Attempts at a table within its lane: a moment's trouble is over then, and its commits are what they would have been.
+After that the lane goes on without it."""
 
 
 class IcebergUpdater:
@@ -43,11 +61,15 @@ class IcebergUpdater:
         self._settings = settings
         self._surroundings = surroundings
         self._store = surroundings.store
-        self._thread: ThreadPoolExecutor | None = None
-        self._committer: Committer | None = None
+        self._thread: IcebergThread | None = None
+        self._aside: IcebergThread | None = None
+        self._owed = Owed(self._store, surroundings.clock, settings)
+        self._comparisons: Comparisons | None = None
+        self._comparing: asyncio.Task[None] | None = None
         self._tables: dict[int, LakeTable] = {}
         self._metadata: dict[int, dict[int, TableMetadata]] = {}
         self._ignored: set[int] = set()
+        self._failures: Counter[int] = Counter()
         self._unreferenced: list[str] = []
         self._commits = self._snapshots = 0
 
@@ -57,17 +79,38 @@ class IcebergUpdater:
 
     async def start(self) -> None:
         identity = await registry_identity(self._store)
+        await self._owed.load()
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="iceberg")
-        self._committer = await self._call(lambda: self._opened(identity))
+            try:
+                catalog = await asyncio.to_thread(self._open_catalog)
+            except CatalogTrouble as error:
+                raise Retry(str(error)) from error
+            limits = (self._settings.table_timeout_s, self._settings.probe_timeout_s)
+            retention = Retention(self._settings.max_snapshots)
+            self._thread = IcebergThread("iceberg", IcebergTables(catalog, identity), retention, *limits)
+            self._aside = IcebergThread("iceberg-owed", IcebergTables(catalog, identity), retention, *limits)
+        if self._aside is not None:
+            self._comparisons = Comparisons(
+                self._store,
+                self._surroundings.clock,
+                self._owed,
+                self._aside,
+                self._commit_events,
+                self._drop_owing,
+                self._compared,
+            )
+        self._compare_in_background()
 
     async def stop(self) -> None:
-        committer, self._committer = self._committer, None
-        if committer is not None:
-            await self._call(committer.tables.close)
+        await self._stop_comparing()
         thread, self._thread = self._thread, None
+        aside, self._aside = self._aside, None
+        if aside is not None:
+            await aside.close()
         if thread is not None:
-            thread.shutdown(wait=False)
+            with suppress(CatalogTrouble):
+                await thread.call(thread.committer.tables.close)
+            await thread.close()
 
     async def on_event(self, event: Event[Row]) -> None:
         await self.on_transactions([[event]])
@@ -76,39 +119,69 @@ class IcebergUpdater:
         await self.on_transactions([events])
 
     async def on_transactions(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
+        comparisons = self._opened_comparisons()
         found = by_table(transactions)
         if any(events.speaks_of_schema for events in found.values()):
             await self._until_visible(transactions[-1][-1].commit)
+        again: list[str] = []
         for events in found.values():
-            work = await self._work(events)
-            if work is None:
+            if comparisons.take(events):
                 continue
-            done = await self._commit(work, events)
-            if done is not None:
-                self._commits += 1
-                self._snapshots += done.snapshots
-                self._unreferenced += done.unreferenced
-                log.debug("committed", table=work.name, snapshots=done.snapshots, files=done.files)
+            news = self._owed.news(events)
+            if news is None:
+                self._note(events, "the comparison contained a part of a transaction: comparing again", now=True)
+            elif news.transactions:
+                again += await self._deliver(news)
         await self._hand_over()
+        await self._owed.save()  # before what was left out is acknowledged
+        if again:
+            raise Retry("; ".join(again))
 
     async def on_health(self) -> bool:
-        committer = self._opened_committer()
-        await self._call(lambda: committer.tables.catalog.list_namespaces())
+        """In a thread of its own: a commit under way, or a storage that hangs, says nothing about the catalog."""
+        tables = self._opened_thread().committer.tables
+        await asyncio.to_thread(explained, lambda: tables.catalog.list_namespaces())
         return True
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        """All tables; those that can't be brought up to date owe a comparison."""
+        await self._stop_comparing()
         self._tables.clear()
         self._metadata.clear()
-        refresh = Refresh(self._opened_committer(), self._call)
-        self._unreferenced += await refresh.run(snapshot)
+        self._failures.clear()
+        thread = self._opened_thread()
+        try:
+            outcome = await Refresh(thread).run(snapshot)
+        except CatalogTrouble as error:
+            raise Retry(str(error)) from error
+        finally:
+            self._compare_in_background()
+        self._unreferenced += outcome.unreferenced
+        self._owed.forget_comparisons()  # the lane knows what this one contained
+        for table_id in outcome.tables.keys() - outcome.failed.keys():
+            self._owed.settled(table_id)
+        for table_id, failure in outcome.failed.items():
+            self._owed.note(table_id, failure.table, failure.reason, stopped=failure.stopped)
+        for owing in self._owed:
+            if owing.table_id not in outcome.tables and not _is_left(thread, owing):
+                self._owed.forget(owing.table_id)
         await self._hand_over()
+        await self._owed.save()
+        self._compare_in_background()
 
     def measures(self) -> Iterator[Measure]:
         yield Measure("commits", "Commits to Iceberg tables, refreshes apart.", self._commits, kind="counter")
         yield Measure("snapshots", "Snapshots in those commits.", self._snapshots, kind="counter")
-        committer = self._committer
-        for name in list(committer.stopped) if committer is not None else ():
-            yield Measure("table_stopped", "1 for a table that needs a person.", 1, {"table": name})
+        for owing in self._owed:
+            if owing.stopped:
+                yield Measure("table_stopped", "1 for a table that needs a person.", 1, {"table": owing.table})
+            else:
+                told = "Attempts so far at a table that is behind, and is tried again."
+                yield Measure("table_attempts", told, owing.attempts, {"table": owing.table})
+
+    def problems(self) -> Iterator[Problem]:
+        for owing in self._owed:
+            yield Problem(owing.table, owing.reason, owing.since, owing.attempts, owing.next_try)
 
     async def _until_visible(self, commit: Commit) -> None:
         """On PostgreSQL the stream brings a commit a moment before others can read it; what is asked of the registry
@@ -123,15 +196,61 @@ class IcebergUpdater:
                 raise Retry(f"transaction {commit.transaction} was committed but is still not visible")
             await asyncio.sleep(0.002)
 
-    async def _commit(self, work: TableWork, events: TableEvents) -> Committed | None:
-        committer = self._opened_committer()
+    async def _deliver(self, events: TableEvents) -> list[str]:
+        """One table's events. What keeps it from being committed to is noted, or answered if it may be over soon."""
+        table_id, stopped, now = events.table_id, False, False
         try:
-            return await self._call(lambda: committer.commit(work, events))
-        except (Reject, Retry, asyncio.CancelledError):
+            await self._commit_events(events)
+        except StorageTrouble as trouble:
+            self._failures[table_id] += 1
+            reason = str(trouble)
+            if self._failures[table_id] < _IN_PLACE and not self._opened_thread().hangs(table_id):
+                return [reason]
+        except CatalogTrouble as error:
+            raise Retry(str(error)) from error
+        except (TableProblem, SchemaProblem) as problem:
+            stopped, reason = True, str(problem)
+        except NeedsComparison as needs:
+            now, reason = True, str(needs)
+        except (RegistryError, Retry, asyncio.CancelledError):
             raise
         except Exception as error:
-            log.exception("unexpected trouble with a table", table=work.name)
-            raise Reject(f"{work.name}: {error!r}: comparing it with the registry") from error
+            log.exception("unexpected trouble with a table", table_id=table_id)
+            reason = f"unexpected trouble: {error!r}"
+        else:
+            self._failures.pop(table_id, None)
+            return []
+        self._failures.pop(table_id, None)
+        self._note(events, reason, stopped=stopped, now=now)
+        return []
+
+    def _note(self, events: TableEvents, reason: str, *, stopped: bool = False, now: bool = False) -> None:
+        table = self._tables.get(events.table_id)
+        name = f"table {events.table_id}" if table is None else f"{table.database}.{table.name}"
+        self._owed.note(events.table_id, name, reason, stopped=stopped, now=now)
+        self._owed.leave_out(events)
+        self._opened_comparisons().wake()
+
+    async def _commit_events(self, events: TableEvents) -> None:
+        work = await self._work(events)
+        if work is None:
+            return
+        thread = self._opened_thread()
+        done = await thread.call(partial(thread.committer.commit, work, events), table=work.table)
+        if done is not None:
+            self._commits += 1
+            self._snapshots += done.snapshots
+            self._unreferenced += done.unreferenced
+            log.debug("committed", table=work.name, snapshots=done.snapshots, files=done.files)
+
+    async def _compared(self, table_id: int, unreferenced: list[str]) -> None:
+        """In the other thread: what is remembered here of the table is out of date."""
+        tables = self._opened_thread().committer.tables
+        tables.forget_one(table_id)
+        self._tables.pop(table_id, None)
+        self._metadata.pop(table_id, None)
+        self._unreferenced += unreferenced
+        await self._hand_over()
 
     async def _work(self, events: TableEvents) -> TableWork | None:
         """The table as the registry has it now. None if it is not, or no longer, for Iceberg."""
@@ -159,15 +278,25 @@ class IcebergUpdater:
         self._tables.pop(events.table_id, None)
         self._metadata.pop(events.table_id, None)
         self._ignored.discard(events.table_id)
-        if not events.drops:
-            return
-        committer = self._opened_committer()
-        committer.forget(events.table_id)
-        purged = await self._store.list_files_awaiting_deletion(table_id=events.table_id, limit=1)
-        files = await self._call(lambda: committer.tables.metadata_files(events.table_id)) if purged else []
-        if await self._call(lambda: committer.tables.drop(events.table_id)):
+        if events.drops:
+            await self._drop_table(events.table_id)
+
+    async def _drop_owing(self, owing: TroubledTable) -> None:
+        """The registry has it no more. StorageTrouble if it can't be told whether the catalog still has it."""
+        self._opened_thread().committer.tables.forget()
+        await self._drop_table(owing.table_id)
+        if _is_left(self._opened_thread(), owing):
+            raise StorageTrouble(f"{owing.table} was dropped, and what the catalog has under its name can't be read")
+
+    async def _drop_table(self, table_id: int) -> None:
+        thread = self._opened_thread()
+        tables = thread.committer.tables
+        thread.committer.forget(table_id)
+        purged = await self._store.list_files_awaiting_deletion(table_id=table_id, limit=1)
+        files = await thread.call(lambda: tables.metadata_files(table_id)) if purged else []
+        if await thread.call(lambda: tables.drop(table_id)):
             self._unreferenced += files  # not before it is gone: the cleaner asks nobody
-            log.info("Iceberg table dropped", table_id=events.table_id)
+            log.info("Iceberg table dropped", table_id=table_id)
 
     def _say_ignored(self, table: LakeTable, known: dict[int, TableMetadata]) -> None:
         if table.id not in self._ignored:
@@ -186,17 +315,30 @@ class IcebergUpdater:
             self._unreferenced += paths
             log.warning("can't hand over old metadata files yet", files=len(paths), error=str(error))
 
-    def _opened(self, identity: str) -> Committer:
-        catalog = open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake)
-        return Committer(IcebergTables(catalog, identity), Retention(self._settings.max_snapshots))
+    def _open_catalog(self) -> Catalog:
+        return open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake)
 
-    def _opened_committer(self) -> Committer:
-        if self._committer is None:
+    def _opened_thread(self) -> IcebergThread:
+        if self._thread is None:
             raise Retry("the catalog is not open")
-        return self._committer
+        return self._thread
 
-    async def _call(self, work: Callable[[], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, explained, work)
-        except CatalogTrouble as error:
-            raise Retry(str(error)) from error
+    def _opened_comparisons(self) -> Comparisons:
+        if self._comparisons is None:
+            raise Retry("the catalog is not open")
+        return self._comparisons
+
+    def _compare_in_background(self) -> None:
+        if self._comparing is None and self._comparisons is not None:
+            self._comparing = asyncio.create_task(self._comparisons.run(), name="iceberg comparisons")
+
+    async def _stop_comparing(self) -> None:
+        task, self._comparing = self._comparing, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _is_left(thread: IcebergThread, owing: TroubledTable) -> bool:
+    """Whether the catalog has something under the name of a dropped table that can't be read now."""
+    return thread.committer.tables.is_unreadable(tuple(owing.table.split(".")))

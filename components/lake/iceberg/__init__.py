@@ -6,7 +6,8 @@
     live_files(loaded), live_digest(loaded)                          what the manifests say
     tables.commit(table, lambda commit: commit.set_tag("v1", 42))    one atomic commit, decided anew after a conflict
 
-Errors: `TableProblem` concerns one table and needs a person, `CatalogTrouble` passes.
+Errors: `TableProblem` concerns one table and needs a person, `StorageTrouble` concerns one table and passes,
+`CatalogTrouble` concerns all of them and passes.
 """
 
 from components.lake.iceberg.catalog import RegistryCatalog, open_catalog
@@ -16,6 +17,7 @@ from components.lake.iceberg.errors import (
     CatalogTrouble,
     ForeignCommit,
     ForeignTable,
+    StorageTrouble,
     TableProblem,
     Unsupported,
 )
@@ -43,5 +45,6 @@ __all__ = [
     "PartitionPaths", "data_files", "dated_files", "files_by_path", "live_digest", "live_files", "require_format",
     "require_supported",
     # errors
-    "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "TableProblem", "Unsupported", "explained",
+    "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "StorageTrouble", "TableProblem",
+    "Unsupported", "explained",
 ]  # fmt: skip

@@ -62,6 +62,9 @@ def file_io_properties(s3: S3Settings) -> dict[str, str]:
         "s3.secret-access-key": None if s3.secret_key is None else s3.secret_key.get_secret_value(),
         "s3.session-token": None if s3.session_token is None else s3.session_token.get_secret_value(),
         "s3.force-virtual-addressing": "true" if s3.virtual_hosted else "false",
+        # Seconds. A storage that is silent must not hold a thread for ever.
+        "s3.connect-timeout": "5",
+        "s3.request-timeout": "30",
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -7,6 +7,7 @@ TableProblem          of one table alone: the others go on; a person has to look
 |-- BadFile           a file of which no statistics are to be had          -> remove it from the registry
 `-- BrokenTable       the catalog points to metadata that is not there     -> restore it, or drop the table there
 CatalogTrouble        the catalog or the storage does not answer           -> try again
+`-- StorageTrouble    one table's storage fails, and the catalog answers   -> try that table again, the others go on
 """
 
 from __future__ import annotations
@@ -39,4 +40,8 @@ class BrokenTable(TableProblem):
 
 
 class CatalogTrouble(AsthaError):
+    pass
+
+
+class StorageTrouble(CatalogTrouble):
     pass

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import TypeAlias
+from contextlib import contextmanager, suppress
+from typing import TypeAlias, TypeVar
+from uuid import uuid4
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -26,9 +27,10 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import StagedTable, Table, TableProperties
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.update import AssertCreate
+from sqlalchemy.exc import SQLAlchemyError
 
 from components.lake.iceberg.commits import TableCommit
-from components.lake.iceberg.errors import BrokenTable, CatalogTrouble, ForeignTable
+from components.lake.iceberg.errors import BrokenTable, CatalogTrouble, ForeignTable, StorageTrouble
 from components.lake.iceberg.schemas import creation
 from components.lake.iceberg.stamp import REGISTRY, TABLE_ID
 from components.lake.iceberg.trouble import explained
@@ -36,6 +38,8 @@ from components.lake.schema import TableSchema
 from registry.models import LakeTable
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 Identifier: TypeAlias = tuple[str, ...]
 Build: TypeAlias = Callable[[TableCommit], None]
@@ -49,6 +53,7 @@ PROPERTIES = {
 """Of a new table."""
 
 _ATTEMPTS = 10
+_LOCKED_S = 60.0
 _locks: dict[object, threading.Lock] = {}
 _locks_guard = threading.Lock()
 
@@ -58,7 +63,8 @@ def identifier_of(table: LakeTable) -> Identifier:
 
 
 class IcebergTables:
-    """`TableProblem` is one table's; `CatalogTrouble` is everybody's and passes.
+    """`TableProblem` is one table's and needs a person; `StorageTrouble` is one table's and passes; any other
+    `CatalogTrouble` is everybody's and passes.
 
     `identity` tells the tables of this registry from those of another that has the same ids (see
     `components.lake.identity`): a table of another one is never read, committed to, renamed or dropped.
@@ -72,9 +78,31 @@ class IcebergTables:
         self._loaded: dict[int, Table] = {}
         self._names: dict[int, Identifier] | None = None
         self._heads: dict[int, tuple[int, list[ManifestFile]]] = {}
+        self._unreadable: set[Identifier] = set()
+        self.claimed: frozenset[Identifier] = frozenset()
+        """Names that the registry's tables have now: what can't be read under one of them is that table's."""
+        self._retired = False
 
     def close(self) -> None:
         self.catalog.close()
+
+    def retired(self) -> IcebergTables:
+        """Another one for the same catalog. This one commits nothing more: a call that was left behind in a thread must
+        not, when it comes back, do again what has been done by other means meanwhile.
+        """
+        self._retired = True
+        successor = IcebergTables(self.catalog, self._registry)
+        successor.claimed = self.claimed
+        return successor
+
+    def answers(self) -> bool:
+        """Whether the catalog itself does: then what has failed was one table's storage."""
+        try:
+            self.catalog.list_namespaces()
+        except Exception as error:
+            log.debug("the catalog does not answer", error=repr(error))
+            return False
+        return True
 
     def load(self, table: LakeTable, *, cached: bool = False) -> Table | None:
         """By its name in the registry. ForeignTable if the catalog's table of that name is another."""
@@ -109,8 +137,9 @@ class IcebergTables:
             return None
         return int(found.metadata.properties[TABLE_ID])
 
-    def ensure(self, table: LakeTable, schema: TableSchema) -> Table:
-        """The table under its name, created if it is not there, renamed if it is there under another.
+    def ensure(self, table: LakeTable, schema: TableSchema, *, new: bool = False) -> Table:
+        """The table under its name, created if it is not there, renamed if it is there under another. ``new``: it can't
+        be there under another.
 
         A name is one table's in the registry: another of its tables that still has it is on its way to another name,
         or out, and has to wait for that elsewhere.
@@ -128,6 +157,14 @@ class IcebergTables:
             renamed = self._rename(former, table)
             if renamed is not None:
                 return renamed
+        if not new and self._unreadable - self.claimed:
+            self._names = dict(self._scan())  # it may be readable by now
+        doubtful = self._unreadable - self.claimed
+        if doubtful and not new:
+            raise StorageTrouble(
+                f"{table.database}.{table.name} may be {'.'.join(min(doubtful))}, under a former name, which can't be "
+                "read now"
+            )
         return self._create(table, schema)
 
     def commit(self, table: LakeTable, build: Build) -> TableCommit | None:
@@ -135,15 +172,17 @@ class IcebergTables:
 
         None if it found nothing to do. NoSuchTableError can't be: call `ensure` first.
         """
-        with _lock_of(self.catalog, table.id):
+        with _locked(self.catalog, table):
             loaded = self.load(table, cached=True)
             for _ in range(_ATTEMPTS):
+                self._require_wanted(table)
                 if loaded is None:
-                    raise CatalogTrouble(f"the Iceberg table {table.database}.{table.name} was dropped meanwhile")
+                    raise StorageTrouble(f"the Iceberg table {table.database}.{table.name} was dropped meanwhile")
                 draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
                 if not self._built(draft, build):
                     return None
                 try:
+                    self._require_wanted(table)
                     self._commit(draft)
                 except CommitFailedException:
                     draft.discard()
@@ -156,7 +195,35 @@ class IcebergTables:
                 if draft.head is not None:
                     self._heads[table.id] = draft.head
                 return draft
-            raise CatalogTrouble(f"{table.database}.{table.name}: {_ATTEMPTS} commits in a row met another's")
+            raise StorageTrouble(f"{table.database}.{table.name}: {_ATTEMPTS} commits in a row met another's")
+
+    def read(self, table: LakeTable, call: Callable[[], T]) -> T:
+        """What reads the table's manifests. BrokenTable if one is missing, StorageTrouble if one can't be read now."""
+        name = f"{table.database}.{table.name}"
+        try:
+            return self._of_table(name, call)
+        except FileNotFoundError as error:
+            raise BrokenTable(f"{name} refers to a file that is not there: {error}") from error
+
+    def try_storage(self, table: Table) -> None:
+        """Writes a small object beside the table's metadata, reads and deletes it. StorageTrouble if that fails."""
+        name = ".".join(table.name())
+        probe = f"{table.location().rstrip('/')}/metadata/.astha-probe-{uuid4().hex}"
+
+        def attempt() -> None:
+            with table.io.new_output(probe).create() as output:
+                output.write(b"probe")
+            try:
+                with table.io.new_input(probe).open() as written:
+                    if written.read() != b"probe":
+                        raise OSError(f"{probe} does not have the content that was written")
+            finally:
+                table.io.delete(probe)
+
+        try:
+            self._of_table(name, attempt)
+        except FileNotFoundError as error:
+            raise StorageTrouble(f"{name}: nothing can be written to {table.location()}: {error}") from error
 
     def drop(self, table_id: int) -> bool:
         """From the catalog; files stay. False if there was none."""
@@ -164,6 +231,8 @@ class IcebergTables:
         self._loaded.pop(table_id, None)
         self._heads.pop(table_id, None)
         if name is None:
+            if self._unreadable:
+                self._names = None  # it may be one of those: read again the next time
             return False
         try:
             self.catalog.drop_table(name)
@@ -191,22 +260,38 @@ class IcebergTables:
             self._names = dict(self._scan())
         return self._names
 
+    def is_unreadable(self, identifier: Identifier) -> bool:
+        """Whether the last look at all tables found one of that name that could not be read."""
+        return identifier in self._unreadable
+
+    def forget_one(self, table_id: int) -> None:
+        """What is remembered of this table may be out of date."""
+        self._loaded.pop(table_id, None)
+        self._heads.pop(table_id, None)
+
     def forget(self) -> None:
         """Whatever is remembered may be out of date."""
         self._names = None
         self._loaded.clear()
         self._heads.clear()
 
+    def _require_wanted(self, table: LakeTable) -> None:
+        if self._retired:
+            raise CatalogTrouble(f"{table.database}.{table.name}: this call was given up")
+
     def _manifests_of(self, table_id: int, table: Table) -> list[ManifestFile] | None:
         snapshot_id, manifests = self._heads.get(table_id, (None, []))
         return manifests if snapshot_id is not None and snapshot_id == table.metadata.current_snapshot_id else None
 
     def _scan(self) -> Iterator[tuple[int, Identifier]]:
+        """A table that can't be read is left out, and remembered as such: it must not keep the others."""
+        self._unreadable = set()
         for namespace in explained(lambda: list(self._namespaces(()))):
             for identifier in explained(lambda name=namespace: self._list(name)):  # type: ignore[misc]
                 try:
                     found = self._load(identifier)
-                except BrokenTable as problem:  # its own, when somebody asks for it
+                except (BrokenTable, StorageTrouble) as problem:  # its own, when somebody asks for it
+                    self._unreadable.add(tuple(identifier))
                     log.warning("an Iceberg table can't be read", table=".".join(identifier), problem=str(problem))
                     continue
                 if found is not None and TABLE_ID in found.metadata.properties and self._is_ours(found):
@@ -230,7 +315,7 @@ class IcebergTables:
 
     def _load(self, identifier: Identifier) -> Table | None:
         try:
-            return explained(lambda: self.catalog.load_table(identifier))
+            return self._of_table(".".join(identifier), lambda: self.catalog.load_table(identifier))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except FileNotFoundError as error:
@@ -245,17 +330,21 @@ class IcebergTables:
         properties = {**PROPERTIES, TABLE_ID: str(table.id), REGISTRY: self._identity}
         draft = new_table_metadata(schema.iceberg, schema.partition, schema.order, table.location, properties)
         staged = StagedTable(identifier, draft, "", load_file_io(self.catalog.properties, table.location), self.catalog)
+        name = f"{table.database}.{table.name}"
         try:
-            explained(
+            self._of_table(
+                name,
                 lambda: self.catalog.commit_table(
                     staged, (AssertCreate(),), creation(schema, table.location, properties)
-                )
+                ),
             )
+        except FileNotFoundError as error:
+            raise StorageTrouble(f"{name}: nothing can be written to {table.location}: {error}") from error
         except (CommitFailedException, TableAlreadyExistsError):
-            log.info("the Iceberg table was there already", table=f"{table.database}.{table.name}")
+            log.info("the Iceberg table was there already", table=name)
         found = self.load(table)
         if found is None:
-            raise CatalogTrouble(f"the Iceberg table {table.database}.{table.name} is gone as soon as it was created")
+            raise StorageTrouble(f"the Iceberg table {table.database}.{table.name} is gone as soon as it was created")
         self._remember(table)
         return found
 
@@ -304,7 +393,7 @@ class IcebergTables:
     def _built(self, draft: TableCommit, build: Build) -> bool:
         """Whether there is anything to commit. What was written for nothing is removed."""
         try:
-            explained(lambda: build(draft))
+            self._of_table(".".join(draft.table.name()), lambda: build(draft))
         except FileNotFoundError as error:
             draft.discard()
             raise BrokenTable(f"{'.'.join(draft.table.name())} refers to a file that is not there: {error}") from error
@@ -316,9 +405,36 @@ class IcebergTables:
     def _commit(self, draft: TableCommit) -> None:
         """Through `Table`, which also removes metadata files that are too old."""
         updates, requirements = tuple(draft.updates), draft.requirements()
-        explained(lambda: draft.table._do_commit(updates, requirements))
+        try:
+            self._of_table(".".join(draft.table.name()), lambda: draft.table._do_commit(updates, requirements))
+        except FileNotFoundError as error:
+            raise StorageTrouble(
+                f"{'.'.join(draft.table.name())}: nothing can be written to {draft.table.location()}: {error}"
+            ) from error
+
+    def _of_table(self, name: str, call: Callable[[], T]) -> T:
+        """`explained`; StorageTrouble if the catalog answers all the same."""
+        try:
+            return explained(call)
+        except StorageTrouble:
+            raise
+        except CatalogTrouble as trouble:
+            cause = trouble.__cause__
+            if cause is None or isinstance(cause, SQLAlchemyError) or not self.answers():
+                raise
+            raise StorageTrouble(f"{name}: its storage does not answer: {cause}") from cause
 
 
-def _lock_of(catalog: Catalog, table_id: int) -> threading.Lock:
+@contextmanager
+def _locked(catalog: Catalog, table: LakeTable) -> Iterator[None]:
+    """One commit to a table at a time. A call that hangs in its storage must not take the others with it."""
     with _locks_guard:
-        return _locks.setdefault((catalog.name, catalog.properties.get("uri"), table_id), threading.Lock())
+        lock = _locks.setdefault((catalog.name, catalog.properties.get("uri"), table.id), threading.Lock())
+    if not lock.acquire(timeout=_LOCKED_S):
+        raise StorageTrouble(
+            f"{table.database}.{table.name}: another commit to it has not come back for {_LOCKED_S:g} s"
+        )
+    try:
+        yield
+    finally:
+        lock.release()

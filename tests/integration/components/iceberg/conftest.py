@@ -18,11 +18,13 @@ from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.digest import Digest, LiveFile
 from components.lake.iceberg import Stamp, live_digest
 from components.lake.schema import TableSchema
+from components.lake.troubled import read_troubled
 from registry.contract import MetadataStore
 from registry.models import LakeTable, Row, TableFile, TableMetadata
 from tests.fixtures.stores import OpenStore
 from tests.lake import iceberg_tables
 from tests.parquet_files import PLAIN, row, write_files
+from tests.waiting import eventually
 
 _LONG_AGO = 3
 """The number of a transaction that everybody can see."""
@@ -42,7 +44,7 @@ class Lake:
 
     def new_updater(self) -> IcebergUpdater:
         surroundings = Surroundings(self.store, SystemLoopClock(), SecretStr(self.url), self.settings)
-        return IcebergUpdater(UpdaterSettings(max_snapshots=20), surroundings)
+        return IcebergUpdater(UpdaterSettings(max_snapshots=20, retry_first_s=0.05, retry_max_s=0.5), surroundings)
 
     async def restart(self) -> None:
         await self.updater.stop()
@@ -115,6 +117,14 @@ class Lake:
         async with self.store.consistent_read() as snapshot:
             await self.updater.on_refresh(snapshot)
         self.pending = []
+
+    async def settled(self) -> None:
+        """No table owes a comparison with the registry, and the registry says so."""
+
+        async def is_settled() -> bool:
+            return not list(self.updater.problems()) and not await read_troubled(self.store)
+
+        await eventually(is_settled, "every table is up to date")
 
     def load(self, table: LakeTable) -> Table:
         found = self.tables.load(table)

@@ -22,10 +22,11 @@ def _no_faults() -> Iterator[None]:
 
 async def restart_with_faults(lake: Lake) -> None:
     await lake.restart()
-    committer = lake.updater._committer
-    assert committer is not None
-    committer.tables.catalog.properties["py-io-impl"] = f"{Faults.__module__}.FaultyFileIO"
-    break_catalog(committer.tables.catalog)
+    thread = lake.updater._thread
+    assert thread is not None
+    catalog = thread.committer.tables.catalog
+    catalog.properties["py-io-impl"] = f"{Faults.__module__}.FaultyFileIO"
+    break_catalog(catalog)
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
@@ -97,6 +98,7 @@ async def test_a_refresh_that_broke_is_repeated(lake: Lake) -> None:
             Faults.at(None)
             await lake.refresh()
         Faults.at(None)
+        await lake.settled()
         await lake.require_agreement(first, second)
         assert lake.stopped(first) is None
         assert lake.stopped(second) is None

@@ -1,0 +1,76 @@
+"""Tables that the Iceberg updater could not bring up to date, as the registry keeps them.
+
+The updater writes them before it acknowledges the changes that it left out; other components and commands read them.
+Such a table owes a comparison with the registry, whatever position the updater's ledger entry has.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import msgspec
+
+from registry.contract import DaemonBooks
+from registry.position import Position, SequencePlace, XidPlace
+
+AnyPlace: TypeAlias = SequencePlace | XidPlace
+
+_NAME = "iceberg_updater.tables"
+"""A row of the registry's own `source_identity`: the daemon's notes, which are not published."""
+
+_LONGEST_REASON = 1_000
+
+
+class TroubledTable(msgspec.Struct, frozen=True):
+    """`stopped`: a person has to do something, and the reason says what. Times are UTC epoch milliseconds."""
+
+    table_id: int
+    table: str
+    reason: str
+    since: int
+    attempts: int = 0
+    next_try: int = 0
+    stopped: bool = False
+
+    @property
+    def told(self) -> str:
+        return f"the Iceberg updater has trouble with {self.table}, {self.attempts:,} attempts so far: {self.reason}"
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """What the snapshot of the registry contained that a table was compared with. Beyond `until` the stream can bring
+    nothing of it.
+    """
+
+    place: AnyPlace
+    until: Position
+
+    def holds(self, transaction: int, position: Position) -> bool:
+        return position <= self.until and self.place.contains(transaction, position)
+
+    def splits(self, transaction: int, position: Position) -> bool:
+        return isinstance(self.place, SequencePlace) and self.place.splits(transaction, position)
+
+
+class Notes(msgspec.Struct):
+    """By table id."""
+
+    troubled: dict[int, TroubledTable] = {}
+    compared: dict[int, Compared] = {}
+
+
+async def read_notes(store: DaemonBooks) -> Notes:
+    found = await store.get_source_identity(_NAME)
+    return Notes() if found is None else msgspec.json.decode(found.identity, type=Notes)
+
+
+async def write_notes(store: DaemonBooks, notes: Notes) -> None:
+    troubled = {
+        table_id: msgspec.structs.replace(table, reason=table.reason[:_LONGEST_REASON])
+        for table_id, table in notes.troubled.items()
+    }
+    await store.record_source_identity(_NAME, msgspec.json.encode(Notes(troubled, notes.compared)).decode())
+
+
+async def read_troubled(store: DaemonBooks) -> dict[int, TroubledTable]:
+    return (await read_notes(store)).troubled
