@@ -19,7 +19,7 @@ import structlog
 
 from astha.errors import Retry
 from astha.events import Event, Operation
-from astha.subscribers import Measure, Surroundings
+from astha.subscribers import Measure, Problem, Surroundings
 from components.compactor.decide.budget import Limits
 from components.compactor.decide.decider import Candidate, Decider
 from components.compactor.decide.explanation import explain_decision
@@ -36,6 +36,7 @@ from components.compactor.work.outcome import Outcome
 from components.compactor.work.planning import Planning, Wish
 from components.compactor.work.steps import Reached, go_on
 from components.lake.objects import Objects
+from components.lake.troubles import Troubles
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats
@@ -86,6 +87,7 @@ class Compactor:
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._trouble: SessionProblem | None = None
+        self._troubles = Troubles(clock)
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
@@ -161,6 +163,16 @@ class Compactor:
             told = "Memory of the session's processes on this machine, as of the last look."
             yield Measure("memory_bytes", told, size, {"process": part})
 
+    def problems(self) -> Iterator[Problem]:
+        """Of partitions whose last compaction failed, and of tables whose settings can't be read."""
+        counters = self._decider.counters
+        self._troubles.keep(lambda key: counters.of(key) is not None)  # type: ignore[arg-type]  # a partition's
+        yield from self._troubles.listed()
+        for table_id in self._decider.tables.known():
+            known = self._decider.tables.of(table_id)
+            if known.problem is not None:
+                yield Problem(known.name, known.problem, known.read_at)
+
     @property
     def _at_work(self) -> Crew:
         if self._crew is None:
@@ -190,15 +202,28 @@ class Compactor:
             ended = found
         except PolicyProblem as problem:
             log.warning("a table can't be compacted", table_id=candidate.key[0], problem=str(problem))
-            ended = Outcome(status="declined")
+            ended = Outcome(status="declined", reason=str(problem))
         except RegistryError as error:
             log.warning("a compaction could not be begun", table_id=candidate.key[0], error=str(error))
-            ended = Outcome(status="failed")
+            ended = Outcome(status="failed", reason=str(error))
+        except Exception as error:  # of this partition alone: it is tried again, later each time
+            log.exception("a compaction could not be begun", table_id=candidate.key[0], partition=candidate.key[1])
+            ended = Outcome(status="failed", reason=repr(error))
         finally:
+            self._note(candidate, ended)
             if self._decider.runs(candidate.key):
                 self._decider.finish(candidate, ended.status, swaps=ended.groups)
             self._wake.set()
             self._news.set()
+
+    def _note(self, candidate: Candidate, ended: Outcome) -> None:
+        table_id, path = candidate.key
+        if ended.status == "failed":
+            name = self._decider.tables.name(table_id) or f"table {table_id}"
+            subject = f"{name}, partition {path}" if path else name
+            self._troubles.failed(candidate.key, subject, ended.reason or "its compaction failed: see the log")
+        elif ended.status in ("done", "declined"):
+            self._troubles.worked(candidate.key)
 
     async def _compacted(self, candidate: Candidate) -> Outcome | Plan:
         """A plan that found nothing to do is the answer itself."""

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from components.iceberg_updater.foreign import Outcome
     from components.iceberg_updater.report import TableReport
     from components.lake.iceberg import IcebergTables
+    from components.lake.troubled import TroubledTable
 
 T = TypeVar("T")
 Work: TypeAlias = "Callable[[MetadataStore, IcebergTables], Awaitable[T]]"
@@ -51,7 +52,9 @@ def commands() -> None:
 def status_command(name: str | None, reload: Callable[[], Settings], as_json: bool) -> None:
     """Show each table's last commit, how far it is behind the registry, and why if it is stopped.
 
-    Exits with 1 if a table is stopped.
+    A table that the updater could not bring up to date is shown with the reason, the attempts and the next one.
+
+    Exits with 1 if a table is stopped, or is being tried again.
     """
     from components.iceberg_updater.report import report_all
 
@@ -65,7 +68,7 @@ def status_command(name: str | None, reload: Callable[[], Settings], as_json: bo
         _print_one(reports[0])
     else:
         _print_all(reports)
-    if any(report.stopped for report in reports):
+    if any(report.stopped or report.trouble for report in reports):
         raise click.exceptions.Exit(Exit.PROBLEM)
 
 
@@ -182,6 +185,9 @@ def _print_all(reports: list[TableReport]) -> None:
     for report in reports:
         if report.stopped:
             click.echo(f"\n{report.table} is stopped: {report.stopped}")
+        elif report.trouble is not None:
+            click.echo(f"\n{report.table} is behind: {report.trouble.reason}")
+            click.echo(f"  {_attempts(report.trouble)}")
 
 
 def _print_one(report: TableReport) -> None:
@@ -189,6 +195,8 @@ def _print_one(report: TableReport) -> None:
         "table": report.table,
         "state": report.state,
         "stopped": report.stopped,
+        "trouble": None if report.trouble is None else report.trouble.reason,
+        "attempts": None if report.trouble is None else _attempts(report.trouble),
         "snapshot": report.snapshot,
         "position": report.position,
         "digest": report.digest,
@@ -199,6 +207,12 @@ def _print_one(report: TableReport) -> None:
         "metadata": report.metadata,
     }
     print_pairs({name: str(value) for name, value in pairs.items() if value is not None})
+
+
+def _attempts(trouble: TroubledTable) -> str:
+    if not trouble.since:
+        return "seen just now"
+    return f"{trouble.attempts:,} since {_time(trouble.since)}, next {_time(trouble.next_try)}"
 
 
 def _time(ms: int | None) -> str:

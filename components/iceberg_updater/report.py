@@ -12,18 +12,22 @@ from components.lake.iceberg import (
     ForeignCommit,
     IcebergTables,
     Stamp,
+    StorageTrouble,
     TableCommit,
     TableProblem,
     require_format,
     require_supported,
 )
 from components.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
+from components.lake.troubled import TroubledTable, read_troubled
 from registry.contract import MetadataStore
 from registry.models import LakeTable, TableMetadata
 
 
 class TableReport(msgspec.Struct, frozen=True):
-    """`behind` is what the registry has more (or fewer) than the last commit: None if there was none."""
+    """`behind` is what the registry has more (or fewer) than the last commit: None if there was none. `trouble` is what
+    the updater has noted: it tries the table again by itself unless the table is stopped.
+    """
 
     table: str
     registered_files: int
@@ -36,6 +40,7 @@ class TableReport(msgspec.Struct, frozen=True):
     committed_at: int | None = None
     metadata: str | None = None
     stopped: str | None = None
+    trouble: TroubledTable | None = None
 
     @property
     def behind(self) -> int | None:
@@ -45,6 +50,8 @@ class TableReport(msgspec.Struct, frozen=True):
     def state(self) -> str:
         if self.stopped is not None:
             return "stopped"
+        if self.trouble is not None:
+            return "behind, retried"
         if self.metadata is None:
             return "not created yet"
         return "current" if not self.behind and self.schema_version == self.registered_version else "behind"
@@ -53,23 +60,31 @@ class TableReport(msgspec.Struct, frozen=True):
 async def report_all(store: MetadataStore, tables: IcebergTables, only: LakeTable | None = None) -> list[TableReport]:
     """Of the tables that are for Iceberg, by name."""
     found = [only] if only is not None else await store.list_tables()
+    troubled = await read_troubled(store)
     reports = []
     for table in sorted(found, key=lambda table: (table.database, table.name)):
         newest = await store.get_table_metadata(table.id)
         if newest is not None and is_iceberg([newest]):
-            reports.append(await asyncio.to_thread(report, tables, table, newest))
+            reports.append(await asyncio.to_thread(report, tables, table, newest, troubled.get(table.id)))
     return reports
 
 
-def report(tables: IcebergTables, table: LakeTable, newest: TableMetadata) -> TableReport:
+def report(
+    tables: IcebergTables, table: LakeTable, newest: TableMetadata, trouble: TroubledTable | None = None
+) -> TableReport:
+    """A table whose storage does not answer is reported as far as the registry knows it."""
     name = f"{table.database}.{table.name}"
     problem = loaded = None
     try:
         loaded = tables.load(table)
     except TableProblem as error:
         problem = str(error)
+    except StorageTrouble as error:
+        trouble = trouble or TroubledTable(table.id, name, str(error), since=0)
     if loaded is None:
-        return TableReport(name, table.file_count, newest.schema_version, stopped=problem)
+        if problem is None and trouble is not None and trouble.stopped:
+            problem = trouble.reason
+        return TableReport(name, table.file_count, newest.schema_version, stopped=problem, trouble=trouble)
     stamp = Stamp.read(loaded.metadata)
     current = loaded.metadata.current_snapshot()
     return TableReport(
@@ -83,7 +98,8 @@ def report(tables: IcebergTables, table: LakeTable, newest: TableMetadata) -> Ta
         registered_version=newest.schema_version,
         committed_at=None if current is None else current.timestamp_ms,
         metadata=loaded.metadata_location,
-        stopped=_reason(loaded),
+        stopped=_reason(loaded) or (trouble.reason if trouble is not None and trouble.stopped else None),
+        trouble=trouble,
     )
 
 

@@ -5,6 +5,7 @@ Safe to interrupt at any point and to run in several processes: each step leaves
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -14,9 +15,10 @@ import msgspec
 import structlog
 
 from components.lake.cleaner import Cleaned, clean_intents
-from components.lake.iceberg import IcebergTables, Stamp, TableProblem
+from components.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, StorageTrouble, TableProblem
 from components.lake.intents import purpose_of
 from components.lake.objects import Objects, StorageError
+from components.lake.troubled import read_troubled
 from components.snapshotter.books import awaits_release
 from components.snapshotter.policy import Policy, PolicyProblem, read_policy
 from components.snapshotter.references import referenced
@@ -26,6 +28,7 @@ from components.snapshotter.tags import release, retire
 from registry.clock import Clock
 from registry.contract import PAGE, MetadataStore
 from registry.drafts import SnapshotDraft
+from registry.errors import RegistryError
 from registry.models import FileAwaitingDeletion, LakeTable, TableSnapshot
 
 log = structlog.get_logger(__name__)
@@ -114,8 +117,14 @@ class Lifecycle:
             try:
                 verdicts = await (self._judge_dropped(owner, files) if table is None else self._judge(table, files))
                 report.verdicts += verdicts if dry_run else await self._deleted(owner, verdicts)
-            except (TableProblem, PolicyProblem, StorageError) as problem:
+            except (RegistryError, asyncio.CancelledError):
+                raise
+            except (TableProblem, PolicyProblem, StorageError, StorageTrouble) as problem:
                 report.problem = str(problem)
+            except CatalogTrouble:
+                raise
+            except Exception as error:  # what an unreadable manifest makes of its decoder; nothing of it was deleted
+                report.problem = f"its files can't be judged: {error!r}"
         return list(reports.values())
 
     async def clean_intents(self, older_than_s: float, *, dry_run: bool = False) -> Cleaned:
@@ -143,6 +152,9 @@ class Lifecycle:
         stamp = Stamp.read(loaded.metadata)
         if stamp.covers(position):
             return judge(needed)
+        trouble = (await read_troubled(self._store)).get(table.id)
+        if trouble is not None:
+            return judge(needed, behind=trouble.told)
         entry = next((found for found in await self._store.read_ledger() if found.component == self._updater), None)
         if entry is not None and entry.refresh_owed:
             return judge(needed, behind=f"the Iceberg updater owes a refresh ({entry.reason})")

@@ -17,10 +17,11 @@ import structlog
 
 from astha.errors import Retry
 from astha.events import Event
-from astha.subscribers import Measure, Surroundings
-from components.lake.iceberg import IcebergTables, open_catalog
+from astha.subscribers import Measure, Problem, Surroundings
+from components.lake.iceberg import IcebergTables, StorageTrouble, open_catalog
 from components.lake.identity import registry_identity
 from components.lake.objects import Objects
+from components.lake.troubles import Troubles
 from components.snapshotter.books import Books, awaits_release
 from components.snapshotter.lifecycle import Lifecycle
 from components.snapshotter.requests import Requests
@@ -34,6 +35,14 @@ from registry.privileges import Area
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+
+_LOOPS = ("watching time", "upkeep")
+_AGAIN_S, _LONGEST_WAIT_S = 1.0, 300.0
+_FAILURES_TOLD = 3
+"""Failures of a loop in a row from which on the component is not healthy."""
+
+_LONGEST_CALL_S = 900.0
+"""A call to the catalog, or to one table's storage, that takes longer hangs."""
 
 
 class Snapshotter:
@@ -50,6 +59,7 @@ class Snapshotter:
         self._tables: IcebergTables | None = None
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._tally: Counter[str] = Counter()
+        self._troubles = Troubles(surroundings.clock)
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
@@ -62,8 +72,8 @@ class Snapshotter:
             self._tables = await self._call(partial(self._opened, await registry_identity(self._store)))
         async with self._store.consistent_read() as snapshot:
             await self.on_refresh(snapshot)
-        self._begin("time", self._watch_time())
-        self._begin("upkeep", self._keep_up())
+        self._begin("time", self._always("watching time", self._watch_time))
+        self._begin("upkeep", self._always("upkeep", self._keep_up))
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -105,6 +115,10 @@ class Snapshotter:
         return event.position <= until and place.contains(event.transaction, event.position)
 
     async def on_health(self) -> bool:
+        for loop in _LOOPS:
+            failing = self._troubles.get(("loop", loop))
+            if failing is not None and failing.attempts >= _FAILURES_TOLD:
+                raise RuntimeError(f"{failing.subject} has failed {failing.attempts} times in a row: {failing.reason}")
         tables = self._opened_tables()
         await self._call(lambda: tables.catalog.list_namespaces())
         return True
@@ -117,6 +131,10 @@ class Snapshotter:
             yield Measure("snapshots", told, self._tally[status], {"status": status}, kind="counter")
         yield Measure("files_deleted", "Files that no snapshot needed any more.", self._tally["files"], kind="counter")
         yield Measure("upkeep_failures", "Steps of upkeep to be repeated.", self._tally["failures"], kind="counter")
+
+    def problems(self) -> Iterator[Problem]:
+        self._troubles.keep(lambda key: not isinstance(key[1], int) or self._books.of(key[1]) is not None)
+        yield from self._troubles.listed()
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         await self._books.load(snapshot)
@@ -163,12 +181,27 @@ class Snapshotter:
             await self._clock.sleep(self._settings.check_every_s)
             for table_id, _ in self._books:
                 self._ask_if_due(table_id)
+            self._troubles.worked(("loop", "watching time"))
 
     async def _keep_up(self) -> None:
         """The first round at once: a daemon may never live until the second."""
         while True:
             await self.upkeep()
+            self._troubles.worked(("loop", "upkeep"))
             await self._clock.sleep(self._settings.upkeep_every_s)
+
+    async def _always(self, name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        """A fault of ours must not end for good what the daemon counts on: the loop begins again, ever later."""
+        while True:
+            try:
+                await loop()
+            except Exception as error:
+                log.exception("a loop of the snapshotter has failed, and begins again", loop=name)
+                known = self._troubles.get(("loop", name))
+                wait_s = min(_AGAIN_S * 2 ** min(0 if known is None else known.attempts, 10), _LONGEST_WAIT_S)
+                next_try = self._clock.now_ms() + int(wait_s * 1000)
+                self._troubles.failed(("loop", name), name, repr(error), next_try=next_try)
+                await self._clock.sleep(wait_s)
 
     async def upkeep(self) -> None:
         """One round of expiry and cleaning. What fails is logged, and done in the next one."""
@@ -184,7 +217,7 @@ class Snapshotter:
         )
         for table_id, book in self._books:
             if book.policy.expires or any(awaits_release(row) for row in book.rows.values()):
-                await self._attempt("expiry", partial(self._expire, lifecycle, table_id))
+                await self._attempt("expiry", partial(self._expire, lifecycle, table_id), table_id)
         await self._attempt("cleaning", partial(self._clean, lifecycle))
         await self._attempt("cleaning", partial(lifecycle.clean_intents, settings.intents_stale_after_s))
 
@@ -199,17 +232,37 @@ class Snapshotter:
 
     async def _clean(self, lifecycle: Lifecycle) -> None:
         graces = [self._settings.policy.grace_ms, *(book.policy.grace_ms for _, book in self._books)]
-        for report in await lifecycle.clean(removed_before=self._clock.now_ms() - min(graces) + 1):
+        reports = await lifecycle.clean(removed_before=self._clock.now_ms() - min(graces) + 1)
+        bad = {("files", report.table) for report in reports if report.problem is not None}
+        self._troubles.keep(lambda key: key[0] != "files" or key in bad)
+        for report in reports:
             self._tally["files"] += len(report.gone)
             if report.problem is not None:
+                self._troubles.failed(("files", report.table), report.table, report.problem, next_try=self._next())
                 log.warning("files of a table can't be cleaned now", table=report.table, problem=report.problem)
 
-    async def _attempt(self, what: str, step: Callable[[], Awaitable[object]]) -> None:
+    async def _attempt(self, what: str, step: Callable[[], Awaitable[object]], table_id: int | None = None) -> None:
+        """One table's trouble is its own: the next step is taken all the same."""
         try:
             await step()
         except Exception as error:
             self._tally["failures"] += 1
-            log.warning("upkeep failed, will be tried again", step=what, error=repr(error))
+            log.warning("upkeep failed, will be tried again", step=what, table_id=table_id, error=repr(error))
+            subject = what if table_id is None else await self._name(table_id)
+            self._troubles.failed((what, table_id), subject, f"{what}: {error}", next_try=self._next())
+        else:
+            self._troubles.worked((what, table_id))
+
+    def _next(self) -> int:
+        """When the next round of upkeep begins, about."""
+        return self._clock.now_ms() + int(self._settings.upkeep_every_s * 1000)
+
+    async def _name(self, table_id: int) -> str:
+        try:
+            table = await self._store.get_table_by_id(table_id)
+        except RegistryError:
+            table = None
+        return f"table {table_id}" if table is None else f"{table.database}.{table.name}"
 
     def _begin(self, key: object, work: Coroutine[None, None, None]) -> None:
         """One task a key; an error in it is logged, and found again at the next start."""
@@ -236,4 +289,18 @@ class Snapshotter:
         return self._tables
 
     async def _call(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        """StorageTrouble if it does not come back: it is left behind with its thread, and later calls get another."""
+        thread = self._thread
+        call = asyncio.get_running_loop().run_in_executor(thread, work)
+        try:
+            done, _ = await asyncio.wait({call}, timeout=_LONGEST_CALL_S)
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
+        if done:
+            return call.result()
+        call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        if thread is not None and self._thread is thread:
+            thread.shutdown(wait=False)
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
+        raise StorageTrouble(f"a table's storage has not answered within {_LONGEST_CALL_S:g} s")

@@ -12,6 +12,7 @@ from astha.cli.output import print_json
 from astha.cli.store import with_store
 from astha.settings import Settings
 from components.lake.tables import current_metadata, find_table, full_name
+from components.lake.troubled import read_troubled
 from components.tables.description import Description, describe, print_description
 from registry.contract import MetadataStore
 
@@ -54,4 +55,5 @@ async def _look(store: MetadataStore, written: str, version: int | None, partiti
     if shown is None:
         newest = versions[-1].schema_version
         raise Failure(f"{full_name(table)} has no schema version {version}: the newest is {newest}", Exit.PROBLEM)
-    return describe(table, versions, shown, await store.get_statistics(table.id) if partitions else ())
+    trouble = (await read_troubled(store)).get(table.id)
+    return describe(table, versions, shown, await store.get_statistics(table.id) if partitions else (), trouble)

@@ -11,6 +11,7 @@ from astha.cli.output import print_pairs, print_rows, size_text, time_text
 from components.lake.schema import SchemaProblem, TableSchema
 from components.lake.tables import full_name
 from components.lake.terms import show_order, show_partition
+from components.lake.troubled import TroubledTable
 from components.lake.types import show
 from registry.models import LakeTable, TableMetadata, TableStats
 
@@ -51,10 +52,15 @@ class Description(msgspec.Struct, frozen=True):
     versions: list[Version]
     partitions: list[TableStats]
     problem: str | None = None
+    trouble: TroubledTable | None = None  # that the Iceberg updater has with it
 
 
 def describe(
-    table: LakeTable, versions: Sequence[TableMetadata], shown: TableMetadata, partitions: Sequence[TableStats] = ()
+    table: LakeTable,
+    versions: Sequence[TableMetadata],
+    shown: TableMetadata,
+    partitions: Sequence[TableStats] = (),
+    trouble: TroubledTable | None = None,
 ) -> Description:
     problem, columns, partition_by, sort_by = None, [], [], []
     try:
@@ -90,6 +96,7 @@ def describe(
         versions=[Version(version.schema_version, version.created_at, _width(version)) for version in versions],
         partitions=list(partitions),
         problem=problem,
+        trouble=trouble,
     )
 
 
@@ -98,7 +105,7 @@ def print_description(found: Description) -> None:
         {
             "table": f"{found.database}.{found.name}",
             "id": str(found.id),
-            "status": found.status,
+            "status": found.status if found.trouble is None else f"{found.status}, but not up to date in Iceberg",
             "location": found.location,
             "format": f"{found.format}, {found.compression}",
             "partitioned by": ", ".join(found.partition_by) or "nothing",
@@ -108,6 +115,8 @@ def print_description(found: Description) -> None:
             "schema version": f"{found.schema_version} of {found.versions[-1].version}",
         }
     )
+    if found.trouble is not None:
+        click.echo(f"\n{found.trouble.told}")
     if found.columns:
         click.echo()
         rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from components.lake.troubled import TroubledTable
 from components.verifier.committed import Committed
 from components.verifier.report import Cause
 from components.verifier.updater import COMPONENT, UpdaterState
@@ -58,6 +59,20 @@ def of_stop(table: str, reason: str, updater: UpdaterState) -> Cause:
     return Cause(
         f"the updater has stopped at this table: {reason}",
         _refreshed(REFRESH, updater) + ", once the reason is gone",
+    )
+
+
+def of_trouble(trouble: TroubledTable) -> Cause:
+    """The updater's reason names the way out; a table that is not stopped it tries again by itself."""
+    if trouble.stopped:
+        return Cause(trouble.told, f"`{REFRESH}`, once the reason is gone")
+    return Cause(trouble.told, "mend what the reason names: the table is tried again by itself; `astha iceberg status`")
+
+
+def of_silence(table: str) -> Cause:
+    return Cause(
+        f"what holds the metadata of {table} can't be reached, refuses, or takes longer than --timeout",
+        f"mend it, then `astha verify {table}`; other tables were verified",
     )
 
 

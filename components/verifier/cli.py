@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     "--timeout",
     "timeout_s",
     type=click.FloatRange(min=0),
-    default=60.0,
+    default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for the updater to come past what differs.",
+    help="How long to wait for the updater to come past what differs, and for one table's storage to answer.",
 )
 @click.option(
     "--parallel", type=click.IntRange(1, 256), default=8, show_default=True, help="Data files looked at at a time."
@@ -62,8 +62,11 @@ def verify_command(
     go on: what is only on its way to Iceberg is waited for. Says equal, or every difference with its likely cause and
     what to do.
 
-    Exits with 0 if all is equal, with 1 if something differs, with 3 if the registry, the catalog or the storage could
-    not be asked.
+    A table whose storage does not answer within --timeout is reported as different, with that reason; the others are
+    verified all the same.
+
+    Exits with 0 if all is equal, with 1 if something differs or a table could not be read, with 3 if the registry or
+    the catalog could not be asked.
     """
     from components.verifier.verification import Options
 

@@ -11,10 +11,10 @@ from pyiceberg.table.snapshots import Snapshot
 
 from components.lake.digest import Digest, LiveFile
 from components.lake.iceberg import (
-    CatalogTrouble,
     ForeignTable,
     IcebergTables,
     Stamp,
+    StorageTrouble,
     TableProblem,
     dated_files,
     identifier_of,
@@ -91,7 +91,7 @@ def _look(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Committe
     except (TableProblem, FileNotFoundError) as problem:
         found.unreadable = str(problem)
     except OSError as error:
-        raise CatalogTrouble(f"the storage of Iceberg's metadata does not answer: {error}") from error
+        raise StorageTrouble(f"the storage of Iceberg's metadata does not answer: {error}") from error
     except Exception as error:  # whatever a damaged manifest makes of its decoder
         found.unreadable = f"a manifest of {'.'.join(loaded.name())} can't be decoded: {error!r}"
     else:

@@ -20,6 +20,7 @@ class Kind(StrEnum):
     FOREIGN_COMMIT = "a commit by another engine"
     STOPPED = "stopped"
     UNREADABLE = "can't be read"
+    NO_ANSWER = "its storage does not answer"
     STAMP = "the stamp differs from the manifests"
     STATISTICS = "statistics"
     FILE_MISSING = "missing in storage"

@@ -6,17 +6,20 @@ differs is looked at again until the updater has come past it (`components.verif
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from astha.clock import LoopClock
-from components.lake.iceberg import IcebergTables, TableProblem
+from components.lake.iceberg import IcebergTables, StorageTrouble, TableProblem
+from components.lake.objects import StorageError
+from components.lake.troubled import TroubledTable, read_troubled
 from components.verifier import causes
 from components.verifier.committed import Committed, look, remarks
+from components.verifier.deadline import within
 from components.verifier.observation import Comparison, Observation, sort
 from components.verifier.registered import RegisteredTable, batches, compare_files, read_tables
 from components.verifier.report import Cause, Difference, Kind, Report, TableReport
@@ -26,36 +29,45 @@ from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.models import LakeTable
 
+T = TypeVar("T")
+
 _FILES_AT_ONCE = 500_000
+_SHORTEST_S = 5.0
 _PAUSE_S = 0.2
 
 
 class Options(msgspec.Struct, frozen=True):
-    """`timeout_s` is how long to wait for the updater in all; `lease` the name that daemons share."""
+    """`timeout_s` is how long to wait for the updater in all, and for one table's metadata to be read; `lease` the name
+    that daemons share.
+    """
 
     files: bool = False
     checksums: bool = False
     repair_statistics: bool = False
     parallel: int = 8
-    timeout_s: float = 60.0
+    timeout_s: float = 120.0
     lease: str = "astha"
 
 
 class _Look(msgspec.Struct):
-    """A table at one moment. `found` is None if the catalog has no such table, or another's under its name."""
+    """A table at one moment. `found` is None if the catalog has no such table, or another's under its name; `silent`
+    if its storage did not answer.
+    """
 
     found: Committed | None
     observation: Observation
+    silent: bool = False
 
     @property
     def left_alone(self) -> bool:
-        return self.found is not None and self.found.left_alone
+        return self.silent or (self.found is not None and self.found.left_alone)
 
 
 class _Verdict(msgspec.Struct):
     looks: dict[int, _Look]
     certain: dict[int, Observation]
     updater: UpdaterState
+    troubled: dict[int, TroubledTable]
     passed: bool
     waited_s: float
 
@@ -82,7 +94,9 @@ class Verification:
         self._reports: dict[int, TableReport] = {}
 
     async def run(self, wanted: Collection[int] | None = None) -> Report:
-        """Of all tables, or of these. CatalogTrouble, StorageError or Unavailable if somebody does not answer."""
+        """Of all tables, or of these. CatalogTrouble or Unavailable if the catalog or the registry does not answer; a
+        table whose storage does not is a difference, and the others are compared all the same.
+        """
         self._deadline = self._clock.monotonic() + self._options.timeout_s
         registered = await self._registered(wanted)
         suspects = [table for table in registered.values() if table.is_iceberg and not await self._is_equal(table)]
@@ -116,8 +130,8 @@ class Verification:
 
     async def _is_equal(self, table: RegisteredTable) -> bool:
         try:
-            found = await asyncio.to_thread(look, self._tables, table.table)
-        except TableProblem:
+            found = await self._within(partial(look, self._tables, table.table))
+        except (TableProblem, StorageTrouble):
             return False
         if found is None or found.foreign or found.digest != table.digest:
             return False
@@ -140,7 +154,8 @@ class Verification:
                 continue
             self._describe(table.table.id, last.found)
             certain = verdict.certain.get(table.table.id, Observation())
-            self._reports[table.table.id].differences += _differences(table.name, last.found, certain, verdict)
+            trouble = verdict.troubled.get(table.table.id)
+            self._reports[table.table.id].differences += _differences(table.name, last.found, certain, verdict, trouble)
 
     async def _decide(self, table_ids: list[int]) -> _Verdict:
         began = self._clock.monotonic()
@@ -149,9 +164,13 @@ class Verification:
         candidates = {table_id: seen.observation for table_id, seen in looks.items() if seen.observation}
         while True:
             updater = await read_updater(self._store, self._options.lease, self._clock)
+            troubled = await read_troubled(self._store)  # after the ledger: it is written before
             passed = updater.has_passed(until)
-            pending = any(not looks[table_id].left_alone for table_id in candidates)
-            last = not pending or passed or not updater.is_worth_waiting_for or self._is_late
+            failing = {table_id for table_id, trouble in troubled.items() if trouble.attempts}
+            pending = any(not looks[table_id].left_alone for table_id in candidates.keys() - failing)
+            compared_soon = any(table_id in troubled for table_id in candidates.keys() - failing)
+            come = passed and not compared_soon
+            last = not pending or come or not updater.is_worth_waiting_for or self._is_late
             again = await self._look(list(candidates))
             for table_id, before in list(candidates.items()):
                 later = again.get(table_id)
@@ -164,21 +183,29 @@ class Verification:
                     del candidates[table_id]
             waited_s = self._clock.monotonic() - began
             if last or not candidates:
-                return _Verdict(looks, candidates, updater, passed, waited_s)
+                return _Verdict(looks, candidates, updater, troubled, passed, waited_s)
             await self._clock.sleep(max(_PAUSE_S, waited_s / 10))
 
     @property
     def _is_late(self) -> bool:
         return self._clock.monotonic() >= self._deadline
 
+    async def _within(self, work: Callable[[], T], times: int = 1) -> T:
+        """StorageTrouble if it does not come back in time."""
+        limit_s = max(self._options.timeout_s, _SHORTEST_S) * times
+        try:
+            return await within(limit_s, work)
+        except TimeoutError as error:
+            raise StorageTrouble(f"no answer within {limit_s:g} s") from error
+
     async def _look(self, table_ids: list[int]) -> dict[int, _Look]:
         """Iceberg first, the registry after it. Tables that are gone are not in the answer."""
-        found: dict[int, Committed | TableProblem | None] = {}
+        found: dict[int, Committed | TableProblem | StorageTrouble | None] = {}
         comparisons: dict[int, Comparison] = {}
         for table_id in table_ids:
             table = await self._store.get_table_by_id(table_id)
             if table is not None:
-                found[table_id] = seen = await asyncio.to_thread(self._load, table)
+                found[table_id] = seen = await self._load(table)
                 comparisons[table_id] = Comparison(seen.files if isinstance(seen, Committed) else [])
                 if isinstance(seen, Committed):
                     seen.files = []
@@ -189,16 +216,18 @@ class Verification:
             seen = found[table_id]
             if isinstance(seen, TableProblem):
                 looks[table_id] = _Look(None, Observation(remarks={(Kind.UNREADABLE, str(seen))}))
+            elif isinstance(seen, StorageTrouble):
+                looks[table_id] = _Look(None, Observation(remarks={(Kind.NO_ANSWER, str(seen))}), silent=True)
             elif seen is None or seen.digest is None:  # its files would all be missing: one reason is enough
                 looks[table_id] = _Look(seen, Observation(remarks=set(remarks(seen, table, metadata))))
             else:
                 looks[table_id] = _Look(seen, comparisons[table_id].observation(remarks(seen, table, metadata)))
         return looks
 
-    def _load(self, table: LakeTable) -> Committed | TableProblem | None:
+    async def _load(self, table: LakeTable) -> Committed | TableProblem | StorageTrouble | None:
         try:
-            return look(self._tables, table, keep_files=True)
-        except TableProblem as problem:
+            return await self._within(partial(look, self._tables, table, keep_files=True))
+        except (TableProblem, StorageTrouble) as problem:
             return problem
 
     async def _leftovers(self) -> list[Difference]:
@@ -219,11 +248,13 @@ class Verification:
                 await self._clock.sleep(_PAUSE_S if candidates else 0)
         except TableProblem as problem:
             return [Difference(Kind.UNREADABLE, [str(problem)], Cause("Iceberg's metadata are damaged", None))]
+        except StorageTrouble as trouble:
+            return [Difference(Kind.NO_ANSWER, [str(trouble)], causes.of_silence("some table of the catalog"))]
         return []
 
     async def _unregistered(self) -> dict[int, str]:
-        await asyncio.to_thread(self._tables.forget)
-        names = await asyncio.to_thread(self._tables.names)
+        self._tables.forget()
+        names = await self._within(self._tables.names, times=10)  # of all tables
         known = {table.id for table in await self._store.list_tables()}
         return {table_id: ".".join(name) for table_id, name in names.items() if table_id not in known}
 
@@ -233,7 +264,11 @@ class Verification:
             return
         options = self._options
         check = StorageCheck(self._store, self._objects, checksums=options.checksums, parallel=options.parallel)
-        stored = await check.run(table.table, table.total.files, self._progress)
+        try:
+            stored = await check.run(table.table, table.total.files, self._progress)
+        except StorageError as error:
+            report.differences.append(Difference(Kind.NO_ANSWER, [str(error)], causes.of_silence(table.name)))
+            return
         report.objects_checked, report.bytes_checked = stored.checked, stored.bytes_read
         report.without_checksum = stored.without_checksum
         for kind, items in sorted(stored.found.items()):
@@ -241,25 +276,20 @@ class Verification:
             report.differences.append(Difference(kind, sorted(items), cause(table.name)))
 
 
-def _differences(table: str, found: Committed | None, certain: Observation, verdict: _Verdict) -> Iterable[Difference]:
+def _differences(
+    table: str, found: Committed | None, certain: Observation, verdict: _Verdict, trouble: TroubledTable | None
+) -> Iterable[Difference]:
     updater = verdict.updater
     if found is not None and found.foreign:
         yield Difference(Kind.FOREIGN_COMMIT, found.foreign, causes.of_foreign_commit(table))
-    lagging = partial(
-        causes.of_files, table, found=found, updater=updater, passed=verdict.passed, waited_s=verdict.waited_s
-    )
+
+    def lagging(behind: int) -> Cause:
+        if trouble is not None:
+            return causes.of_trouble(trouble)
+        return causes.of_files(table, behind, found, updater, verdict.passed, verdict.waited_s)
+
     for kind, text in sorted(certain.remarks):
-        match kind:
-            case Kind.STOPPED:
-                cause = causes.of_stop(table, text, updater)
-            case Kind.UNREADABLE:
-                cause = causes.of_unreadable(text)
-            case Kind.STAMP:
-                cause = causes.of_stamp(table, updater)
-            case Kind.TWICE:
-                cause = causes.of_double()
-            case _:
-                cause = lagging(behind=1)
+        cause = _cause_of_remark(kind, table, text, updater, trouble) or lagging(behind=1)
         yield Difference(kind, [text], cause)
     files = sort(certain.missing, certain.extra)
     for kind, some in ((Kind.NOT_COMMITTED, files.missing), (Kind.NOT_REGISTERED, files.extra)):
@@ -273,3 +303,21 @@ def _differences(table: str, found: Committed | None, certain: Observation, verd
             for ours, theirs in files.described
         ]
         yield Difference(Kind.DESCRIBED_DIFFERENTLY, items, lagging(behind=certain.files))
+
+
+def _cause_of_remark(
+    kind: Kind, table: str, text: str, updater: UpdaterState, trouble: TroubledTable | None
+) -> Cause | None:
+    match kind:
+        case Kind.STOPPED if trouble is None:
+            return causes.of_stop(table, text, updater)
+        case Kind.UNREADABLE:
+            return causes.of_unreadable(text)
+        case Kind.NO_ANSWER:
+            return causes.of_silence(table)
+        case Kind.STAMP:
+            return causes.of_stamp(table, updater)
+        case Kind.TWICE:
+            return causes.of_double()
+        case _:
+            return None

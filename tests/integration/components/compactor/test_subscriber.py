@@ -229,3 +229,20 @@ async def test_what_waits_can_be_cancelled(floor: Floor) -> None:
 async def _none_waits(floor: Floor) -> bool:
     rows = await floor.rows()
     return not [row for row in rows if row.status == "running"]
+
+
+async def test_a_partition_that_fails_is_named(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if what fails is not the merge; the component stays healthy."""
+
+    async def plan(*_: object) -> None:
+        raise OSError("its storage is gone")
+
+    running, compactor = await floor.start()
+    monkeypatch.setattr(compactor._planning, "plan", plan)
+    for _ in range(5):
+        await floor.bench.insert()
+    await eventually(lambda: bool(list(compactor.problems())), "the problem shows")
+    (problem,) = compactor.problems()
+    assert "its storage is gone" in problem.reason
+    assert await compactor.on_health()
+    await running.stop()
