@@ -210,6 +210,15 @@ class ConsumerGroups(Protocol):
         """
         ...  # fmt: skip
 
+    async def reset_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> list[OffsetDraft]:
+        """Commits offsets that somebody chose, not read, and returns them as committed, by topic and partition.
+
+        Invalid, and nothing written, if one is beyond its partition's end: what is written between would never be read.
+        An offset below the first retained one becomes that one. The end itself is allowed. The group is created if
+        needed; of several for one partition in a call, the last wins.
+        """
+        ...
+
     async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None: ...
 
     async def get_consumer_offsets(self, group_id: str) -> list[ConsumerOffset]: ...

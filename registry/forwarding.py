@@ -155,6 +155,9 @@ class ForwardingStore(MetadataStore):
     ) -> None:
         await self.inner.commit_offsets(group_id, offsets, leases=leases)
 
+    async def reset_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> list[OffsetDraft]:
+        return await self.inner.reset_offsets(group_id, offsets)
+
     async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None:
         return await self.inner.get_committed_offset(group_id, topic, partition_id)
 

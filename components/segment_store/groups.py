@@ -52,6 +52,14 @@ class Groups:
             group, [OffsetDraft(topic, partition_id, offset) for partition_id, offset in offsets.items()]
         )
 
+    async def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
+        """Lets the group read on elsewhere; returns where, by partition. All partitions or none.
+
+        Invalid if an offset is beyond its partition's end; below the first retained one it becomes that one.
+        """
+        drafts = [OffsetDraft(topic, partition_id, offset) for partition_id, offset in offsets.items()]
+        return {draft.partition_id: draft.committed_offset for draft in await self._store.reset_offsets(group, drafts)}
+
     async def resume(
         self, group: str, topic: str, partitions: Sequence[int], otherwise: Origin = "earliest"
     ) -> dict[int, int]:

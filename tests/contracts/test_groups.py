@@ -10,11 +10,12 @@ import pytest
 
 from registry.contract import MetadataStore
 from registry.drafts import OffsetDraft
-from registry.errors import NotFound
+from registry.errors import Invalid, NotFound
 from registry.models import ConsumerGroup, ConsumerOffset
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, Refused
 from tests.contracts.contents import contents, unchanged
 from tests.doubles.clock import ManualClock
+from tests.samples import segment
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +50,35 @@ async def test_of_several_for_a_partition_in_a_call_the_last_wins(store: Metadat
     await store.commit_offsets("readers", [OffsetDraft("orders", 1, 9), OffsetDraft("orders", 1, 3, "it's \\ {\"}")])
     (row,) = await store.get_consumer_offsets("readers")
     assert (row.committed_offset, row.metadata) == (3, "it's \\ {\"}")
+
+
+async def test_a_reset_stays_within_the_partition(store: MetadataStore, clock: ManualClock) -> None:
+    await store.add_segments([segment(10 * n, partition=number) for number in (0, 1) for n in range(4)])
+    await store.delete_segments_before("orders", 0, 20)
+    wanted = [OffsetDraft("orders", 1, 40), OffsetDraft("orders", 0, 7, "note"), OffsetDraft("orders", 2, 0)]
+    reset = await store.reset_offsets("readers", wanted)
+    found = [
+        (row.partition_id, row.committed_offset, row.metadata) for row in await store.get_consumer_offsets("readers")
+    ]
+    assert found == [(0, 20, "note"), (1, 40, None), (2, 0, None)]
+    assert reset == [OffsetDraft("orders", 0, 20, "note"), OffsetDraft("orders", 1, 40), OffsetDraft("orders", 2, 0)]
+    assert await store.reset_offsets("readers", [OffsetDraft("orders", 0, 25)]) == [OffsetDraft("orders", 0, 25)]
+    async with unchanged(store):
+        assert await store.reset_offsets("readers", []) == []
+
+
+async def test_a_reset_beyond_the_end_changes_nothing(store: MetadataStore) -> None:
+    await store.add_segments([segment(10 * n) for n in range(4)])
+    async with unchanged(store):
+        for offset in (41, 100_000_000, 2**63 - 1):
+            with pytest.raises(Invalid, match=r"orders/0 has offsets from 0 on and ends at 40: nothing was changed"):
+                await store.reset_offsets("new", [OffsetDraft("orders", 0, offset), OffsetDraft("orders", 1, 0)])
+        with pytest.raises(Invalid, match=r"orders/5 has offsets from 0 on and ends at 0; .* and 2 more"):
+            await store.reset_offsets("new", [OffsetDraft("orders", n, 1) for n in range(5, 12)])
+        with pytest.raises(NotFound, match="partition 100 of topic 'orders'"):
+            await store.reset_offsets("new", [OffsetDraft("orders", 0, 5), OffsetDraft("orders", 100, 0)])
+        with pytest.raises(NotFound, match="'nothing'"):
+            await store.reset_offsets("new", [OffsetDraft("nothing", 0, 0)])
 
 
 async def test_offsets_are_listed_by_topic_and_partition(store: MetadataStore) -> None:

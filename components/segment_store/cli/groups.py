@@ -79,9 +79,13 @@ def reset_command(
     reload: Callable[[], Settings],
     as_json: bool,
 ) -> None:
-    """Commit other offsets of TOPIC for GROUP. Refused while consumers that share it are at work."""
+    """Commit other offsets of TOPIC for GROUP. Refused while consumers that share it are at work.
 
-    async def reset(store: MetadataStore, reading: Reading) -> dict[int, int]:
+    An offset beyond the end of a partition is refused for all of them; below its first retained record it becomes
+    that record's.
+    """
+
+    async def reset(store: MetadataStore, reading: Reading) -> tuple[dict[int, int], dict[int, int]]:
         now = SystemLoopClock().now_ms()
         leases = await store.list_group_leases(group, topic=topic)
         members = {lease.member_id for lease in leases if lease.member_id is not None and lease.expires_at > now}
@@ -93,16 +97,16 @@ def reset_command(
                 Exit.PROBLEM,
             )
         chosen = partitions or [row.partition_id for row in await store.list_partitions(topic)]
-        offsets = await offsets_at(reading.reader, topic, list(chosen), place)
-        await Groups(store).commit(group, topic, offsets)
-        return offsets
+        wanted = await offsets_at(reading.reader, topic, list(chosen), place)
+        return wanted, await Groups(store).reset(group, topic, wanted)
 
-    offsets = run_reading(reload(), reset)
+    wanted, offsets = run_reading(reload(), reset)
     if as_json:
         print_json({"group": group, "topic": topic, "offsets": offsets})
     else:
         for number, offset in sorted(offsets.items()):
-            click.echo(f"{group} reads {topic}/{number} on at {offset}")
+            moved = "" if offset == wanted[number] else f", the first one retained: {wanted[number]} is deleted"
+            click.echo(f"{group} reads {topic}/{number} on at {offset}{moved}")
 
 
 @groups_commands.command("delete", short_help="A group, with what it has committed.")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import and_, bindparam, delete, exists, literal, select, update
+import msgspec
+from sqlalchemy import and_, bindparam, delete, exists, func, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql import Executable
 
 from registry import checks
 from registry.drafts import Advance, OffsetDraft, checked
 from registry.errors import Invalid, NotFound, OffsetsMoved
 from registry.models import ConsumerGroup, ConsumerOffset, GroupLease
-from registry.schema import consumer_groups, consumer_offsets
+from registry.schema import consumer_groups, consumer_offsets, partitions, segments
 from registry.stores.sql.base import found, select_rows
 from registry.stores.sql.group_leases import SqlGroupLeases, check_leases
+from registry.stores.sql.topics import partition_name
 
 GET_OFFSET = select_rows(ConsumerOffset).where(
     consumer_offsets.c.group_id == bindparam("group_id"),
@@ -50,24 +53,10 @@ class SqlConsumerGroups(SqlGroupLeases):
         checks.name("group_id", group_id)
         checked(offsets)
         check_leases(leases, group_id)
-        # One row a partition, in the same order in every call, so that two callers can't lock each other out.
         last = {(draft.topic, draft.partition_id): draft for draft in offsets}
         if not last:
             return
-        columns = consumer_offsets.c
-        given = self._given(
-            [columns.topic, columns.partition_id, columns.committed_offset, columns.metadata],
-            [(*key, last[key].committed_offset, last[key].metadata) for key in sorted(last)],
-        )
-        rows = select(
-            literal(group_id), given.c.topic, given.c.partition_id, given.c.committed_offset, given.c.metadata,
-            literal(self._clock.now_ms()),
-        ).where(literal(True))  # SQLite's grammar wants a WHERE between SELECT and ON CONFLICT  # fmt: skip
-        insert = self._insert(consumer_offsets).from_select([column.name for column in columns], rows)
-        statement = insert.on_conflict_do_update(
-            index_elements=[columns.group_id, columns.topic, columns.partition_id],
-            set_={name: insert.excluded[name] for name in ("committed_offset", "metadata", "committed_at")},
-        )
+        statement = self._commit(group_id, last)
         try:
             if leases:
                 async with self._writing() as connection:
@@ -78,6 +67,66 @@ class SqlConsumerGroups(SqlGroupLeases):
         except NotFound:
             await self._explain_missing(group_id, list(last))
             raise
+
+    def _commit(self, group_id: str, last: Mapping[tuple[str, int], OffsetDraft]) -> Executable:
+        """One row per partition, in the same order in every call, so that two callers can't lock each other out."""
+        columns = consumer_offsets.c
+        given = self._given(
+            [columns.topic, columns.partition_id, columns.committed_offset, columns.metadata],
+            [(*key, last[key].committed_offset, last[key].metadata) for key in sorted(last)],
+        )
+        rows = select(
+            literal(group_id), given.c.topic, given.c.partition_id, given.c.committed_offset, given.c.metadata,
+            literal(self._clock.now_ms()),
+        ).where(literal(True))  # SQLite's grammar wants a WHERE between SELECT and ON CONFLICT  # fmt: skip
+        insert = self._insert(consumer_offsets).from_select([column.name for column in columns], rows)
+        return insert.on_conflict_do_update(
+            index_elements=[columns.group_id, columns.topic, columns.partition_id],
+            set_={name: insert.excluded[name] for name in ("committed_offset", "metadata", "committed_at")},
+        )
+
+    async def reset_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> list[OffsetDraft]:
+        checks.name("group_id", group_id)
+        checked(offsets)
+        wanted = {(draft.topic, draft.partition_id): draft for draft in offsets}
+        if not wanted:
+            return []
+        keys = sorted(wanted)
+        now = self._clock.now_ms()
+        async with self._writing() as connection:
+            ranges = await self._ranges(connection, keys)
+            beyond = [wanted[key] for key in keys if key in ranges and wanted[key].committed_offset > ranges[key][1]]
+            if beyond:
+                raise _beyond_end(beyond, ranges)
+            missing = next((key for key in keys if key not in ranges), None)
+            if missing is not None:
+                raise NotFound(f"{partition_name(*missing)} does not exist")
+            reset = {
+                key: msgspec.structs.replace(draft, committed_offset=max(draft.committed_offset, ranges[key][0]))
+                for key, draft in wanted.items()
+            }
+            new = self._insert(consumer_groups).values(group_id=group_id, created_at=now, updated_at=now)
+            await connection.execute(new.on_conflict_do_nothing())
+            await connection.execute(self._commit(group_id, reset))
+        return [reset[key] for key in keys]
+
+    async def _ranges(
+        self, connection: AsyncConnection, keys: Sequence[tuple[str, int]]
+    ) -> dict[tuple[str, int], tuple[int, int]]:
+        """The first retained offset and the next one to be written, of each partition that exists."""
+        columns = partitions.c
+        given = self._given([columns.topic, columns.partition_id], keys)
+        first = (
+            select(func.min(segments.c.base_offset))
+            .where(segments.c.topic == columns.topic, segments.c.partition_id == columns.partition_id)
+            .scalar_subquery()
+        )
+        same = and_(columns.topic == given.c.topic, columns.partition_id == given.c.partition_id)
+        query = select(columns.topic, columns.partition_id, first, columns.high_watermark).join(given, same)
+        return {
+            (topic, number): (end if start is None else start, end)
+            for topic, number, start, end in await connection.execute(query)
+        }
 
     async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None:
         checks.name("group_id", group_id)
@@ -165,6 +214,15 @@ def offsets_moved(advances: Sequence[Advance], found: Mapping[tuple[str, str, in
         f"{shown}{more}: nothing was written, go on from where the group is",
         [f"{step.topic}/{step.partition_id}" for step in wrong],
     )
+
+
+def _beyond_end(beyond: Sequence[OffsetDraft], ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Invalid:
+    shown = []
+    for draft in beyond[:5]:
+        start, end = ranges[draft.topic, draft.partition_id]
+        shown.append(f"{draft.topic}/{draft.partition_id} has offsets from {start} on and ends at {end}")
+    more = f" and {len(beyond) - 5} more" if len(beyond) > 5 else ""
+    return Invalid("committed_offset", beyond[0].committed_offset, f"{'; '.join(shown)}{more}: nothing was changed")
 
 
 def _place(offset: int | None) -> str:

@@ -125,6 +125,14 @@ async def test_groups_resume_and_are_reset(shell: Shell, store: MetadataStore) -
     await store.release_group_lease(lease)
     await shell.json(groups_commands, "reset", "billing", "orders", "--to", "7")
     assert [record["offset"] for record in await shell.records("orders", "--group", "billing")] == [7, 8, 9]
+    beyond = await shell(groups_commands, "reset", "billing", "orders", "--to", "99999999")
+    assert beyond.exit_code == 2
+    assert "orders/0 has offsets from 0 on and ends at 10: nothing was changed" in beyond.stderr
+    unknown = await shell(groups_commands, "reset", "other", "orders", "--to", "11")
+    assert unknown.exit_code == 2
+    assert [row["group_id"] for row in (await shell.json(groups_commands, "list"))["groups"]] == ["billing"]
+    assert (await shell.json(groups_commands, "lag", "billing"))["lag"] == 0
+    assert (await shell.json(groups_commands, "reset", "billing", "orders", "--to", "10"))["offsets"] == {"0": 10}
     assert (await shell.json(groups_commands, "list"))["groups"][0]["group_id"] == "billing"
     assert (await shell(groups_commands, "lag", "nobody")).exit_code == 1
     assert (await shell(groups_commands, "delete", "billing")).exit_code == 0
@@ -140,6 +148,10 @@ async def test_offsets_that_are_not_there_are_said_so(shell: Shell, store: Metad
     assert (trimmed["segments"], trimmed["start"]) == (1, 2)
     old = await shell(consume_command, "orders", "--from", "0")
     assert (old.exit_code, "--skip-lost" in old.stderr) == (1, True)
+    reset = await shell(groups_commands, "reset", "g", "orders", "--to", "0")
+    assert (reset.exit_code, reset.stdout) == (
+        0, "g reads orders/0 on at 2, the first one retained: 0 is deleted\n",
+    )  # fmt: skip
     skipping = await shell(consume_command, "orders", "--from", "0", "--skip-lost")
     assert (skipping.stdout, "2 records had been deleted" in skipping.stderr) == ("c\n", True)
 
