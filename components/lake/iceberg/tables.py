@@ -91,7 +91,7 @@ class IcebergTables:
         not, when it comes back, do again what has been done by other means meanwhile.
         """
         self._retired = True
-        successor = IcebergTables(self.catalog, self._registry)
+        successor = IcebergTables(self.catalog, self._identity)
         successor.claimed = self.claimed
         return successor
 
