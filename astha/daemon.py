@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from typing import Literal
 
 import msgspec
 import structlog
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from astha.clock import LoopClock
 from astha.errors import ConfigError, Fenced, SourceError
 from astha.events import Transaction
+from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
 from astha.lanes.service import Service
@@ -50,6 +52,9 @@ class DaemonSettings(BaseModel):
     shutdown_timeout_s: float = Field(20.0, gt=0, description="Time to finish what waits when asked to stop.")
     retained_wal_budget_bytes: int = Field(1024**3, gt=0, description="What the server may keep for a slow component.")
     loop_block_limit_s: float = Field(1.0, gt=0, description="A component that blocks the loop longer is broken out.")
+    on_bad_component: Literal["run_others", "refuse"] = Field(
+        "run_others", description="Whether the daemon runs without a component whose code can't be loaded."
+    )
 
 
 class Component(msgspec.Struct, frozen=True):
@@ -80,7 +85,10 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._received = Position(0)
         self._streaming = asyncio.Event()
-        self._services = [Service(each.name, each.subscriber, each.policy, clock) for each in components]
+        self._failures = FailureLog(clock)
+        self._services = [
+            Service(each.name, each.subscriber, each.policy, clock, self._failures) for each in components
+        ]
         self.taps: list[Callable[[Sequence[Transaction]], None]] = []  # who watches what passes; must not wait or fail
         self._make_lanes()
 
@@ -92,6 +100,7 @@ class Daemon:
             may_deliver=self.leadership.certain,
             changed=self._changed.set,
             indebted=lambda name: self.ledger.indebted(name),
+            failures=self._failures,
         )
         self.lanes = [
             Lane(component.name, component.subscriber, component.subscriber.subscribed_tables, component.policy, around)

@@ -2,6 +2,7 @@
 
 AsthaError
 |-- ConfigError        settings or subscriptions are wrong        -> fix the named line, start again
+|-- ComponentError     a component's own code can't be used     -> correct or install it; the others run
 |-- AddressTaken       somebody else listens there                -> stop them, or choose another port
 |-- SourceError        the stream of changes can't go on
 |   |-- SourceLost     connection gone, server restarting         -> reconnect with backoff, nothing is lost
@@ -19,6 +20,7 @@ from __future__ import annotations
 __all__ = [
     "AddressTaken",
     "AsthaError",
+    "ComponentError",
     "ConfigError",
     "DecodeError",
     "DeliveryError",
@@ -38,6 +40,14 @@ class AsthaError(Exception):
 
 class ConfigError(AsthaError):
     pass
+
+
+class ComponentError(AsthaError):
+    """Names the component; `remedy` says what to do."""
+
+    def __init__(self, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.remedy = remedy
 
 
 class AddressTaken(AsthaError):

@@ -82,6 +82,10 @@ class Waiting(Protocol):
         """False once leadership is in doubt."""
         ...
 
+    def failed(self, call: str, error: BaseException) -> None:
+        """A call of the component has raised, or was cancelled because it took too long."""
+        ...
+
 
 class Delivery:
     """`calls` counts the calls made, `calling` says that one is under way: all that a watchdog needs to see.
@@ -101,6 +105,8 @@ class Delivery:
         self._on_event = subscriber.on_event
         self._on_transaction: Whole | None = getattr(subscriber, "on_transaction", None)
         self._on_transactions: Batch | None = getattr(subscriber, "on_transactions", None)
+        whole = "on_event" if self._on_transaction is None else "on_transaction"
+        self._call = whole if self._on_transactions is None else "on_transactions"
         self.calls = 0
         self.calling = False
         self.halted = False
@@ -186,7 +192,11 @@ class Delivery:
 
     def _failure(self, error: BaseException) -> BaseException:
         self.calling = False
-        return self._lane.returned(error) or error
+        failure = self._lane.returned(error) or error
+        if failure is not error:
+            failure.__cause__ = error  # where it was when it was cancelled
+        self._lane.failed(self._call, failure)
+        return failure
 
     async def _breathe(self) -> None:
         if self._turn_ends:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+from astha.lanes.failures import FailureLog
 from astha.subscribers.contract import Subscriber
 
 
 class Health:
     """One question at a time. A component that never answers is not asked again until it does."""
 
-    def __init__(self, name: str, subscriber: Subscriber, timeout_s: float) -> None:
+    def __init__(self, name: str, subscriber: Subscriber, timeout_s: float, failures: FailureLog) -> None:
+        self._component = name
         self._name = f"{name}: health question"
+        self._failures = failures
         self._subscriber = subscriber
         self._timeout_s = timeout_s
         self._asking: asyncio.Task[bool] | None = None
@@ -37,6 +40,7 @@ class Health:
         except asyncio.CancelledError:
             raise
         except BaseException as error:
+            self._failures.note(self._component, "on_health", error)
             self.reason = repr(error)
             return False
         self.reason = None if answer is True else f"on_health answered {answer!r}"

@@ -70,7 +70,7 @@ class Lane:
         self._worker = Worker(name, policy, self._clock)
         self._delivery = Delivery(name, subscriber, policy, self._clock, self.breaker, self)
         self._worker.serve(self._delivery)
-        self._health = Health(name, subscriber, policy.health_timeout_s)
+        self._health = Health(name, subscriber, policy.health_timeout_s, around.failures)
 
     # -- from the router: never waits -------------------------------------------------------------------
 
@@ -296,6 +296,7 @@ class Lane:
                 contained = await self._read_snapshot(list(self._around.recent()))
             except (asyncio.CancelledError, GeneratorExit) as cancelled:
                 error = self.returned(cancelled) or cancelled
+                error.__cause__ = cancelled if error is not cancelled else None
             except BaseException as raised:
                 error = raised
             else:
@@ -314,6 +315,7 @@ class Lane:
                 return
             failures += 1
             self.counts.failed_refreshes += 1
+            self.failed("on_refresh", error)
             log.warning("refresh failed", component=self.name, error=repr(error), hint=treatment(error).hint)
             if self.breaker.failed(error) or failures >= self.policy.attempts:
                 self.break_out(f"refresh failed: {error!r} ({treatment(error).hint})")
@@ -403,6 +405,9 @@ class Lane:
 
     def returned(self, error: BaseException | None) -> BaseException | None:
         return self._worker.returned(error)
+
+    def failed(self, call: str, error: BaseException) -> None:
+        self._around.failures.note(self.name, call, error)
 
     def wanted(self) -> bool:
         return self.state is LaneState.LIVE and not self._worker.over

@@ -12,7 +12,9 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from astha.clock import LoopClock
+from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
+from astha.subscribers.broken import BrokenComponent
 from astha.subscribers.contract import Startable, Stoppable, Subscriber
 from astha.subscribers.policy import LanePolicy
 
@@ -20,11 +22,14 @@ log = structlog.get_logger(__name__)
 
 
 class Service:
-    def __init__(self, name: str, subscriber: Subscriber, policy: LanePolicy, clock: LoopClock) -> None:
+    def __init__(
+        self, name: str, subscriber: Subscriber, policy: LanePolicy, clock: LoopClock, failures: FailureLog
+    ) -> None:
         self._name = name
         self._subscriber = subscriber
         self._policy = policy
         self._clock = clock
+        self._failures = failures
         self._straggler: asyncio.Task[None] | asyncio.Task[BaseException | None] | None = None
 
     async def serve(self, lane: Lane, streaming: asyncio.Event) -> None:
@@ -33,6 +38,9 @@ class Service:
         try:
             await streaming.wait()  # a refresh before the stream has a beginning would have to be repeated
             await self._wait_for_straggler(lane)
+            if isinstance(subscriber, BrokenComponent):
+                lane.break_out(subscriber.reason)
+                await asyncio.Event().wait()
             if isinstance(subscriber, Startable):
                 await self._start(lane, subscriber.start)
             await lane.run()
@@ -41,11 +49,13 @@ class Service:
             if isinstance(subscriber, Stoppable) and (self._straggler is None or self._straggler.done()):
                 error = await self._call(subscriber.stop, self._policy.drain_timeout_s)
                 if error is not None:
+                    self._failures.note(self._name, "stop", error)
                     log.warning("component did not stop cleanly", component=self._name, error=repr(error))
 
     async def _start(self, lane: Lane, start: Callable[[], Awaitable[None]]) -> None:
         wait = self._policy.backoff_initial_s
         while (error := await self._call(start, self._policy.delivery_timeout_s)) is not None:
+            self._failures.note(self._name, "start", error)
             lane.break_out(f"start failed: {error!r}")
             await self._wait_for_straggler(lane)
             await self._clock.sleep(wait)
@@ -65,9 +75,14 @@ class Service:
                 if not task.done():
                     self._straggler = task
                     log.error("component ignores cancellation; left behind", component=self._name)
-        if not task.done() or isinstance(task.result(), asyncio.CancelledError):
-            return TimeoutError(f"no end within {limit_s:g} s")
-        return task.result()
+        if not task.done():
+            return TimeoutError(f"no end within {limit_s:g} s, and it ignores cancellation")
+        error = task.result()
+        if isinstance(error, asyncio.CancelledError):
+            overdue = TimeoutError(f"no end within {limit_s:g} s")
+            overdue.__cause__ = error
+            return overdue
+        return error
 
     async def _wait_for_straggler(self, lane: Lane) -> None:
         straggler, self._straggler = self._straggler, None

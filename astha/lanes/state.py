@@ -10,6 +10,7 @@ import msgspec
 
 from astha.clock import LoopClock
 from astha.events import Commit, Run
+from astha.lanes.failures import FailureLog
 from registry.contract import MetadataStore
 
 
@@ -54,3 +55,4 @@ class Around(msgspec.Struct, frozen=True):
     may_deliver: Callable[[], bool]  # False once leadership is in doubt
     changed: Callable[[], None]  # a state changed: write the ledger
     indebted: Callable[[str], Awaitable[None]]  # waits until the ledger says that this lane owes a refresh
+    failures: FailureLog

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from astha.events import Event, Transaction
+from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
 from astha.lanes.state import Around, LaneState
 from astha.routing.router import Router
@@ -74,6 +75,7 @@ class Bench:
         self.subject = subject or Subject(self.clock)
         self.registry = SmallRegistry()
         self.leading = True
+        self.failures = FailureLog(self.clock)
         self.changes = 0
         self.paper: asyncio.Event | None = None  # refreshes wait until their debt is on it
         self.lane = self.make_lane("subject", self.subject, **policy)
@@ -91,6 +93,7 @@ class Bench:
             may_deliver=lambda: self.leading,
             changed=self._changed,
             indebted=self._indebted,
+            failures=self.failures,
         )
         return Lane(name, subject, subject.subscribed_tables, LanePolicy(**values), around)
 

@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
 from astha.lanes.refresh import Contained
@@ -38,6 +39,7 @@ class Books:
             may_deliver=lambda: True,
             changed=lambda: None,
             indebted=lambda name: self.ledger.indebted(name),
+            failures=FailureLog(self.clock),
         )
         self.lanes = [
             Lane(name, RecordingSubscriber(GROUPS), frozenset({GROUPS}), LanePolicy(), around) for name in self.names

@@ -42,7 +42,7 @@ class Term:
         self.clock = ManualClock()
         self.subject = Whole(self.clock)
         self.bench = Bench(self.subject, delivery_timeout_s=0.05, drain_timeout_s=0.05, breaker_reset_s=1.0)
-        self.service = Service("subject", self.subject, self.bench.lane.policy, self.clock)
+        self.service = Service("subject", self.subject, self.bench.lane.policy, self.clock, self.bench.failures)
         self.streaming = asyncio.Event()
         self.streaming.set()
         self.task = asyncio.create_task(asyncio.sleep(0))
