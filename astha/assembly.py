@@ -5,22 +5,26 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from astha.clock import LoopClock
 from astha.daemon import Component, Daemon
-from astha.errors import ConfigError
+from astha.errors import ComponentError, ConfigError
 from astha.leadership import Leadership
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
 from astha.settings import Settings
 from astha.sources.opening import open_source
+from astha.subscribers.broken import BrokenComponent
 from astha.subscribers.load import load_component
 from astha.subscribers.surroundings import Surroundings
 from registry.contract import MetadataStore
 from registry.opening import open_store
+
+log = structlog.get_logger(__name__)
 
 
 class Assembly(msgspec.Struct, frozen=True):
@@ -35,7 +39,8 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
     url = settings.registry.url.get_secret_value()
     store = await open_store(url, settings=settings.registry.store, clock=clock)
     try:
-        components = load_components(subscriptions, surroundings(settings, store, clock), settings.subscriptions)
+        found = load_components(subscriptions, surroundings(settings, store, clock), settings.subscriptions)
+        components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
         holder = _holder()
         leadership = Leadership(store, settings.lease, holder, clock)
         source = open_source(url, store, settings.source, settings.change_log, clock)
@@ -51,16 +56,60 @@ def surroundings(settings: Settings, store: MetadataStore, clock: LoopClock) -> 
     return Surroundings(store, clock, settings.registry.url, settings.lake)
 
 
-def load_components(subscriptions: Mapping[str, Subscription], around: Surroundings, path: Path) -> list[Component]:
-    """ConfigError names the file, and the line of the component that can't be had."""
-    components = []
+class BadComponent(msgspec.Struct, frozen=True):
+    """An entry of subscriptions.yaml that can't be had, and why: a mistake in the file, or in the component's code."""
+
+    name: str
+    subscription: Subscription
+    error: ConfigError | ComponentError
+
+    @property
+    def remedy(self) -> str:
+        return self.error.remedy if isinstance(self.error, ComponentError) else "correct the entry in the file"
+
+
+def load_components(
+    subscriptions: Mapping[str, Subscription], around: Surroundings, path: Path
+) -> list[Component | BadComponent]:
+    """In the file's order. A ConfigError names the file and the line."""
+    found: list[Component | BadComponent] = []
     for name, subscription in subscriptions.items():
         try:
             subscriber = load_component(name, subscription.settings, around, subscription.use)
             require_match(name, subscription, subscriber.subscribed_tables)
         except ConfigError as error:
-            raise ConfigError(f"{path}: line {subscription.line}: {error}") from error
-        components.append(Component(name, subscriber, subscription.lane))
+            located = ConfigError(f"{path}: line {subscription.line}: {error}")
+            located.__cause__ = error
+            found.append(BadComponent(name, subscription, located))
+        except ComponentError as error:
+            found.append(BadComponent(name, subscription, error))
+        else:
+            found.append(Component(name, subscriber, subscription.lane))
+    return found
+
+
+def usable(found: Iterable[Component | BadComponent], *, run_others: bool) -> list[Component]:
+    """What a daemon runs. A mistake in the file ends it; a component whose code can't be used has a lane that is
+    broken, unless the operator wants all components or none.
+    """
+    components = []
+    for each in found:
+        if isinstance(each, Component):
+            components.append(each)
+            continue
+        if isinstance(each.error, ConfigError):
+            raise each.error
+        if not run_others:
+            raise ConfigError(f"{each.error} -> {each.remedy}; or set daemon.on_bad_component to run_others")
+        log.error(
+            "component can't be loaded; the others run",
+            component=each.name,
+            problem=str(each.error),
+            remedy=each.remedy,
+            exc_info=each.error.__cause__ or each.error,
+        )
+        stand_in = BrokenComponent(each.subscription.tables, each.error)
+        components.append(Component(each.name, stand_in, each.subscription.lane))
     return components
 
 

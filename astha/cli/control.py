@@ -98,7 +98,8 @@ def _source_line(source: dict[str, Any]) -> str:
 
 def _print_components(components: list[dict[str, Any]], unit: str) -> None:
     table = Table(box=None, pad_edge=False, header_style="")
-    for column in ("component", "state", f"lag ({unit})", "lag (s)", "waiting", "delivered", "failures", "refreshes"):
+    counted = ("waiting", "delivered", "failures", "drops", "refreshes")
+    for column in ("component", "state", f"lag ({unit})", "lag (s)", *counted):
         table.add_column(column, justify="left" if column in ("component", "state") else "right")
     for component in components:
         counts = component["counts"]
@@ -111,6 +112,7 @@ def _print_components(components: list[dict[str, Any]], unit: str) -> None:
             f"{component['queue']['events']:,}",
             f"{delivered:,}",
             f"{counts['failures']:,}",
+            f"{counts['dropped']:,}",
             f"{counts['refreshes']:,}",
         )
     Console(width=max(Console().width, 100)).print(table)

@@ -11,6 +11,7 @@ import click
 from astha.client import NoDaemon
 from astha.concealment import NOTHING, Concealment
 from astha.errors import AddressTaken, AsthaError, ConfigError, SourceLost
+from astha.extras import extras_with, install
 from registry.errors import Invalid, RegistryError, Unavailable
 
 TRACEBACK_SETTING = "ASTHA_TRACEBACK"
@@ -54,6 +55,9 @@ def failure_of(error: BaseException, conceal: Concealment = NOTHING) -> Failure:
         return Failure(conceal(str(error)), _code_of(error))
     if os.environ.get(TRACEBACK_SETTING):
         raise error
+    if isinstance(error, ModuleNotFoundError) and error.name is not None and (extras := extras_with(error.name)):
+        remedy = " or ".join(install([extra]) for extra in extras)
+        return Failure(f"the package {error.name!r} is not installed: {remedy}", Exit.USAGE)
     where = f"set {TRACEBACK_SETTING}=1 to see where"
     return Failure(conceal(f"internal error: {type(error).__name__}: {error} ({where})"), Exit.INTERNAL)
 

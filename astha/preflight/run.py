@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 
 import psycopg
 
-from astha.assembly import load_components, surroundings
+from astha.assembly import BadComponent, load_components, surroundings, usable
 from astha.client import Client, NoDaemon, Refused
 from astha.clock import SystemLoopClock
 from astha.daemon import Component
 from astha.errors import ConfigError, SourceError
+from astha.extras import install, missing_extras
 from astha.preflight import server as server_checks
 from astha.preflight.findings import Finding, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
@@ -41,7 +42,7 @@ async def preflight(settings: Settings) -> list[Finding]:
     findings = [about_file, _access(settings), schema]
     if schema.verdict is not Verdict.PROBLEM:
         about_components, areas = await _components(settings, subscriptions)
-        findings.append(about_components)
+        findings += about_components
         if settings.registry.is_postgres:
             findings += await _server(settings, subscriptions or {}, areas)
         else:
@@ -59,7 +60,7 @@ async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
     database, schema = parse_url(settings.registry.url.get_secret_value()).database or role, settings.source.schema_name
     if reader:
         return reader_grants(role, database, schema)
-    loaded = await _loaded(settings, read_subscriptions(settings.subscriptions))
+    loaded = usable(await _loaded(settings, read_subscriptions(settings.subscriptions)), run_others=False)
     return daemon_grants(role, database, schema, _areas(loaded))
 
 
@@ -123,22 +124,37 @@ async def _schema(settings: Settings) -> Finding:
     return ok(check, f"{found.found}, as this Astha expects")
 
 
-async def _components(settings: Settings, subscriptions: Subscriptions | None) -> tuple[Finding, frozenset[Area]]:
-    """Also the areas of the registry that they write to, as far as they can be loaded."""
+async def _components(settings: Settings, subscriptions: Subscriptions | None) -> tuple[list[Finding], frozenset[Area]]:
+    """One for each component that can't be used, and one for all others. Also the areas of the registry that they
+    write to, as far as they can be loaded.
+    """
     check, none = "components", frozenset[Area]()
     if subscriptions is None:
-        return unknown(check, "the subscriptions can't be read"), none
+        return [unknown(check, "the subscriptions can't be read")], none
     try:
-        loaded = await _loaded(settings, subscriptions)
-    except ConfigError as error:
-        return problem(check, str(error), "correct the entry, or install what it needs"), none
+        found = await _loaded(settings, subscriptions)
     except RegistryError as error:
-        return unknown(check, f"components are made with a store: {error}"), none
-    found = f"{len(loaded)} accept their settings and tables" if loaded else "none are subscribed"
-    return ok(check, found), _areas(loaded)
+        return [unknown(check, f"components are made with a store: {error}")], none
+    findings = [finding for each in found if (finding := _component(each, subscriptions[each.name])) is not None]
+    good = len(found) - len(findings)
+    if good or not findings:
+        findings.insert(0, ok(check, f"{good} accept their settings and tables" if found else "none are subscribed"))
+    return findings, _areas(found)
 
 
-async def _loaded(settings: Settings, subscriptions: Subscriptions) -> list[Component]:
+def _component(found: Component | BadComponent, subscription: Subscription) -> Finding | None:
+    """None if nothing is wrong with it. One that can be made may still lack what its work needs."""
+    check = f"component {found.name}"
+    if isinstance(found, BadComponent):
+        return problem(check, str(found.error), found.remedy)
+    package, _, _ = (subscription.use or f"components.{found.name}:create").partition(":")
+    missing = missing_extras(package)
+    if missing:
+        return problem(check, f"packages that it needs are not installed: {', '.join(missing)}", install(missing))
+    return None
+
+
+async def _loaded(settings: Settings, subscriptions: Subscriptions) -> list[Component | BadComponent]:
     store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)
     try:
         return load_components(subscriptions, surroundings(settings, store, SystemLoopClock()), settings.subscriptions)
@@ -146,8 +162,8 @@ async def _loaded(settings: Settings, subscriptions: Subscriptions) -> list[Comp
         await store.close()
 
 
-def _areas(loaded: Iterable[Component]) -> frozenset[Area]:
-    writers = [each.subscriber for each in loaded]
+def _areas(found: Iterable[Component | BadComponent]) -> frozenset[Area]:
+    writers = [each.subscriber for each in found if isinstance(each, Component)]
     return frozenset(area for each in writers if isinstance(each, RegistryWriter) for area in each.written_areas)
 
 

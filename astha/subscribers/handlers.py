@@ -9,6 +9,7 @@ mypy refuses a handler whose event is of another row than it is registered for.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
@@ -27,6 +28,8 @@ def handles(kind: type[R]) -> Callable[[Method[S, R]], Method[S, R]]:
     """Register a method of a `Component` for all events of one kind of row."""
 
     def register(method: Method[S, R]) -> Method[S, R]:
+        if not inspect.iscoroutinefunction(inspect.unwrap(method)):
+            raise TypeError(f"{method.__qualname__} handles {kind.table}: declare it `async def`")
         setattr(method, _MARK, kind)
         return method
 

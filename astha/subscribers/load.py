@@ -4,48 +4,108 @@ A component is a package ``components.<name>`` with a function ``create(settings
 that is kept elsewhere says where, ``use: package.module:function``; any importable module will do. `create` only
 constructs: connections are opened by ``start``, so that `astha check` can look at a component without setting it to
 work.
+
+Two kinds of problems are told apart. subscriptions.yaml is wrong (no such component, or tables or settings that it
+refuses; `create` refuses settings with a ValueError): ConfigError, and the daemon does not start. The component's own
+code can't be used (a package is missing, its import or `create` raises, it is no Subscriber): ComponentError, and the
+other components run.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
 from typing import Any
 
-from astha.errors import ConfigError
+from astha.errors import ComponentError, ConfigError
+from astha.extras import remedy_for
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.surroundings import Surroundings
+
+_REQUIRED = ("on_event", "on_health", "on_refresh")
+_OPTIONAL = ("on_transaction", "on_transactions", "start", "stop")
+_REPORT = "correct the component, or remove its entry from subscriptions.yaml"
 
 
 def load_component(
     name: str, settings: Mapping[str, Any], surroundings: Surroundings, use: str | None = None
 ) -> Subscriber:
-    """ConfigError if there is no such component, or if it refuses its settings."""
+    """ConfigError if there is no such component, or if it refuses its settings; ComponentError if its code fails."""
     package, _, function = (use or f"components.{name}:create").partition(":")
-    try:
-        module = importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{package}.".startswith(f"{error.name}."):
-            raise ConfigError(f"there is no component {name!r} ({package}): {_remedy(use)}") from error
-        raise ConfigError(f"component {name} needs the package {error.name!r}: install it") from error
+    module = _imported(name, package, use)
     create = getattr(module, function, None)
     if create is None:
         raise ConfigError(f"component {name}: {package} has no function `{function}(settings, surroundings)`")
     try:
         subscriber: Subscriber = create(settings, surroundings)
-    except (TypeError, ValueError) as error:
+    except (ConfigError, ValueError) as error:
         raise ConfigError(f"component {name} refuses its settings: {error}") from error
-    missing = [
-        part for part in ("subscribed_tables", "on_event", "on_health", "on_refresh") if not hasattr(subscriber, part)
-    ]
-    if missing:
-        raise ConfigError(
-            f"component {name}: what {package}:{function} made is no Subscriber: it lacks {', '.join(missing)}"
-        )
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise _failed(name, f"{package}:{function}", package, error) from error
+    _require_subscriber(name, f"{package}:{function}", subscriber)
     return subscriber
 
 
-def _remedy(use: str | None) -> str:
+def _imported(name: str, package: str, use: str | None) -> ModuleType:
+    try:
+        return importlib.import_module(package)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:  # a SyntaxError, or a module that calls sys.exit
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if absent is not None and f"{package}.".startswith(f"{absent}."):
+            raise ConfigError(f"there is no component {name!r} ({package}): {_correction(use)}") from error
+        raise _failed(name, f"the import of {package}", package, error) from error
+
+
+def _failed(name: str, what: str, package: str, error: BaseException) -> ComponentError:
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        remedy = remedy_for(package, error.name) or f"install the package {error.name!r}"
+        return ComponentError(f"component {name} needs the package {error.name!r}, which is not installed", remedy)
+    if isinstance(error, SystemExit):
+        return ComponentError(f"component {name}: {what} tried to end the process with code {error.code}", _REPORT)
+    return ComponentError(f"component {name}: {what} failed: {type(error).__name__}: {error}", _REPORT)
+
+
+def _require_subscriber(name: str, made_by: str, subscriber: object) -> None:
+    missing = [part for part in ("subscribed_tables", *_REQUIRED) if not _has(name, subscriber, part)]
+    if missing:
+        raise ComponentError(
+            f"component {name}: what {made_by} made is no Subscriber: it lacks {', '.join(missing)}", _REPORT
+        )
+    for part in (*_REQUIRED, *_OPTIONAL):
+        method = getattr(subscriber, part, None)
+        if method is not None and not _asynchronous(method):
+            raise ComponentError(
+                f"component {name}: {part} of {type(subscriber).__name__} is not asynchronous",
+                f"declare it `async def {part}(...)`: the daemon awaits it",
+            )
+
+
+def _has(name: str, subscriber: object, part: str) -> bool:
+    try:
+        return hasattr(subscriber, part)
+    except Exception as error:
+        raise ComponentError(f"component {name}: its {part} raises {error!r}", _REPORT) from error
+
+
+def _asynchronous(method: Callable[..., object]) -> bool:
+    """Also what is annotated to return an awaitable, and an object whose `__call__` is asynchronous."""
+    inner = inspect.unwrap(method)
+    while isinstance(inner, partial):
+        inner = inner.func
+    if inspect.iscoroutinefunction(inner) or inspect.iscoroutinefunction(getattr(inner, "__call__", None)):  # noqa: B004
+        return True
+    returns = getattr(inner, "__annotations__", {}).get("return")
+    return any(word in str(returns) for word in ("Awaitable", "Coroutine", "Future", "Task"))
+
+
+def _correction(use: str | None) -> str:
     if use is None:
         return "check the name in subscriptions.yaml, or say where it is with `use: package.module:function`"
     return "install it, or correct `use` in subscriptions.yaml"

@@ -7,6 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.assembly import load_components
+from astha.daemon import Component
 from astha.errors import ConfigError
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
 from astha.subscribers import LakeSettings, Surroundings
@@ -25,6 +26,7 @@ def test_the_one_that_is_shipped_fits_its_components() -> None:
     around = Surroundings(cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings())
     shipped = read_subscriptions(SHIPPED)
     for component in load_components(shipped, around, SHIPPED):
+        assert isinstance(component, Component), component
         assert component.subscriber.subscribed_tables == shipped[component.name].tables
     assert {"iceberg_updater", "metadata_orchestrator", "snapshotter"} <= shipped.keys()
 

@@ -93,3 +93,10 @@ def test_mypy_refuses_a_handler_of_the_wrong_row(tmp_path: Path) -> None:
     assert check(tmp_path, row="Segment", field="base_offset") == ""
     assert "has incompatible type" in check(tmp_path, row="TableFile", field="file_path")
     assert '"Segment" has no attribute "file_path"' in check(tmp_path, row="Segment", field="file_path")
+
+
+def test_a_handler_that_is_not_asynchronous_is_refused() -> None:
+    def topic(self: object, event: Event[Topic]) -> None: ...
+
+    with pytest.raises(TypeError, match="topic handles topics: declare it `async def`"):
+        handles(Topic)(topic)  # type: ignore[arg-type]

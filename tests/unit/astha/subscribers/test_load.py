@@ -6,13 +6,15 @@ from typing import cast
 
 import pytest
 
-from astha.errors import ConfigError
+from astha.errors import ComponentError, ConfigError
 from astha.subscribers.load import load_component
 from astha.subscribers.surroundings import Surroundings
 
 AROUND = cast("Surroundings", object())
 
 AUDIT = """
+import sys
+from functools import partial
 from astha.testing import RecordingSubscriber
 
 def create(settings, surroundings):
@@ -22,6 +24,38 @@ def create(settings, surroundings):
 
 def nothing(settings, surroundings):
     return None
+
+def buggy(settings, surroundings):
+    return {}["absent"]
+
+def quits(settings, surroundings):
+    sys.exit(5)
+
+def needs(settings, surroundings):
+    import a_package_that_nobody_has
+
+class Shy(RecordingSubscriber):
+    @property
+    def subscribed_tables(self):
+        raise RuntimeError("not now")
+
+def shy(settings, surroundings):
+    return Shy("topics")
+
+def synchronous(settings, surroundings):
+    made = RecordingSubscriber("topics")
+    setattr(made, settings["method"], lambda *arguments: None)
+    return made
+
+def wrapped(settings, surroundings):
+    made = RecordingSubscriber("topics")
+    made.on_event = partial(made.on_event)
+    made.on_health = CallMe()
+    return made
+
+class CallMe:
+    async def __call__(self):
+        return True
 """
 
 
@@ -34,6 +68,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (package / "__init__.py").touch()
     (package / "audit.py").write_text(AUDIT)
     (package / "needy.py").write_text("import a_package_that_nobody_has\n")
+    (package / "typo.py").write_text("def create(settings, surroundings) return None\n")
+    (package / "quits.py").write_text("import sys\nsys.exit('no licence')\n")
+    (package / "broken.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "modules", dict(sys.modules))
     return name
@@ -54,14 +91,45 @@ def test_one_of_ours_that_does_not_exist() -> None:
     [
         ("no_such_package.audit:create", "no component 'audit'.*install it, or correct `use`"),
         ("{}.absent:create", "no component 'audit'"),
-        ("{}.needy:create", "needs the package 'a_package_that_nobody_has': install it"),
         ("{}.audit:make", "has no function `make"),
-        ("{}.audit:nothing", "no Subscriber: it lacks subscribed_tables, on_event, on_health, on_refresh"),
     ],
 )
-def test_what_can_not_be_loaded_says_why(elsewhere: str, use: str, complaint: str) -> None:
+def test_what_the_file_says_wrongly_is_a_matter_of_configuration(elsewhere: str, use: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         load_component("audit", {}, AROUND, use.format(elsewhere))
+
+
+@pytest.mark.parametrize(
+    ("use", "complaint"),
+    [
+        ("{}.needy:create", "component audit needs the package 'a_package_that_nobody_has'"),
+        ("{}.typo:create", "component audit: the import of .*typo failed: SyntaxError"),
+        ("{}.quits:create", "component audit: the import of .*quits tried to end the process with code no licence"),
+        ("{}.broken:create", "component audit: the import of .*broken failed: ZeroDivisionError"),
+        ("{}.audit:buggy", "component audit: .*audit:buggy failed: KeyError: 'absent'"),
+        ("{}.audit:quits", "component audit: .*audit:quits tried to end the process with code 5"),
+        ("{}.audit:needs", "component audit needs the package 'a_package_that_nobody_has'"),
+        ("{}.audit:shy", "component audit: its subscribed_tables raises RuntimeError"),
+        ("{}.audit:nothing", "component audit: .*no Subscriber: it lacks subscribed_tables, on_event, on_health"),
+    ],
+)
+def test_what_is_wrong_with_its_code_is_the_components_own_problem(elsewhere: str, use: str, complaint: str) -> None:
+    with pytest.raises(ComponentError, match=complaint) as raised:
+        load_component("audit", {}, AROUND, use.format(elsewhere))
+    assert raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    "method", ["on_event", "on_health", "on_refresh", "on_transaction", "on_transactions", "start", "stop"]
+)
+def test_a_method_that_is_not_asynchronous_is_refused(elsewhere: str, method: str) -> None:
+    with pytest.raises(ComponentError, match=f"component audit: {method} of .* is not asynchronous") as raised:
+        load_component("audit", {"method": method}, AROUND, f"{elsewhere}.audit:synchronous")
+    assert raised.value.remedy == f"declare it `async def {method}(...)`: the daemon awaits it"
+
+
+def test_asynchronous_is_more_than_async_def(elsewhere: str) -> None:
+    assert load_component("audit", {}, AROUND, f"{elsewhere}.audit:wrapped") is not None
 
 
 def test_settings_that_a_component_refuses(elsewhere: str) -> None:

@@ -1,0 +1,76 @@
+"""Optional dependencies: which extras of the distribution a package of ours needs, and which of them are missing.
+
+What an extra consists of is read from the distribution's own metadata. Nothing is imported to find out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.util import find_spec
+
+DISTRIBUTION = "astha"
+
+_NEEDS: Mapping[str, tuple[str, ...]] = {
+    "components.compactor.cli": ("lake",),  # only what merges needs Spark; the first match counts
+    "components.compactor": ("lake", "spark"),
+    "components.iceberg_updater": ("lake",),
+    "components.metadata_orchestrator": ("lake",),
+    "components.segment_store": ("streams",),
+    "components.snapshotter": ("lake",),
+    "components.spark_format": ("lake", "spark", "streams"),
+    "components.storage_manager": ("lake",),
+    "components.tables": ("lake",),
+    "components.topic_tables.command": ("streams",),  # only `to-table` needs the others
+    "components.topic_tables": ("lake", "spark", "streams"),
+    "components.verifier": ("lake",),
+}
+_REQUIREMENT = re.compile(r"""^([A-Za-z0-9][A-Za-z0-9._-]*).*\bextra\s*==\s*['"]([A-Za-z0-9._-]+)['"]""")
+
+
+def missing_extras(module: str) -> tuple[str, ...]:
+    """The extras that ``module`` needs and that are not installed, or not wholly."""
+    needed = next((extras for package, extras in _NEEDS.items() if f"{module}.".startswith(f"{package}.")), ())
+    return tuple(extra for extra in needed if not all(map(_importable, _packages().get(extra, ()))))
+
+
+def extras_with(module: str) -> tuple[str, ...]:
+    """The extras that bring the package of ``module``."""
+    package = module.partition(".")[0]
+    return tuple(sorted(extra for extra, packages in _packages().items() if package in packages and extra != "dev"))
+
+
+def remedy_for(wanted: str, absent: str | None = None) -> str | None:
+    """How to get what ``wanted`` needs, of which ``absent`` was found missing; None if no extra would help."""
+    extras = missing_extras(wanted)
+    if not extras and absent is not None:
+        extras = extras_with(absent)[:1]
+    return install(extras) if extras else None
+
+
+def install(extras: Iterable[str]) -> str:
+    return f"pip install '{DISTRIBUTION}[{','.join(extras)}]'"
+
+
+@cache
+def _packages() -> Mapping[str, frozenset[str]]:
+    """Importable packages by extra: those of our extras are named like their distributions."""
+    found: dict[str, set[str]] = {}
+    try:
+        requirements = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        return {}
+    for requirement in requirements:
+        match = _REQUIREMENT.match(requirement)
+        if match is not None:
+            found.setdefault(match[2], set()).add(match[1].replace("-", "_").lower())
+    return {extra: frozenset(packages) for extra, packages in found.items()}
+
+
+def _importable(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except (ImportError, ValueError):
+        return False
