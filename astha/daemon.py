@@ -273,7 +273,7 @@ class Daemon:
     async def _drain(self) -> None:
         """Let lanes finish what waits."""
         deadline = self._clock.monotonic() + self.settings.shutdown_timeout_s
-        while any(lane.queue and lane.state is LaneState.LIVE for lane in self.lanes):
+        while any(lane.queue and lane.shown_state is LaneState.LIVE for lane in self.lanes):
             if self._clock.monotonic() > deadline:
                 left = {lane.name: lane.queue.events for lane in self.lanes if lane.queue}
                 log.warning("stopping with events undelivered; they come again at the next start", events=left)

@@ -91,8 +91,10 @@ def status_line(daemon: Daemon) -> str:
     """Such as ``leading; components: 2 live, 1 broken (audit)``."""
     if not daemon.leadership.leads:
         return role(daemon)
-    states = Counter(str(lane.state) for lane in daemon.lanes)
-    others = {state: [lane.name for lane in daemon.lanes if lane.state == state] for state in states if state != "live"}
+    states = Counter(str(lane.shown_state) for lane in daemon.lanes)
+    others = {
+        state: [lane.name for lane in daemon.lanes if lane.shown_state == state] for state in states if state != "live"
+    }
     parts = [f"{states['live']} live"] if states["live"] else []
     parts += [f"{len(names)} {state} ({', '.join(names)})" for state, names in others.items()]
     return f"{role(daemon)}; components: {', '.join(parts) or 'none'}"

@@ -22,8 +22,9 @@ from astha.lanes.queue import LaneQueue
 from astha.lanes.refresh import Contained, snapshot_after
 from astha.lanes.state import Around, LaneCounts, LaneState
 from astha.lanes.worker import Worker
-from astha.subscribers.contract import Subscriber
+from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.policy import LanePolicy
+from astha.subscribers.work import Work, Working
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -48,7 +49,10 @@ class Lane:
         self.name = name
         self.tables = tables
         self.policy = policy
+        self.durable = is_durable(subscriber)
         self.state = LaneState.BOOTSTRAPPING
+        self.serving = False  # `start` has ended: calls are made
+        self.start_began: float | None = None
         self.reason: str | None = "never refreshed"
         self.not_live_since: float | None = around.clock.monotonic()
         self.position = Position(0)  # everything up to here is done
@@ -166,6 +170,31 @@ class Lane:
         return self._clock.monotonic() - self._moved if self.queue and self.state is LaneState.LIVE else 0.0
 
     @property
+    def shown_state(self) -> LaneState:
+        """One that goes on from its position is not live before its `start` has ended."""
+        return LaneState.BOOTSTRAPPING if self.state is LaneState.LIVE and not self.serving else self.state
+
+    @property
+    def shown_reason(self) -> str | None:
+        """With the call that is under way, if the component is not live."""
+        shown = self.shown_state
+        call, began = ("start", self.start_began) if not self.serving else ("on_refresh", self._worker.refresh_began)
+        if shown is LaneState.LIVE or began is None:
+            return self.reason
+        under_way = f"{call} has been running for {self._clock.monotonic() - began:.0f} s"
+        return under_way if self.reason is None else f"{self.reason} ({under_way})"
+
+    def stuck_work(self) -> list[Work]:
+        """What the component does in the background without making progress."""
+        if not self.serving or not isinstance(self._subscriber, Working):
+            return []
+        try:
+            return [work for work in self._subscriber.work() if work.stuck]
+        except Exception as error:
+            self.failed("work", error)
+            return []
+
+    @property
     def package(self) -> str:
         """Where the component's code is."""
         module = type(self._subscriber).__module__
@@ -217,6 +246,7 @@ class Lane:
 
     async def _work(self) -> None:
         self._worker.begun()
+        self.serving = True
         while not self._worker.over:
             try:
                 await self._step()

@@ -52,6 +52,8 @@ class Ledger:
                 lane.pause()
             elif entry.refresh_owed or entry.position is None:
                 lane.reason = entry.reason or "a refresh was owed"
+            elif not lane.durable:
+                lane.reason = "its state is in memory: it is refreshed at every start"
             elif frozenset(entry.tables.load_as(list[str])) != lane.tables:
                 lane.reason = "its subscription has changed"
             else:

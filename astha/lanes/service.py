@@ -54,11 +54,13 @@ class Service:
 
     async def _start(self, lane: Lane, start: Callable[[], Awaitable[None]]) -> None:
         wait = self._policy.backoff_initial_s
-        while (error := await self._call(start, self._policy.delivery_timeout_s)) is not None:
+        lane.start_began = self._clock.monotonic()
+        while (error := await self._call(start, self._policy.refresh_timeout_s)) is not None:
             self._failures.note(self._name, "start", error)
             lane.break_out(f"start failed: {error!r}")
             await self._wait_for_straggler(lane)
             await self._clock.sleep(wait)
+            lane.start_began = self._clock.monotonic()
             wait = min(wait * 2, self._policy.backoff_max_s)
 
     async def _call(self, call: Callable[[], Awaitable[None]], limit_s: float) -> BaseException | None:

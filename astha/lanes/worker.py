@@ -26,7 +26,7 @@ class Worker:
         self._delivery: Delivery | None = None
         self._task: asyncio.Task[None] | None = None
         self._begun = False  # a task cancelled before its first step never takes it
-        self._refresh_began: float | None = None
+        self.refresh_began: float | None = None
         self._hurry: float | None = None  # nobody waits for this call any more: when it has to be over
         self._cancelled_at: float | None = None
         self._ours = False  # the cancellation under way is our own
@@ -49,7 +49,7 @@ class Worker:
 
     @property
     def calling(self) -> bool:
-        return self.delivery.calling or self._refresh_began is not None
+        return self.delivery.calling or self.refresh_began is not None
 
     @property
     def interrupted(self) -> bool:
@@ -62,7 +62,7 @@ class Worker:
         return self._task if self._task is not None and not self._task.done() else None
 
     def refreshing(self, under_way: bool) -> None:
-        self._refresh_began = self._clock.monotonic() if under_way else None
+        self.refresh_began = self._clock.monotonic() if under_way else None
 
     def leave(self) -> None:
         """Nobody waits for the call under way any more: it has `drain_timeout_s` to come back. If there is none, let
@@ -95,7 +95,7 @@ class Worker:
             return error
         if not ours:
             return RuntimeError("the component raised CancelledError although nobody had cancelled it")
-        refreshing = self._refresh_began is not None
+        refreshing = self.refresh_began is not None
         limit = self._policy.refresh_timeout_s if refreshing else self._policy.delivery_timeout_s
         return Overdue(f"no answer within {limit:g} s")
 
@@ -110,7 +110,7 @@ class Worker:
                 delivery.halted = True
             if delivery.calls != call or not delivery.calling:
                 call, since = delivery.calls, now
-                if self._refresh_began is None:
+                if self.refresh_began is None:
                     continue
             if self._cancelled_at is not None:
                 if now > self._cancelled_at + self._policy.drain_timeout_s:
@@ -121,8 +121,8 @@ class Worker:
     def _overdue(self, now: float, since: float) -> bool:
         if self._hurry is not None and now > self._hurry:
             return True
-        if self._refresh_began is not None:
-            return now > self._refresh_began + self._policy.refresh_timeout_s
+        if self.refresh_began is not None:
+            return now > self.refresh_began + self._policy.refresh_timeout_s
         return now > since + self._policy.delivery_timeout_s
 
     async def stop(self) -> None:

@@ -1,7 +1,8 @@
 """Alive and ready, and why not.
 
 *Alive* means that the event loop turns; a daemon that stands by is alive. *Ready* means that changes reach every
-component: this daemon leads, the source is heard from, all components are live, and none of them is stuck. A daemon
+component: this daemon leads, the source is heard from, all components are live, and none of them is stuck, in a call or
+in work that it does in the background. A component whose `start` or first refresh is under way is not live. A daemon
 that stands by is not ready, so that whoever asks for the one at work finds it.
 """
 
@@ -42,14 +43,20 @@ def readiness(daemon: Daemon, stall_after_s: float) -> Readiness:
             reasons.append("leadership is in doubt: the lease was not renewed in time")
         reasons += _source_reasons(daemon, stall_after_s)
         reasons += [
-            f"component {lane.name} is {lane.state}" + (f": {lane.reason}" if lane.reason else "")
+            f"component {lane.name} is {lane.shown_state}" + (f": {lane.shown_reason}" if lane.shown_reason else "")
             for lane in daemon.lanes
-            if lane.state is not LaneState.LIVE
+            if lane.shown_state is not LaneState.LIVE
         ]
         reasons += [
             f"component {lane.name} makes no progress: the same delivery has been tried for {lane.stuck_s:.0f} s"
             for lane in daemon.lanes
             if lane.stuck_s > stall_after_s
+        ]
+        reasons += [
+            f"component {lane.name} makes no progress: {work.name} has stood still for {work.idle_s:.0f} s, "
+            f"its limit is {work.limit_s:g} s"
+            for lane in daemon.lanes
+            for work in lane.stuck_work()
         ]
     return Readiness(not reasons, role(daemon), reasons)
 

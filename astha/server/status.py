@@ -119,8 +119,8 @@ def component_report(daemon: Daemon, lane: Lane, clock: LoopClock) -> ComponentR
     return ComponentReport(
         name=lane.name,
         tables=sorted(lane.tables),
-        state=str(lane.state) if leads else role(daemon),
-        reason=lane.reason if leads else None,
+        state=str(lane.shown_state) if leads else role(daemon),
+        reason=lane.shown_reason if leads else None,
         position=lane.position if known else None,
         lag=max(0, daemon.received - lane.position) if known else None,
         lag_s=round(lag_seconds(lane, clock), 3) if leads else None,

@@ -9,11 +9,12 @@ from astha.subscribers.handlers import Component, handles
 from astha.subscribers.measures import Measure, Measured
 from astha.subscribers.problems import Problem, Troubled
 from astha.subscribers.surroundings import LakeSettings, S3Settings, Surroundings
+from astha.subscribers.work import Work, Working
 from registry.privileges import Area
 
 __all__ = [
     "Component", "Subscriber", "handles",
     "Area", "RegistryWriter",
-    "Measure", "Measured", "Problem", "Troubled",
+    "Measure", "Measured", "Problem", "Troubled", "Work", "Working",
     "LakeSettings", "S3Settings", "Surroundings",
 ]  # fmt: skip

@@ -66,8 +66,25 @@ class RegistryWriter(Protocol):
 
 
 @runtime_checkable
+class InMemory(Protocol):
+    """Optional: ``durable = False`` says that the component's state ends with the process.
+
+    The daemon then refreshes it at every start, before the first event. A component that says nothing is durable: it
+    goes on from its acknowledged position, so its effect is kept with that position, or recognises a repetition.
+    """
+
+    durable: bool
+
+
+def is_durable(subscriber: Subscriber) -> bool:
+    return subscriber.durable if isinstance(subscriber, InMemory) else True
+
+
+@runtime_checkable
 class Startable(Protocol):
-    """Optional: called before the first delivery. An error is retried like a failed refresh."""
+    """Optional: called before the first delivery. An error is retried like a failed refresh, and it may take as long
+    as one. It does not read the registry's rows: that is what `on_refresh` is for, see `InMemory`.
+    """
 
     async def start(self) -> None: ...
 

@@ -142,7 +142,7 @@ def _states(lanes: list[Lane]) -> Iterator[Metric]:
     breakers = _gauge("component_breaker_state", "1 for the circuit breaker's state, 0 for the others.", "state")
     for lane in lanes:
         for state in LaneState:
-            states.add_metric([lane.name, state], int(state is lane.state))
+            states.add_metric([lane.name, state], int(state is lane.shown_state))
         for name in _BREAKER_STATES:
             breakers.add_metric([lane.name, name], int(name == lane.breaker.state))
     yield states

@@ -19,7 +19,7 @@ import structlog
 
 from astha.errors import Retry
 from astha.events import Event, Operation
-from astha.subscribers import Measure, Problem, Surroundings
+from astha.subscribers import Measure, Problem, Surroundings, Work
 from components.compactor.decide.budget import Limits
 from components.compactor.decide.decider import Candidate, Decider
 from components.compactor.decide.explanation import explain_decision
@@ -47,6 +47,7 @@ log = structlog.get_logger(__name__)
 _AGAIN_S = 1.0
 _SHORTEST_S = 0.01  # between two looks at what may begin, if nothing happens
 _NOTES_EVERY_S = 0.1  # what was decided meanwhile is written in one call
+_STUCK_S = 3600.0  # a job that finishes no group for so long is reported; one that is merged takes minutes
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
 
 
@@ -59,6 +60,7 @@ class Weighed(Protocol):
 
 class Compactor:
     written_areas = frozenset((Area.LAKE,))
+    durable = False
 
     def __init__(
         self,
@@ -80,6 +82,8 @@ class Compactor:
         self._records = Records(store, clock, self._decider)
         self._planning = Planning(store, clock, surroundings.lake, policy, settings.memory_bytes, reached)
         self._crew: Crew | None = None
+        self._looked: dict[str, tuple[tuple[int, int], float]] = {}  # jobs: how far they were, and since when
+        self._restored = False  # what the journal knows from before
         self._tallies = Tallies(clock)
         self._memory: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -108,12 +112,7 @@ class Compactor:
                 reached=self._reached,
             )
         )
-        await self._decider.restore(self._store)
-        async with self._store.consistent_read() as snapshot:
-            await self.on_refresh(snapshot)
-        self._begin("dispatch", self._always(self._dispatch))
-        self._begin("notes", self._always(self._take_notes))
-        self._begin("upkeep", self._always(self._keep_up))
+        self._restored = False
 
     async def stop(self) -> None:
         """Jobs under way end and leave nothing, or nothing that the cleaner does not find."""
@@ -140,9 +139,16 @@ class Compactor:
         self._wake.set()
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        """Counts everything. Jobs begin after the first one, and never by a part of the files."""
+        if not self._restored:
+            await self._decider.restore(self._store)
+            self._restored = True
         self._tallies.decided(await self._decider.load(snapshot))
         self._news.set()
         self._wake.set()
+        self._begin("dispatch", self._always(self._dispatch))
+        self._begin("notes", self._always(self._take_notes))
+        self._begin("upkeep", self._always(self._keep_up))
 
     @property
     def trouble(self) -> str | None:
@@ -154,6 +160,19 @@ class Compactor:
         if self._trouble is not None:
             raise self._trouble
         return True
+
+    def work(self) -> list[Work]:
+        """Jobs under way, by how long ago the last look saw them move."""
+        now, before = self._clock.monotonic(), self._looked
+        self._looked = {}
+        found = []
+        for job in self._crew or ():
+            done = (job.bytes_done, job.groups_done)
+            last = before.get(job.operation_id, (done, job.began))
+            since = last[1] if last[0] == done else now
+            self._looked[job.operation_id] = (done, since)
+            found.append(Work(f"the compaction of {job.assignment.name}", now - since, _STUCK_S))
+        return found
 
     def measures(self) -> Iterator[Measure]:
         yield from self._tallies.measures(() if self._crew is None else self._crew)

@@ -15,7 +15,7 @@ from uuid import uuid4
 import structlog
 
 from astha.events import Event, Operation
-from astha.subscribers import Measure, Surroundings
+from astha.subscribers import Measure, Surroundings, Work
 from components.lake.cleaner import clean_intents
 from components.lake.locations import canonical, join
 from components.segment_store.reader.block_cache import CachePolicy
@@ -33,11 +33,15 @@ from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
+_STUCK_S = 900.0
+"""A step of upkeep that makes no progress for so long is reported: one object's worth of work takes seconds."""
+
 
 class SegmentStore:
     """`reading` is this process's: whoever reads in the daemon reads through it."""
 
     written_areas = frozenset((Area.STREAMS,))
+    durable = False
 
     def __init__(self, settings: SegmentStoreSettings, surroundings: Surroundings) -> None:
         self._settings = settings
@@ -50,6 +54,7 @@ class SegmentStore:
         self._retention = Retention(surroundings.store, surroundings.clock, settings.retention_step, self._sizes)
         self._tally: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
+        self._moved: dict[str, float] = {}  # steps of upkeep under way: when they last made progress
         self._reading: Reading | None = None
         self._merger: Merger | None = None
 
@@ -76,13 +81,6 @@ class SegmentStore:
         self._merger = Merger(
             self._store, reading.objects, reading.cache, self._clock, canonical(location), settings.merge_policy
         )
-        async with self._store.consistent_read() as snapshot:
-            await self.on_refresh(snapshot)
-        if not self._tasks:
-            self._every(settings.retention_every_s, "retention", self.enforce_retention)
-            if settings.merge:
-                self._every(settings.merge_every_s, "merging", self.merge)
-            self._every(settings.clean_every_s, "cleaning", self.clean)
 
     async def stop(self) -> None:
         tasks, self._tasks = self._tasks, []
@@ -102,8 +100,10 @@ class SegmentStore:
             self._count(events)
 
     async def on_health(self) -> bool:
-        """Whether the tasks are alive; whether storage answers is their own trouble, and counted."""
-        return bool(self._tasks) and not any(task.done() for task in self._tasks)
+        """Whether the tasks are alive, once the first refresh has begun them; whether storage answers is their own
+        trouble, and counted.
+        """
+        return self._reading is not None and not any(task.done() for task in self._tasks)
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         """Caches forget; segments are counted anew, which reads every row once."""
@@ -115,6 +115,12 @@ class SegmentStore:
         async for page in snapshot.rows(Segment):
             self._small.add(page)
             self._sizes.add(page)
+        self._begin_upkeep()
+
+    def work(self) -> Iterator[Work]:
+        now = self._clock.monotonic()
+        for step, moved in self._moved.items():
+            yield Work(step, now - moved, _STUCK_S)
 
     def measures(self) -> Iterator[Measure]:
         reading = self._reading
@@ -138,6 +144,16 @@ class SegmentStore:
         ):
             yield Measure(name, told, self._tally[name], kind="counter")
 
+    def _begin_upkeep(self) -> None:
+        """Not before everything is counted, or retention and merging would go by a part of it."""
+        settings = self._settings
+        if self._tasks:
+            return
+        self._every(settings.retention_every_s, "retention", self.enforce_retention)
+        if settings.merge:
+            self._every(settings.merge_every_s, "merging", self.merge)
+        self._every(settings.clean_every_s, "cleaning", self.clean)
+
     # ---- upkeep -------------------------------------------------------------------------------------------
 
     async def enforce_retention(self) -> None:
@@ -152,6 +168,7 @@ class SegmentStore:
         merger = self._merger
         later: list[tuple[str, int]] = []
         while merger is not None and (due := self._small.take(self._settings.merge_partitions)):
+            self._moved["merging"] = self._clock.monotonic()
             try:
                 done = await merger.merge(due)
             except BaseException:
@@ -209,6 +226,7 @@ class SegmentStore:
 
         async def run() -> None:
             while True:
+                self._moved[what] = self._clock.monotonic()
                 try:
                     await step()
                 except NotFound:
@@ -216,6 +234,8 @@ class SegmentStore:
                 except Exception as error:
                     self._tally["upkeep_failures"] += 1
                     log.warning("upkeep failed, will be tried again", step=what, error=repr(error))
+                finally:
+                    self._moved.pop(what, None)
                 await self._clock.sleep(seconds)
 
         self._tasks.append(asyncio.create_task(run(), name=f"segment store {what}"))

@@ -47,6 +47,7 @@ _LONGEST_CALL_S = 900.0
 
 class Snapshotter:
     written_areas = frozenset((Area.LAKE,))
+    durable = False
 
     def __init__(self, settings: SnapshotterSettings, surroundings: Surroundings) -> None:
         self._settings = settings
@@ -70,10 +71,6 @@ class Snapshotter:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         if self._tables is None:
             self._tables = await self._call(partial(self._opened, await registry_identity(self._store)))
-        async with self._store.consistent_read() as snapshot:
-            await self.on_refresh(snapshot)
-        self._begin("time", self._always("watching time", self._watch_time))
-        self._begin("upkeep", self._always("upkeep", self._keep_up))
 
     async def stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -145,6 +142,8 @@ class Snapshotter:
                 if row.status == "requested":
                     self._fulfil(row, position)
             self._ask_if_due(table_id)
+        self._begin("time", self._always("watching time", self._watch_time))
+        self._begin("upkeep", self._always("upkeep", self._keep_up))
 
     def _fulfil(self, row: TableSnapshot, position: Position) -> None:
         requests = Requests(self._store, self._opened_tables(), self._call, self._clock, self._settings.wait_s)

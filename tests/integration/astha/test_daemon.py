@@ -5,18 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from functools import partial
 
 import psycopg
 import pytest
 
+from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
+from astha.events import Event
+from astha.lanes.lane import Lane
 from astha.lanes.state import LaneState
+from astha.server.health import readiness
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
-from registry.contract import MetadataStore
+from registry.contract import ConsistentRead, MetadataStore
 from registry.drafts import SegmentDraft
 from registry.embedded import EmbeddedPostgres
 from registry.engines import parse_url
-from registry.models import ConsumerGroup
+from registry.models import ConsumerGroup, Row
 from tests.doubles.proxy import PostgresProxy
 from tests.faults.oracle import drop_slot
 from tests.fixtures.daemons import QUICK, RunDaemon
@@ -406,3 +411,51 @@ async def test_a_transaction_beyond_every_limit_refreshes_and_memory_stays(
     await writing.add_segments([SegmentDraft("t", 0, n, n, 1, 1, "b", f"k{n}") for n in range(1_000)])
     await running.agree(writing)
     assert not [event for event in subscriber.events if event.table == "segments"]
+
+
+class InMemory(RecordingSubscriber):
+    """Forgets everything with the process, and takes longer to start than a delivery may."""
+
+    durable = False
+
+    def __init__(self, *tables: str) -> None:
+        super().__init__(*tables)
+        self.calls: list[str] = []
+        self.starting = asyncio.Event()
+
+    async def start(self) -> None:
+        self.calls.append("start")
+        await self.starting.wait()
+
+    async def on_refresh(self, snapshot: ConsistentRead) -> None:
+        self.calls.append("refresh")
+        await super().on_refresh(snapshot)
+
+    async def on_event(self, event: Event[Row]) -> None:
+        self.calls.append("event")
+        await super().on_event(event)
+
+
+async def test_a_component_in_memory_is_refreshed_at_every_start_before_its_first_event(
+    url: str, writing: MetadataStore, run_daemon: RunDaemon
+) -> None:
+    policy = QUICK.model_copy(update={"delivery_timeout_s": 0.05})
+    for turn in range(2):
+        subscriber = InMemory(GROUPS)
+        running = await run_daemon(url, {"a": subscriber}, policy=policy)
+        await running.until(
+            partial(_starts_for, running.lane("a"), 0.2), "a start that takes longer than a delivery may"
+        )
+        assert not readiness(running.daemon, 60.0).ready
+        assert subscriber.calls == ["start"], "not cancelled, and not tried again"
+        subscriber.starting.set()
+        await running.live()
+        await writing.ensure_consumer_group(f"g{turn}")
+        await running.agree(writing)
+        assert subscriber.calls == ["start", "refresh", "event"]
+        assert readiness(running.daemon, 60.0).ready
+        await running.stop()
+
+
+def _starts_for(lane: Lane, seconds: float) -> bool:
+    return lane.start_began is not None and SystemLoopClock().monotonic() > lane.start_began + seconds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,20 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.lanes.state import LaneState
+from astha.server.health import readiness
 from astha.subscribers import Surroundings
+from components.compactor.decide.journal import Decision
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import Executor, SessionProblem
 from components.compactor.subscriber import Compactor
 from components.compactor.work.local import LocalExecutor
-from registry.contract import MetadataStore
+from registry.contract import ConsistentRead, MetadataStore
 from registry.drafts import CompactionDraft
 from registry.models import Compaction, CompactionStatus
 from registry.opening import open_store
 from tests.doubles.merging import HeldExecutor
-from tests.fixtures.daemons import RunDaemon, Running
+from tests.fixtures.daemons import QUICK, RunDaemon, Running
 from tests.integration.components.compactor.bench import Bench
 from tests.waiting import eventually
 
@@ -245,4 +248,50 @@ async def test_a_partition_that_fails_is_named(floor: Floor, monkeypatch: pytest
     (problem,) = compactor.problems()
     assert "its storage is gone" in problem.reason
     assert await compactor.on_health()
+    await running.stop()
+
+
+async def test_counting_all_files_may_take_longer_than_a_delivery(
+    floor: Floor, run_daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry with millions of files: counting is a refresh, by the daemon, with a refresh's time limit."""
+    compactor = floor.compactor()
+    load, counted = compactor._decider.load, asyncio.Event()
+
+    async def slowly(snapshot: ConsistentRead) -> list[Decision]:
+        await counted.wait()
+        return await load(snapshot)
+
+    monkeypatch.setattr(compactor._decider, "load", slowly)
+    await floor.bench.insert(files=7)
+    policy = QUICK.model_copy(update={"delivery_timeout_s": 0.05})
+    running = await run_daemon(floor.url, {NAME: compactor}, policy=policy)
+    await running.until(lambda: running.lane(NAME)._worker.refresh_began is not None, "the first refresh")
+    assert await floor.rows() == []
+    assert not readiness(running.daemon, 60.0).ready
+    assert not compactor._tasks, "nothing is decided by a part of the files"
+    counted.set()
+    await running.live(NAME)
+    await floor.until("done")
+    assert running.lane(NAME).counts.failed_refreshes == 0
+    await running.stop()
+
+
+async def test_a_job_that_stands_still_is_reported(floor: Floor) -> None:
+    held = HeldExecutor()
+    running, compactor = await floor.start(lambda: held)
+    await floor.bench.insert(files=7)
+    await floor.until("running")
+    (work,) = compactor.work()
+    assert work.name.startswith("the compaction of ")
+    (job,) = compactor._at_work
+    job.began -= 4_000
+    compactor._looked.clear()
+    assert [each.stuck for each in compactor.work()] == [True]
+    assert any("has stood still for 40" in reason for reason in readiness(running.daemon, 60.0).reasons)
+    job.bytes_done += 1
+    assert [each.stuck for each in compactor.work()] == [False]
+    held.go_on.set()
+    await floor.until("done")
+    await eventually(lambda: compactor.work() == [], "the end of the job")
     await running.stop()

@@ -159,3 +159,23 @@ async def test_settings_that_do_not_fit_are_refused(bench: Bench, url: str, tmp_
     assert await read_all(component) == [0, 1, 2]
     await component.stop()
     assert stored_blocks(tmp_path) == 1
+
+
+async def test_upkeep_waits_for_the_first_refresh_and_says_when_it_stands_still(hall: Hall, bench: Bench) -> None:
+    component = create({**IDLE, "retention_every_s": 3600}, hall._around)
+    await component.start()
+    try:
+        assert not component._tasks, "retention would go by what it has not counted yet"
+        assert await component.on_health()
+        stuck = asyncio.Event()
+        component.enforce_retention = stuck.wait  # type: ignore[method-assign, assignment]
+        await bench.write(3)
+        async with hall.store.consistent_read() as snapshot:
+            await component.on_refresh(snapshot)
+        await eventually(lambda: [work.name for work in component.work()] == ["retention"], "retention under way")
+        component._moved["retention"] -= 1_000
+        assert [work.stuck for work in component.work()] == [True]
+        stuck.set()
+        await eventually(lambda: list(component.work()) == [], "its end")
+    finally:
+        await component.stop()

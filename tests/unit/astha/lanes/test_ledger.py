@@ -21,6 +21,10 @@ from tests.doubles.registry import GROUPS, LEASE, TOPICS, SmallRegistry
 A_LOT = Position(10_000_000)
 
 
+class InMemory(RecordingSubscriber):
+    durable = False
+
+
 class Books:
     """Lanes that nobody runs: the test says where they stand."""
 
@@ -41,10 +45,11 @@ class Books:
             indebted=lambda name: self.ledger.indebted(name),
             failures=FailureLog(self.clock),
         )
-        self.lanes = [
-            Lane(name, RecordingSubscriber(GROUPS), frozenset({GROUPS}), LanePolicy(), around) for name in self.names
-        ]
+        self.lanes = [Lane(name, self.made(name), frozenset({GROUPS}), LanePolicy(), around) for name in self.names]
         self.ledger = Ledger(self.registry.store, self.clock)
+
+    def made(self, name: str) -> RecordingSubscriber:
+        return InMemory(GROUPS) if name == "in memory" else RecordingSubscriber(GROUPS)
 
     def lane(self, name: str) -> Lane:
         return next(lane for lane in self.lanes if lane.name == name)
@@ -57,6 +62,23 @@ class Books:
 
     async def write(self, received: int = 0) -> int:
         return await self.ledger.write(self.lanes, Position(received), LEASE)
+
+
+async def test_what_is_in_memory_is_refreshed_at_every_start_and_what_is_durable_goes_on() -> None:
+    books = Books("in memory", "durable")
+    for name in books.names:
+        books.go_live(name, 100)
+    await books.write(received=500)
+    books.restart()
+    await books.ledger.open(books.lanes)
+    lane = books.lane("in memory")
+    assert (lane.state, lane.reason) == (
+        LaneState.BOOTSTRAPPING,
+        "its state is in memory: it is refreshed at every start",
+    )
+    assert (books.lane("durable").state, books.lane("durable").position) == (LaneState.LIVE, 100)
+    await books.write(received=500)
+    assert books.registry.paper["in memory"].refresh_owed, "it holds nothing back while it is refreshed"
 
 
 async def test_nobody_is_live_so_nothing_is_kept_for_anybody() -> None:

@@ -41,7 +41,7 @@ class Term:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.subject = Whole(self.clock)
-        self.bench = Bench(self.subject, delivery_timeout_s=0.05, drain_timeout_s=0.05, breaker_reset_s=1.0)
+        self.bench = Bench(self.subject, refresh_timeout_s=0.05, drain_timeout_s=0.05, breaker_reset_s=1.0)
         self.service = Service("subject", self.subject, self.bench.lane.policy, self.clock, self.bench.failures)
         self.streaming = asyncio.Event()
         self.streaming.set()

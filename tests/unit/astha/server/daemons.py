@@ -80,6 +80,7 @@ class Stage:
         await self.leadership.acquire()
         for lane in self.daemon.lanes:
             lane.resume_at(Position(850), None)
+            lane.serving = True
 
     def pass_by(self, *transactions: Transaction) -> None:
         """As if the source had brought them."""
