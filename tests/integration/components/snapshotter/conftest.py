@@ -63,7 +63,13 @@ class Lake:
         await self.snapshotter.stop()
         self.snapshotter = self.new_snapshotter(**settings)
         self.for_snapshotter = []
+        await self.start()
+
+    async def start(self) -> None:
+        """As the daemon does it: a snapshotter's state is in memory."""
         await self.snapshotter.start()
+        async with self.store.consistent_read() as snapshot:
+            await self.snapshotter.on_refresh(snapshot)
 
     async def create(self, name: str = "orders", properties: dict[str, str] | None = None) -> LakeTable:
         location = (self.warehouse / name).resolve().as_uri()
@@ -202,7 +208,7 @@ class Lake:
 async def lake(url: str, opened: OpenStore, sqlite_directory: Path, clock: ManualClock) -> AsyncIterator[Lake]:
     made = Lake(url, await opened(url), sqlite_directory / "warehouse", clock)
     await made.updater.start()
-    await made.snapshotter.start()
+    await made.start()
     yield made
     await made.snapshotter.stop()
     await made.updater.stop()

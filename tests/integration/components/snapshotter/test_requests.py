@@ -142,7 +142,7 @@ async def test_a_dropped_table_ends_its_requests(lake: Lake) -> None:
     await lake.drop(table, purge=False)
     await lake.tell()
     await lake.snapshotter.stop()
-    await lake.snapshotter.start()
+    await lake.start()
 
 
 async def test_an_event_may_come_before_its_row_can_be_seen(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
