@@ -25,7 +25,7 @@ from astha.lanes.state import Around, LaneState
 from astha.leadership import Leadership
 from astha.loopwatch import LoopWatch
 from astha.routing.router import Router
-from astha.sources.contract import Batch, Gap, Progress, Source, Started
+from astha.sources.contract import Batch, Gap, Progress, Replays, Source, Started
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.policy import LanePolicy
 from registry.contract import MetadataStore
@@ -101,6 +101,7 @@ class Daemon:
             changed=self._changed.set,
             indebted=lambda name: self.ledger.indebted(name),
             failures=self._failures,
+            replay=self.source.replay if isinstance(self.source, Replays) else None,
         )
         self.lanes = [
             Lane(component.name, component.subscriber, component.subscriber.subscribed_tables, component.policy, around)
@@ -268,7 +269,7 @@ class Daemon:
             retained = self.source.retained_for(laggard.position)
             budget = self.settings.retained_wal_budget_bytes
             if retained > budget * _NEAR:
-                laggard.break_out(f"the database keeps {retained} bytes of changes for it; the budget is {budget}")
+                laggard.give_up(f"the database keeps {retained} bytes of changes for it; the budget is {budget}")
 
     async def _drain(self) -> None:
         """Let lanes finish what waits."""

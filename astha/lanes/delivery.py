@@ -111,6 +111,8 @@ class Delivery:
         self.calling = False
         self.halted = False
         self.failures = 0
+        self.done = 0  # events of the run that `deliver` was given; only of a component that gets them one by one
+        self.once = False  # no retries: the lane itself waits between attempts
         self.out_of_breath = False  # has more to do at once, but lets others go first
         self._turn_ends = 0.0
 
@@ -120,10 +122,11 @@ class Delivery:
             return queue.gather(_BATCH)
         return queue.head(quick if self._on_transaction is None else 1)
 
-    async def deliver(self, run: Run) -> None:
-        """All events, in order. Raises Dropped for an event that can't be delivered, Abandoned if the lane was left
-        meanwhile.
+    async def deliver(self, run: Run, start: int = 0) -> None:
+        """All events, in order; a component that gets them one by one, only those from `start` on. Raises Dropped for
+        an event that can't be delivered, Abandoned if the lane was left meanwhile.
         """
+        self.done = 0
         if self._clock.monotonic() >= self._turn_ends:
             await self._breathe()
         if self._on_transactions is not None:
@@ -134,11 +137,11 @@ class Delivery:
             await self._whole(self._on_transaction, run.events, run.events[0])
         else:
             events = run.events
-            done = 0
-            while done < len(events):
+            self.done = start
+            while self.done < len(events):
                 if self.halted or not self._may_deliver():
                     await self._ask()
-                done += await self._each(events, done)
+                self.done += await self._each(events, self.done)
         self._breaker.succeeded()
 
     async def _whole(self, call: Callable[[T], Awaitable[None]], argument: T, event: Event[Row]) -> None:
@@ -177,7 +180,9 @@ class Delivery:
             return place - start
         finally:
             self.calling = False
+        self.done = place
         await self._again(on_event, events[place], events[place], failure)
+        self.done = start
         return place + 1 - start
 
     async def _ask(self) -> None:
@@ -258,7 +263,7 @@ class Delivery:
             return False
         self.failures += 1
         opened = self._breaker.failed(error)
-        return treatment(error).action is Action.RETRY and not opened
+        return treatment(error).action is Action.RETRY and not opened and not self.once
 
     def _wait(self, state: RetryCallState) -> float:
         return backoff(self._policy, state.attempt_number, self._clock)

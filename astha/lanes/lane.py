@@ -1,18 +1,24 @@
 """A lane: what waits for one component, the state of that component, and the worker that serves it.
 
     bootstrapping -> live -> broken -> recovering -> live        paused: broken until somebody resumes it
+                     live -> held -> live                        with `on_exhausted: hold`, instead of broken
 
 Everything outside the worker is synchronous and never waits: `offer` by the router, `break_out` by whoever finds that
 the component can't go on. The worker is one task that does one thing after another, so a component is never called
 twice at once. If it ignores cancellation, its lane is broken until the call returns; nobody else waits for it.
+
+A lane that holds gives up nothing: what does not fit its queue it reads again from the database (decision 0017).
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
 
 import structlog
 
+from astha.errors import ConfigError, SourceError
 from astha.events import Commit, Run, Transaction
 from astha.lanes.breaker import Breaker
 from astha.lanes.delivery import Abandoned, Delivery, Dropped, backoff
@@ -22,6 +28,7 @@ from astha.lanes.queue import LaneQueue
 from astha.lanes.refresh import Contained, snapshot_after
 from astha.lanes.state import Around, LaneCounts, LaneState
 from astha.lanes.worker import Worker
+from astha.sources.contract import Progress, Replay
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.policy import LanePolicy
 from astha.subscribers.work import Work, Working
@@ -68,6 +75,9 @@ class Lane:
         self._not_enough: str | None = self.reason  # why what waits here is of no use: a refresh has to begin (again)
         self._anew = False  # another history has begun, where it starts is not known yet
         self._cramped = False  # the refresh under way lost what came meanwhile, for want of room
+        self._behind = False  # what came after the queue is not in it: it is read again, see `_catch_up`
+        self._ahead: LaneQueue | None = None  # what the stream brings while that is done
+        self._tries = 0  # attempts since it is held
         self._moved = 0.0  # when the delivery under way began, or what waits for it came
         self._run_events = 1  # handed over together; grows while the component is quick
         self._wake = asyncio.Event()
@@ -83,6 +93,9 @@ class Lane:
         seen, self._seen = self._seen, max(self._seen, run.position)
         if self._not_enough is not None:
             return  # the snapshot of a later refresh will contain it
+        if self._behind:
+            self._offer_ahead(run, seen)
+            return
         if not self.queue:
             self._moved = self._clock.monotonic()
         plain = self.contained is None and not run.untold and run.first.position > seen
@@ -108,10 +121,16 @@ class Lane:
             return False
         return True
 
+    def _offer_ahead(self, run: Run, seen: Position) -> None:
+        if self._ahead is not None:
+            new = [transaction for transaction in run.transactions if transaction.position > seen]
+            if new and not self._ahead.put(Run.of(new)):
+                self._ahead = None  # begins again with the next batch that is read
+
     def passed(self, position: Position) -> None:
         """The stream has come this far without anything for this lane."""
         self._seen = max(self._seen, position)
-        if not self.queue and self.state is LaneState.LIVE:
+        if not self.queue and self.state.keeps_position() and not self._behind:
             self._done_to(self._seen)
 
     # -- from anybody: never waits ----------------------------------------------------------------------
@@ -128,10 +147,10 @@ class Lane:
         self.position = self._seen = Position(0)
         self.contained = None
         self._anew = True
-        if self.state is LaneState.LIVE:
+        if self.state.keeps_position():
             self._leave(LaneState.RECOVERING, reason)
         else:
-            self.queue.clear()
+            self._forget()
             self._not_enough = reason
 
     def started(self, position: Position) -> None:
@@ -142,17 +161,39 @@ class Lane:
             self.refresh(f"the source goes on at {position}, this component had come to {seen}")
 
     def break_out(self, reason: str) -> None:
-        """The component can't keep up or can't work: nothing is kept for it until it has recovered by a refresh."""
-        if self.state in (LaneState.BROKEN, LaneState.PAUSED):
+        """The component can't keep up or can't work: nothing is kept for it until it has recovered by a refresh. One
+        that holds keeps its position.
+        """
+        if self.state in (LaneState.BROKEN, LaneState.PAUSED, LaneState.HELD):
             return
+        if self.holds and self.state.keeps_position():
+            self._hold(reason)
+        else:
+            self.give_up(reason)
+
+    def give_up(self, reason: str) -> None:
+        """As `break_out`, also of a component that holds: the database can't keep more for it."""
         self.breaker.trip()
         self.counts.broken += 1
         self._leave(LaneState.BROKEN, reason)
 
+    @property
+    def holds(self) -> bool:
+        return self.policy.on_exhausted == "hold"
+
+    def _hold(self, reason: str) -> None:
+        """Nothing is dropped: what could not be delivered is tried again, and the database keeps what follows."""
+        if self.state is not LaneState.HELD:
+            self.counts.broken += 1
+            self._tries = 0
+        self.breaker.trip()
+        self._enter(LaneState.HELD, reason)
+        self._worker.leave()
+
     def refresh(self, reason: str) -> None:
         """Forget what waits and read the registry instead."""
         if self.state.refreshes():
-            self.queue.clear()
+            self._forget()
             self._not_enough = reason
         elif self.state is not LaneState.PAUSED:
             self._leave(LaneState.RECOVERING, reason)
@@ -257,6 +298,10 @@ class Lane:
             except Dropped as dropped:
                 if not self.wanted():
                     continue  # broken out meanwhile, with a reason of its own
+                if self.holds:
+                    self._keep_undelivered()
+                    self._hold(str(dropped))
+                    continue
                 self.counts.dropped += 1
                 if self.breaker.closed and treatment(dropped.error).action is not Action.BREAK:
                     self.refresh(str(dropped))
@@ -272,6 +317,8 @@ class Lane:
                 await self._deliver()
             case LaneState.BOOTSTRAPPING | LaneState.RECOVERING:
                 await self._recover()
+            case LaneState.HELD:
+                await self._try_again()
             case LaneState.BROKEN:
                 await self._clock.sleep(self.policy.breaker_reset_s)
                 if self.state is LaneState.BROKEN and await self._health.ask():
@@ -280,23 +327,115 @@ class Lane:
                 await self._woken()
 
     async def _deliver(self) -> None:
-        queue, delivery = self.queue, self._delivery
-        while queue and self.wanted():
-            run = delivery.take(queue, self._run_events)
-            began = self._moved = self._clock.monotonic()
-            await delivery.deliver(run)
-            if self._worker.interrupted:
-                self.returned(None)
-            if not self.wanted():
-                return  # broken out meanwhile: what waits now is not what we took from
-            queue.done()
-            self._done_to(run.position)
-            self.counts.count(run, self._clock.now_ms())
-            quick = self._clock.monotonic() - began < _QUICK_S
-            self._run_events = min(self._run_events * 2, _LONGEST_RUN) if quick else 1
-        if self.wanted():
+        await self._deliver_waiting()
+        if self.state is LaneState.LIVE and not self._worker.over:
+            if self._behind:
+                await self._catch_up()
+                return
             self._done_to(max(self.position, self._seen))
             await self._woken()
+
+    async def _deliver_waiting(self) -> None:
+        queue, delivery = self.queue, self._delivery
+        while queue and self.state is LaneState.LIVE and not self._worker.over:
+            run = delivery.take(queue, self._run_events)
+            began = self._moved = self._clock.monotonic()
+            await delivery.deliver(run, queue.delivered)
+            if not self._delivered(run):
+                return
+            quick = self._clock.monotonic() - began < _QUICK_S
+            self._run_events = min(self._run_events * 2, _LONGEST_RUN) if quick else 1
+
+    def _delivered(self, run: Run) -> bool:
+        """False if the lane was left meanwhile: what waits now is not what we took from."""
+        if self._worker.interrupted:
+            self.returned(None)
+        if not self.wanted():
+            return False
+        self.queue.done()
+        self._done_to(run.position)
+        self.counts.count(run, self._clock.now_ms())
+        return True
+
+    # -- holding ----------------------------------------------------------------------------------------
+
+    def _keep_undelivered(self) -> None:
+        """Of a run that failed in the middle, what was delivered before does not come again."""
+        done = self.queue.advance(self._delivery.done)
+        if done is not None:
+            self._done_to(done.position)
+            self.counts.count(done, self._clock.now_ms())
+        self._run_events = 1
+
+    async def _try_again(self) -> None:
+        """One attempt with what could not be delivered, and live again if it succeeds."""
+        self._tries += 1
+        await self._clock.sleep(backoff(self.policy, self._tries, self._clock))
+        if self.state is not LaneState.HELD or not await self._health.ask() or self.state is not LaneState.HELD:
+            return
+        if self.queue:
+            run = self._delivery.take(self.queue, 1)
+            self._delivery.once = True
+            try:
+                await self._delivery.deliver(run, self.queue.delivered)
+            finally:
+                self._delivery.once = False
+            if not self._delivered(run):
+                return
+        if self.state is LaneState.HELD:
+            self.breaker.close()
+            log.info("component is no longer held", component=self.name, attempts=self._tries, reason=self.reason)
+            self._enter(LaneState.LIVE, None)
+
+    async def _catch_up(self) -> None:
+        """Read again what did not fit the queue, until the stream goes on where that ends."""
+        replay = self._around.replay
+        if replay is None:
+            self.give_up("its queue was full, and this source can't be read again")
+            return
+        log.warning("component reads again what did not fit its queue", component=self.name, after=self.position)
+        try:
+            await self._read_again(replay)
+        except (SourceError, ConfigError) as error:
+            self._hold(f"what did not fit its queue can't be read again: {error}")
+
+    async def _read_again(self, replay: Callable[[frozenset[str], Position], Replay]) -> None:
+        mark = self._seen
+        async with aclosing(replay(self.tables, self.position)) as batches:
+            async for batch in batches:
+                if isinstance(batch, Progress):
+                    self._done_to(max(self.position, batch.position))
+                elif not await self._redeliver(batch):
+                    return
+                if self._ahead is None:  # from here on what the stream brings is kept, as far as it fits
+                    self._ahead, mark = LaneQueue(self.policy.max_events, self.policy.max_bytes), self._seen
+                if self.position >= mark:
+                    self._caught_up(self._ahead)
+                    return
+
+    async def _redeliver(self, transactions: Sequence[Transaction]) -> bool:
+        """False if the lane is not live any more: what was not delivered is read again later, or refreshed."""
+        last = self.position
+        for transaction in transactions:
+            if not self.queue.fits(transaction):
+                await self._deliver_waiting()
+            if self.state is not LaneState.LIVE or not self._accept(transaction, last):
+                return False
+            last = max(last, transaction.position)
+        await self._deliver_waiting()
+        if self.state is LaneState.LIVE and not self.queue:
+            self._done_to(max(self.position, last))
+        return self.state is LaneState.LIVE and not self._worker.over
+
+    def _caught_up(self, ahead: LaneQueue) -> None:
+        self._behind, self._ahead = False, None
+        last = self.position
+        for transaction in ahead:
+            if not self._accept(transaction, last):
+                break
+        self._seen = max(self._seen, last)
+        log.info("component has caught up", component=self.name, position=last)
+        self._enter(LaneState.LIVE, None)
 
     def _done_to(self, position: Position) -> None:
         """What the last refresh contained is of interest until this lane, not only the stream, is past it: whoever goes
@@ -354,7 +493,7 @@ class Lane:
 
     def _start_collecting(self) -> Position:
         """From here on the queue collects what a snapshot taken later may lack."""
-        self.queue.clear()
+        self._forget()
         self.contained = self._not_enough = None
         self._cramped = False
         return self._seen
@@ -390,11 +529,15 @@ class Lane:
 
     def _overflow(self, transaction: Transaction) -> None:
         events, size = len(transaction.events), transaction.size_bytes
-        if self.state is not LaneState.LIVE:
+        if not self.state.keeps_position():
             self._cramped = True
             self.refresh("writers were quicker than the refresh")
         elif events > self.policy.max_events or size > self.policy.max_bytes:
             self.refresh(f"a transaction of {events} events ({size} bytes) is larger than the lane")
+        elif self.holds:
+            self._behind = True
+            if self.state is LaneState.LIVE:
+                self._enter(LaneState.LIVE, "its queue was full: what follows is read again from the database")
         else:
             self.break_out(
                 f"fell behind: {self.queue.events} events ({self.queue.size_bytes} bytes) wait, "
@@ -411,9 +554,17 @@ class Lane:
 
     # -- state ------------------------------------------------------------------------------------------
 
+    def _forget(self) -> None:
+        """What waits is of no use any more."""
+        self.queue.clear()
+        self._behind, self._ahead = False, None
+
     def _leave(self, state: LaneState, reason: str) -> None:
         """From outside the worker: it has `drain_timeout_s` to finish the call it is in."""
-        self.queue.clear()
+        if self.holds and self.state.keeps_position():
+            log.error("component loses events that it wanted to hold", component=self.name, reason=reason)
+            self.counts.dropped += 1
+        self._forget()
         self._not_enough = reason
         self._enter(state, reason)
         self._worker.leave()
@@ -422,6 +573,8 @@ class Lane:
         if state is self.state and reason == self.reason:
             return
         level = log.info if state in (LaneState.LIVE, LaneState.BOOTSTRAPPING) else log.warning
+        if state is LaneState.HELD:
+            level = log.error
         level("component is " + state, component=self.name, was=str(self.state), reason=reason)
         if state is LaneState.LIVE:
             self.not_live_since = None
@@ -440,7 +593,7 @@ class Lane:
         self._around.failures.note(self.name, call, error)
 
     def wanted(self) -> bool:
-        return self.state is LaneState.LIVE and not self._worker.over
+        return self.state.keeps_position() and not self._worker.over
 
     async def _check_health(self) -> None:
         while True:

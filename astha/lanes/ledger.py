@@ -1,8 +1,8 @@
 """What each component has durably done, and so what the source may forget.
 
-A component that is live holds the source at its own position. One that owes a refresh holds nothing: when it comes
-back it reads the registry. In between, just live again but behind what has been forgotten already, it still owes the
-refresh on paper, because a crash now would cost it events; the source is held where it is until it has caught up.
+A component that is live or held holds the source at its own position. One that owes a refresh holds nothing: when it
+comes back it reads the registry. In between, just live again but behind what has been forgotten already, it still owes
+the refresh on paper, because a crash now would cost it events; the source is held where it is until it has caught up.
 
 A debt is on paper before the refresh begins: a position of before it must not be found after it.
 """
@@ -97,7 +97,7 @@ class Ledger:
             members = {
                 page.component: self._written[page.component].position for page in pages if not page.refresh_owed
             }
-            everybody = all(lane.name in members for lane in lanes if lane.state is LaneState.LIVE)
+            everybody = all(lane.name in members for lane in lanes if lane.state.keeps_position())
             if history == self._histories and everybody:
                 floor = min((position for position in members.values() if position is not None), default=received)
                 self.acknowledged = max(self.acknowledged, Position(floor))
@@ -114,12 +114,12 @@ class Ledger:
 
     def laggard(self, lanes: Sequence[Lane]) -> Lane | None:
         """Who holds the source."""
-        holding = [lane for lane in lanes if lane.state is LaneState.LIVE]
+        holding = [lane for lane in lanes if lane.state.keeps_position()]
         return min(holding, key=lambda lane: lane.position, default=None)
 
     def _admit(self, lanes: Sequence[Lane]) -> None:
         for lane in lanes:
-            if lane.state is not LaneState.LIVE:
+            if not lane.state.keeps_position():
                 self._members.discard(lane.name)
             elif lane.position >= self.acknowledged:
                 self._members.add(lane.name)

@@ -20,6 +20,7 @@ class LaneQueue:
         self._waiting: deque[Run] = deque()
         self.events = 0
         self.size_bytes = 0
+        self.delivered = 0  # events of the first transaction that were delivered before one of it failed
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -63,15 +64,41 @@ class LaneQueue:
         self._waiting.appendleft(run)
         return run
 
+    def fits(self, transaction: Transaction) -> bool:
+        return (
+            self.events + len(transaction.events) <= self.max_events
+            and self.size_bytes + transaction.size_bytes <= self.max_bytes
+        )
+
+    def advance(self, events: int) -> Run | None:
+        """So many events of what was taken last are delivered, and then one failed. Whole transactions leave the queue
+        and are returned; of the one that failed the next delivery leaves out what was delivered.
+        """
+        run, whole = self._waiting[0], 0
+        for transaction in run.transactions:
+            if len(transaction.events) > events:
+                break
+            events -= len(transaction.events)
+            whole += 1
+        self.delivered = events
+        if not whole or whole == len(run.transactions):
+            return None
+        done, rest = Run.of(run.transactions[:whole]), Run.of(run.transactions[whole:])
+        self._waiting[0] = rest
+        self.events -= len(done.events)
+        self.size_bytes -= done.size_bytes
+        return done
+
     def done(self) -> None:
         """With what was taken last."""
+        self.delivered = 0
         run = self._waiting.popleft()
         self.events -= len(run.events)
         self.size_bytes -= run.size_bytes
 
     def clear(self) -> None:
         self._waiting.clear()
-        self.events = self.size_bytes = 0
+        self.events = self.size_bytes = self.delivered = 0
 
     def keep(self, wanted: Callable[[Transaction], bool]) -> None:
         kept = [transaction for transaction in self if wanted(transaction)]

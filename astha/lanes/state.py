@@ -11,15 +11,22 @@ import msgspec
 from astha.clock import LoopClock
 from astha.events import Commit, Run
 from astha.lanes.failures import FailureLog
+from astha.sources.contract import Replay
 from registry.contract import MetadataStore
+from registry.position import Position
 
 
 class LaneState(StrEnum):
     BOOTSTRAPPING = "bootstrapping"
     LIVE = "live"
+    HELD = "held"  # can't deliver now, and gives nothing up: its position is kept, and the source with it
     BROKEN = "broken"
     RECOVERING = "recovering"
     PAUSED = "paused"
+
+    def keeps_position(self) -> bool:
+        """Whether the source keeps what comes after the component's position."""
+        return self in (LaneState.LIVE, LaneState.HELD)
 
     def refreshes(self) -> bool:
         return self in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING)
@@ -56,3 +63,4 @@ class Around(msgspec.Struct, frozen=True):
     changed: Callable[[], None]  # a state changed: write the ledger
     indebted: Callable[[str], Awaitable[None]]  # waits until the ledger says that this lane owes a refresh
     failures: FailureLog
+    replay: Callable[[frozenset[str], Position], Replay] | None = None  # reads again what the database still keeps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -72,6 +72,22 @@ class Source(Protocol):
     def status(self) -> SourceStatus: ...
 
     async def close(self) -> None: ...
+
+
+Replay: TypeAlias = "AsyncGenerator[Sequence[Transaction] | Progress, None]"
+
+
+@runtime_checkable
+class Replays(Protocol):
+    """A source that can read again, beside its stream, what the database still keeps."""
+
+    def replay(self, tables: frozenset[str], after: Position) -> Replay:
+        """Every transaction after `after`, in order, and then what comes; only as fast as it is asked for.
+
+        `after` is not before what was acknowledged. Neither acknowledges anything nor disturbs the stream. SourceError
+        if it can't be had, or breaks off: begin again from the last position that was used.
+        """
+        ...
 
 
 class Follower(Protocol):

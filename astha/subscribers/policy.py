@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -18,6 +18,10 @@ class LanePolicy(BaseModel):
     max_events: Count = Field(100_000, description="Events that may wait in the lane; beyond, it breaks out.")
     max_bytes: Count = Field(64 * 1024 * 1024, description="Bytes, as received, that may wait in the lane.")
     attempts: Annotated[int, Field(gt=0, le=30)] = Field(30, description="Deliveries of one event, the first included.")
+    on_exhausted: Literal["refresh", "hold"] = Field(
+        "refresh",
+        description="After the last attempt: drop the event and refresh, or hold: keep its position and go on trying.",
+    )
     backoff_initial_s: Seconds = Field(0.1, description="Wait before the second attempt; doubles, with jitter.")
     backoff_max_s: Seconds = Field(30.0, description="Longest wait between attempts.")
     delivery_timeout_s: Seconds = Field(30.0, description="A delivery that takes longer is cancelled and retried.")

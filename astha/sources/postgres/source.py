@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncGenerator, Mapping
 
 import psycopg
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.errors import ConfigError, DecodeError, SlotInUse, SourceError, SourceLost, SourceReset
-from astha.sources.contract import Batch, Gap, SourceStatus, Started
+from astha.sources.contract import Batch, Gap, Replay, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.slot import (
@@ -112,6 +113,29 @@ class PostgresSource:
                 await self._disconnect()
             wait = min(self._settings.reconnect_max_s, self._settings.reconnect_initial_s * 2 ** min(failures - 1, 16))
             await self._clock.sleep(wait * (0.5 + 0.5 * self._clock.chance()))
+
+    async def replay(self, tables: frozenset[str], after: Position) -> Replay:
+        """Through a temporary copy of the slot, which the server drops with the connection."""
+        settings = self._settings
+        limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
+        stream = await ReplicationStream.open(self._conninfo, self._clock)
+        try:
+            async with asyncio.timeout(settings.connect_timeout_s):
+                copy = f"{settings.slot[:40]}_replay_{secrets.token_hex(4)}"
+                await stream.copy_slot(settings.slot, copy)
+                async with connected(self._conninfo) as connection:
+                    version = protocol_version(connection.info.server_version)
+                await stream.start(
+                    copy, settings.publication, after, version,
+                    status_interval_s=settings.status_interval_s, silence_s=settings.silence_limit_s,
+                )  # fmt: skip
+            async for batch in stream.batches(Decoder(kinds_of(tables), settings.schema_name, limits)):
+                yield batch
+            raise SourceLost("reading the stream again has ended")
+        except TimeoutError as error:
+            raise SourceLost(f"no second connection within {settings.connect_timeout_s:g} s") from error
+        finally:
+            await stream.close()
 
     def acknowledge(self, position: Position) -> None:
         """Without a connection it is not noted: which history the next one brings is not known yet."""

@@ -91,6 +91,19 @@ class ReplicationStream:
         assert row is not None  # noqa: S101  (the function answers one row)
         return Position(int(str(row[0])))
 
+    async def copy_slot(self, slot: str, copy: str) -> None:
+        """A slot that ends with this connection, and starts where `slot` was last acknowledged; that one may be in
+        use. SourceLost if the server refuses, with its reason.
+        """
+        query = f"SELECT pg_copy_logical_replication_slot('{slot}', '{copy}', true)"
+        try:
+            await self._connection.execute(query.encode())
+        except psycopg.Error as error:
+            raise SourceLost(
+                f"slot {slot} can't be copied: {error.diag.message_primary or error}; reading again needs a free slot "
+                "and a free sender: see max_replication_slots and max_wal_senders"
+            ) from error
+
     async def start(
         self, slot: str, publication: str, start: Position, protocol: int, *, status_interval_s: float, silence_s: float
     ) -> None:

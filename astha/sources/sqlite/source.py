@@ -10,7 +10,8 @@ from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from astha.sources.contract import Batch, Gap, Progress, SourceStatus, Started
+from astha.errors import SourceLost
+from astha.sources.contract import Batch, Gap, Progress, Replay, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite.reader import FileIdentity, LogReader, oldest
 from astha.sources.sqlite.tail import Tail
@@ -108,6 +109,22 @@ class SqliteSource:
                 await trimming
             await tail.stop()
             await asyncio.to_thread(self._trimmer.close)
+
+    async def replay(self, tables: frozenset[str], after: Position) -> Replay:
+        """A reader of its own, which deletes nothing. Acknowledged rows may be gone, others are not."""
+        if self._file is None:
+            raise SourceLost(f"{self._path} is not being read")
+        reader = LogReader(self._path, tables, self._limits, after, str(self._file))
+        tail = Tail(reader, Watch(self._path, self._pace, inotify=self._settings.inotify))
+        try:
+            while (batch := await tail.next()) is not None:
+                if isinstance(batch, Gap):
+                    raise SourceLost(f"the change log can't be read again: {batch.reason}")
+                if not isinstance(batch, Started):
+                    yield batch
+            raise SourceLost("reading the change log again has ended")
+        finally:
+            await asyncio.shield(tail.stop())
 
     def acknowledge(self, position: Position) -> None:
         if position > self._acknowledged and not self._anew:
