@@ -46,6 +46,21 @@ def encode(value: object) -> str:
     return _encoder.encode(value).decode()
 
 
+def enc_hook(value: object) -> object:
+    """For msgspec's own encoders, of any format: ``msgspec.json.Encoder(enc_hook=enc_hook)``. A document becomes what
+    it holds. Needed because msgspec refuses subclasses of str.
+    """
+    if isinstance(value, Document):
+        return value.load()
+    raise NotImplementedError(f"{type(value).__name__} has no plain form")
+
+
+def to_builtins(value: object) -> JsonValue:
+    """Dicts, lists, strings and numbers, ready for ``json.dumps``; a document becomes what it holds."""
+    plain: JsonValue = msgspec.to_builtins(value, enc_hook=enc_hook)
+    return plain
+
+
 def _plain(value: object) -> object:
     if isinstance(value, Document):
         return msgspec.Raw(value.encode())

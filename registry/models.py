@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from registry.documents import Document
+from registry.documents import Document, JsonValue, to_builtins
 
 __all__ = [
     # streams
@@ -43,6 +43,10 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
     table: ClassVar[str]
     key: ClassVar[tuple[str, ...]]
+
+    def to_builtins(self) -> dict[str, JsonValue]:
+        """By column, ready for ``json.dumps``; a JSON column is what it holds, not its text."""
+        return {name: to_builtins(getattr(self, name)) for name in self.__struct_fields__}
 
 
 class Topic(Row, frozen=True, gc=False):

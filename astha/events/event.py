@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from registry.documents import JsonValue
 from registry.models import Row
 from registry.position import Position
 
@@ -57,3 +58,17 @@ class Event(msgspec.Struct, Generic[R], frozen=True, gc=False):
     @property
     def last(self) -> bool:
         return self.index == self.commit.count - 1
+
+    def to_builtins(self) -> dict[str, JsonValue]:
+        """As `astha tail --json` and ``/events`` show it, ready for ``json.dumps``."""
+        return {
+            "table": self.table,
+            "operation": str(self.operation),
+            "position": self.position,
+            "transaction": self.transaction,
+            "index": self.index,
+            "last": self.last,
+            "committed_at_us": self.committed_at,
+            "data": self.data.to_builtins(),
+            "before": None if self.before is None else self.before.to_builtins(),
+        }

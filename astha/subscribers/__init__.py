@@ -10,11 +10,12 @@ from astha.subscribers.measures import Measure, Measured
 from astha.subscribers.problems import Problem, Troubled
 from astha.subscribers.surroundings import LakeSettings, S3Settings, Surroundings
 from astha.subscribers.work import Work, Working
+from registry.documents import enc_hook
 from registry.privileges import Area
 
 __all__ = [
     "Component", "Subscriber", "handles",
-    "Area", "RegistryWriter",
+    "Area", "RegistryWriter", "enc_hook",
     "Measure", "Measured", "Problem", "Troubled", "Work", "Working",
     "LakeSettings", "S3Settings", "Surroundings",
 ]  # fmt: skip

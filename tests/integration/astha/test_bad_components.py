@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from registry.migration import migrate
-from tests.integration.astha.processes import Astha, add_topic, prepared
+from tests.integration.astha.processes import TOKEN, Astha, add_topic, prepared
 from tests.waiting import eventually_now
 
 BROKEN = {
@@ -50,7 +50,7 @@ def test_the_others_run_and_status_names_each_of_them(astha: Astha) -> None:
     eventually_now(lambda: any(line.endswith("INSERT events") for line in astha.audited()), "a delivery")
 
     def states() -> dict[str, tuple[str, str]]:
-        components = daemon.client().get("/status")["components"]
+        components = daemon.client(TOKEN).get("/status")["components"]
         return {each["name"]: (each["state"], each["reason"] or "") for each in components}
 
     eventually_now(lambda: all(states()[name][0] == "broken" for name in BROKEN), "the others broken")
