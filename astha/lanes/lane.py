@@ -258,8 +258,10 @@ class Lane:
 
     @property
     def out_of_breath(self) -> bool:
-        """It has more to do at once and only lets others go first: no use in reading more for it now."""
-        return self._delivery.out_of_breath
+        """It has more to do at once and only lets others go first: no use in reading more for it now. One that reads
+        again what it missed is not waited for: the stream is not read for it.
+        """
+        return self._delivery.out_of_breath and not self._behind
 
     # -- the worker -------------------------------------------------------------------------------------
 

@@ -260,3 +260,12 @@ async def test_another_history_ends_the_holding() -> None:
         bench.subject.behave()
         await bench.converge()
         assert bench.subject.refreshes == 2
+
+
+async def test_the_stream_does_not_wait_for_one_that_reads_again() -> None:
+    async with HoldBench(max_events=10) as bench:
+        bench.lane._delivery.out_of_breath = True
+        assert bench.lane.out_of_breath
+        bench.lane._behind = True
+        assert not bench.lane.out_of_breath
+        bench.lane._behind = bench.lane._delivery.out_of_breath = False
