@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ from astha.subscribers.broken import BrokenComponent
 from astha.subscribers.load import load_component
 from astha.subscribers.surroundings import Surroundings
 from registry.contract import MetadataStore
-from registry.opening import open_store
+from registry.opening import open_store, require_schema
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +45,8 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
         holder = _holder()
         leadership = Leadership(store, settings.lease, holder, clock)
         source = open_source(url, store, settings.source, settings.change_log, clock)
-        daemon = Daemon(store, source, components, leadership, settings.daemon, clock)
+        same_schema = partial(require_schema, url, settings.registry.store)
+        daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema)
     except BaseException:
         await store.close()
         raise

@@ -6,7 +6,7 @@ source -> router -> lanes -> components,   ledger -> source
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Literal
 
@@ -30,7 +30,7 @@ from astha.subscribers.contract import Subscriber
 from astha.subscribers.policy import LanePolicy
 from registry.contract import MetadataStore
 from registry.errors import Fenced as RegistryFenced
-from registry.errors import PermissionDenied, RegistryError, Unavailable
+from registry.errors import PermissionDenied, RegistryError, SchemaMismatch, Unavailable
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -74,12 +74,15 @@ class Daemon:
         leadership: Leadership,
         settings: DaemonSettings,
         clock: LoopClock,
+        require_schema: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """``require_schema`` is called whenever leading begins: the registry may be another one by then."""
         self.source = source
         self.leadership = leadership
         self.settings = settings
         self._store = store
         self._clock = clock
+        self._require_schema = require_schema
         self.components = components
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()
@@ -141,7 +144,7 @@ class Daemon:
                 log.error("leadership lost: standing by", reason=str(fenced))
             except PermissionDenied as error:
                 raise ConfigError(str(error)) from error
-            except (Unavailable, TimeoutError) as error:
+            except (Unavailable, SchemaMismatch, TimeoutError) as error:
                 log.error("the registry does not answer: starting over", error=repr(error))
                 await self._unless_stopped(self._clock.sleep(_START_OVER_S))
             finally:
@@ -152,6 +155,8 @@ class Daemon:
         self._streaming.clear()
         self._received = Position(0)
         async with asyncio.timeout(_LEDGER_WITHIN_S):
+            if self._require_schema is not None:
+                await self._require_schema()
             await self.ledger.open(self.lanes)
         watch = LoopWatch(self.lanes, self.settings.loop_block_limit_s)
         lanes = [asyncio.create_task(service.serve(lane, self._streaming), name=f"{lane.name}: lane")

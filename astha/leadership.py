@@ -15,7 +15,7 @@ from astha.clock import LoopClock
 from astha.errors import ConfigError, Fenced
 from registry.contract import MetadataStore
 from registry.errors import Fenced as RegistryFenced
-from registry.errors import PermissionDenied, Unavailable
+from registry.errors import PermissionDenied, SchemaMismatch, Unavailable
 from registry.models import DaemonLease
 
 log = structlog.get_logger(__name__)
@@ -65,7 +65,7 @@ class Leadership:
                     lease = await self._store.take_daemon_lease(self._settings.name, self._holder, self._ttl_ms)
             except PermissionDenied as error:
                 raise ConfigError(str(error)) from error
-            except (Unavailable, TimeoutError) as error:
+            except (Unavailable, SchemaMismatch, TimeoutError) as error:
                 self._note_trouble(error)
             else:
                 self._failures, self.trouble = 0, None

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from registry.errors import Invalid, PermissionDenied, ReadOnly, RegistryError
+from registry.sqlite_connections import open_existing
 
 SQLITE_MINIMUM = (3, 37)  # strict tables
 
@@ -133,6 +134,7 @@ def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
             pool_timeout=settings.pool_timeout_s,
         )
         _with_pragmas(engine.sync_engine, settings)
+        open_existing(engine.sync_engine, sqlite_path(url))
         _giving_up_cleanly(engine.sync_engine)
         return engine
     return create_async_engine(

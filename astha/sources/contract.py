@@ -51,7 +51,9 @@ class SourceStatus(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """One reader of one registry. Reconnects by itself; raises only what nobody but a person can mend (ConfigError)."""
+    """One reader of one registry. Reconnects by itself; raises only what nobody but a person can mend (ConfigError),
+    and Fenced when the registry was replaced by another one.
+    """
 
     def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
         """Batches of what has been received together; never waits for more than there is.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from sqlalchemy import Column, FromClause, Table, bindparam, column, func, select
@@ -30,6 +30,7 @@ from registry.stores.sql.intents import SqlIntents
 from registry.stores.sql.segments import SqlSegments
 from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
+from registry.stores.sqlite_engine import FileEngine
 
 _LAST_CHANGE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'change_log'"
 
@@ -44,9 +45,16 @@ class SqliteStore(
     SqlDaemonBooks,
     SqlWhole,
 ):
-    def __init__(self, engine: AsyncEngine, clock: Clock) -> None:
-        super().__init__(engine, clock)
+    def __init__(self, make_engine: Callable[[], AsyncEngine], clock: Clock) -> None:
+        self._engines = FileEngine(make_engine)
+        super().__init__(self._engines.current(), clock)
         self._one_writer = asyncio.Lock()
+
+    def _connect(self) -> AsyncConnection:
+        return self._engines.current().connect()
+
+    async def close(self) -> None:
+        await self._engines.dispose()
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:

@@ -13,12 +13,11 @@ import sqlite3
 from itertools import takewhile
 from pathlib import Path
 
-import msgspec
-
 from astha.sources.contract import Batch, Gap, Progress
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite.changelog import HEADERS, LAST, LogDecoder, LogRow
 from registry.position import Position
+from registry.sqlite_file import FileIdentity, OpenFile
 
 log = logging.getLogger(__name__)
 
@@ -27,22 +26,6 @@ _AT_ONCE_BYTES = 1024 * 1024
 _HEADER_ROWS = 20_000
 _BUSY_S = 1.0
 _PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)  # nothing happened to the file
-
-
-class FileIdentity(msgspec.Struct, frozen=True):
-    """Which file it is, whatever its name. A copy or a restored backup is another file."""
-
-    device: int
-    inode: int
-
-    @classmethod
-    def of(cls, path: Path) -> FileIdentity:
-        """OSError if there is none."""
-        found = path.stat()
-        return cls(found.st_dev, found.st_ino)
-
-    def __str__(self) -> str:
-        return f"{self.device:x}:{self.inode:x}"
 
 
 class LogReader:
@@ -65,16 +48,23 @@ class LogReader:
         self._begun = False
         self._suspicion: str | None = None  # why history may be another
         self._connection: sqlite3.Connection | None = None
+        self._opened: OpenFile | None = None
         self._version = -1
 
     def _open(self) -> None:
         identity = FileIdentity.of(self._path)
+        if self._opened is not None:
+            self._opened.set_aside_wal()
+        self.close()
         connection = connect(self._path, _BUSY_S)
         connection.execute("PRAGMA query_only = ON")
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._limits.size_bytes + _AT_ONCE_BYTES)
         self._connection, self._version = connection, -1
-        if FileIdentity.of(self._path) != identity:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchall()  # opens the write-ahead log
+        self._opened = OpenFile.of(self._path)
+        if self._opened.identity != identity:
             raise OSError(f"{self._path} was replaced while it was opened")
+        self._opened.hold()
         if self.identity is not None and self.identity != identity:
             self._suspicion = f"{self._path} is another file now"
         elif self._expected is not None and self._expected != str(identity):
@@ -87,9 +77,17 @@ class LogReader:
         return self._decoder.complaint
 
     def close(self) -> None:
+        if self._opened is not None:
+            self._opened.release()
+            self._opened = None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def suspend(self) -> None:
+        """After a failure. The connection to a file that is gone stays: it tells the log of that file from another."""
+        if self._path.exists():
+            self.close()
 
     def changed(self) -> bool:
         """Whether another connection has committed since the last `read`, or the file is no longer this one."""
@@ -105,7 +103,6 @@ class LogReader:
         """
         try:
             if self._connection is None or FileIdentity.of(self._path) != self.identity:
-                self.close()
                 self._open()
             self.caught_up = False
             self._version = self._data_version()  # before the reading, so that no commit falls in between

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from astha.errors import SourceLost
+from astha.errors import Fenced, SourceLost
 from astha.sources.contract import Batch, Gap, Progress, Replay, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
-from astha.sources.sqlite.reader import FileIdentity, LogReader, oldest
+from astha.sources.sqlite.reader import LogReader, oldest
 from astha.sources.sqlite.tail import Tail
 from astha.sources.sqlite.trim import Trimmer
 from astha.sources.sqlite.watch import Pace, Watch
@@ -21,6 +21,7 @@ from registry.contract import MetadataStore
 from registry.engines import parse_url, sqlite_path
 from registry.errors import RegistryError
 from registry.position import Position
+from registry.sqlite_file import FileIdentity
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,8 @@ class SqliteSource:
     trimmed yet, and if the file is not the one whose identity is recorded there, the stream begins with a Gap. Without,
     `acknowledged` and `identity` say where to start and which file that position belongs to.
 
-    After a Gap positions are those of the new history, and only such may be acknowledged.
+    After a Gap positions are those of the new history, and only such may be acknowledged. With a `store`, a stream
+    whose file is replaced raises Fenced, and the next one begins with a Gap.
     """
 
     def __init__(
@@ -96,6 +98,8 @@ class SqliteSource:
                 batch = await tail.next()
                 if batch is None:
                     return
+                if isinstance(batch, Gap):
+                    self._require_same_file(batch, tail.reader)
                 self._note(batch, tail.reader)
                 if isinstance(batch, Progress) and not started:
                     await self._record_identity()
@@ -154,6 +158,11 @@ class SqliteSource:
         if self._tail is not None:
             await self._tail.stop()
 
+    def _require_same_file(self, gap: Gap, reader: LogReader) -> None:
+        """Positions, lease and ledger of a daemon belong to one file: with another one it starts over."""
+        if self._store is not None and self._file is not None and reader.identity != self._file:
+            raise Fenced(f"{gap.reason}: starting over with it")
+
     def _note(self, batch: Batch, reader: LogReader) -> None:
         """What the trimmer goes by changes together with what the consumer knows."""
         match batch:
@@ -183,7 +192,10 @@ class SqliteSource:
                 log.warning("the registry can't be read, trying again: %s", error)
                 await asyncio.sleep(_PAUSE_S)
                 continue
-            self._expected = "none: first start" if recorded is None else recorded.identity
+            known = None if recorded is None else recorded.identity
+            if self.identity is not None and self.identity != known:
+                known = None  # another file was in its place meanwhile: components have followed that one
+            self._expected = known or "none: first start, or another file"
             self._acknowledged = self._received = self._trimmer.trimmed = start
             self._file = None
             return

@@ -83,7 +83,7 @@ class Tail:
         if self.trouble is None:
             log.warning("the registry can't be read, trying again: %s", error)
         self.trouble = str(error)
-        self.reader.close()
+        self.reader.suspend()
 
     def _found(self) -> None:
         log.info("the registry's change log is being read")

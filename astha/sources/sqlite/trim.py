@@ -12,8 +12,9 @@ import threading
 import time
 from pathlib import Path
 
-from astha.sources.sqlite.reader import FileIdentity, connect
+from astha.sources.sqlite.reader import connect
 from registry.position import Position
+from registry.sqlite_file import FileIdentity
 
 _BUSY_S = 0.1
 _AIM_S = 0.004

@@ -32,7 +32,8 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from astha.subscribers.surroundings import LakeSettings, S3Settings
 from components.lake.iceberg.trouble import explained
-from registry.engines import parse_url
+from registry.engines import parse_url, sqlite_path
+from registry.sqlite_connections import follow_file
 
 NAME = "astha"
 """Of the catalog: other engines must use the same one to see the same rows of `iceberg_tables`."""
@@ -158,6 +159,7 @@ def _engine(url: URL) -> Engine:
             assert isinstance(connection, sqlite3.Connection)  # noqa: S101  (the driver of this URL)
             connection.execute("PRAGMA synchronous = FULL")
 
+        follow_file(engine, sqlite_path(url))
         return engine
     return create_engine(
         url.set(drivername="postgresql+psycopg"),

@@ -63,13 +63,16 @@ class SqlBase(abc.ABC):
         """For messages: without a password."""
         return shown(self._engine.url.set(drivername=self._engine.dialect.name))
 
+    def _connect(self) -> AsyncConnection:
+        return self._engine.connect()
+
     @asynccontextmanager
     async def _reading(self) -> AsyncIterator[AsyncConnection]:
         """A connection in autocommit. Whatever goes wrong with it leaves as an error of the registry."""
         connecting = True
         try:
             with self._translating():
-                async with self._engine.connect() as connection:
+                async with self._connect() as connection:
                     connecting = False
                     yield connection
         except (PoolTimeout, OSError) as error:
