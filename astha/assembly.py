@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from astha.clock import LoopClock
+from astha.clock_guard import ClockGuard
 from astha.daemon import Component, Daemon
 from astha.errors import ComponentError, ConfigError
 from astha.leadership import Leadership
@@ -40,13 +41,17 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
     url = settings.registry.url.get_secret_value()
     store = await open_store(url, settings=settings.registry.store, clock=clock)
     try:
-        found = load_components(subscriptions, surroundings(settings, store, clock), settings.subscriptions)
+        guard = ClockGuard(clock, settings.clock, store.time)
+        await guard.begin()  # before the lease records our own time
+        around = msgspec.structs.replace(surroundings(settings, store, clock), clock_guard=guard)
+        found = load_components(subscriptions, around, settings.subscriptions)
         components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
         holder = _holder()
         leadership = Leadership(store, settings.lease, holder, clock)
         source = open_source(url, store, settings.source, settings.change_log, clock)
         same_schema = partial(require_schema, url, settings.registry.store)
         daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema)
+        daemon.clock_guard = guard
     except BaseException:
         await store.close()
         raise

@@ -15,6 +15,7 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
+from astha.clock_guard import ClockGuard
 from astha.errors import ConfigError, Fenced, SourceError
 from astha.events import Transaction
 from astha.lanes.failures import FailureLog
@@ -83,6 +84,7 @@ class Daemon:
         self._store = store
         self._clock = clock
         self._require_schema = require_schema
+        self.clock_guard: ClockGuard | None = None
         self.components = components
         self._changed = asyncio.Event()
         self._stopping = asyncio.Event()

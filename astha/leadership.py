@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.errors import ConfigError, Fenced
+from registry.clock import Unchanged
 from registry.contract import MetadataStore
 from registry.errors import Fenced as RegistryFenced
 from registry.errors import PermissionDenied, SchemaMismatch, Unavailable
@@ -21,6 +22,11 @@ from registry.models import DaemonLease
 log = structlog.get_logger(__name__)
 
 _ANSWER_WITHIN_S = 30.0
+
+_DEAD_AFTER_TTLS = 5.0
+"""A lease that has not changed for so long, by our own monotonic clock, is dead, whenever it says that it expires.
+Its holder has stopped delivering after less than one. See docs/decisions/0018-clocks.md.
+"""
 
 
 class LeaseSettings(BaseModel):
@@ -58,11 +64,12 @@ class Leadership:
     async def acquire(self) -> None:
         """Wait until we lead. ConfigError if the role may not ask for it."""
         waited = False
+        others = Unchanged[DaemonLease](self._clock)
         while True:
             asked = self._clock.monotonic()
             try:
                 async with asyncio.timeout(_ANSWER_WITHIN_S):
-                    lease = await self._store.take_daemon_lease(self._settings.name, self._holder, self._ttl_ms)
+                    lease = await self._take(others)
             except PermissionDenied as error:
                 raise ConfigError(str(error)) from error
             except (Unavailable, SchemaMismatch, TimeoutError) as error:
@@ -77,6 +84,19 @@ class Leadership:
                     waited = True
                     log.info("another daemon leads: standing by", lease=self._settings.name)
             await self._clock.sleep(self._settings.ttl_s / 5)
+
+    async def _take(self, others: Unchanged[DaemonLease]) -> DaemonLease | None:
+        name, holder, ttl_ms = self._settings.name, self._holder, self._ttl_ms
+        lease = await self._store.take_daemon_lease(name, holder, ttl_ms)
+        if lease is not None:
+            return lease
+        held = await self._store.get_daemon_lease(name)
+        if held is None or others.seconds(held) < self._settings.ttl_s * _DEAD_AFTER_TTLS:
+            return None
+        lease = await self._store.take_daemon_lease(name, holder, ttl_ms, dead=held)
+        if lease is not None:
+            log.warning("took over a lease that did not change", of=held.holder, expires_at=held.expires_at)
+        return lease
 
     async def hold(self) -> None:
         """Renew for as long as it goes; raises Fenced when leadership is lost."""

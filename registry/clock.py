@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -22,3 +24,18 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+
+class Unchanged(Generic[T]):
+    """For how long a value has been the same, by one's own monotonic clock: what needs no agreement of wall clocks."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: tuple[T, float] | None = None
+
+    def seconds(self, value: T) -> float:
+        """Since it was first seen; 0 the first time, and after every change."""
+        now = self._clock.monotonic()
+        if self._seen is None or self._seen[0] != value:
+            self._seen = (value, now)
+        return now - self._seen[1]

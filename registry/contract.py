@@ -36,6 +36,7 @@ from registry.models import (
     ConsumerGroup,
     ConsumerOffset,
     DaemonLease,
+    DatabaseTime,
     FileAwaitingDeletion,
     FileOperation,
     GroupLease,
@@ -558,8 +559,14 @@ class Compactions(Protocol):
 class DaemonBooks(Protocol):
     """What the daemon keeps of itself. Not published: the daemon does not tail its own notes."""
 
-    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
-        """Leadership with a new epoch, if it is free, expired or the holder's own; None if another leads."""
+    async def take_daemon_lease(
+        self, name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None
+    ) -> DaemonLease | None:
+        """Leadership with a new epoch, if it is free, expired or the holder's own; None if another leads.
+
+        ``dead``: a lease that the caller has seen unchanged for several of its terms. If it is still the same, it is
+        taken over, whatever the wall clock says.
+        """
         ...
 
     async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
@@ -618,6 +625,10 @@ class Load(Protocol):
 class MetadataStore(
     Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Compactions, DaemonBooks, Protocol
 ):
+    async def time(self) -> DatabaseTime:
+        """What time it is as far as the database knows, for comparison with one's own clock."""
+        ...
+
     async def position(self) -> Position:
         """Not below any commit that was acknowledged before this call: what a reader passes as ``at_least``."""
         ...

@@ -30,6 +30,7 @@ from registry.models import (
     ConsumerGroup,
     ConsumerOffset,
     DaemonLease,
+    DatabaseTime,
     FileAwaitingDeletion,
     FileOperation,
     GroupLease,
@@ -410,8 +411,10 @@ class ForwardingStore(MetadataStore):
     ) -> int:
         return await self.inner.prune_compactions(older_than_ms, statuses=statuses, limit=limit)
 
-    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
-        return await self.inner.take_daemon_lease(name, holder, ttl_ms)
+    async def take_daemon_lease(
+        self, name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None
+    ) -> DaemonLease | None:
+        return await self.inner.take_daemon_lease(name, holder, ttl_ms, dead=dead)
 
     async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
         return await self.inner.renew_daemon_lease(lease, ttl_ms)
@@ -439,6 +442,9 @@ class ForwardingStore(MetadataStore):
 
     async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
         return await self.inner.ensure_source_identity(name, identity)
+
+    async def time(self) -> DatabaseTime:
+        return await self.inner.time()
 
     async def position(self) -> Position:
         return await self.inner.position()

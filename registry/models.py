@@ -277,6 +277,15 @@ class LedgerEntry(Row, frozen=True, gc=False):
     updated_at: int
 
 
+class DatabaseTime(msgspec.Struct, frozen=True):
+    """``now_ms``: by the database's own clock, if it has one. ``newest_ms``: the newest time that is recorded in a
+    registry without a clock; None if nothing is.
+    """
+
+    now_ms: int | None
+    newest_ms: int | None = None
+
+
 class DaemonLease(Row, frozen=True, gc=False):
     table = "daemon_lease"
     key = ("name",)

@@ -56,6 +56,8 @@ def _print_status(status: dict[str, Any]) -> None:
     }
     if leadership["role"] == "standing by":
         pairs["leader"] = leadership["leader"] or "unknown"
+    if status["clock"]:
+        pairs["clock"] = status["clock"]
     print_pairs(pairs)
     for reason in status["reasons"]:
         click.echo(f"  - {reason}")

@@ -76,6 +76,7 @@ class StatusReport(msgspec.Struct, frozen=True):
     ready: bool
     reasons: list[str]
     leadership: LeadershipReport
+    clock: str | None  # why nothing is deleted by age now
     source: SourceReport
     components: list[ComponentReport]
 
@@ -103,6 +104,7 @@ def report(daemon: Daemon, clock: LoopClock, me: Self, leader: str | None) -> St
             epoch=daemon.leadership.lease.epoch if leads else None,
             certain=daemon.leadership.certain(),
         ),
+        clock=None if daemon.clock_guard is None else daemon.clock_guard.reason,
         source=_source(daemon),
         components=[component_report(daemon, lane, clock) for lane in daemon.lanes],
     )

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from astha import strict_yaml
+from astha.clock_guard import ClockSettings
 from astha.concealment import Concealment
 from astha.daemon import DaemonSettings
 from astha.errors import ConfigError
@@ -207,6 +208,7 @@ class Settings(BaseSettings):
     source: PostgresSourceSettings = PostgresSourceSettings()
     change_log: TailSettings = TailSettings()
     lease: LeaseSettings = LeaseSettings()
+    clock: ClockSettings = ClockSettings()
     daemon: DaemonSettings = DaemonSettings()
     server: ServerSettings = ServerSettings()
     log: LogSettings = LogSettings()

@@ -8,6 +8,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from astha.clock import LoopClock
+from astha.clock_guard import ClockGuard
 from registry.contract import MetadataStore
 
 
@@ -54,3 +55,4 @@ class Surroundings(msgspec.Struct, frozen=True):
     clock: LoopClock
     registry_url: SecretStr
     lake: LakeSettings
+    clock_guard: ClockGuard | None = None  # to be asked before anything is deleted by age

@@ -52,6 +52,10 @@ class DaemonCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield InfoMetricFamily("astha_build", "Which Astha this is.", {"version": version()})
+        if (guard := self._daemon.clock_guard) is not None:
+            told = "1 while the wall clock is trusted, 0 while nothing is deleted by age."
+            yield GaugeMetricFamily("astha_clock_trusted", told, int(guard.steady()))
+            yield CounterMetricFamily("astha_clock_jumps", "Jumps of the wall clock.", guard.jumps)
         leads = self._daemon.leadership.leads
         yield GaugeMetricFamily("astha_leading", "1 if this daemon leads, 0 if it stands by.", int(leads))
         if not leads:

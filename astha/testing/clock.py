@@ -22,6 +22,10 @@ class ManualClock:
     def monotonic(self) -> float:
         return self._elapsed
 
+    def jump(self, seconds: float) -> None:
+        """The wall clock is set; the monotonic one does not notice."""
+        self._now_ms += int(seconds * 1000)
+
     def chance(self) -> float:
         return 0.5
 

@@ -6,8 +6,9 @@ import asyncio
 
 import structlog
 
+from astha.clock_guard import ClockGuard, may_delete_by_age
 from components.compactor.decide.decider import Decider
-from components.compactor.work.takeover import end_dead
+from components.compactor.work.takeover import ClaimWatch, end_dead
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.drafts import CompactionDraft
@@ -20,10 +21,12 @@ _DAY_MS = 86_400_000
 
 
 class Records:
-    def __init__(self, store: MetadataStore, clock: Clock, decider: Decider) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock, decider: Decider, guard: ClockGuard | None = None) -> None:
         self._store = store
         self._clock = clock
         self._decider = decider
+        self._guard = guard
+        self._claims = ClaimWatch(clock)
         self._writing = asyncio.Lock()
 
     async def catch_up(self) -> None:
@@ -43,7 +46,10 @@ class Records:
 
     async def keep_up(self, stale_after_s: float, keep_for_days: float) -> None:
         """The dead are ended, and what is old is forgotten."""
-        await end_dead(self._store, self._clock, stale_after_s)
+        by_age = await may_delete_by_age(self._guard)
+        await end_dead(self._store, self._clock, stale_after_s, self._claims, by_age=by_age)
+        if not by_age:
+            return
         older_than_ms = int(keep_for_days * _DAY_MS)
         await self._store.prune_compactions(older_than_ms)
         await self._store.prune_compactions(older_than_ms, statuses=_FINISHED)

@@ -79,7 +79,7 @@ class Compactor:
         self._reached = reached
         limits = Limits(concurrent_jobs=settings.jobs, bytes_per_hour=settings.bytes_per_hour)
         self._decider = Decider(policy, limits, clock)
-        self._records = Records(store, clock, self._decider)
+        self._records = Records(store, clock, self._decider, surroundings.clock_guard)
         self._planning = Planning(store, clock, surroundings.lake, policy, settings.memory_bytes, reached)
         self._crew: Crew | None = None
         self._looked: dict[str, tuple[tuple[int, int], float]] = {}  # jobs: how far they were, and since when

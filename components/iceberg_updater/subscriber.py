@@ -86,7 +86,8 @@ class IcebergUpdater:
             except CatalogTrouble as error:
                 raise Retry(str(error)) from error
             limits = (self._settings.table_timeout_s, self._settings.probe_timeout_s)
-            retention = Retention(self._settings.max_snapshots)
+            guard = self._surroundings.clock_guard
+            retention = Retention(self._settings.max_snapshots, None if guard is None else guard.steady)
             self._thread = IcebergThread("iceberg", IcebergTables(catalog, identity), retention, *limits)
             self._aside = IcebergThread("iceberg-owed", IcebergTables(catalog, identity), retention, *limits)
         if self._aside is not None:

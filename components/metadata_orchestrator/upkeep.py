@@ -9,6 +9,7 @@ import msgspec
 import structlog
 
 from astha.clock import LoopClock
+from astha.clock_guard import ClockGuard, may_delete_by_age
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects
 from components.lake.tables import finish_drop, full_name
@@ -29,12 +30,18 @@ class UpkeepStatistics(msgspec.Struct):
 
 class Upkeep:
     def __init__(
-        self, store: MetadataStore, objects: Objects, clock: LoopClock, settings: OrchestratorSettings
+        self,
+        store: MetadataStore,
+        objects: Objects,
+        clock: LoopClock,
+        settings: OrchestratorSettings,
+        guard: ClockGuard | None = None,
     ) -> None:
         self._store = store
         self._objects = objects
         self._clock = clock
         self._settings = settings
+        self._guard = guard
         self._owner = f"cleaner-{secrets.token_hex(8)}"
         self.statistics = UpkeepStatistics()
 
@@ -56,6 +63,8 @@ class Upkeep:
 
     async def clean(self) -> None:
         """Objects whose upload was announced, but which nobody has registered nor renewed for a long time."""
+        if not await may_delete_by_age(self._guard):
+            return
         older_than_ms = int(self._settings.intents_stale_after_s * 1000)
         cleaned = await clean_intents(self._store, self._objects, older_than_ms, self._owner)
         self.statistics.objects_deleted += len(cleaned.deleted)

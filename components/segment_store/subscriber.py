@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import structlog
 
+from astha.clock_guard import may_delete_by_age
 from astha.events import Event, Operation
 from astha.subscribers import Measure, Surroundings, Work
 from components.lake.cleaner import clean_intents
@@ -51,7 +52,10 @@ class SegmentStore:
         self._owner = f"segment-store {uuid4().hex}"
         self._small = SmallSegments(settings.merge_policy)
         self._sizes = PartitionSizes()
-        self._retention = Retention(surroundings.store, surroundings.clock, settings.retention_step, self._sizes)
+        self._guard = surroundings.clock_guard
+        self._retention = Retention(
+            surroundings.store, surroundings.clock, settings.retention_step, self._sizes, self._guard
+        )
         self._tally: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
         self._moved: dict[str, float] = {}  # steps of upkeep under way: when they last made progress
@@ -189,6 +193,8 @@ class SegmentStore:
         """What uploads have left, and objects that have lost their last segment a while ago; idle producers, and agents
         that are silent.
         """
+        if not await may_delete_by_age(self._guard):
+            return
         stale_ms = int(self._settings.intents_stale_after_s * 1000)
         cleaned = await clean_intents(self._store, self.reading.objects, stale_ms, self._owner)
         self._tally["objects_deleted"] += len(cleaned.deleted)

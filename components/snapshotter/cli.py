@@ -127,6 +127,8 @@ def expire_command(
         from components.snapshotter.policy import PolicyProblem
 
         reports = []
+        if not dry_run and not tags:
+            await desk.require_clock()
         for table in await desk.tables_of(name):
             await _require_tags(desk, table, tags)
             try:
@@ -169,6 +171,8 @@ def clean_command(
     from components.lake.cleaner import Cleaned
 
     async def clean(desk: Desk) -> tuple[list[Report], Cleaned]:
+        if not dry_run:
+            await desk.require_clock()
         if name is not None:
             table = await table_of(desk.store, name)
             return await (await desk.lifecycle()).clean(table.id, dry_run=dry_run), Cleaned([], [], [])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from astha.cli.exits import Exit, Failure
 from astha.clock import LoopClock, SystemLoopClock
+from astha.clock_guard import ClockGuard
 from astha.routing.subscriptions import read_subscriptions
 from astha.settings import Settings
 from registry.contract import MetadataStore
@@ -66,6 +67,12 @@ class Desk:
         if entry.state == "paused":
             return f"the daemon's {COMPONENT} is paused (`astha resume {COMPONENT}`)"
         return None
+
+    async def require_clock(self) -> None:
+        """Before anything is deleted by age: Failure if the database's clock says another time."""
+        guard = ClockGuard(self.clock, self.settings.clock, self.store.time)
+        if not await guard.trusted():
+            raise Failure(f"{guard.reason}: set the clock, or raise clock.tolerance_s", Exit.UNAVAILABLE)
 
     async def tables_of(self, name: str | None) -> list[LakeTable]:
         return await self.store.list_tables() if name is None else [await table_of(self.store, name)]

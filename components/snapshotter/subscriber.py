@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import structlog
 
+from astha.clock_guard import may_delete_by_age
 from astha.errors import Retry
 from astha.events import Event
 from astha.subscribers import Measure, Problem, Surroundings
@@ -203,8 +204,12 @@ class Snapshotter:
                 await self._clock.sleep(wait_s)
 
     async def upkeep(self) -> None:
-        """One round of expiry and cleaning. What fails is logged, and done in the next one."""
+        """One round of expiry and cleaning, unless the clock can't be trusted. What fails is logged, and done in the
+        next one.
+        """
         settings = self._settings
+        if not await may_delete_by_age(self._surroundings.clock_guard):
+            return
         lifecycle = Lifecycle(
             self._store,
             self._opened_tables(),

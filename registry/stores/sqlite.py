@@ -21,6 +21,7 @@ from registry.clock import Clock
 from registry.documents import encode
 from registry.engines import refusal
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
+from registry.models import DatabaseTime
 from registry.position import Position, SequencePlace
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
@@ -32,6 +33,15 @@ from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
 from registry.stores.sqlite_engine import FileEngine
 
+_NEWEST_TIME = """
+    SELECT max(time) FROM (
+        SELECT max(expires_at) AS time FROM daemon_lease  -- about now, if a daemon runs or has just stopped
+        UNION ALL SELECT max(updated_at) FROM ledger
+        UNION ALL SELECT max(last_heartbeat) FROM agents
+        UNION ALL SELECT created_at FROM (SELECT created_at FROM table_files ORDER BY id DESC LIMIT 1)
+        UNION ALL SELECT created_at FROM (SELECT created_at FROM segments ORDER BY id DESC LIMIT 1)
+    )
+"""
 _LAST_CHANGE = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'change_log'"
 
 
@@ -85,6 +95,10 @@ class SqliteStore(
             marks = ", ".join("?" * len(columns))
             values = [tuple(row) for row in rows]
             await connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", values)
+
+    async def time(self) -> DatabaseTime:
+        async with self._reading() as connection:
+            return DatabaseTime(None, (await connection.exec_driver_sql(_NEWEST_TIME)).scalar_one())
 
     async def position(self) -> Position:
         async with self._reading() as connection:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from registry.contract import MetadataStore
 from registry.documents import Document
 from registry.errors import Fenced, Invalid
-from registry.models import DaemonLease, LedgerEntry
+from registry.models import DaemonLease, DatabaseTime, LedgerEntry
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, Refused
 from tests.contracts.contents import unchanged
 from tests.doubles.clock import ManualClock
@@ -40,6 +41,36 @@ async def test_one_daemon_leads(store: MetadataStore, clock: ManualClock) -> Non
         assert await store.take_daemon_lease("astha", "two", TTL) is None
     clock.advance(1)
     assert (await _lead(store, "two")).epoch == 2
+
+
+async def test_a_lease_that_was_seen_unchanged_is_taken_over_whatever_the_clock_says(
+    store: MetadataStore, clock: ManualClock
+) -> None:
+    seen = await _lead(store)
+    clock.set(clock.now_ms() - 3_600_000)
+    async with unchanged(store):
+        assert await store.take_daemon_lease("astha", "two", TTL) is None
+    renewed = await store.renew_daemon_lease(seen, TTL)
+    assert await store.take_daemon_lease("astha", "two", TTL, dead=seen) is None, "it has been renewed since"
+    taken = await store.take_daemon_lease("astha", "two", TTL, dead=renewed)
+    assert taken == DaemonLease("astha", "two", 2, clock.now_ms(), clock.now_ms() + TTL)
+    with pytest.raises(Fenced):
+        await store.renew_daemon_lease(renewed, TTL)
+
+
+async def test_the_time_as_far_as_the_database_knows(store: MetadataStore, clock: ManualClock, url: str) -> None:
+    found = await store.time()
+    if url.startswith("postgresql"):
+        assert found.now_ms is not None
+        assert abs(found.now_ms - time.time() * 1000) < 600_000
+        assert found.newest_ms is None
+        return
+    assert found == DatabaseTime(None, None), "nothing is recorded yet"
+    await _lead(store)
+    assert await store.time() == DatabaseTime(None, clock.now_ms() + TTL)
+    clock.advance(5_000)
+    await store.register_agent("a", "127.0.0.1:1")
+    assert await store.time() == DatabaseTime(None, clock.now_ms())
 
 
 async def test_of_many_takers_one_leads(store: MetadataStore, other: MetadataStore) -> None:

@@ -92,7 +92,9 @@ class SmallRegistry:
             raise Fenced("another epoch")
         self.paper.update((entry.component, entry) for entry in entries)
 
-    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
+    async def take_daemon_lease(
+        self, name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None
+    ) -> DaemonLease | None:
         self._answer()
         self.epoch += 1
         return DaemonLease(name, holder, self.epoch, 0, ttl_ms)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import structlog
 
-from registry.clock import Clock
+from registry.clock import Clock, Unchanged
 from registry.contract import MetadataStore
 from registry.drafts import CompactionOutcome
 from registry.errors import Conflict, NotFound
@@ -13,11 +15,37 @@ from registry.models import Compaction
 log = structlog.get_logger(__name__)
 
 
-async def end_dead(store: MetadataStore, clock: Clock, stale_after_s: float) -> list[Compaction]:
-    """Those that have given no sign of life for so long. One that lives after all finds out at its next heartbeat."""
+_UNCHANGED = 2.0
+"""Times `stale_after_s`: a claim that has not changed for so long while we watched is dead by any clock."""
+
+
+class ClaimWatch:
+    """For how long each claim has given no sign of life, by our own monotonic clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[int, Unchanged[int]] = {}
+
+    def silent_s(self, rows: Sequence[Compaction]) -> dict[int, float]:
+        """By id; claims that are not among these are forgotten."""
+        self._seen = {row.id: self._seen.get(row.id) or Unchanged(self._clock) for row in rows}
+        return {row.id: self._seen[row.id].seconds(row.updated_at) for row in rows}
+
+
+async def end_dead(
+    store: MetadataStore, clock: Clock, stale_after_s: float, watch: ClaimWatch | None = None, *, by_age: bool = True
+) -> list[Compaction]:
+    """Those that have given no sign of life for so long. One that lives after all finds out at its next heartbeat.
+
+    Without ``by_age`` the wall clock does not count, only what ``watch`` has seen.
+    """
     ended = []
-    for row in await store.list_compactions(statuses=["running"]):
-        silent_s = (clock.now_ms() - row.updated_at) / 1000
+    rows = await store.list_compactions(statuses=["running"])
+    watched = {} if watch is None else watch.silent_s(rows)
+    for row in rows:
+        silent_s = (clock.now_ms() - row.updated_at) / 1000 if by_age else 0.0
+        if watched.get(row.id, 0.0) >= stale_after_s * _UNCHANGED:
+            silent_s = max(silent_s, watched[row.id])
         if row.owner is None or silent_s < stale_after_s:
             continue
         reason = f"no sign of life of {row.owner} for {silent_s:.0f} s"

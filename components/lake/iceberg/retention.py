@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -21,6 +21,8 @@ class Retention(msgspec.Struct, frozen=True):
     """
 
     max_snapshots: int = 100
+    by_age: Callable[[], bool] | None = None
+    """Whether the clock can be trusted now; None if it always is. While not, only the number counts."""
 
     def expired(self, metadata: TableMetadata, now_ms: int) -> list[Snapshot]:
         """Oldest first. Ten at a time where it is by number: expiring has its price too."""
@@ -36,7 +38,7 @@ class Retention(msgspec.Struct, frozen=True):
         surplus = len(free) + 1 - most  # and the current one
         if surplus < max(1, most // 10):
             surplus = 0
-        if age_ms is not None:
+        if age_ms is not None and (self.by_age is None or self.by_age()):
             old = sum(snapshot.timestamp_ms < now_ms - int(age_ms) for snapshot in free)
             surplus = max(surplus, min(old, len(free) + 1 - least))
         return free[: max(0, surplus)]

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import structlog
 
+from astha.clock_guard import ClockGuard, may_delete_by_age
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.documents import JsonValue
@@ -78,16 +79,27 @@ class Retention:
     are added up, and now and then the others.
     """
 
-    def __init__(self, store: MetadataStore, clock: Clock, step: int, sizes: PartitionSizes | None = None) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        step: int,
+        sizes: PartitionSizes | None = None,
+        guard: ClockGuard | None = None,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._step = step  # segments deleted in one transaction
         self._sizes = sizes
+        self._guard = guard
         self._due: dict[tuple[str, int], int] = {}  # partitions whose first segment is too young until then
         self._summed: dict[tuple[str, int], int] = {}  # when they were last added up
 
     async def enforce(self) -> int:
-        """One round over all topics; answers how many segments went."""
+        """One round over all topics; answers how many segments went. By age only if the clock can be trusted."""
+        by_age = await may_delete_by_age(self._guard)
+        if not by_age:
+            self._due.clear()  # made with a time that may be wrong
         topics = {topic.name: topic for topic in await self._store.list_topics()}
         self._due = {key: due for key, due in self._due.items() if key[0] in topics}
         self._summed = {key: when for key, when in self._summed.items() if key[0] in topics}
@@ -100,6 +112,8 @@ class Retention:
                     "a topic's retention can't be read: it keeps everything", topic=topic.name, error=str(error)
                 )
                 continue
+            if not by_age:
+                policy = msgspec.structs.replace(policy, ms=None)
             if not policy.unbounded:
                 gone += await self._enforce_topic(topic.name, policy)
         return gone
@@ -127,6 +141,8 @@ class Retention:
         """Segments that end below this offset may go; 0 if none may."""
         topic, number, end = partition.topic, partition.partition_id, partition.high_watermark
         oldest = None if policy.ms is None else self._clock.now_ms() - policy.ms
+        if oldest is not None and self._guard is not None and not self._guard.steady():
+            return 0  # a jump since the round began; asked after the time was read
         surplus = 0
         if policy.size_bytes is not None:
             surplus = -policy.size_bytes

@@ -35,6 +35,7 @@ from registry.models import (
     OWN,
     PUBLISHED,
     DaemonLease,
+    DatabaseTime,
     FileAwaitingDeletion,
     LedgerEntry,
     TableFile,
@@ -297,6 +298,11 @@ class PostgresStore(
         values |= {"name": lease.name, "holder": lease.holder, "epoch": lease.epoch}
         async with self._writing_once() as connection:
             return bool((await connection.execute(WRITE_LEDGER, values)).scalar_one())
+
+    async def time(self) -> DatabaseTime:
+        async with self._reading() as connection:
+            now = await connection.exec_driver_sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
+            return DatabaseTime(now.scalar_one())
 
     async def position(self) -> Position:
         async with self._reading() as connection:

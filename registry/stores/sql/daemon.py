@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-from sqlalchemy import ColumnElement, delete, or_, select, update
+from sqlalchemy import ColumnElement, and_, delete, false, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from registry import checks
@@ -16,7 +16,9 @@ from registry.stores.sql.base import SqlBase, select_rows
 
 
 class SqlDaemonBooks(SqlBase):
-    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
+    async def take_daemon_lease(
+        self, name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None
+    ) -> DaemonLease | None:
         checks.name("name", name)
         checks.filled("holder", holder)
         checks.ttl("ttl_ms", ttl_ms)
@@ -32,7 +34,7 @@ class SqlDaemonBooks(SqlBase):
                 "acquired_at": statement.excluded.acquired_at,
                 "expires_at": statement.excluded.expires_at,
             },
-            where=or_(daemon_lease.c.expires_at <= now, daemon_lease.c.holder == holder),
+            where=or_(daemon_lease.c.expires_at <= now, daemon_lease.c.holder == holder, _unchanged(dead)),
         )
         return await self._write_one(DaemonLease, statement.returning(daemon_lease))
 
@@ -117,6 +119,11 @@ def _check_entry(entry: LedgerEntry) -> None:
     checks.flag("refresh_owed", entry.refresh_owed)
     checks.optional("reason", entry.reason, checks.text)
     checks.whole("updated_at", entry.updated_at)
+
+
+def _unchanged(lease: DaemonLease | None) -> ColumnElement[bool]:
+    """Every renewal moves the time at which it expires."""
+    return false() if lease is None else and_(*_held(lease), daemon_lease.c.expires_at == lease.expires_at)
 
 
 def _held(lease: DaemonLease) -> list[ColumnElement[bool]]:

@@ -32,11 +32,13 @@ class LeaseOffice:
     def store(self) -> MetadataStore:
         return cast("MetadataStore", self)
 
-    async def take_daemon_lease(self, name: str, holder: str, ttl_ms: int) -> DaemonLease | None:
+    async def take_daemon_lease(
+        self, name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None
+    ) -> DaemonLease | None:
         await self._answer()
         now = self._clock.now_ms()
         lease = self.lease
-        if lease is not None and lease.expires_at > now and lease.holder != holder:
+        if lease is not None and lease.expires_at > now and lease.holder != holder and lease != dead:
             return None
         self.lease = DaemonLease(name, holder, lease.epoch + 1 if lease else 1, now, now + ttl_ms)
         return self.lease
@@ -48,6 +50,10 @@ class LeaseOffice:
         self.lease = DaemonLease(
             lease.name, lease.holder, lease.epoch, lease.acquired_at, self._clock.now_ms() + ttl_ms
         )
+        return self.lease
+
+    async def get_daemon_lease(self, _name: str) -> DaemonLease | None:
+        await self._answer()
         return self.lease
 
     async def release_daemon_lease(self, lease: DaemonLease) -> bool:
@@ -107,6 +113,32 @@ async def test_the_second_takes_over_when_the_first_has_died() -> None:
         await stage.clock.advance(12.1)
         assert waiting.done()
         assert not stage.one.certain(), "had it lived, it would know"
+
+
+async def test_a_lease_of_the_future_is_taken_over_once_it_has_not_changed_for_several_ttls() -> None:
+    """The leader was killed, and the clock set back by an hour."""
+    stage = Stage()
+    await stage.one.acquire()
+    stage.clock.jump(-3600)
+    async with running(stage.two.acquire()) as waiting:
+        await stage.clock.advance(49)
+        assert not waiting.done()
+        await stage.clock.advance(4)
+        assert waiting.done()
+        assert stage.two.lease.epoch == 2
+        assert not stage.one.certain()
+
+
+async def test_a_leader_that_renews_is_left_alone_when_the_clock_is_set_back() -> None:
+    stage = Stage()
+    await stage.one.acquire()
+    async with running(stage.one.hold()) as holding, running(stage.two.acquire()) as waiting:
+        stage.clock.jump(-3600)
+        for _ in range(200):
+            await stage.clock.advance(1)
+            assert stage.one.certain()
+        assert not waiting.done()
+        assert not holding.done()
 
 
 async def test_never_are_two_certain_at_once() -> None:

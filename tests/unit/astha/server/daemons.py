@@ -30,7 +30,9 @@ class Store:
         now = self._clock.now_ms()
         return DaemonLease("astha", holder, 7, now, now + ttl_ms)
 
-    async def take_daemon_lease(self, _name: str, holder: str, ttl_ms: int) -> DaemonLease:
+    async def take_daemon_lease(
+        self, _name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None
+    ) -> DaemonLease:
         return self._lease(holder, ttl_ms)
 
     async def get_daemon_lease(self, _name: str) -> DaemonLease:

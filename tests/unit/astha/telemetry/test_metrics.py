@@ -9,9 +9,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from astha.clock_guard import ClockGuard, ClockSettings
 from astha.subscribers import Measure
 from astha.telemetry import DaemonCollector
 from astha.testing import RecordingSubscriber
+from registry.models import DatabaseTime
 from tests.unit.astha.server.daemons import Stage, topics
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "metrics.md"
@@ -28,9 +30,14 @@ def exposed(stage: Stage) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
+async def no_database() -> DatabaseTime:
+    return DatabaseTime(None)
+
+
 async def busy_stage() -> Stage:
     stage = Stage("audit", "index")
     await stage.lead()
+    stage.daemon.clock_guard = ClockGuard(stage.clock, ClockSettings(), no_database)
     audit, index = stage.daemon.lanes
     committed = (stage.clock.now_ms() - 3) * 1000
     audit.counts.delivered["topics", "INSERT"] += 3
@@ -51,6 +58,7 @@ async def test_every_metric_is_documented_and_every_documented_one_exists() -> N
 async def test_what_a_busy_daemon_says() -> None:
     found = exposed(await busy_stage())
     assert found["astha_leading"] == {(): 1}
+    assert found["astha_clock_trusted"] == {(): 1}
     assert found["astha_component_events_total"] == {("audit", "INSERT", "topics"): 3}
     assert found["astha_component_state"]["index", "broken"] == 1
     assert found["astha_component_state"]["index", "live"] == 0

@@ -1,0 +1,40 @@
+"""Which claims are dead when the wall clock has been set, on both databases."""
+
+from __future__ import annotations
+
+from components.compactor.work.takeover import ClaimWatch, end_dead
+from registry.contract import MetadataStore
+from registry.models import Compaction
+from tests.doubles.clock import ManualClock
+from tests.samples import decision
+
+STALE_S = 60.0
+HOUR_MS = 3_600_000
+
+
+async def claim(store: MetadataStore) -> Compaction:
+    return await store.begin_compaction(decision("d=1"), operation_id="op", owner="c", stale_after_ms=60_000)
+
+
+async def test_a_claim_of_the_future_that_does_not_change_is_ended(store: MetadataStore, clock: ManualClock) -> None:
+    """Its owner was killed, and the clock set back."""
+    await claim(store)
+    clock.set(clock.now_ms() - HOUR_MS)
+    watch = ClaimWatch(clock)
+    for _ in range(12):
+        assert await end_dead(store, clock, STALE_S, watch) == []
+        clock.advance(10_000)
+    (ended,) = await end_dead(store, clock, STALE_S, watch)
+    assert ended.status == "aborted"
+    assert "for 120 s" in (ended.reason or "")
+
+
+async def test_a_claim_that_is_renewed_outlives_any_jump(store: MetadataStore, clock: ManualClock) -> None:
+    row = await claim(store)
+    watch = ClaimWatch(clock)
+    for jump_ms in (-HOUR_MS, HOUR_MS):
+        clock.set(clock.now_ms() + jump_ms)
+        for _ in range(30):
+            clock.advance(10_000)
+            assert await end_dead(store, clock, STALE_S, watch, by_age=False) == []
+            assert await store.renew_compactions([row.id], owner="c")
