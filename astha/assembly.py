@@ -24,22 +24,27 @@ from astha.subscribers.broken import BrokenComponent
 from astha.subscribers.load import load_component
 from astha.subscribers.surroundings import Surroundings
 from registry.contract import MetadataStore
-from registry.opening import open_store, require_schema
+from registry.opening import Stores, open_stores, require_schema
 
 log = structlog.get_logger(__name__)
 
 
 class Assembly(msgspec.Struct, frozen=True):
     daemon: Daemon
-    store: MetadataStore
+    stores: Stores
     holder: str
+
+    @property
+    def store(self) -> MetadataStore:
+        return self.stores.main
 
 
 async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
     """ConfigError, SchemaMismatch or Unavailable if it can't be; then nothing is left open."""
     subscriptions = read_subscriptions(settings.subscriptions)
     url = settings.registry.url.get_secret_value()
-    store = await open_store(url, settings=settings.registry.store, clock=clock)
+    stores = await open_stores(url, settings=settings.registry.store, clock=clock)
+    store, books = stores.main, stores.reserved
     try:
         guard = ClockGuard(clock, settings.clock, store.time)
         await guard.begin()  # before the lease records our own time
@@ -47,15 +52,15 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
         found = load_components(subscriptions, around, settings.subscriptions)
         components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
         holder = _holder()
-        leadership = Leadership(store, settings.lease, holder, clock)
-        source = open_source(url, store, settings.source, settings.change_log, clock)
+        leadership = Leadership(books, settings.lease, holder, clock)
+        source = open_source(url, books, settings.source, settings.change_log, clock)
         same_schema = partial(require_schema, url, settings.registry.store)
-        daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema)
+        daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema, books)
         daemon.clock_guard = guard
     except BaseException:
-        await store.close()
+        await stores.close()
         raise
-    return Assembly(daemon, store, holder)
+    return Assembly(daemon, stores, holder)
 
 
 def surroundings(settings: Settings, store: MetadataStore, clock: LoopClock) -> Surroundings:

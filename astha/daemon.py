@@ -76,12 +76,16 @@ class Daemon:
         settings: DaemonSettings,
         clock: LoopClock,
         require_schema: Callable[[], Awaitable[None]] | None = None,
+        books: MetadataStore | None = None,
     ) -> None:
-        """``require_schema`` is called whenever leading begins: the registry may be another one by then."""
+        """``require_schema`` is called whenever leading begins: the registry may be another one by then. ``books``: a
+        store with connections of its own, so that the ledger never waits for the work of components.
+        """
         self.source = source
         self.leadership = leadership
         self.settings = settings
         self._store = store
+        self._books = books or store
         self._clock = clock
         self._require_schema = require_schema
         self.clock_guard: ClockGuard | None = None
@@ -113,7 +117,7 @@ class Daemon:
             for component in self.components
         ]
         self.router = Router(self.lanes)
-        self.ledger = Ledger(self._store, self._clock)
+        self.ledger = Ledger(self._books, self._clock)
 
     @property
     def by_name(self) -> Mapping[str, Lane]:

@@ -52,7 +52,7 @@ async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopC
             await server.stop()
     finally:
         notifier.close()
-        await assembly.store.close()
+        await assembly.stores.close()
     log.info("stopped")
 
 

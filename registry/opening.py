@@ -5,20 +5,53 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
+import msgspec
+
 from registry.clock import Clock, SystemClock
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings, async_engine, parse_url
 from registry.migration import status
 from registry.stores.postgres import PostgresStore
 from registry.stores.sqlite import SqliteStore
+from registry.stores.writer_turns import WriterTurns
+
+_RESERVED = {"pool_size": 2, "pool_overflow": 1}
+
+
+class Stores(msgspec.Struct, frozen=True):
+    """``reserved`` has connections of its own, for few and urgent calls: it never waits for those of ``main``."""
+
+    main: MetadataStore
+    reserved: MetadataStore
+
+    async def close(self) -> None:
+        try:
+            await self.reserved.close()
+        finally:
+            await self.main.close()
 
 
 async def open_store(url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None) -> MetadataStore:
     """SchemaMismatch if the database is not migrated to this version, Unavailable if it does not answer."""
-    parsed, settings, clock = parse_url(url), settings or StoreSettings(), clock or SystemClock()
+    settings = settings or StoreSettings()
     await require_schema(url, settings)
+    return _store(url, settings, clock or SystemClock(), WriterTurns())
+
+
+async def open_stores(url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None) -> Stores:
+    """As `open_store`. Neither connects before it is used."""
+    settings, clock, turns = settings or StoreSettings(), clock or SystemClock(), WriterTurns()
+    await require_schema(url, settings)
+    few = msgspec.structs.replace(settings, **_RESERVED)
+    return Stores(_store(url, settings, clock, turns), _store(url, few, clock, turns, urgent=True))
+
+
+def _store(
+    url: str, settings: StoreSettings, clock: Clock, turns: WriterTurns, *, urgent: bool = False
+) -> MetadataStore:
+    parsed = parse_url(url)
     if parsed.drivername == "sqlite":
-        return SqliteStore(partial(async_engine, parsed, settings), clock)
+        return SqliteStore(partial(async_engine, parsed, settings), clock, turns, urgent=urgent)
     return PostgresStore(async_engine(parsed, settings), clock)
 
 

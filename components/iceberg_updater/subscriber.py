@@ -27,12 +27,12 @@ from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.thread import IcebergThread
 from components.lake.iceberg import (
+    CatalogProbe,
     CatalogTrouble,
     IcebergTables,
     Retention,
     StorageTrouble,
     TableProblem,
-    explained,
     open_catalog,
 )
 from components.lake.identity import registry_identity
@@ -63,6 +63,7 @@ class IcebergUpdater:
         self._store = surroundings.store
         self._thread: IcebergThread | None = None
         self._aside: IcebergThread | None = None
+        self._probe = CatalogProbe(self._open_catalog)
         self._owed = Owed(self._store, surroundings.clock, settings)
         self._comparisons: Comparisons | None = None
         self._comparing: asyncio.Task[None] | None = None
@@ -103,6 +104,7 @@ class IcebergUpdater:
         self._compare_in_background()
 
     async def stop(self) -> None:
+        self._probe.close()
         await self._stop_comparing()
         thread, self._thread = self._thread, None
         aside, self._aside = self._aside, None
@@ -139,9 +141,9 @@ class IcebergUpdater:
             raise Retry("; ".join(again))
 
     async def on_health(self) -> bool:
-        """In a thread of its own: a commit under way, or a storage that hangs, says nothing about the catalog."""
-        tables = self._opened_thread().committer.tables
-        await asyncio.to_thread(explained, lambda: tables.catalog.list_namespaces())
+        """A commit under way, or a storage that hangs, says nothing about the catalog."""
+        self._opened_thread()
+        await self._probe.ask()
         return True
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
@@ -12,6 +13,7 @@ from astha.clock import LoopClock
 from components.lake.digest import Digest, LiveFile
 from components.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableProblem
 from components.snapshotter.tags import Pinned, Seen, look, pin, release
+from components.snapshotter.turns import Turns
 from registry.contract import MetadataStore
 from registry.documents import Document
 from registry.drafts import SnapshotDraft
@@ -44,13 +46,20 @@ class Requests:
     """Everything here may be begun again at any point: the row says what is to be done, the tag what has been."""
 
     def __init__(
-        self, store: MetadataStore, tables: IcebergTables, call: Call, clock: LoopClock, wait_s: float
+        self,
+        store: MetadataStore,
+        tables: IcebergTables,
+        call: Call,
+        clock: LoopClock,
+        wait_s: float,
+        turns: Turns,
     ) -> None:
         self._store = store
         self._tables = tables
         self._call = call
         self._clock = clock
         self._wait_s = wait_s
+        self._turns = turns
 
     async def fulfil(self, row: TableSnapshot, position: Position) -> TableSnapshot | None:
         """The row as it is afterwards; None if it no longer waits. Returns when the registry says what came of it.
@@ -79,28 +88,31 @@ class Requests:
             return None
 
     async def _pinned(self, row: TableSnapshot, position: Position) -> Pinned | None:
-        began = self._clock.monotonic()
+        """The limit of waiting counts from the first look: while many are due it may take a while to get a turn."""
+        began = math.inf
         comparison = Comparison(self._store)
         wait_s, behind = _FIRST_WAIT_S, "nobody has looked"
         while True:
             try:
-                table = await self._store.get_table_by_id(row.table_id)
-                stands = None if table is None else await self._stands(row)
-                if stands is False or (stands is None and self._clock.monotonic() >= began + _VISIBLE_AFTER_S):
-                    return None
-                if table is not None and stands:
-                    await self._require_iceberg(table)
-                    found = await self._attempt(table, row, position, comparison)
-                    if isinstance(found, Pinned):
-                        return found
-                    behind = found
+                async with self._turns:
+                    began = min(began, self._clock.monotonic())
+                    table = await self._store.get_table_by_id(row.table_id)
+                    stands = None if table is None else await self._stands(row)
+                    if stands is False or (stands is None and self._clock.monotonic() >= began + _VISIBLE_AFTER_S):
+                        return None
+                    if table is not None and stands:
+                        await self._require_iceberg(table)
+                        found = await self._attempt(table, row, position, comparison)
+                        if isinstance(found, Pinned):
+                            return found
+                        behind = found
             except (CatalogTrouble, Unavailable) as trouble:
                 behind = str(trouble)
             except TableProblem as problem:
                 raise Failed(str(problem)) from problem
             if self._clock.monotonic() >= began + self._wait_s:
                 raise Failed(f"given up after {self._wait_s:.0f} s: {behind}")
-            await self._clock.sleep(wait_s)
+            await self._clock.sleep(self._turns.wait_s(wait_s))
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
 
     async def _attempt(
@@ -136,7 +148,8 @@ class Requests:
         wait_s = _FIRST_WAIT_S
         while True:
             try:
-                return await step()
+                async with self._turns:
+                    return await step()
             except (Unavailable, CatalogTrouble) as error:
                 log.warning("will be tried again", error=str(error), wait_s=wait_s)
             await self._clock.sleep(wait_s)

@@ -26,6 +26,9 @@ class SnapshotterSettings(BaseModel):
         900.0, description="Uploads not renewed for so long are given up, and their objects deleted."
     )
     retry_after_s: Seconds = Field(300.0, description="After a failed snapshot, before one is taken by itself again.")
+    at_once: int = Field(
+        4, gt=0, description="Tables whose requests are made, and requests that are looked at, at the same time."
+    )
     updater: str = Field("iceberg_updater", description="The name of the component that commits to Iceberg.")
 
     @field_validator("defaults")

@@ -14,12 +14,13 @@ from functools import partial
 from typing import TypeVar
 
 import structlog
+from pyiceberg.catalog import Catalog
 
 from astha.clock_guard import may_delete_by_age
 from astha.errors import Retry
 from astha.events import Event
 from astha.subscribers import Measure, Problem, Surroundings
-from components.lake.iceberg import IcebergTables, StorageTrouble, open_catalog
+from components.lake.iceberg import CatalogProbe, IcebergTables, StorageTrouble, open_catalog
 from components.lake.identity import registry_identity
 from components.lake.objects import Objects
 from components.lake.troubles import Troubles
@@ -27,6 +28,7 @@ from components.snapshotter.books import Books, awaits_release
 from components.snapshotter.lifecycle import Lifecycle
 from components.snapshotter.requests import Requests
 from components.snapshotter.settings import SnapshotterSettings
+from components.snapshotter.turns import Due, DueTables, Turns
 from registry.contract import ConsistentRead
 from registry.errors import NotFound, RegistryError
 from registry.models import Row, TableFile, TableMetadata, TableSnapshot
@@ -59,6 +61,9 @@ class Snapshotter:
         self._contained: tuple[Place, Position] | None = None  # what was loaded into the books
         self._thread: ThreadPoolExecutor | None = None
         self._tables: IcebergTables | None = None
+        self._probe = CatalogProbe(self._open_catalog)
+        self._turns = Turns(settings.at_once)
+        self._due = DueTables(self._request)
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._tally: Counter[str] = Counter()
         self._troubles = Troubles(surroundings.clock)
@@ -79,6 +84,8 @@ class Snapshotter:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks.clear()
+        self._due.clear()
+        self._probe.close()
         tables, self._tables = self._tables, None
         if tables is not None:
             await self._call(tables.close)
@@ -117,12 +124,13 @@ class Snapshotter:
             failing = self._troubles.get(("loop", loop))
             if failing is not None and failing.attempts >= _FAILURES_TOLD:
                 raise RuntimeError(f"{failing.subject} has failed {failing.attempts} times in a row: {failing.reason}")
-        tables = self._opened_tables()
-        await self._call(lambda: tables.catalog.list_namespaces())
+        self._opened_tables()
+        await self._probe.ask()
         return True
 
     def measures(self) -> Iterator[Measure]:
         waiting = sum(book.waiting for _, book in self._books)
+        yield Measure("tables_due", "Tables whose snapshot is due and not yet requested.", len(self._due))
         yield Measure("tables_waiting", "Tables of which a snapshot was asked for and is not there yet.", waiting)
         for status in ("created", "failed", "expired"):
             told = "Snapshots by what became of them."
@@ -143,14 +151,22 @@ class Snapshotter:
                 if row.status == "requested":
                     self._fulfil(row, position)
             self._ask_if_due(table_id)
+        for number in range(self._settings.at_once):
+            self._begin(("requests", number), self._always("requesting snapshots", self._due.work))
         self._begin("time", self._always("watching time", self._watch_time))
         self._begin("upkeep", self._always("upkeep", self._keep_up))
 
     def _fulfil(self, row: TableSnapshot, position: Position) -> None:
-        requests = Requests(self._store, self._opened_tables(), self._call, self._clock, self._settings.wait_s)
+        requests = Requests(
+            self._store, self._opened_tables(), self._call, self._clock, self._settings.wait_s, self._turns
+        )
 
         async def see_through() -> None:
-            done = await requests.fulfil(row, position)
+            self._turns.open += 1
+            try:
+                done = await requests.fulfil(row, position)
+            finally:
+                self._turns.open -= 1
             self._tally["gone" if done is None else done.status] += 1
             if done is not None and done.status == "created":
                 log.info("snapshot created", table_id=row.table_id, tag=done.tag, snapshot=done.snapshot_id)
@@ -163,18 +179,18 @@ class Snapshotter:
         if book is None or due is None:
             return
         book.asking = True
+        self._due.add(table_id, due)
+
+    async def _request(self, table_id: int, due: Due) -> None:
         trigger, reason = due
-
-        async def ask() -> None:
-            try:
-                await self._store.request_snapshot(table_id, trigger=trigger, reason=reason)
-            except NotFound:
-                pass
-            except RegistryError as error:
+        try:
+            await self._store.request_snapshot(table_id, trigger=trigger, reason=reason)
+        except NotFound:
+            pass
+        except RegistryError as error:
+            if (book := self._books.of(table_id)) is not None:
                 book.asking = False
-                log.warning("no snapshot could be asked for", table_id=table_id, error=str(error))
-
-        self._begin(("ask", table_id), ask())
+            log.warning("no snapshot could be asked for", table_id=table_id, error=str(error))
 
     async def _watch_time(self) -> None:
         while True:
@@ -284,8 +300,10 @@ class Snapshotter:
             log.error("a task of the snapshotter has failed", task=task.get_name(), error=repr(error))
 
     def _opened(self, identity: str) -> IcebergTables:
-        catalog = open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake)
-        return IcebergTables(catalog, identity)
+        return IcebergTables(self._open_catalog(), identity)
+
+    def _open_catalog(self) -> Catalog:
+        return open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake)
 
     def _opened_tables(self) -> IcebergTables:
         if self._tables is None:

@@ -6,7 +6,6 @@ to the busy timeout. Readers never wait. Every write transaction announces its n
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -32,6 +31,7 @@ from registry.stores.sql.segments import SqlSegments
 from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
 from registry.stores.sqlite_engine import FileEngine
+from registry.stores.writer_turns import WriterTurns
 
 _NEWEST_TIME = """
     SELECT max(time) FROM (
@@ -55,10 +55,19 @@ class SqliteStore(
     SqlDaemonBooks,
     SqlWhole,
 ):
-    def __init__(self, make_engine: Callable[[], AsyncEngine], clock: Clock) -> None:
+    def __init__(
+        self,
+        make_engine: Callable[[], AsyncEngine],
+        clock: Clock,
+        turns: WriterTurns | None = None,
+        *,
+        urgent: bool = False,
+    ) -> None:
+        """``turns`` is shared with other stores of this process over the same file; ``urgent`` ones go first."""
         self._engines = FileEngine(make_engine)
         super().__init__(self._engines.current(), clock)
-        self._one_writer = asyncio.Lock()
+        self._turns = turns or WriterTurns()
+        self._urgent = urgent
 
     def _connect(self) -> AsyncConnection:
         return self._engines.current().connect()
@@ -68,7 +77,7 @@ class SqliteStore(
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
-        async with self._one_writer, self._reading() as connection:
+        async with self._turns.turn(urgent=self._urgent), self._reading() as connection:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
             await connection.exec_driver_sql(changelog.ANNOUNCE)
             yield connection

@@ -31,6 +31,7 @@ from components.lake.iceberg.live import (
     require_format,
     require_supported,
 )
+from components.lake.iceberg.probe import CatalogProbe
 from components.lake.iceberg.retention import Retention
 from components.lake.iceberg.stamp import Stamp
 from components.lake.iceberg.tables import IcebergTables, identifier_of
@@ -38,7 +39,7 @@ from components.lake.iceberg.trouble import explained
 
 __all__ = [
     # the catalog
-    "IcebergTables", "RegistryCatalog", "identifier_of", "open_catalog",
+    "CatalogProbe", "IcebergTables", "RegistryCatalog", "identifier_of", "open_catalog",
     # commits
     "Change", "Retention", "Stamp", "TableCommit",
     # what is there

@@ -67,7 +67,7 @@ async def daemon(url: str, directory: Path, clock: SetClock, settle_s: float) ->
     finally:
         assembly.daemon.stop()
         await asyncio.wait_for(task, 60)
-        await assembly.store.close()
+        await assembly.stores.close()
         if url.startswith("postgresql"):
             await asyncio.to_thread(release_slot, url)
 

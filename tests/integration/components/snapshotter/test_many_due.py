@@ -1,0 +1,92 @@
+"""Many tables due at once: a few requests at a time, and a busy worker is a healthy one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+
+import msgspec
+import pytest
+
+from registry.forwarding import ForwardingStore
+from registry.models import LakeTable, TableSnapshot
+from tests.integration.components.snapshotter.conftest import Lake
+from tests.waiting import eventually
+
+TABLES = 24
+AT_ONCE = 3
+
+
+class Watched(ForwardingStore):
+    """Counts how many calls of a kind are under way, and how many were at most."""
+
+    def __init__(self, inner: ForwardingStore) -> None:
+        super().__init__(inner)
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    async def request_snapshot(self, table_id: int, **rest: object) -> TableSnapshot:  # type: ignore[override]
+        async with self._counted("request"):
+            return await self.inner.request_snapshot(table_id, **rest)  # type: ignore[arg-type]
+
+    async def get_table_by_id(self, table_id: int) -> LakeTable | None:
+        async with self._counted("look"):
+            return await self.inner.get_table_by_id(table_id)
+
+    def _counted(self, what: str) -> _Counted:
+        return _Counted(self, what)
+
+
+class _Counted:
+    def __init__(self, watched: Watched, what: str) -> None:
+        self._watched, self._what = watched, what
+
+    async def __aenter__(self) -> None:
+        self._watched.now[self._what] += 1
+        self._watched.most[self._what] = max(self._watched.most[self._what], self._watched.now[self._what])
+        await asyncio.sleep(0)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._watched.now[self._what] -= 1
+
+
+@pytest.mark.slow
+async def test_tables_that_are_due_together_are_asked_for_a_few_at_a_time(lake: Lake) -> None:
+    tables = [await lake.create(f"t{number}", {"snapshot.every": "1h"}) for number in range(TABLES)]
+    for table in tables:
+        await lake.insert(table, 1)
+    await lake.update()
+    watched = Watched(lake.store)  # type: ignore[arg-type]
+    lake.surroundings = msgspec.structs.replace(lake.surroundings, store=watched)
+    await lake.restart(at_once=AT_ONCE, check_every_s=0.02)
+
+    async def requested() -> bool:
+        rows = [row for table in tables for row in await lake.store.list_snapshots(table.id)]
+        return len(rows) == TABLES
+
+    await eventually(requested, "a request for every table", 60)
+    assert watched.most["request"] <= AT_ONCE
+    for table in tables:
+        await lake.see_rows(table)
+    await lake.tell()
+
+    async def created() -> bool:
+        rows = [row for table in tables for row in await lake.store.list_snapshots(table.id)]
+        return [row.status for row in rows] == ["created"] * TABLES
+
+    await eventually(created, "a snapshot of every table", 120)
+    assert watched.most["look"] <= AT_ONCE + 1, "and the one of upkeep"
+
+
+async def test_a_worker_that_is_busy_is_healthy(lake: Lake) -> None:
+    """Health is asked with a thread and a connection of its own."""
+    go_on = threading.Event()
+    busy = [asyncio.create_task(component._call(go_on.wait)) for component in (lake.snapshotter, lake.updater)]
+    try:
+        for component in (lake.snapshotter, lake.updater):
+            assert await asyncio.wait_for(component.on_health(), 30) is True
+        assert not any(task.done() for task in busy)
+    finally:
+        go_on.set()
+        await asyncio.gather(*busy)
