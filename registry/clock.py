@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable, Mapping
 from typing import Generic, Protocol, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
@@ -39,3 +41,16 @@ class Unchanged(Generic[T]):
         if self._seen is None or self._seen[0] != value:
             self._seen = (value, now)
         return now - self._seen[1]
+
+
+class UnchangedValues(Generic[K, T]):
+    """`Unchanged` for many values, by key."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._values: dict[K, Unchanged[T]] = {}
+
+    def seconds(self, values: Mapping[K, T]) -> dict[K, float]:
+        """For how long each has been the same. Keys that are not among these are forgotten."""
+        self._values = {key: self._values.get(key) or Unchanged(self._clock) for key in values}
+        return {key: self._values[key].seconds(value) for key, value in values.items()}

@@ -8,8 +8,8 @@ import structlog
 
 from astha.clock_guard import ClockGuard, may_delete_by_age
 from components.compactor.decide.decider import Decider
-from components.compactor.work.takeover import ClaimWatch, end_dead
-from registry.clock import Clock
+from components.compactor.work.takeover import end_dead
+from registry.clock import Clock, UnchangedValues
 from registry.contract import MetadataStore
 from registry.drafts import CompactionDraft
 from registry.models import CompactionStatus
@@ -26,7 +26,7 @@ class Records:
         self._clock = clock
         self._decider = decider
         self._guard = guard
-        self._claims = ClaimWatch(clock)
+        self._claims = UnchangedValues[int, int](clock)
         self._writing = asyncio.Lock()
 
     async def catch_up(self) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import structlog
 
-from registry.clock import Clock, Unchanged
+from registry.clock import Clock, UnchangedValues
 from registry.contract import MetadataStore
 from registry.drafts import CompactionOutcome
 from registry.errors import Conflict, NotFound
@@ -19,29 +17,22 @@ _UNCHANGED = 2.0
 """Times `stale_after_s`: a claim that has not changed for so long while we watched is dead by any clock."""
 
 
-class ClaimWatch:
-    """For how long each claim has given no sign of life, by our own monotonic clock."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._seen: dict[int, Unchanged[int]] = {}
-
-    def silent_s(self, rows: Sequence[Compaction]) -> dict[int, float]:
-        """By id; claims that are not among these are forgotten."""
-        self._seen = {row.id: self._seen.get(row.id) or Unchanged(self._clock) for row in rows}
-        return {row.id: self._seen[row.id].seconds(row.updated_at) for row in rows}
-
-
 async def end_dead(
-    store: MetadataStore, clock: Clock, stale_after_s: float, watch: ClaimWatch | None = None, *, by_age: bool = True
+    store: MetadataStore,
+    clock: Clock,
+    stale_after_s: float,
+    watch: UnchangedValues[int, int] | None = None,
+    *,
+    by_age: bool = True,
 ) -> list[Compaction]:
     """Those that have given no sign of life for so long. One that lives after all finds out at its next heartbeat.
 
-    Without ``by_age`` the wall clock does not count, only what ``watch`` has seen.
+    ``watch``: of the time of each claim's last sign of life, by id. Without ``by_age`` the wall clock does not count,
+    only what that has seen.
     """
     ended = []
     rows = await store.list_compactions(statuses=["running"])
-    watched = {} if watch is None else watch.silent_s(rows)
+    watched = {} if watch is None else watch.seconds({row.id: row.updated_at for row in rows})
     for row in rows:
         silent_s = (clock.now_ms() - row.updated_at) / 1000 if by_age else 0.0
         if watched.get(row.id, 0.0) >= stale_after_s * _UNCHANGED:

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
+import msgspec
 import structlog
 
 from astha.clock import LoopClock
@@ -24,6 +25,7 @@ from components.segment_store.agents.held import Held, Key
 from components.segment_store.agents.settings import AgentSettings
 from components.segment_store.agents.share import share_of
 from components.segment_store.errors import NotLeader
+from registry.clock import Unchanged, UnchangedValues
 from registry.contract import MetadataStore
 from registry.errors import NotFound, RegistryError
 from registry.models import PartitionLease
@@ -31,6 +33,9 @@ from registry.models import PartitionLease
 log = structlog.get_logger(__name__)
 
 _RENEWED_AT_ONCE = 200
+
+_DEAD_AFTER_TERMS = 5.0
+"""A lease, or a heartbeat, that has not changed for so many terms of a lease by our own monotonic clock is dead."""
 
 
 class Agent:
@@ -55,6 +60,9 @@ class Agent:
         self._releases: set[asyncio.Task[None]] = set()
         self._upkeep: asyncio.Task[None] | None = None
         self._closing = False
+        self._heartbeats = UnchangedValues[str, int](clock)
+        self._others = UnchangedValues[Key, PartitionLease](clock)  # leases of other agents
+        self._refused: dict[Key, Unchanged[PartitionLease]] = {}  # leases that we wanted and others have
         self.writer: object | None = None  # the one that gives offsets: two would give the same
 
     async def __aenter__(self) -> Self:
@@ -162,10 +170,12 @@ class Agent:
             with suppress(NotFound):
                 wanted += [(topic, row.partition_id) for row in await self._store.list_partitions(topic)]
         agents = await self._store.list_agents(alive_within_ms=self._lease_ms, group=self.settings.group)
-        alive = {agent.agent_id for agent in agents}
+        silent_s = self._heartbeats.seconds({agent.agent_id: agent.last_heartbeat for agent in agents})
+        alive = {self.agent_id, *(agent_id for agent_id, seconds in silent_s.items() if seconds < self._dead_after_s)}
         leases: list[PartitionLease] = []
         for topic in {topic for topic, _ in wanted}:
             leases += await self._store.list_partition_leases(topic=topic)
+        await self._free_dead(leases)
         share = share_of(
             self.agent_id,
             alive,
@@ -179,6 +189,27 @@ class Agent:
                 self._releases.add(task)
                 task.add_done_callback(self._releases.discard)
         await self._take([key for key in share.free if key not in self._held])
+
+    async def _free_dead(self, leases: list[PartitionLease]) -> None:
+        """Those that have not changed for several terms by our own clock are nobody's, whenever they say that they
+        expire: the wall clock may have been set back. Replaces them in the list. A holder that lives after all is
+        fenced, because the lease is no longer its own.
+        """
+        others = {
+            (lease.topic, lease.partition_id): lease
+            for lease in leases
+            if lease.leader_agent_id not in (None, self.agent_id)
+        }
+        unchanged_s = self._others.seconds(others)
+        for place, lease in enumerate(leases):
+            if unchanged_s.get((lease.topic, lease.partition_id), 0.0) >= self._dead_after_s:
+                log.warning("a lease that did not change is given up", lease=repr(lease))
+                await self._store.release_partition_lease(lease)
+                leases[place] = msgspec.structs.replace(lease, leader_agent_id=None)
+
+    @property
+    def _dead_after_s(self) -> float:
+        return self.settings.lease_s * _DEAD_AFTER_TERMS
 
     @property
     def _lease_ms(self) -> int:
@@ -257,6 +288,7 @@ class Agent:
                 if before is not None:  # acquired twice: the newer epoch is what counts
                     self.lose(before)
                 taken[key] = self._held[key] = Held(lease, watermarks[key])
+                self._refused.pop(key, None)
         return taken
 
     async def _not_leader(self, key: Key) -> NotLeader:
@@ -264,6 +296,11 @@ class Agent:
         name = f"partition {key[1]} of topic {key[0]!r}"
         if lease is None or lease.leader_agent_id is None:
             return NotLeader(f"{name} was just released: try again")
+        refused = self._refused.setdefault(key, Unchanged(self._clock))
+        if refused.seconds(lease) >= self._dead_after_s:
+            log.warning("a lease that did not change is given up", lease=repr(lease))
+            await self._store.release_partition_lease(lease)
+            return NotLeader(f"{name} was left by agent {lease.leader_agent_id!r}, which is dead: try again")
         agent = await self._store.get_agent(lease.leader_agent_id)
         address = "" if agent is None else f" at {agent.address}"
         return NotLeader(f"{name} is written by agent {lease.leader_agent_id!r}{address}", lease.leader_agent_id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from components.compactor.work.takeover import ClaimWatch, end_dead
+from components.compactor.work.takeover import end_dead
+from registry.clock import UnchangedValues
 from registry.contract import MetadataStore
 from registry.models import Compaction
 from tests.doubles.clock import ManualClock
@@ -20,7 +21,7 @@ async def test_a_claim_of_the_future_that_does_not_change_is_ended(store: Metada
     """Its owner was killed, and the clock set back."""
     await claim(store)
     clock.set(clock.now_ms() - HOUR_MS)
-    watch = ClaimWatch(clock)
+    watch = UnchangedValues[int, int](clock)
     for _ in range(12):
         assert await end_dead(store, clock, STALE_S, watch) == []
         clock.advance(10_000)
@@ -31,7 +32,7 @@ async def test_a_claim_of_the_future_that_does_not_change_is_ended(store: Metada
 
 async def test_a_claim_that_is_renewed_outlives_any_jump(store: MetadataStore, clock: ManualClock) -> None:
     row = await claim(store)
-    watch = ClaimWatch(clock)
+    watch = UnchangedValues[int, int](clock)
     for jump_ms in (-HOUR_MS, HOUR_MS):
         clock.set(clock.now_ms() + jump_ms)
         for _ in range(30):

@@ -58,6 +58,78 @@ async def test_leases_are_renewed_and_losses_noticed(store: MetadataStore, clock
         await store.add_segments([segment(0, partition=1)], fences=[taken.fence])
 
 
+async def test_leases_of_the_dead_are_free_after_a_while_however_the_clock_was_set(
+    store: MetadataStore, clock: ManualClock
+) -> None:
+    """The holder is killed and the clock set back: by that, its leases and its heartbeat are of the future."""
+    dead = Agent(store, NeverClock(), AgentSettings(topics=["orders"]), agent_id="dead")
+    await dead.__aenter__()
+    assert len(dead.held) == 4
+    await _kill(dead)
+    clock.set(clock.now_ms() - 3_600_000)
+    time = NeverClock()
+    async with (
+        Agent(store, time, AgentSettings(topics=["orders"]), agent_id="one") as one,
+        Agent(store, time, AgentSettings(group="beside"), agent_id="two") as two,
+    ):
+        for _ in range(14):
+            time.skip(10)
+            await one.renew()
+            await one.balance()
+            with pytest.raises(NotLeader, match="by agent 'dead'"):
+                await two.hold("orders", 0)
+        assert one.held == []
+        time.skip(10)
+        await one.renew()
+        await one.balance()
+        assert [held.key[1] for held in one.held] == [0, 1, 2, 3]
+        assert {held.lease.epoch for held in one.held} == {2}
+        for held in dead.held:
+            with pytest.raises(Fenced):
+                await store.add_segments([segment(0, partition=held.key[1])], fences=[held.fence])
+        for _ in range(20):  # a holder that renews keeps what it has
+            time.skip(10)
+            clock.advance(10_000)
+            await one.renew()
+            with pytest.raises(NotLeader, match="by agent 'one'"):
+                await two.hold("orders", 0)
+
+
+async def test_a_writer_alone_finds_that_a_lease_is_dead(store: MetadataStore, clock: ManualClock) -> None:
+    dead = Agent(store, NeverClock(), AgentSettings(), agent_id="dead")
+    await dead.__aenter__()
+    held = await dead.hold("orders", 0)
+    await _kill(dead)
+    clock.set(clock.now_ms() - 3_600_000)
+    time = NeverClock()
+    async with Agent(store, time, AgentSettings(), agent_id="one") as one:
+        with pytest.raises(NotLeader, match="is written by agent 'dead'"):
+            await one.hold("orders", 0)
+        time.skip(150)
+        with pytest.raises(NotLeader, match="which is dead: try again"):
+            await one.hold("orders", 0)
+        assert (await one.hold("orders", 0)).lease.epoch == held.lease.epoch + 1
+
+
+async def _kill(agent: Agent) -> None:
+    assert agent._upkeep is not None
+    agent._upkeep.cancel()
+    await asyncio.gather(agent._upkeep, return_exceptions=True)
+
+
+class NeverClock(SkippingClock):
+    """Waits for ever; time passes when the test says so."""
+
+    def monotonic(self) -> float:
+        return self._skipped
+
+    def skip(self, seconds: float) -> None:
+        self._skipped += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.Event().wait()
+
+
 class SteppedClock(SkippingClock):
     """Each wait is told to the test, which says when it is over. Nothing else takes time."""
 

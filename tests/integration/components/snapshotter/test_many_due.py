@@ -26,7 +26,7 @@ class Watched(ForwardingStore):
         self.now: Counter[str] = Counter()
         self.most: Counter[str] = Counter()
 
-    async def request_snapshot(self, table_id: int, **rest: object) -> TableSnapshot:  # type: ignore[override]
+    async def request_snapshot(self, table_id: int, **rest: object) -> TableSnapshot:
         async with self._counted("request"):
             return await self.inner.request_snapshot(table_id, **rest)  # type: ignore[arg-type]
 
