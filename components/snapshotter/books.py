@@ -52,6 +52,7 @@ class Book(msgspec.Struct):
     asked_at: int = 0  # the last request
     failed_at: int | None = None  # the last snapshot, if it failed
     asking: bool = False  # our own request, whose event has not come yet
+    newest: int = 0  # the highest id of a row that was seen, whatever became of it
 
     @property
     def waiting(self) -> bool:
@@ -78,6 +79,7 @@ class Book(msgspec.Struct):
     def note(self, row: TableSnapshot) -> None:
         """A row as it is now. What came before a request is the request's, unless it fails."""
         before = self.rows.get(row.id)
+        self.newest = max(self.newest, row.id)
         if row.status in ("requested", "created") or awaits_release(row):
             self.rows[row.id] = row
         else:

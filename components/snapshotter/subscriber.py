@@ -64,6 +64,7 @@ class Snapshotter:
         self._probe = CatalogProbe(self._open_catalog)
         self._turns = Turns(settings.at_once)
         self._due = DueTables(self._request)
+        self._asked: dict[int, int] = {}  # by table: the row of our last request, until its event has come
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._tally: Counter[str] = Counter()
         self._troubles = Troubles(surroundings.clock)
@@ -105,6 +106,8 @@ class Snapshotter:
             self._books.apply(event)
             row = event.data
             if isinstance(row, TableSnapshot):
+                if row.id >= self._asked.get(row.table_id, row.id + 1):
+                    del self._asked[row.table_id]
                 if row.status == "requested":
                     self._fulfil(row, event.position)
             elif isinstance(row, TableFile | TableMetadata):
@@ -146,6 +149,7 @@ class Snapshotter:
         await self._books.load(snapshot)
         position = await self._store.position()
         self._contained = snapshot.place, position
+        self._remember_requests()
         for table_id, book in self._books:
             for row in list(book.rows.values()):
                 if row.status == "requested":
@@ -155,6 +159,15 @@ class Snapshotter:
             self._begin(("requests", number), self._always("requesting snapshots", self._due.work))
         self._begin("time", self._always("watching time", self._watch_time))
         self._begin("upkeep", self._always("upkeep", self._keep_up))
+
+    def _remember_requests(self) -> None:
+        """Requests that were made after the snapshot was taken are not in it; their events follow."""
+        for table_id, row_id in list(self._asked.items()):
+            book = self._books.of(table_id)
+            if book is None or book.newest >= row_id:
+                del self._asked[table_id]
+            else:
+                book.asking = True
 
     def _fulfil(self, row: TableSnapshot, position: Position) -> None:
         requests = Requests(
@@ -176,7 +189,7 @@ class Snapshotter:
     def _ask_if_due(self, table_id: int) -> None:
         book = self._books.of(table_id)
         due = None if book is None else book.due(self._clock.now_ms(), int(self._settings.retry_after_s * 1000))
-        if book is None or due is None:
+        if book is None or due is None or table_id in self._due.busy:
             return
         book.asking = True
         self._due.add(table_id, due)
@@ -184,13 +197,18 @@ class Snapshotter:
     async def _request(self, table_id: int, due: Due) -> None:
         trigger, reason = due
         try:
-            await self._store.request_snapshot(table_id, trigger=trigger, reason=reason)
+            row = await self._store.request_snapshot(table_id, trigger=trigger, reason=reason)
         except NotFound:
             pass
         except RegistryError as error:
             if (book := self._books.of(table_id)) is not None:
                 book.asking = False
             log.warning("no snapshot could be asked for", table_id=table_id, error=str(error))
+        else:
+            book = self._books.of(table_id)
+            if book is not None and book.newest < row.id:
+                book.asking = True
+                self._asked[table_id] = row.id
 
     async def _watch_time(self) -> None:
         while True:

@@ -45,6 +45,7 @@ class DueTables:
     def __init__(self, request: Callable[[int, Due], Awaitable[None]]) -> None:
         self._request = request
         self._waiting: dict[int, Due] = {}
+        self.busy: set[int] = set()  # tables whose request is being made
         self._added = asyncio.Event()
 
     def __len__(self) -> int:
@@ -63,9 +64,12 @@ class DueTables:
             while self._waiting:
                 table_id = next(iter(self._waiting))
                 due = self._waiting.pop(table_id)
+                self.busy.add(table_id)
                 try:
                     await self._request(table_id, due)
                 except Exception:
                     log.exception("unexpected trouble with a table that is due", table_id=table_id)
+                finally:
+                    self.busy.discard(table_id)
             self._added.clear()
             await self._added.wait()

@@ -79,10 +79,34 @@ async def test_tables_that_are_due_together_are_asked_for_a_few_at_a_time(lake: 
     assert watched.most["look"] <= AT_ONCE + 1, "and the one of upkeep"
 
 
+async def test_a_refresh_among_the_requests_asks_for_none_twice(lake: Lake) -> None:
+    """Its snapshot is older than requests that were made meanwhile, whose events come after it."""
+    tables = [await lake.create(f"t{number}", {"snapshot.every": "1h"}) for number in range(6)]
+    for table in tables:
+        await lake.insert(table, 1)
+    await lake.update()
+    async with lake.store.consistent_read() as before:
+        await lake.restart(at_once=2, check_every_s=0.02)
+
+        async def requested() -> bool:
+            rows = [await lake.store.list_snapshots(table.id) for table in tables]
+            return all(rows)
+
+        await eventually(requested, "a request for every table")
+        await lake.snapshotter.on_refresh(before)
+    for _ in range(5):
+        for table in tables:
+            lake.snapshotter._ask_if_due(table.id)
+        await asyncio.sleep(0.02)
+    assert [len(await lake.store.list_snapshots(table.id)) for table in tables] == [1] * 6
+    assert len(lake.snapshotter._due) == 0
+
+
 async def test_a_worker_that_is_busy_is_healthy(lake: Lake) -> None:
     """Health is asked with a thread and a connection of its own."""
     go_on = threading.Event()
-    busy = [asyncio.create_task(component._call(go_on.wait)) for component in (lake.snapshotter, lake.updater)]
+    calls = (lake.snapshotter._call, lake.updater._opened_thread().call)
+    busy = [asyncio.create_task(call(go_on.wait)) for call in calls]
     try:
         for component in (lake.snapshotter, lake.updater):
             assert await asyncio.wait_for(component.on_health(), 30) is True
