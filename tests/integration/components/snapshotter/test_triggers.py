@@ -90,7 +90,8 @@ async def test_upkeep_does_what_the_tables_want(lake: Lake) -> None:
     assert lake.ids(table) == [1, 5, 6, 7, 8]
     told = {(measure.name, *measure.labels.values()): measure.value for measure in lake.snapshotter.measures()}
     assert told == {
-        ("tables_waiting",): 0, ("snapshots", "created"): 2, ("snapshots", "failed"): 0, ("snapshots", "expired"): 1,
+        ("tables_due",): 0, ("tables_waiting",): 0,
+        ("snapshots", "created"): 2, ("snapshots", "failed"): 0, ("snapshots", "expired"): 1,
         ("files_deleted",): 1, ("upkeep_failures",): 0,
     }  # fmt: skip
 
