@@ -34,8 +34,9 @@ class FileEngine:
         """To be asked for each connection, in the event loop."""
         opened = self._opened
         if opened is not None and not opened.current:
-            # Its connections are still open, idle or in use: until then no other log has the inode of its log.
-            opened.set_aside_wal()
+            pool = _pool(self._engine)
+            if pool.checkedin() + pool.checkedout():  # while one is open, no other log has the inode of its log
+                opened.set_aside_wal()
             log.warning("the registry's file was replaced or removed: reconnecting", file=str(opened.path))
             task = asyncio.create_task(_retire(self._engine), name="registry engine of a file that is gone")
             self._retiring[task] = self._engine
@@ -56,15 +57,20 @@ class FileEngine:
 
         @event.listens_for(engine.sync_engine, "connect")
         def note(_: DBAPIConnection, entry: ConnectionPoolEntry) -> None:
-            if engine is self._engine and self._opened is None:
-                self._opened = opened_file(entry)
+            opened = opened_file(entry)
+            if engine is self._engine and (self._opened is None or self._opened.identity == opened.identity):
+                self._opened = opened  # its log is another one, if all connections before it were closed
 
         return engine
 
 
 async def _retire(engine: AsyncEngine) -> None:
-    pool = engine.pool
-    assert isinstance(pool, AsyncAdaptedQueuePool)  # noqa: S101  (that of an asynchronous engine)
+    pool = _pool(engine)
     while pool.checkedout():  # noqa: ASYNC110  (a pool has no event for it)
         await asyncio.sleep(_LOOK_S)
     await engine.dispose()
+
+
+def _pool(engine: AsyncEngine) -> AsyncAdaptedQueuePool:
+    assert isinstance(engine.pool, AsyncAdaptedQueuePool)  # noqa: S101  (that of an asynchronous engine)
+    return engine.pool
