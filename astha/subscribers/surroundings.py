@@ -33,6 +33,19 @@ class LakeSettings(BaseModel):
 
     warehouse: str = Field("warehouse", description="Where new tables go: a directory, or s3://bucket/prefix.")
     s3: S3Settings = S3Settings()
+    roots: tuple[str, ...] = Field(
+        (),
+        description="Further places below which files may be deleted, beside the warehouse and the tables' "
+        "locations: where writers of topics put objects elsewhere, and where tables were that are dropped with "
+        "--purge.",
+    )
+    intents_stale_after_s: float = Field(
+        900.0,
+        gt=0,
+        description="Uploads not renewed for so long are given up, and their objects deleted; objects outlive their "
+        "last segment, and metadata files their last snapshot, for so long. One threshold for all components and "
+        "commands.",
+    )
     catalog: dict[str, SecretStr] = Field(
         {}, description="Properties of a PyIceberg catalog; none for one in the registry's own database."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,11 +11,15 @@ import msgspec
 import structlog
 
 from components.lake.intents import table_of
-from components.lake.objects import Objects, StorageError
-from registry.contract import PAGE, Files
+from components.lake.objects import StorageError
+from components.lake.roots import Roots, known_roots, refusals
+from registry.contract import PAGE, MetadataStore
 from registry.models import UploadIntent
 
 log = structlog.get_logger(__name__)
+
+_NEGLECTED = 4
+"""Times the threshold: a cleaner at work has long been there."""
 
 
 class Cleaned(msgspec.Struct, frozen=True):
@@ -23,25 +28,33 @@ class Cleaned(msgspec.Struct, frozen=True):
     deleted: list[str]  # in a dry run: those that would be
     kept: list[str]  # registered after all
     failed: list[str]  # can't be deleted now; their intents stay, for the next time
+    refused: dict[str, str] = {}  # must not be deleted, with the reason; their intents stay, for a person
 
 
 class Deleting(Protocol):
-    async def delete_many(self, uris: Sequence[str]) -> None: ...
+    """As far as `Objects` is needed here."""
+
+    @property
+    def roots(self) -> Roots: ...
+
+    async def delete_many(self, uris: Sequence[str], *, roots: Roots | None = None) -> None: ...
 
 
 async def clean_intents(
-    store: Files, objects: Objects | Deleting, older_than_ms: int, owner: str, *, dry_run: bool = False
+    store: MetadataStore, objects: Deleting, older_than_ms: int, owner: str, *, dry_run: bool = False
 ) -> Cleaned:
     """Take over the stale intents, so that nobody can register their objects any more; then delete those.
 
-    Safe to interrupt at any point and to run in several processes. ``older_than_ms`` must exceed the time in which
-    writers renew their intents by far: who sleeps longer loses its insert, but never a registered file.
+    Only below the places that settings and registry name (`components.lake.roots`): an intent for anything else is
+    refused, and stays. Safe to interrupt at any point and to run in several processes. ``older_than_ms`` must exceed
+    the time in which writers renew their intents by far: who sleeps longer loses its insert, but never a registered
+    file.
     """
-    done = Cleaned([], [], [])
+    done = Cleaned([], [], [], {})
     if dry_run:
         after = ""
         while page := await store.list_stale_intents(older_than_ms, after=after):
-            await _sort(store, page, done)
+            await _sort(store, objects, page, done)
             after = page[-1].path
         return done
     seen: set[str] = set()
@@ -54,16 +67,19 @@ async def clean_intents(
         await _clean(store, objects, new, done)
 
 
-async def _clean(store: Files, objects: Objects | Deleting, claimed: list[UploadIntent], done: Cleaned) -> None:
-    found = Cleaned([], [], [])
-    await _sort(store, claimed, found)
+async def _clean(store: MetadataStore, objects: Deleting, claimed: list[UploadIntent], done: Cleaned) -> None:
+    found = Cleaned([], [], [], {})
+    roots = await _sort(store, objects, claimed, found)
+    for path, reason in found.refused.items():
+        log.warning("an upload intent names a file that must not be deleted", path=path, reason=reason)
+    done.refused.update(found.refused)
     try:
-        await objects.delete_many(found.deleted)
+        await objects.delete_many(found.deleted, roots=roots)
     except StorageError:
         gone = []
         for path in found.deleted:  # one bad place must not keep the others
             try:
-                await objects.delete_many([path])
+                await objects.delete_many([path], roots=roots)
             except StorageError as error:
                 log.warning("an object that nobody owns can't be deleted", path=path, error=str(error))
                 done.failed.append(path)
@@ -75,12 +91,24 @@ async def _clean(store: Files, objects: Objects | Deleting, claimed: list[Upload
     done.kept.extend(found.kept)
 
 
-async def _sort(store: Files, intents: Sequence[UploadIntent], done: Cleaned) -> None:
-    """An intent for a registered file is one too many, not a reason to delete it."""
+async def _sort(store: MetadataStore, objects: Deleting, intents: Sequence[UploadIntent], done: Cleaned) -> Roots:
+    """An intent for a registered file is one too many, not a reason to delete it. Returns where one may delete."""
     by_table: dict[int | None, list[str]] = defaultdict(list)
     for intent in intents:
         by_table[table_of(intent.purpose)].append(intent.path)
+    unregistered: list[str] = []
     for table_id, paths in by_table.items():
         live = set() if table_id is None else {file.file_path for file in await store.get_files(table_id, paths)}
         for path in paths:
-            (done.kept if path in live else done.deleted).append(path)
+            (done.kept if path in live else unregistered).append(path)
+    roots = await known_roots(store, objects.roots, above=unregistered)
+    done.refused.update(await asyncio.to_thread(refusals, roots, unregistered))
+    done.deleted.extend(path for path in unregistered if path not in done.refused)
+    return roots
+
+
+async def warn_if_neglected(store: MetadataStore, stale_after_s: float) -> None:
+    """For components whose files the cleaner deletes: says so if none is at work."""
+    left = await store.list_stale_intents(int(stale_after_s * _NEGLECTED * 1000), limit=1)
+    if left:
+        log.warning("stale upload intents are not cleaned: is metadata_orchestrator subscribed?", oldest=left[0].path)

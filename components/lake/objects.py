@@ -5,6 +5,7 @@ An object appears whole or not at all, and is durable when a call returns. Error
     StorageError
     |-- StorageUnavailable  no answer, or none in time   -> retry; a write may or may not have happened
     |-- StorageRefused      the storage says no          -> fix credentials, permissions, bucket or disk
+    |-- DeletionRefused     outside of what is ours      -> correct the row, or name the place in lake.roots
     `-- ObjectMissing       there is no such object      -> it was deleted, or never written
 """
 
@@ -15,6 +16,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from functools import cached_property
 from tempfile import SpooledTemporaryFile
 from threading import Event
 from typing import TypeVar
@@ -26,7 +28,8 @@ from obstore.store import S3Store
 from astha.errors import AsthaError
 from astha.subscribers.surroundings import LakeSettings, S3Settings
 from components.lake import disk
-from components.lake.locations import Location, parse
+from components.lake.locations import Location, canonical, parse
+from components.lake.roots import Roots, refusals
 from components.lake.sinks import Sink, Writable
 
 T = TypeVar("T")
@@ -55,6 +58,10 @@ class StorageRefused(StorageError):
     pass
 
 
+class DeletionRefused(StorageError):
+    pass
+
+
 class ObjectMissing(StorageError):
     pass
 
@@ -68,6 +75,7 @@ class Objects:
 
     def __init__(self, lake: LakeSettings, *, timeout_s: float = 60.0, retry_s: float = 30.0) -> None:
         self._s3 = lake.s3
+        self._lake = lake
         self._timeout = timedelta(seconds=timeout_s)
         self._retry = timedelta(seconds=retry_s)
         self._stores: dict[str, S3Store] = {}
@@ -124,8 +132,20 @@ class Objects:
     async def exists(self, uri: str) -> bool:
         return await self.size(uri) is not None
 
-    async def delete_many(self, uris: Iterable[str]) -> None:
-        """With whatever an interrupted write has left of them. One that is not there is deleted already."""
+    @cached_property
+    def roots(self) -> Roots:
+        """Below which files may be deleted whatever tables there are."""
+        return Roots(canonical(place) for place in (self._lake.warehouse, *self._lake.roots))
+
+    async def delete_many(self, uris: Iterable[str], *, roots: Roots | None = None) -> None:
+        """With whatever an interrupted write has left of them. One that is not there is deleted already.
+
+        DeletionRefused, and nothing is deleted, if one is not below ``roots`` (those of the settings unless given).
+        """
+        uris = list(uris)
+        refused = await asyncio.to_thread(refusals, roots or self.roots, uris)
+        if refused:
+            raise DeletionRefused(f"{next(iter(refused.values()))}; {len(refused)} of {len(uris)} files: none deleted")
         places = [parse(uri) for uri in uris]
         local = [place for place in places if place.scheme == "file"]
         if local:

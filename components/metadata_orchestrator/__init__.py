@@ -23,5 +23,12 @@ def create(settings: Mapping[str, Any], surroundings: Surroundings) -> MetadataO
     chosen = OrchestratorSettings.model_validate(settings)
     lake = surroundings.lake
     inspection = Inspection(Objects(lake, timeout_s=chosen.probe_timeout_s, retry_s=chosen.probe_timeout_s))
-    upkeep = Upkeep(surroundings.store, Objects(lake), surroundings.clock, chosen, surroundings.clock_guard)
+    upkeep = Upkeep(
+        surroundings.store,
+        Objects(lake),
+        surroundings.clock,
+        chosen,
+        lake.intents_stale_after_s,
+        surroundings.clock_guard,
+    )
     return MetadataOrchestrator(surroundings.store, surroundings.clock, inspection, upkeep)

@@ -59,6 +59,8 @@ class MetadataOrchestrator(Component):
         yield Measure("upkeep_rounds", "Rounds of upkeep.", done.rounds, kind="counter")
         yield Measure("upkeep_failures", "Steps of upkeep that failed.", done.failures, kind="counter")
         yield Measure("objects_deleted", "Uploads that nobody registered.", done.objects_deleted, kind="counter")
+        told = "Upload intents for files outside of the lake, which are never deleted: the log names them."
+        yield Measure("deletions_refused", told, len(done.refused))
         yield Measure("tables_dropped", "Tables whose drop was finished here.", done.tables_dropped, kind="counter")
 
     async def start(self) -> None:

@@ -2,16 +2,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from components.lake.moved import SharedThreshold
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class OrchestratorSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class OrchestratorSettings(SharedThreshold):
     upkeep_every_s: Seconds = Field(300.0, description="Between two looks for what others have left undone.")
-    intents_stale_after_s: Seconds = Field(
-        900.0, description="Uploads not renewed for so long are given up, and their objects deleted."
-    )
     probe_timeout_s: Seconds = Field(5.0, description="How long to wait for storage when a table's location is tried.")

@@ -26,6 +26,7 @@ class UpkeepStatistics(msgspec.Struct):
     failures: int = 0  # of steps; each is tried again in the next round
     objects_deleted: int = 0
     tables_dropped: int = 0
+    refused: dict[str, str] = {}  # files that must not be deleted though an intent names them, with the reason
 
 
 class Upkeep:
@@ -35,15 +36,18 @@ class Upkeep:
         objects: Objects,
         clock: LoopClock,
         settings: OrchestratorSettings,
+        stale_after_s: float,
         guard: ClockGuard | None = None,
     ) -> None:
         self._store = store
+        self._stale_after_s = stale_after_s
         self._objects = objects
         self._clock = clock
         self._settings = settings
         self._guard = guard
         self._owner = f"cleaner-{secrets.token_hex(8)}"
         self.statistics = UpkeepStatistics()
+        self._refused_at: dict[str, float] = {}
 
     async def run(self, *others: Callable[[], Awaitable[None]]) -> None:
         """For ever, the first round at once. A step that fails is logged and does not keep the next from being done."""
@@ -65,9 +69,9 @@ class Upkeep:
         """Objects whose upload was announced, but which nobody has registered nor renewed for a long time."""
         if not await may_delete_by_age(self._guard):
             return
-        older_than_ms = int(self._settings.intents_stale_after_s * 1000)
-        cleaned = await clean_intents(self._store, self._objects, older_than_ms, self._owner)
+        cleaned = await clean_intents(self._store, self._objects, int(self._stale_after_s * 1000), self._owner)
         self.statistics.objects_deleted += len(cleaned.deleted)
+        self._note_refused(cleaned.refused)
         if cleaned.deleted or cleaned.failed:
             log.info(
                 "unfinished uploads cleaned",
@@ -75,6 +79,15 @@ class Upkeep:
                 registered=len(cleaned.kept),
                 failed=len(cleaned.failed),
             )
+
+    def _note_refused(self, refused: dict[str, str]) -> None:
+        """A refused intent is claimed again when it is stale again, not in every round: until then it counts."""
+        now = self._clock.monotonic()
+        self._refused_at.update(dict.fromkeys(refused, now))
+        self.statistics.refused.update(refused)
+        forgotten = now - 2 * (self._stale_after_s + self._settings.upkeep_every_s)
+        for path in [path for path, at in self._refused_at.items() if at < forgotten]:
+            del self._refused_at[path], self.statistics.refused[path]
 
     async def finish_drops(self) -> None:
         for table in await self._store.list_tables():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from components.lake.moved import SharedThreshold
 from components.segment_store.reader.block_cache import CachePolicy
 from components.segment_store.upkeep.plan import MergePolicy
 
@@ -17,9 +18,7 @@ _MERGE = MergePolicy()
 _CACHE = CachePolicy()
 
 
-class SegmentStoreSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
+class SegmentStoreSettings(SharedThreshold):
     location: str | None = Field(None, description="Where merged objects go; none: `streams` in the lake's warehouse.")
     memory_bytes: Count = Field(_CACHE.memory_bytes, description="Decoded blocks kept in memory.")
     disk_bytes: int = Field(0, ge=0, description="Blocks kept on local disk; 0 for none.")
@@ -35,10 +34,7 @@ class SegmentStoreSettings(BaseModel):
     merge_after_s: float = Field(
         _MERGE.settled_ms / 1000, ge=0, description="Segments younger than that are left to writers and readers."
     )
-    clean_every_s: Seconds = Field(300.0, description="Between two looks for objects that nobody needs any more.")
-    intents_stale_after_s: Seconds = Field(
-        900.0, description="How long an object outlives its last segment, and an upload that nobody renews."
-    )
+    clean_every_s: Seconds = Field(300.0, description="Between two looks for idle producers and silent agents.")
     producers_idle_s: Seconds = Field(
         7 * 86400.0, description="A producer that wrote nothing to a partition for so long is forgotten there."
     )

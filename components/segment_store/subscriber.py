@@ -10,14 +10,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from uuid import uuid4
 
 import structlog
 
 from astha.clock_guard import may_delete_by_age
 from astha.events import Event, Operation
 from astha.subscribers import Measure, Surroundings, Work
-from components.lake.cleaner import clean_intents
+from components.lake.cleaner import warn_if_neglected
 from components.lake.locations import canonical, join
 from components.segment_store.reader.block_cache import CachePolicy
 from components.segment_store.reader.disk_blocks import DiskBlocks
@@ -49,7 +48,6 @@ class SegmentStore:
         self._surroundings = surroundings
         self._store = surroundings.store
         self._clock = surroundings.clock
-        self._owner = f"segment-store {uuid4().hex}"
         self._small = SmallSegments(settings.merge_policy)
         self._sizes = PartitionSizes()
         self._guard = surroundings.clock_guard
@@ -142,7 +140,6 @@ class SegmentStore:
             ("segments_expired", "Segments deleted by retention."),
             ("segments_merged", "Small segments that became part of larger ones."),
             ("merged_bytes", "Bytes written by merges."),
-            ("objects_deleted", "Objects deleted because nothing was in them any more."),
             ("lease_takeovers", "Times that a partition got another writer."),
             ("upkeep_failures", "Steps of upkeep to be repeated."),
         ):
@@ -190,14 +187,10 @@ class SegmentStore:
         self._small.put_back(later)
 
     async def clean(self) -> None:
-        """What uploads have left, and objects that have lost their last segment a while ago; idle producers, and agents
-        that are silent.
-        """
+        """Idle producers and agents that are silent. Objects are deleted by the metadata orchestrator."""
         if not await may_delete_by_age(self._guard):
             return
-        stale_ms = int(self._settings.intents_stale_after_s * 1000)
-        cleaned = await clean_intents(self._store, self.reading.objects, stale_ms, self._owner)
-        self._tally["objects_deleted"] += len(cleaned.deleted)
+        await warn_if_neglected(self._store, self._surroundings.lake.intents_stale_after_s)
         idle_ms = int(self._settings.producers_idle_s * 1000)
         while await self._store.forget_producers(idle_ms) >= PAGE:
             continue

@@ -154,14 +154,13 @@ async def _require_tags(desk: Desk, table: LakeTable, tags: Sequence[str]) -> No
     "--uploads-after",
     "stale_s",
     type=float,
-    default=900.0,
-    show_default=True,
-    help="Seconds after which an upload that nobody renews is given up. Only without TABLE.",
+    help="Seconds after which an upload that nobody renews is given up: lake.intents_stale_after_s, or more. Only "
+    "without TABLE.",
 )
 @settings_options
 @json_option
 def clean_command(
-    name: str | None, dry_run: bool, stale_s: float, reload: Callable[[], Settings], as_json: bool
+    name: str | None, dry_run: bool, stale_s: float | None, reload: Callable[[], Settings], as_json: bool
 ) -> None:
     """Delete files that TABLE, or any table, has lost and that no Iceberg snapshot needs, once their grace is over;
     and, without TABLE, what uploads have left.
@@ -170,6 +169,15 @@ def clean_command(
     """
     from components.lake.cleaner import Cleaned
 
+    settings = reload()
+    least_s = settings.lake.intents_stale_after_s
+    if stale_s is not None and stale_s < least_s:
+        raise Failure(
+            f"--uploads-after {stale_s:g}: lake.intents_stale_after_s is {least_s:g}, and uploads under way may be as "
+            "old: give as much, or more",
+            Exit.USAGE,
+        )
+
     async def clean(desk: Desk) -> tuple[list[Report], Cleaned]:
         if not dry_run:
             await desk.require_clock()
@@ -177,13 +185,15 @@ def clean_command(
             table = await table_of(desk.store, name)
             return await (await desk.lifecycle()).clean(table.id, dry_run=dry_run), Cleaned([], [], [])
         reports = await (await desk.lifecycle()).clean(dry_run=dry_run)
-        return reports, await (await desk.lifecycle()).clean_intents(stale_s, dry_run=dry_run)
+        return reports, await (await desk.lifecycle()).clean_intents(stale_s or least_s, dry_run=dry_run)
 
-    reports, uploads = run_at_desk(reload(), clean)
+    reports, uploads = run_at_desk(settings, clean)
     if not as_json:
         verb = "would be deleted" if dry_run else "deleted"
         for path in uploads.deleted:
             click.echo(f"{verb}  {path}  left by an upload")
+        for path, reason in uploads.refused.items():
+            click.echo(f"stays  {path}  {reason}", err=True)
         for path in uploads.failed:
             click.echo(f"stays  {path}  can't be deleted now", err=True)
     _tell(reports, "would be deleted" if dry_run else "deleted", dry_run, as_json, uploads)

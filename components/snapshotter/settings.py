@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from components.lake.moved import SharedThreshold
 from components.snapshotter.policy import Policy, PolicyProblem, read_policy
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class SnapshotterSettings(BaseModel):
+class SnapshotterSettings(SharedThreshold):
     """The defaults take no snapshot by themselves and keep every one that is asked for."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     defaults: dict[str, str | int] = Field(
         {}, description="Properties `snapshot.*` of tables that don't have their own, such as snapshot.every: 1d."
@@ -22,9 +21,6 @@ class SnapshotterSettings(BaseModel):
     wait_s: Seconds = Field(300.0, description="How long a request waits for Iceberg to contain what it asks for.")
     check_every_s: Seconds = Field(10.0, description="Between two looks for tables whose time has come.")
     upkeep_every_s: Seconds = Field(300.0, description="Between two rounds of expiry and cleaning.")
-    intents_stale_after_s: Seconds = Field(
-        900.0, description="Uploads not renewed for so long are given up, and their objects deleted."
-    )
     retry_after_s: Seconds = Field(300.0, description="After a failed snapshot, before one is taken by itself again.")
     at_once: int = Field(
         4, gt=0, description="Tables whose requests are made, and requests that are looked at, at the same time."

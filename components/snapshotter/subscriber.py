@@ -20,6 +20,7 @@ from astha.clock_guard import may_delete_by_age
 from astha.errors import Retry
 from astha.events import Event
 from astha.subscribers import Measure, Problem, Surroundings
+from components.lake.cleaner import warn_if_neglected
 from components.lake.iceberg import CatalogProbe, IcebergTables, StorageTrouble, open_catalog
 from components.lake.identity import registry_identity
 from components.lake.objects import Objects
@@ -257,7 +258,8 @@ class Snapshotter:
             if book.policy.expires or any(awaits_release(row) for row in book.rows.values()):
                 await self._attempt("expiry", partial(self._expire, lifecycle, table_id), table_id)
         await self._attempt("cleaning", partial(self._clean, lifecycle))
-        await self._attempt("cleaning", partial(lifecycle.clean_intents, settings.intents_stale_after_s))
+        stale_after_s = self._surroundings.lake.intents_stale_after_s
+        await self._attempt("cleaning", partial(warn_if_neglected, self._store, stale_after_s))
 
     async def _expire(self, lifecycle: Lifecycle, table_id: int) -> None:
         table = await self._store.get_table_by_id(table_id)

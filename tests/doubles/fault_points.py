@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from components.lake.objects import Objects, StorageError, StorageRefused, StorageUnavailable
+from components.lake.roots import Roots
 from components.lake.sinks import Sink
 from registry.contract import MetadataStore
 from registry.errors import Unavailable
@@ -88,8 +89,12 @@ class FaultyObjects(Objects):
     async def write(self, uri: str, fill: Callable[[Sink], T]) -> T:
         return await self._points.reach("write", lambda: self._inner.write(uri, fill), StorageUnavailable)
 
-    async def delete_many(self, uris: Iterable[str]) -> None:
-        await self._points.reach("delete_many", lambda: self._inner.delete_many(uris), StorageUnavailable)
+    @property
+    def roots(self) -> Roots:
+        return self._inner.roots
+
+    async def delete_many(self, uris: Iterable[str], *, roots: Roots | None = None) -> None:
+        await self._points.reach("delete_many", lambda: self._inner.delete_many(uris, roots=roots), StorageUnavailable)
 
 
 LOST_ERRORS = (Unavailable, StorageError)

@@ -184,7 +184,7 @@ class Merger:
     async def _discard(self, uri: str) -> None:
         """Nothing is registered in it, for certain. If this fails, the cleaner does it."""
         try:
-            await self._objects.delete_many([uri])
+            await self._objects.delete_many([uri], roots=self._objects.roots.extended([self._location]))
             await self._store.complete_intents([uri])
         except (StorageError, RegistryError) as error:
             log.info("a merged object that nobody wants is left to the cleaner", uri=uri, error=str(error))

@@ -71,6 +71,7 @@ class SegmentWriter:
         self._objects = objects or Objects(surroundings.lake)
         self._owner = f"segment-writer {uuid4().hex}"
         location = canonical(self.settings.location or join(canonical(surroundings.lake.warehouse), "streams"))
+        self._roots = self._objects.roots.extended([location])
         self._names = ObjectNames(
             self._store, self._clock, location, self._owner, self.settings.names_ahead, 2 * self.settings.renew_every_s
         )
@@ -361,7 +362,7 @@ class SegmentWriter:
     async def _remove(self, uri: str, *, doubtful: bool = False) -> None:
         """What can't be removed now, or may still come to exist, is left to the cleaner."""
         try:
-            await self._objects.delete_many([uri])
+            await self._objects.delete_many([uri], roots=self._roots)
             if not doubtful:
                 await self._store.complete_intents([uri])
                 return

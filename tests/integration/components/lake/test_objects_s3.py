@@ -84,7 +84,7 @@ async def test_refusals_say_what_to_do(s3_lake: LakeSettings) -> None:
 async def test_a_server_that_goes_away(tmp_path: Path) -> None:
     with S3Server(tmp_path) as server:
         server.create_bucket("lake")
-        objects = Objects(LakeSettings(s3=server.settings), timeout_s=30, retry_s=0)
+        objects = Objects(LakeSettings(warehouse="s3://lake", s3=server.settings), timeout_s=30, retry_s=0)
         await objects.put("s3://lake/x", b"x")
         server.kill()
         for call in (objects.put("s3://lake/y", b""), objects.get("s3://lake/x"), objects.delete_many(["s3://lake/x"])):

@@ -15,7 +15,7 @@ from components.metadata_orchestrator import MetadataOrchestrator, create
 from registry.contract import MetadataStore
 from registry.documents import Document
 from registry.drafts import TableDraft
-from registry.models import LakeTable
+from registry.models import LakeTable, UploadIntent
 from registry.opening import open_store
 from tests.fixtures.daemons import RunDaemon, Running
 from tests.samples import file
@@ -116,11 +116,15 @@ async def test_what_was_left_undone_is_done_at_the_start(
     tables = [await store.create_table("db", name, f"file://{tmp_path}/{name}", DRAFT) for name in ("a", "b", "c")]
     await store.alter_table(tables[0].id, status="dropping")
     await store.add_schema_version(tables[1].id, IMPOSSIBLE, expected=1)
-    left, registered = tmp_path / "left.parquet", tmp_path / "registered.parquet"
+    left, registered = tmp_path / "c" / "left.parquet", tmp_path / "c" / "registered.parquet"
+    left.parent.mkdir()
     for path in (left, registered):
         path.write_bytes(b"PAR1")
     await store.record_intents([f"file://{left}", f"file://{registered}"], purpose=f"insert {tables[2].id}", owner="w")
     await store.add_files(tables[2].id, [file(f"file://{registered}")], intents_of="w")
+    elsewhere = tmp_path / "elsewhere.parquet"
+    elsewhere.write_bytes(b"PAR1")
+    await store.record_intents([f"file://{elsewhere}"], purpose=f"insert {tables[2].id}", owner="w")
     found = await orchestrate()
     await found.gone(tables[0])
     await found.running.until(lambda: not left.exists(), "the unfinished upload deleted")
@@ -128,10 +132,16 @@ async def test_what_was_left_undone_is_done_at_the_start(
     assert registered.exists()
     assert (tmp_path / "b").is_dir()
 
-    async def no_intents() -> bool:
-        return not await store.list_stale_intents(0)
+    async def refused_alone() -> bool:
+        async with store.consistent_read() as read:
+            intents = [intent.path async for page in read.rows(UploadIntent) for intent in page]
+        return intents == [f"file://{elsewhere}"]
 
-    await found.running.until(no_intents, "no intents left")
+    await found.running.until(refused_alone, "no intents left but the refused one")
+    refused = found.orchestrator.statistics.refused
+    await found.running.until(lambda: list(refused) == [f"file://{elsewhere}"], "the refusal counted")
+    assert elsewhere.exists()
+    assert ("deletions_refused", 1) in [(measure.name, measure.value) for measure in found.orchestrator.measures()]
     await found.running.stop()
 
 

@@ -12,6 +12,7 @@ from pydantic import SecretStr, ValidationError
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings, Surroundings
+from components import metadata_orchestrator
 from components.segment_store import create
 from components.segment_store.subscriber import SegmentStore
 from registry.contract import MetadataStore
@@ -23,7 +24,6 @@ from tests.waiting import eventually
 
 QUICK: dict[str, Any] = {
     "merge_after_s": 0, "merge_every_s": 0.02, "merge_fewest": 3, "retention_every_s": 0.02, "clean_every_s": 0.02,
-    "intents_stale_after_s": 0.5,
 }  # fmt: skip
 IDLE: dict[str, Any] = {"merge": False, "retention_every_s": 3600, "clean_every_s": 3600}
 
@@ -36,11 +36,13 @@ class Hall:
         self.store = store
         self._run_daemon = run_daemon
         self.running: list[Running] = []
-        self._around = Surroundings(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(warehouse)))
+        lake = LakeSettings(warehouse=str(warehouse), intents_stale_after_s=0.5)
+        self._around = Surroundings(store, SystemLoopClock(), SecretStr(url), lake)
 
     async def start(self, **settings: Any) -> tuple[SegmentStore, Running]:
         component = create(settings, self._around)
-        running = await self._run_daemon(self._url, {"segment_store": component})
+        cleaner = metadata_orchestrator.create({"upkeep_every_s": 0.02}, self._around)
+        running = await self._run_daemon(self._url, {"segment_store": component, "metadata_orchestrator": cleaner})
         self.running.append(running)
         await running.live("segment_store")
         return component, running

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from astha.subscribers.surroundings import LakeSettings, S3Settings
-from components.lake.objects import ObjectMissing, Objects, StorageRefused, StorageUnavailable
+from components.lake.objects import DeletionRefused, ObjectMissing, Objects, StorageRefused, StorageUnavailable
 from components.lake.sinks import Sink, Tally, checksum_of
 
 
 @pytest.fixture
-def objects() -> Objects:
-    return Objects(LakeSettings(), timeout_s=1, retry_s=0)
+def objects(tmp_path: Path) -> Objects:
+    return Objects(LakeSettings(warehouse=str(tmp_path)), timeout_s=1, retry_s=0)
 
 
 def uri(path: Path) -> str:
@@ -84,6 +84,17 @@ async def test_a_cancelled_write_never_appears(objects: Objects, tmp_path: Path)
 async def test_what_a_killed_writer_left_is_deleted_with_its_object(objects: Objects, tmp_path: Path) -> None:
     (tmp_path / "f.partial").write_bytes(b"half")
     await objects.delete_many([uri(tmp_path / "f")])
+    assert files(tmp_path) == []
+
+
+async def test_nothing_is_deleted_if_one_is_not_ours(objects: Objects, tmp_path: Path) -> None:
+    (tmp_path / "ours").write_bytes(b"x")
+    for other in ("file:///etc/astha-has-no-business-here", uri(tmp_path / "a/../../b"), "s3://bucket/x", "x"):
+        with pytest.raises(DeletionRefused, match="1 of 2 files: none deleted"):
+            await objects.delete_many([uri(tmp_path / "ours"), other])
+    assert files(tmp_path) == ["ours"]
+    elsewhere = Objects(LakeSettings(warehouse="elsewhere", roots=(str(tmp_path),)))
+    await elsewhere.delete_many([uri(tmp_path / "ours")])
     assert files(tmp_path) == []
 
 

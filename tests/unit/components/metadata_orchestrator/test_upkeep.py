@@ -33,8 +33,8 @@ class Unreachable(ForwardingStore):
 
 async def test_the_first_round_is_at_once_and_a_failed_step_keeps_nobody() -> None:
     store, clock = Unreachable(), ManualClock()
-    settings = OrchestratorSettings(upkeep_every_s=60, intents_stale_after_s=2)
-    upkeep = Upkeep(store, Objects(LakeSettings()), clock, settings)
+    settings = OrchestratorSettings(upkeep_every_s=60)
+    upkeep = Upkeep(store, Objects(LakeSettings()), clock, settings, 2.0)
     others = 0
 
     async def other() -> None:
@@ -51,6 +51,12 @@ async def test_the_first_round_is_at_once_and_a_failed_step_keeps_nobody() -> No
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@pytest.mark.parametrize("name", ["metadata_orchestrator", "snapshotter", "segment_store"])
+def test_there_is_one_threshold_for_stale_uploads(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"set lake\.intents_stale_after_s in astha\.yaml"):
+        load_component(name, {"intents_stale_after_s": 5}, cast("Surroundings", None))
 
 
 def test_settings_that_nobody_knows_are_refused() -> None:
