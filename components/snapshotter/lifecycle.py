@@ -15,14 +15,16 @@ import msgspec
 import structlog
 
 from components.lake.cleaner import Cleaned, clean_intents
-from components.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, StorageTrouble, TableProblem
+from components.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, StorageTrouble
+from components.lake.iceberg.tables import Identifier
 from components.lake.intents import purpose_of
 from components.lake.objects import Objects, StorageError
+from components.lake.roots import known_roots, refusals
 from components.lake.troubled import read_troubled
 from components.snapshotter.books import awaits_release
-from components.snapshotter.policy import Policy, PolicyProblem, read_policy
-from components.snapshotter.references import referenced
-from components.snapshotter.requests import Call, Comparison
+from components.snapshotter.policy import Policy, read_policy
+from components.snapshotter.references import required
+from components.snapshotter.requests import Call, Comparison, covers, ledger_entry
 from components.snapshotter.retention import Verdict, judge_files, judge_snapshots
 from components.snapshotter.tags import release, retire
 from registry.clock import Clock
@@ -109,22 +111,27 @@ class Lifecycle:
     async def clean(
         self, table_id: int | None = None, *, dry_run: bool = False, removed_before: int | None = None
     ) -> list[Report]:
-        """Files that await deletion, table by table. One table's trouble is in its report, and nobody else's."""
+        """Files that await deletion, table by table. One table's trouble is in its report: its files stay, with the
+        reason, and the others go on.
+        """
         reports: dict[int, Report] = {}
         async for owner, files in self._awaiting(table_id, removed_before):
             table = await self._store.get_table_by_id(owner)
             report = reports.setdefault(owner, Report(f"table {owner}" if table is None else _name(table)))
             try:
                 verdicts = await (self._judge_dropped(owner, files) if table is None else self._judge(table, files))
-                report.verdicts += verdicts if dry_run else await self._deleted(owner, verdicts)
             except (RegistryError, asyncio.CancelledError):
                 raise
-            except (TableProblem, PolicyProblem, StorageError, StorageTrouble) as problem:
+            except Exception as problem:  # whatever it is, nobody knows what the table's snapshots need
+                if isinstance(problem, CatalogTrouble) and not isinstance(problem, StorageTrouble):
+                    raise
+                report.problem = str(problem) or repr(problem)
+                report.verdicts += judge_files(files, {}, 0, self._clock.now_ms(), behind=report.problem)
+                continue
+            try:
+                report.verdicts += await (self._refused(verdicts) if dry_run else self._deleted(owner, verdicts))
+            except StorageError as problem:
                 report.problem = str(problem)
-            except CatalogTrouble:
-                raise
-            except Exception as error:  # what an unreadable manifest makes of its decoder; nothing of it was deleted
-                report.problem = f"its files can't be judged: {error!r}"
         return list(reports.values())
 
     async def clean_intents(self, older_than_s: float, *, dry_run: bool = False) -> Cleaned:
@@ -142,20 +149,21 @@ class Lifecycle:
         if all(not verdict.goes for verdict in judge({})):
             return judge({})  # none is due
         loaded = await self._call(partial(self._tables.load, table))
+        named = [row for row in await self._rows(table.id) if row.status == "created" or awaits_release(row)]
+        paths = [file.file_path for file in files]
+        needed = await self._call(partial(required, self._tables, table, loaded, named, paths))
         if loaded is None:
             metadata = await self._store.get_table_metadata(table.id)
             if metadata is not None and metadata.format != "parquet":
-                return judge({})  # never in Iceberg
-            return judge({}, behind="its Iceberg table is not there, so nobody knows what its snapshots need")
-        paths = [file.file_path for file in files]
-        needed = await self._call(partial(referenced, loaded, paths))
+                return judge(needed)  # not in Iceberg
+            return judge(needed, behind="its Iceberg table is not there, so nobody knows what its snapshots need")
         stamp = Stamp.read(loaded.metadata)
-        if stamp.covers(position):
+        if await covers(self._store, self._updater, stamp, position):
             return judge(needed)
         trouble = (await read_troubled(self._store)).get(table.id)
         if trouble is not None:
             return judge(needed, behind=trouble.told)
-        entry = next((found for found in await self._store.read_ledger() if found.component == self._updater), None)
+        entry = await ledger_entry(self._store, self._updater)
         if entry is not None and entry.refresh_owed:
             return judge(needed, behind=f"the Iceberg updater owes a refresh ({entry.reason})")
         if entry is not None and entry.position is not None and entry.position >= position:
@@ -173,16 +181,25 @@ class Lifecycle:
         if all(not verdict.goes for verdict in judge()):
             return judge()
 
-        def names() -> Collection[int]:
+        def names() -> tuple[Collection[int], Collection[Identifier]]:
             self._tables.forget()
-            return self._tables.names()
+            return self._tables.names(), self._tables.unreadable
 
-        if table_id in await self._call(names):
+        known, unreadable = await self._call(names)
+        if table_id in known:
             return judge(behind="the table was dropped, but is still in the Iceberg catalog")
+        for identifier in unreadable:
+            *namespace, name = identifier
+            if await self._store.get_table(".".join(namespace), name) is None:
+                shown = ".".join(identifier)
+                return judge(
+                    behind=f"the Iceberg catalog has {shown}, which can't be read and may be this one: drop it"
+                )
         return judge()
 
     async def _deleted(self, table_id: int, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Claimed first: what a rollback has brought back meanwhile is not, what was claimed can't come back."""
+        verdicts = await self._refused(verdicts)
         ids = [verdict.id for verdict in verdicts if verdict.goes]
         taken: set[int] = set()
         for start in range(0, len(ids), PAGE):
@@ -190,7 +207,9 @@ class Lifecycle:
                 ids[start : start + PAGE], purpose=purpose_of(PURPOSE, table_id), owner=self._owner
             )
             paths = [file.file_path for file in claimed]
-            await self._objects.delete_many(paths)
+            await self._objects.delete_many(
+                paths, roots=await known_roots(self._store, self._objects.roots, above=paths)
+            )
             await self._store.complete_intents(paths)
             taken.update(file.id for file in claimed)
         if taken:
@@ -200,6 +219,15 @@ class Lifecycle:
             verdict if not verdict.goes or verdict.id in taken else _kept(verdict, "somebody else has taken it over")
             for verdict in verdicts
         ]
+
+    async def _refused(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Files outside of the lake stay, whatever the registry says."""
+        paths = [verdict.name for verdict in verdicts if verdict.goes]
+        roots = await known_roots(self._store, self._objects.roots, above=paths)
+        refused = await asyncio.to_thread(refusals, roots, paths)
+        for path, reason in refused.items():
+            log.warning("a file that awaits deletion must not be deleted", path=path, reason=reason)
+        return [_kept(verdict, refused[verdict.name]) if verdict.name in refused else verdict for verdict in verdicts]
 
     async def _awaiting(
         self, table_id: int | None, removed_before: int | None

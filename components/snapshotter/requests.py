@@ -18,7 +18,7 @@ from registry.contract import MetadataStore
 from registry.documents import Document
 from registry.drafts import SnapshotDraft
 from registry.errors import AlreadyExists, NotFound, Unavailable
-from registry.models import LakeTable, TableSnapshot
+from registry.models import LakeTable, LedgerEntry, TableSnapshot
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -53,6 +53,8 @@ class Requests:
         clock: LoopClock,
         wait_s: float,
         turns: Turns,
+        *,
+        updater: str = "iceberg_updater",
     ) -> None:
         self._store = store
         self._tables = tables
@@ -60,6 +62,7 @@ class Requests:
         self._clock = clock
         self._wait_s = wait_s
         self._turns = turns
+        self._updater = updater
 
     async def fulfil(self, row: TableSnapshot, position: Position) -> TableSnapshot | None:
         """The row as it is afterwards; None if it no longer waits. Returns when the registry says what came of it.
@@ -124,7 +127,7 @@ class Requests:
             return "its Iceberg table has not been created yet: is the Iceberg updater running? see `astha status`"
         if seen.pinned is not None:
             return seen.pinned
-        if seen.stamp.covers(position) or await comparison.equal(table, seen.stamp):
+        if await covers(self._store, self._updater, seen.stamp, position) or await comparison.equal(table, seen.stamp):
             return await self._call(lambda: pin(self._tables, table, row))
         return _behind(seen, position)
 
@@ -154,6 +157,22 @@ class Requests:
                 log.warning("will be tried again", error=str(error), wait_s=wait_s)
             await self._clock.sleep(wait_s)
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+
+
+async def ledger_entry(store: MetadataStore, component: str) -> LedgerEntry | None:
+    return next((found for found in await store.read_ledger() if found.component == component), None)
+
+
+async def covers(store: MetadataStore, updater: str, stamp: Stamp, position: Position) -> bool:
+    """Whether the stamp's position says that Iceberg contains what the registry had at ``position``.
+
+    A position counts in this registry's own stream of changes only: while the updater has no ledger entry or owes a
+    refresh (after `astha registry copy`, after a restore), the stamp may be from another stream.
+    """
+    if not stamp.covers(position):
+        return False
+    entry = await ledger_entry(store, updater)
+    return entry is not None and not entry.refresh_owed
 
 
 class Comparison(msgspec.Struct):

@@ -171,8 +171,9 @@ class Snapshotter:
                 book.asking = True
 
     def _fulfil(self, row: TableSnapshot, position: Position) -> None:
+        settings, tables = self._settings, self._opened_tables()
         requests = Requests(
-            self._store, self._opened_tables(), self._call, self._clock, self._settings.wait_s, self._turns
+            self._store, tables, self._call, self._clock, settings.wait_s, self._turns, updater=settings.updater
         )
 
         async def see_through() -> None:

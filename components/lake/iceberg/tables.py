@@ -21,6 +21,7 @@ from pyiceberg.exceptions import (
     NoSuchNamespaceError,
     NoSuchTableError,
     TableAlreadyExistsError,
+    ValidationError,
 )
 from pyiceberg.io import load_file_io
 from pyiceberg.manifest import ManifestFile
@@ -260,6 +261,11 @@ class IcebergTables:
             self._names = dict(self._scan())
         return self._names
 
+    @property
+    def unreadable(self) -> frozenset[Identifier]:
+        """Met by the last look at all tables: nobody knows whose they are."""
+        return frozenset(self._unreadable)
+
     def is_unreadable(self, identifier: Identifier) -> bool:
         """Whether the last look at all tables found one of that name that could not be read."""
         return identifier in self._unreadable
@@ -322,6 +328,12 @@ class IcebergTables:
             raise BrokenTable(
                 f"{'.'.join(identifier)}: the catalog points to metadata that is not there ({error}): restore it, or "
                 "drop the table from the catalog, and `astha refresh iceberg_updater` creates it anew"
+            ) from error
+        except (ValueError, ValidationError) as error:
+            reason = " ".join(str(error).split("[type=")[0].split())
+            raise BrokenTable(
+                f"{'.'.join(identifier)}: the catalog points to metadata that can't be read ({reason}): restore it, or "
+                "drop the table from the catalog, and `astha refresh iceberg_updater` creates it again"
             ) from error
 
     def _create(self, table: LakeTable, schema: TableSchema) -> Table:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 from pydantic import SecretStr
@@ -22,8 +23,9 @@ from components.lake.iceberg import Stamp, live_digest
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.subscriber import Snapshotter
 from registry.contract import MetadataStore
+from registry.documents import Document
 from registry.drafts import FileDraft
-from registry.models import LakeTable, Row, TableFile, TableMetadata, TableSnapshot
+from registry.models import LakeTable, LedgerEntry, Row, TableFile, TableMetadata, TableSnapshot
 from registry.position import XidPlace
 from tests.doubles.clock import ManualClock
 from tests.fixtures.stores import OpenStore
@@ -45,7 +47,7 @@ class WaitingClock(SystemLoopClock):
 class Lake:
     def __init__(self, url: str, store: MetadataStore, warehouse: Path, clock: ManualClock) -> None:
         self.url, self.store, self.warehouse, self.clock = url, store, warehouse, clock
-        self.settings = LakeSettings()
+        self.settings = LakeSettings(warehouse=str(warehouse))
         self.surroundings = Surroundings(store, WaitingClock(clock), SecretStr(url), self.settings)
         self.tables = iceberg_tables(url, self.settings)
         self.updater = IcebergUpdater(UpdaterSettings(max_snapshots=3), self.surroundings)
@@ -204,12 +206,31 @@ class Lake:
         assert Stamp.read(loaded.metadata).digest == digest
 
 
+Open: TypeAlias = Callable[..., Awaitable[Lake]]
+
+
 @pytest.fixture
-async def lake(url: str, opened: OpenStore, sqlite_directory: Path, clock: ManualClock) -> AsyncIterator[Lake]:
-    made = Lake(url, await opened(url), sqlite_directory / "warehouse", clock)
-    await made.updater.start()
-    await made.start()
-    yield made
-    await made.snapshotter.stop()
-    await made.updater.stop()
-    made.tables.close()
+async def opened_lake(opened: OpenStore, sqlite_directory: Path, clock: ManualClock) -> AsyncIterator[Open]:
+    """Opens the lake of a registry, with updater and snapshotter at work; several share a warehouse."""
+    async with AsyncExitStack() as stack:
+
+        async def start(url: str, *, ledger: bool = True) -> Lake:
+            made = Lake(url, await opened(url), sqlite_directory / "warehouse", clock)
+            stack.callback(made.tables.close)
+            if ledger:  # as a daemon's that has refreshed the updater
+                lease = await made.store.take_daemon_lease("astha", "test", 60_000)
+                assert lease is not None
+                entry = LedgerEntry("iceberg_updater", None, None, Document("[]"), "live", False, None, 0)
+                await made.store.write_ledger([entry], lease)
+            await made.updater.start()
+            stack.push_async_callback(made.updater.stop)
+            await made.start()
+            stack.push_async_callback(lambda: made.snapshotter.stop())  # the last one
+            return made
+
+        yield start
+
+
+@pytest.fixture
+async def lake(url: str, opened_lake: Open) -> Lake:
+    return await opened_lake(url)

@@ -52,9 +52,8 @@ async def test_snapshots_and_files_outlive_a_jump(lake: Lake) -> None:
 async def test_uploads_outlive_a_jump(lake: Lake, store: MetadataStore) -> None:
     draft = write_file(lake.warehouse / "left", [row(1)])
     await store.record_intents([draft.file_path], purpose="insert 1", owner="a writer")
-    upkeep = Upkeep(
-        store, Objects(lake.settings), WaitingClock(lake.clock), OrchestratorSettings(), guard_of(lake.clock)
-    )
+    clock, guard = WaitingClock(lake.clock), guard_of(lake.clock)
+    upkeep = Upkeep(store, Objects(lake.settings), clock, OrchestratorSettings(), 900.0, guard)
     lake.clock.set(lake.clock.now_ms() + DAYS_MS)
     await upkeep.clean()
     assert upkeep.statistics.objects_deleted == 0

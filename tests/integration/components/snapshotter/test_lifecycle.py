@@ -15,8 +15,9 @@ from components.snapshotter import tags
 from components.snapshotter.desk import call
 from components.snapshotter.lifecycle import Lifecycle, Report
 from components.snapshotter.policy import Policy
+from registry.drafts import FileDraft
 from registry.errors import Unavailable
-from registry.models import LakeTable, LedgerEntry, TableFile
+from registry.models import LakeTable, LedgerEntry, TableFile, TableSnapshot
 from tests.integration.components.snapshotter.conftest import Lake
 
 HOUR = timedelta(hours=1)
@@ -302,3 +303,109 @@ async def _die_somewhere(lake: Lake, monkeypatch: pytest.MonkeyPatch, table: Lak
                 break
             lake.clock.advance(HOUR)
     assert died
+
+
+async def lost_snapshot(lake: Lake) -> tuple[LakeTable, list[TableFile], TableSnapshot]:
+    """The registry has it, and needs a file that the table has lost; the Iceberg table was made again without it."""
+    table = await lake.create()
+    old = await lake.insert(table, 1)
+    named = await lake.snapshot(table, "v1")
+    await lake.compact(table, old, 1)
+    await lake.update()
+    lake.tables.catalog.drop_table(("shop", "orders"))
+    lake.tables.forget()
+    async with lake.store.consistent_read() as snapshot:
+        await lake.updater.on_refresh(snapshot)
+    assert lake.tags(table) == {}
+    lake.clock.advance(HOUR)
+    return table, old, named
+
+
+async def test_a_snapshot_of_the_registry_counts_though_iceberg_has_lost_it(lake: Lake) -> None:
+    table, old, named = await lost_snapshot(lake)
+    (report,) = await lifecycle_of(lake).clean()
+    assert [verdict.why for verdict in report.verdicts] == [f"Iceberg snapshot {named.snapshot_id} needs it"]
+    assert there(old) == [True]
+    await lifecycle_of(lake).expire(table, tags=["v1"])
+    (report,) = await lifecycle_of(lake).clean()
+    assert there(old) == [True], "readers have the grace"
+    lake.clock.advance(HOUR)
+    await lifecycle_of(lake).expire(table)
+    await lifecycle_of(lake).clean()
+    assert there(old) == [False]
+
+
+async def test_what_can_not_be_read_may_need_everything_and_other_tables_go_on(lake: Lake) -> None:
+    _, old, named = await lost_snapshot(lake)
+    other = await lake.create("other")
+    unneeded = await lake.insert(other, 5)
+    await lake.update()
+    await lake.remove(other, unneeded)
+    for number in range(10, 14):  # until no retained snapshot has it
+        await lake.insert(other, number)
+        await lake.update()
+    broken = await lake.create("broken")
+    kept = await lake.insert(broken, 6)
+    await lake.insert(broken, 7)
+    await lake.update()
+    await lake.remove(broken, kept)
+    await lake.update()
+    lake.clock.advance(HOUR)
+    assert named.manifest_list is not None
+    _path(named.manifest_list).unlink()
+    current = lake.load(broken).metadata.current_snapshot()
+    assert current is not None
+    _path(current.manifests(lake.load(broken).io)[0].manifest_path).write_bytes(b"damaged")
+    for dry_run in (True, False):
+        found = {report.table: report for report in await lifecycle_of(lake).clean(dry_run=dry_run)}
+        assert "`astha snapshot expire shop.orders --tag v1`" in (found["shop.orders"].problem or "")
+        assert "a manifest of shop.broken can't be read" in (found["shop.broken"].problem or "")
+        for name in ("shop.orders", "shop.broken"):
+            assert [(verdict.goes, verdict.why) for verdict in found[name].verdicts] == [(False, found[name].problem)]
+        assert [verdict.goes for verdict in found["shop.other"].verdicts] == [True]
+        assert found["shop.other"].problem is None
+    assert there([*old, *kept, *unneeded]) == [True, True, False]
+
+
+async def test_files_of_a_dropped_table_stay_while_the_catalog_has_one_that_can_not_be_read(lake: Lake) -> None:
+    table = await lake.create()
+    files = await lake.insert(table, 1)
+    await lake.update()
+    metadata = _path(lake.load(table).metadata_location)
+    content = metadata.read_bytes()
+    await lake.drop(table, purge=True)
+    lake.clock.advance(HOUR)
+    for damaged in (b"", b"{", None):
+        metadata.write_bytes(damaged) if damaged is not None else metadata.unlink()
+        (report,) = await lifecycle_of(lake).clean()
+        assert "the Iceberg catalog has shop.orders, which can't be read" in report.verdicts[0].why, report.problem
+    metadata.write_bytes(content)
+    await lake.update()
+    await lifecycle_of(lake).clean()
+    assert there(files) == [False]
+
+
+async def test_files_outside_of_the_lake_are_never_deleted(lake: Lake, tmp_path: Path) -> None:
+    table = await lake.create()
+    precious, links = tmp_path / "precious", lake.warehouse / "orders" / "links"
+    precious.write_bytes(b"x")
+    links.parent.mkdir(parents=True, exist_ok=True)
+    links.symlink_to(tmp_path)
+    paths = [f"file://{precious}", f"file://{lake.warehouse}/orders/../../{precious}", f"file://{links}/precious"]
+    files = await lake.store.add_files(
+        table.id, [FileDraft(file_path=path, file_size=1, row_count=1, schema_version=1) for path in paths]
+    )
+    await lake.store.remove_files(table.id, files, reason="a mistake")
+    await lake.insert(table, 1)
+    await lake.update()
+    lake.clock.advance(HOUR)
+    for dry_run in (True, False):
+        (report,) = await lifecycle_of(lake).clean(dry_run=dry_run)
+        assert [verdict.goes for verdict in report.verdicts] == [False, False, False]
+    assert "lake.roots" in report.verdicts[0].why
+    assert precious.exists()
+    assert len(await lake.store.list_files_awaiting_deletion()) == 3
+
+
+def _path(uri: str) -> Path:
+    return Path(uri.removeprefix("file://"))
