@@ -19,11 +19,11 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemovePropertiesUpdate, RemoveSnapshotsUpdate
 
 from components.lake.iceberg import IcebergTables, Stamp, TableCommit, TableProblem
-from components.lake.iceberg.stamp import STOPPED
+from components.lake.iceberg.stamp import STOPPED, TAG
 from components.snapshotter.references import unreferenced_metadata
 from registry.models import LakeTable, TableSnapshot
 
-PROPERTY = "astha.tag."
+PROPERTY = TAG
 
 
 class CantTag(TableProblem):

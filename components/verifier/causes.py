@@ -84,6 +84,20 @@ def of_unreadable(problem: str) -> Cause:
     return Cause(why, f"restore it, or drop the table from the catalog: `{REFRESH}` then creates it from the registry")
 
 
+def of_lost_snapshot(table: str) -> Cause:
+    return Cause(
+        "another tool has changed or removed the tag, or the Iceberg table was restored or created again",
+        f"restore the catalog's row or the tag, or give the snapshot up: `astha snapshot expire {table} --tag TAG`",
+    )
+
+
+def of_unknown_tag() -> Cause:
+    return Cause(
+        "rows of table_snapshots were removed by hand, or the registry was restored to an older state",
+        "drop the tag with another Iceberg tool once nobody needs the snapshot",
+    )
+
+
 def of_double() -> Cause:
     return Cause(
         "the same file was added twice, by another engine or by hand: its rows are read twice",

@@ -22,6 +22,8 @@ class Kind(StrEnum):
     UNREADABLE = "can't be read"
     NO_ANSWER = "its storage does not answer"
     STAMP = "the stamp differs from the manifests"
+    SNAPSHOT_LOST = "a snapshot that Iceberg does not have under its tag"
+    TAG_UNKNOWN = "a tag of Astha's that the registry does not have"
     STATISTICS = "statistics"
     FILE_MISSING = "missing in storage"
     FILE_SIZE = "of another size in storage"

@@ -16,6 +16,7 @@ import msgspec
 from astha.clock import LoopClock
 from components.lake.iceberg import IcebergTables, StorageTrouble, TableProblem
 from components.lake.objects import StorageError
+from components.lake.tables import full_name
 from components.lake.troubled import TroubledTable, read_troubled
 from components.verifier import causes
 from components.verifier.committed import Committed, look, remarks
@@ -24,16 +25,18 @@ from components.verifier.observation import Comparison, Observation, sort
 from components.verifier.registered import RegisteredTable, batches, compare_files, read_tables
 from components.verifier.report import Cause, Difference, Kind, Report, TableReport
 from components.verifier.stored import Progress, Reading, StorageCheck
+from components.verifier.tags import Remark, compare_tags
 from components.verifier.updater import UpdaterState, read_updater
 from registry.contract import MetadataStore
 from registry.errors import NotFound
-from registry.models import LakeTable
+from registry.models import LakeTable, TableSnapshot
 
 T = TypeVar("T")
 
 _FILES_AT_ONCE = 500_000
 _SHORTEST_S = 5.0
 _PAUSE_S = 0.2
+_TAG_LOOKS = 3
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -102,6 +105,9 @@ class Verification:
         suspects = [table for table in registered.values() if table.is_iceberg and not await self._is_equal(table)]
         for batch in batches(suspects, _FILES_AT_ONCE):
             await self._settle(batch)
+        for table in registered.values():
+            if table.is_iceberg and table.table.id in self._reports:
+                await self._check_tags(table.table)
         elsewhere = [] if wanted is not None else await self._leftovers()
         if self._options.files or self._options.checksums:
             for table in registered.values():
@@ -137,6 +143,33 @@ class Verification:
             return False
         self._describe(table.table.id, found)
         return not any(remarks(found, table.table, table.metadata))
+
+    async def _check_tags(self, table: LakeTable) -> None:
+        """The first look costs no reading of metadata: it has just been done."""
+        found = await self._tag_remarks(table, cached=True)
+        for _ in range(_TAG_LOOKS):
+            if not found:
+                return
+            await self._clock.sleep(_PAUSE_S)
+            found &= await self._tag_remarks(table, cached=False)
+        for kind, cause in (
+            (Kind.SNAPSHOT_LOST, causes.of_lost_snapshot(full_name(table))),
+            (Kind.TAG_UNKNOWN, causes.of_unknown_tag()),
+        ):
+            items = sorted(text for of, text in found if of is kind)
+            if items:
+                self._reports[table.id].differences.append(Difference(kind, items, cause))
+
+    async def _tag_remarks(self, table: LakeTable, *, cached: bool) -> set[Remark]:
+        """Iceberg first, the registry after it. Nothing of a table that can't be read: that differs by itself."""
+        try:
+            loaded = await self._within(partial(self._tables.load, table, cached=cached))
+        except (TableProblem, StorageTrouble):
+            return set()
+        rows: list[TableSnapshot] = []
+        while page := await self._store.list_snapshots(table.id, after=rows[-1].id if rows else 0):
+            rows += page
+        return set(compare_tags(None if loaded is None else loaded.metadata, rows))
 
     def _describe(self, table_id: int, found: Committed | None) -> None:
         report = self._reports[table_id]

@@ -22,6 +22,8 @@ POSITION = "astha.position"
 DIGEST = "astha.digest"
 FILES = "astha.files"
 SNAPSHOT = "astha.snapshot"
+TAG = "astha.tag."
+"""Before the name of a tag that the snapshotter has set: the property's value is the row's id and the snapshot's."""
 
 
 class Stamp(msgspec.Struct, frozen=True):

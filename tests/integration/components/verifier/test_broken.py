@@ -9,8 +9,9 @@ import pytest
 from pyiceberg.transforms import IdentityTransform
 
 from components.iceberg_updater.foreign import revert
-from components.lake.iceberg import IcebergTables, TableProblem, data_files
+from components.lake.iceberg import IcebergTables, TableCommit, TableProblem, data_files
 from components.verifier.report import Kind
+from registry.drafts import SnapshotDraft
 from registry.models import LakeTable
 from tests.integration.components.verifier.conftest import Stage, kinds, only, path_of
 from tests.lake import table_schema
@@ -289,3 +290,52 @@ async def test_another_format_is_checked_without_iceberg(stage: Stage) -> None:
     path_of(file).unlink()
     stage.execute("UPDATE tables SET row_count = 0")
     assert kinds(await stage.verify(files=True)) == {Kind.STATISTICS, Kind.FILE_MISSING}
+
+
+async def test_snapshots_and_tags_differ(stage: Stage, table: LakeTable) -> None:
+    await stage.insert(table)
+    await stage.commit()
+    current = stage.load(table).metadata.current_snapshot_id
+    assert current is not None
+    rows = {
+        tag: await stage.store.record_snapshot(table.id, SnapshotDraft(snapshot_id=current, timestamp=1, tag=tag))
+        for tag in ("good", "lost", "moved")
+    }
+
+    def tag(commit: TableCommit) -> None:
+        for name, row_id in (("good", rows["good"].id), ("forgotten", 99)):
+            commit.set_tag(name, current)
+            commit.set_properties({f"astha.tag.{name}": f"{row_id} {current}"})
+        commit.set_tag("moved", before)
+        commit.set_tag("not-ours", current)
+
+    before = stage.load(table).metadata.snapshots[0].snapshot_id
+    assert before != current
+    stage.tables.commit(table, tag)
+    (report,) = (await stage.verify()).tables
+    found = {difference.kind: difference for difference in report.differences}
+    assert set(found) == {Kind.SNAPSHOT_LOST, Kind.TAG_UNKNOWN}
+    assert found[Kind.SNAPSHOT_LOST].items == [
+        f"lost, snapshot {current} (row {rows['lost'].id}): Iceberg has no such tag",
+        f"moved, snapshot {current} (row {rows['moved'].id}): in Iceberg the tag names snapshot {before}",
+    ]
+    assert found[Kind.TAG_UNKNOWN].items == [f"forgotten, snapshot {current}, of row 99: the registry has no such row"]
+    assert "astha snapshot expire shop.orders" in (found[Kind.SNAPSHOT_LOST].cause.repair or "")
+
+
+async def test_the_states_of_a_snapshot_on_its_way_are_no_differences(stage: Stage, table: LakeTable) -> None:
+    current = stage.load(table).metadata.current_snapshot_id
+    assert current is not None
+    requested = await stage.store.request_snapshot(table.id, tag="asked")
+    expiring = await stage.store.record_snapshot(
+        table.id,
+        SnapshotDraft(snapshot_id=current, timestamp=1, tag="old", status="expired", manifest_list="file:///x"),
+    )
+
+    def tag(commit: TableCommit) -> None:
+        for name, row_id in (("asked", requested.id), (f"astha-expiring-{expiring.id}", expiring.id)):
+            commit.set_tag(name, current)
+            commit.set_properties({f"astha.tag.{name}": f"{row_id} {current}"})
+
+    stage.tables.commit(table, tag)
+    assert (await stage.verify()).equal
