@@ -244,6 +244,7 @@ class StorageManager:
         while True:
             await self.clock.sleep(self.settings.renew_every_s)
             try:
+                await self._names.drop_unwanted()
                 await self._store.renew_intents(None, owner=self.owner)
             except RegistryError as error:
                 log.warning("intents could not be renewed", error=str(error))

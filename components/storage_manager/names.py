@@ -16,7 +16,7 @@ from components.lake.intents import purpose_of
 from components.lake.locations import file_location
 from components.storage_manager.targets import Target
 from registry.clock import Clock
-from registry.contract import Files
+from registry.contract import PAGE, Files
 from registry.errors import RegistryError
 
 _MOST_PARTITIONS = 256  # that have names ahead
@@ -112,6 +112,18 @@ class Names:
         self._refills.add(ahead.refill)
         ahead.refill.add_done_callback(self._refills.discard)
 
+    async def drop_unwanted(self) -> None:
+        """Intents that nobody will use: without this the writer would renew them until its end. An error keeps them
+        for the next time.
+        """
+        unwanted, self._unwanted = self._unwanted, []
+        try:
+            for start in range(0, len(unwanted), PAGE):
+                await self._store.complete_intents(unwanted[start : start + PAGE])
+        except BaseException:
+            self._unwanted += unwanted
+            raise
+
     async def give_back(self) -> None:
         """All that nobody has taken. An error leaves them to the cleaner."""
         if self._refills:
@@ -119,9 +131,7 @@ class Names:
         for ahead in self._ahead.values():
             self._unwanted.extend(ahead.names)
         self._ahead.clear()
-        unwanted, self._unwanted = self._unwanted, []
-        if unwanted:
-            await self._store.complete_intents(unwanted)
+        await self.drop_unwanted()
 
     def _forget_the_oldest(self) -> None:
         for key in list(self._ahead)[: max(0, len(self._ahead) - _MOST_PARTITIONS)]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from astha.clock import LoopClock
@@ -14,6 +15,8 @@ from registry.contract import Tables
 from registry.models import LakeTable
 
 FIRST_GUESS = 0.4
+
+_MOST_TABLES = 1_000  # that are remembered
 
 
 @dataclass
@@ -49,7 +52,7 @@ class Targets:
         self._store = store
         self._clock = clock
         self._max_age_s = max_age_s
-        self._known: dict[str | int, tuple[float, Target]] = {}
+        self._known: OrderedDict[str | int, tuple[float, Target]] = OrderedDict()
 
     async def get(self, table: str | int, *, fresh: bool = False) -> Target:
         """By name, as people write it, or id."""
@@ -59,10 +62,14 @@ class Targets:
             return known[1]
         found = await self._read(table, known[1] if known else None)
         self._known[table] = (now, found)
+        self._known.move_to_end(table)
+        if len(self._known) > _MOST_TABLES:
+            self._known.popitem(last=False)
         return found
 
     def forget(self, table_id: int) -> None:
-        self._known = {key: known for key, known in self._known.items() if known[1].table.id != table_id}
+        for key in [key for key, known in self._known.items() if known[1].table.id == table_id]:
+            del self._known[key]
 
     async def _read(self, table: str | int, before: Target | None) -> Target:
         if isinstance(table, int):

@@ -130,6 +130,7 @@ class Counters:
         self._default_period_ms = _period_ms(min_age_ms)
         self._partitions: dict[int, dict[str, PartitionCounts]] = {}
         self._periods_ms: dict[int, int] = {}
+        self._gone: set[int] = set()  # tables that were forgotten before their files
 
     def __len__(self) -> int:
         return sum(map(len, self._partitions.values()))
@@ -193,10 +194,20 @@ class Counters:
     def _period_ms(self, table_id: int) -> int:
         return self._periods_ms.get(table_id, self._default_period_ms)
 
+    def forget(self, table_id: int) -> None:
+        """The table is gone. Files of it that are still counted go with their events, and are counted as they were."""
+        if table_id in self._partitions:
+            self._gone.add(table_id)
+        else:
+            self._periods_ms.pop(table_id, None)
+
     def _forget(self, table_id: int, path: str) -> None:
         del self._partitions[table_id][path]
         if not self._partitions[table_id]:
             del self._partitions[table_id]
+            if table_id in self._gone:
+                self._gone.remove(table_id)
+                self._periods_ms.pop(table_id, None)
 
 
 def _period_ms(min_age_ms: int) -> int:

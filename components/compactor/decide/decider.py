@@ -153,6 +153,7 @@ class Decider:
         """The table is gone."""
         self.tables.forget(table_id)
         self.journal.forget(table_id)
+        self.counters.forget(table_id)
         for entry in [entry for entry in self.queue if entry.key[0] == table_id]:
             self._leave(entry.key)
 

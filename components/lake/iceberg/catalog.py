@@ -8,6 +8,7 @@ engine that speaks Iceberg's JDBC catalog can use them, under the catalog name `
 from __future__ import annotations
 
 import sqlite3
+from collections import OrderedDict
 from uuid import UUID
 
 from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
@@ -39,6 +40,9 @@ NAME = "astha"
 """Of the catalog: other engines must use the same one to see the same rows of `iceberg_tables`."""
 
 _NO_SNAPSHOTS = '"snapshots":[]'
+
+_MOST_TABLES = 256
+"""Whose snapshots are kept as text: some hundred bytes a snapshot."""
 
 _WAIT_S = 30
 """SQLite: how long to wait for another writer of the registry's file."""
@@ -76,7 +80,7 @@ class RegistryCatalog(SqlCatalog):
     def __init__(self, name: str, url: URL, **properties: str) -> None:
         MetastoreCatalog.__init__(self, name, **{**properties, "init_catalog_tables": "false"})
         self.engine = _engine(url)
-        self._snapshots: dict[UUID, dict[int, str]] = {}  # of each table, as they are written
+        self._snapshots: OrderedDict[UUID, dict[int, str]] = OrderedDict()  # of tables, as they are written
         self._init_catalog()
 
     def close(self) -> None:
@@ -114,6 +118,9 @@ class RegistryCatalog(SqlCatalog):
             for snapshot in metadata.snapshots
         }
         self._snapshots[metadata.table_uuid] = texts
+        self._snapshots.move_to_end(metadata.table_uuid)
+        if len(self._snapshots) > _MOST_TABLES:
+            self._snapshots.popitem(last=False)
         rest = metadata.model_copy(update={"snapshots": []}).model_dump_json(exclude_none=True)
         before, _, after = rest.partition(_NO_SNAPSHOTS)  # a quote inside a value is written otherwise
         return f'{before}"snapshots":[{",".join(texts.values())}]{after}'

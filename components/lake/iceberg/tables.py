@@ -7,10 +7,12 @@ another process was quicker starts again from the newest metadata.
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeAlias, TypeVar
 from uuid import uuid4
+from weakref import WeakValueDictionary
 
 import structlog
 from pyiceberg.catalog import Catalog
@@ -55,7 +57,8 @@ PROPERTIES = {
 
 _ATTEMPTS = 10
 _LOCKED_S = 60.0
-_locks: dict[object, threading.Lock] = {}
+_MOST_LOADED = 512
+_locks: WeakValueDictionary[object, threading.Lock] = WeakValueDictionary()  # while somebody holds or waits for one
 _locks_guard = threading.Lock()
 
 
@@ -76,9 +79,9 @@ class IcebergTables:
             raise ValueError("IcebergTables needs the registry's identity: see components.lake.identity")
         self.catalog = catalog
         self._identity = identity
-        self._loaded: dict[int, Table] = {}
+        self._loaded: OrderedDict[int, Table] = OrderedDict()  # the last used at the end
         self._names: dict[int, Identifier] | None = None
-        self._heads: dict[int, tuple[int, list[ManifestFile]]] = {}
+        self._heads: dict[int, tuple[int, list[ManifestFile]]] = {}  # of some of the loaded ones
         self._unreadable: set[Identifier] = set()
         self.claimed: frozenset[Identifier] = frozenset()
         """Names that the registry's tables have now: what can't be read under one of them is that table's."""
@@ -108,6 +111,7 @@ class IcebergTables:
     def load(self, table: LakeTable, *, cached: bool = False) -> Table | None:
         """By its name in the registry. ForeignTable if the catalog's table of that name is another."""
         if cached and (known := self._loaded.get(table.id)) is not None and known.name() == identifier_of(table):
+            self._keep(table.id, known)
             return known
         found = self._load(identifier_of(table))
         if found is None:
@@ -119,8 +123,16 @@ class IcebergTables:
             raise ForeignTable(
                 f"the catalog has a table {table.database}.{table.name}, and it is {whose}: rename or drop one of them"
             )
-        self._loaded[table.id] = found
+        self._keep(table.id, found)
         return found
+
+    def _keep(self, table_id: int, table: Table) -> None:
+        """Metadata of a table can be megabytes: those that were not used for long are read again when they are."""
+        self._loaded[table_id] = table
+        self._loaded.move_to_end(table_id)
+        while len(self._loaded) > _MOST_LOADED:
+            gone, _ = self._loaded.popitem(last=False)
+            self._heads.pop(gone, None)
 
     def has(self, table: LakeTable) -> bool:
         """Under its own or another name."""
@@ -441,7 +453,8 @@ class IcebergTables:
 def _locked(catalog: Catalog, table: LakeTable) -> Iterator[None]:
     """One commit to a table at a time. A call that hangs in its storage must not take the others with it."""
     with _locks_guard:
-        lock = _locks.setdefault((catalog.name, catalog.properties.get("uri"), table.id), threading.Lock())
+        lock = threading.Lock()
+        lock = _locks.setdefault((catalog.name, catalog.properties.get("uri"), table.id), lock)
     if not lock.acquire(timeout=_LOCKED_S):
         raise StorageTrouble(
             f"{table.database}.{table.name}: another commit to it has not come back for {_LOCKED_S:g} s"

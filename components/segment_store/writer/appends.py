@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 
 import msgspec
@@ -16,6 +16,7 @@ from registry.drafts import ProducerDraft
 from registry.models import ProducerSequence
 
 _AT_ONCE = float("-inf")
+_TRIES = 8  # to find a producer to be forgotten: more than one for each that comes
 _REMEMBERED = 5  # appends of each producer whose repetition is answered with offsets
 
 
@@ -130,12 +131,50 @@ class Known:
             raise Duplicate(f"{who}: was written already; which offsets it got is no longer known")
         raise OutOfOrder(f"{who}: the next one would be {self.last + 1}")
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of it is on its way: the registry knows as much."""
+        return all(result.done() for _, _, result in self._recent)
+
     def note(self, stamp: Stamp, count: int, result: asyncio.Future[Appended]) -> None:
         if stamp.epoch != self.epoch:
             self._recent.clear()
         self.epoch = stamp.epoch
         self.last = stamp.sequence + count - 1
         self._recent.append((stamp.sequence, count, result))
+
+
+class Producers:
+    """Those of one partition, the last used at the end. A forgotten one is read from the registry again: of it only the
+    last append can be told from a new one then.
+    """
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, producer_id: str) -> Known | None:
+        known = self._known.get(producer_id)
+        if known is not None:
+            self._known.move_to_end(producer_id)
+        return known
+
+    def add(self, producer_id: str, known: Known) -> Known:
+        """Returns the one that is kept, if another call has added it meanwhile."""
+        kept = self._known.setdefault(producer_id, known)
+        self._known.move_to_end(producer_id)
+        for _ in range(_TRIES):
+            if len(self._known) <= self._most:
+                break
+            oldest = next(iter(self._known))
+            if self._known[oldest].idle:
+                del self._known[oldest]
+            else:  # the registry does not know yet what is on its way
+                self._known.move_to_end(oldest)
+        return kept
 
 
 class Window:

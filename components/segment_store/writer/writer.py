@@ -26,7 +26,7 @@ from components.lake.objects import Objects, StorageError, StorageUnavailable
 from components.segment_store.agents import Agent, Held
 from components.segment_store.errors import AppendFailed, AppendUnknown, RecordTooLarge, WriterClosed
 from components.segment_store.format import Columns, NewRecord
-from components.segment_store.writer.appends import Append, Appended, Known, Part, Stamp, Window
+from components.segment_store.writer.appends import Append, Appended, Known, Part, Producers, Stamp, Window
 from components.segment_store.writer.names import ObjectNames
 from components.segment_store.writer.packing import Packed, pack
 from components.segment_store.writer.registration import Registrar
@@ -40,6 +40,7 @@ log = structlog.get_logger(__name__)
 
 _SMALL = 256 << 10  # bytes that are encoded faster than a thread is asked to
 _NAME_AGAIN_S = 0.5
+_MANY_PARTITIONS = 10_000  # whose producers are remembered: from there on those of lost leases are looked for
 _EACH = 200  # bytes of an append in memory beside its records
 
 
@@ -81,7 +82,7 @@ class SegmentWriter:
         self._slots = asyncio.Semaphore(self.settings.parallel_objects)
         self._window = Window()
         self._tails: dict[Held, asyncio.Task[None]] = {}  # the last object on its way of each partition
-        self._known: dict[tuple[str, int], tuple[Held, dict[str, Known]]] = {}
+        self._known: dict[tuple[str, int], tuple[Held, Producers]] = {}
         self._lines: dict[tuple[str, int], _Line] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._abandoned: list[str] = []  # objects that may come to exist, and are nobody's
@@ -219,14 +220,16 @@ class SegmentWriter:
 
     async def _knowledge(self, held: Held, producer_id: str) -> Known:
         """What was known under an earlier lease is forgotten: it may have failed, or others have written since."""
-        of, producers = self._known.get(held.key, (None, {}))
-        if of is held and producer_id in producers:
-            return producers[producer_id]
+        of, producers = self._known.get(held.key, (None, None))
+        if of is held and producers is not None and (known := producers.find(producer_id)) is not None:
+            return known
         rows = await self._store.get_producer_sequences([(*held.key, producer_id)])
-        if of is not held:
-            producers = {}
+        if of is not held or producers is None:
+            if len(self._known) >= _MANY_PARTITIONS:
+                self._known = {key: known for key, known in self._known.items() if not known[0].lost}
+            producers = Producers()
             self._known[held.key] = (held, producers)
-        return producers.setdefault(producer_id, Known(rows[0] if rows else None))
+        return producers.add(producer_id, Known(rows[0] if rows else None))
 
     def _require_open(self) -> None:
         if self._closing or not self._tasks:

@@ -143,3 +143,42 @@ async def test_nothing_ahead_if_so_wanted() -> None:
     for _ in range(10):
         await some.take(TARGET, [""])
     assert [len(call) for call in store.recorded] == [1] * 10
+
+
+async def test_names_that_nobody_wants_are_not_renewed_for_ever() -> None:
+    """The writer renews all of its intents: those that it will never use have to go while it lives."""
+    store = Intents()
+    some = names(store)
+    taken = [name for _ in range(2) for name in await some.take(TARGET, ["forgotten"])]
+    for number in range(300):
+        taken += await some.take(TARGET, [f"p={number}"])
+    await some.drop_unwanted()
+    assert len(store.completed) == 1
+    assert sorted([*taken, *store.completed]) == sorted(store.all)
+    store.failing = True
+    with pytest.raises(Unavailable):
+        await some.take(TARGET, ["p=0"])  # which may be recorded or not
+    store.failing = False
+    await some.drop_unwanted()
+    assert len(store.completed) == 2
+    await some.drop_unwanted()
+    assert len(store.completed) == 2
+
+
+async def test_unwanted_names_are_kept_until_the_registry_has_let_go_of_them() -> None:
+    class Deaf(Intents):
+        async def complete_intents(self, paths: Sequence[str]) -> None:
+            if self.failing:
+                raise Unavailable("no")
+            await super().complete_intents(paths)
+
+    store = Deaf()
+    some = names(store)
+    store.failing = True
+    with pytest.raises(Unavailable):
+        await some.take(TARGET, [""])
+    with pytest.raises(Unavailable):
+        await some.drop_unwanted()
+    store.failing = False
+    await some.drop_unwanted()
+    assert len(store.completed) == 1

@@ -91,3 +91,20 @@ def test_statistics_are_compared() -> None:
         "partition '' of table 1: (2, 300, 3) files, bytes and rows by the events, (3, 300, 3) by the statistics"
     )
     assert counters.compare(msgspec.structs.replace(stats, partition_path="x", file_count=0, total_size=0)) is not None
+
+
+@pytest.mark.parametrize("files_first", [True, False])
+def test_nothing_of_a_dropped_table_stays(files_first: bool) -> None:
+    lake, counters = Lake(), Counters()
+    counters.tune(1, 4_000, 0)
+    file = lake.new(100)
+    counters.count(file)
+    if files_first:
+        counters.count(file, -1)
+        counters.forget(1)
+    else:
+        counters.forget(1)
+        counters.count(file, -1)
+    assert list(counters) == []
+    assert not counters._periods_ms
+    assert not counters._gone

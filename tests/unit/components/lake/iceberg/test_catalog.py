@@ -4,14 +4,17 @@ import sqlite3
 import threading
 from pathlib import Path
 
+import pytest
 from pydantic import SecretStr
 from pyiceberg.catalog.sql import SqlCatalog
 
 from astha.subscribers import LakeSettings, S3Settings
 from components.lake.iceberg import IcebergTables, RegistryCatalog, open_catalog
 from components.lake.iceberg.catalog import file_io_properties
+from components.lake.iceberg.tables import _locks
 from registry.models import LakeTable
 from tests.parquet_files import PLAIN
+from tests.unit.components.lake.iceberg.conftest import named
 
 SECRET = "hunter2-and-more"
 
@@ -56,4 +59,28 @@ def test_a_writer_of_the_registry_is_waited_for(sqlite_url: str, table: LakeTabl
     created.join(30)
     assert tables.load(table) is not None
     other.close()
+    tables.close()
+
+
+def test_what_is_remembered_of_tables_is_bounded(
+    sqlite_url: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("components.lake.iceberg.tables._MOST_LOADED", 3)
+    monkeypatch.setattr("components.lake.iceberg.catalog._MOST_TABLES", 2)
+    tables = IcebergTables(open_catalog(sqlite_url, LakeSettings()), "this-registry")
+    catalog = tables.catalog
+    assert isinstance(catalog, RegistryCatalog)
+    many = [named(f"orders{number}", warehouse, number) for number in range(1, 8)]
+    for table in many:
+        tables.ensure(table, PLAIN)
+        tables.commit(table, lambda draft: draft.set_properties({"comment": "x"}))
+    assert len(tables._loaded) == 3
+    assert len(tables._heads) <= 3
+    assert len(catalog._snapshots) == 2
+    assert not [key for key in _locks if isinstance(key, tuple) and key[0] == catalog.name]
+    for table in many:  # read again where they were forgotten
+        loaded = tables.load(table, cached=True)
+        assert loaded is not None
+        assert loaded.properties["comment"] == "x"
+        assert tables.has(table)
     tables.close()

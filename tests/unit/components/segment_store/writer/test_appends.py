@@ -5,7 +5,7 @@ import pytest
 from components.segment_store.agents import Held
 from components.segment_store.errors import AppendFailed, Duplicate, OutOfOrder
 from components.segment_store.format import Columns
-from components.segment_store.writer.appends import Append, Appended, Known, Part, Stamp, Window
+from components.segment_store.writer.appends import Append, Appended, Known, Part, Producers, Stamp, Window
 from components.segment_store.writer.settings import WriterSettings
 from registry.models import PartitionLease, ProducerSequence
 
@@ -114,3 +114,21 @@ async def test_a_full_window_goes_at_once(flying: bool) -> None:
     window.add(append(held(0), 1), 7.0)
     settings = SETTINGS.model_copy(update={"object_bytes" if flying else "block_bytes": window.size})
     assert window.closes_at(settings, flying=flying) == float("-inf")
+
+
+async def test_idle_producers_are_forgotten_and_none_with_something_on_its_way() -> None:
+    producers, where = Producers(most=3), held()
+    on_its_way = append(where, 1)
+    first = producers.add("first", Known(None))
+    first.note(Stamp("first", 0), 1, on_its_way.result)
+    for number in range(10):
+        producers.add(str(number), Known(None))
+    assert producers.find("first") is first
+    assert len(producers) == 3, "the oldest that were idle have gone"
+    assert producers.find("0") is None
+    assert producers.add("9", Known(None)) is producers.find("9")
+    on_its_way.result.set_result(Appended("orders", 0, 0, 1))
+    for number in range(10):
+        producers.add(f"new {number}", Known(None))
+    assert producers.find("first") is None
+    assert len(producers) == 3
