@@ -42,6 +42,8 @@ class MetadataOrchestrator(Component):
         """Tried again with each round of upkeep."""
         for found in self._problems.listed():
             yield subscribers.Problem(found.table, f"{found.subject}: {found.text}", found.since)
+        for path, reason, since in self._upkeep.refusals():
+            yield subscribers.Problem(path, f"an upload intent names it, and it is never deleted: {reason}", since)
 
     @property
     def problems_reported(self) -> int:

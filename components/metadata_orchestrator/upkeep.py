@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 import structlog
@@ -17,6 +17,8 @@ from components.metadata_orchestrator.settings import OrchestratorSettings
 from registry.contract import MetadataStore
 
 log = structlog.get_logger(__name__)
+
+_SHOWN = 20
 
 
 class UpkeepStatistics(msgspec.Struct):
@@ -47,7 +49,7 @@ class Upkeep:
         self._guard = guard
         self._owner = f"cleaner-{secrets.token_hex(8)}"
         self.statistics = UpkeepStatistics()
-        self._refused_at: dict[str, float] = {}
+        self._refused_at: dict[str, tuple[int, float]] = {}  # since when, and when it was met last
 
     async def run(self, *others: Callable[[], Awaitable[None]]) -> None:
         """For ever, the first round at once. A step that fails is logged and does not keep the next from being done."""
@@ -80,13 +82,20 @@ class Upkeep:
                 failed=len(cleaned.failed),
             )
 
+    def refusals(self) -> Iterator[tuple[str, str, int]]:
+        """Path, reason and since when: some of those that a person has to look at, the oldest first."""
+        for path, (since, _) in list(self._refused_at.items())[:_SHOWN]:
+            yield path, self.statistics.refused[path], since
+
     def _note_refused(self, refused: dict[str, str]) -> None:
         """A refused intent is claimed again when it is stale again, not in every round: until then it counts."""
         now = self._clock.monotonic()
-        self._refused_at.update(dict.fromkeys(refused, now))
-        self.statistics.refused.update(refused)
+        for path, reason in refused.items():
+            since = self._refused_at[path][0] if path in self._refused_at else self._clock.now_ms()
+            self._refused_at[path] = (since, now)
+            self.statistics.refused[path] = reason
         forgotten = now - 2 * (self._stale_after_s + self._settings.upkeep_every_s)
-        for path in [path for path, at in self._refused_at.items() if at < forgotten]:
+        for path in [path for path, (_, at) in self._refused_at.items() if at < forgotten]:
             del self._refused_at[path], self.statistics.refused[path]
 
     async def finish_drops(self) -> None:

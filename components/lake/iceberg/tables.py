@@ -129,10 +129,11 @@ class IcebergTables:
     def _keep(self, table_id: int, table: Table) -> None:
         """Metadata of a table can be megabytes: those that were not used for long are read again when they are."""
         self._loaded[table_id] = table
-        self._loaded.move_to_end(table_id)
-        while len(self._loaded) > _MOST_LOADED:
-            gone, _ = self._loaded.popitem(last=False)
-            self._heads.pop(gone, None)
+        with suppress(KeyError):  # another thread has forgotten it meanwhile
+            self._loaded.move_to_end(table_id)
+            while len(self._loaded) > _MOST_LOADED:
+                gone, _ = self._loaded.popitem(last=False)
+                self._heads.pop(gone, None)
 
     def has(self, table: LakeTable) -> bool:
         """Under its own or another name."""

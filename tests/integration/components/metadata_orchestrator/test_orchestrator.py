@@ -141,6 +141,8 @@ async def test_what_was_left_undone_is_done_at_the_start(
     refused = found.orchestrator.statistics.refused
     await found.running.until(lambda: list(refused) == [f"file://{elsewhere}"], "the refusal counted")
     assert elsewhere.exists()
+    named = [problem.subject for problem in found.orchestrator.problems() if "lake.roots" in problem.reason]
+    assert named == [f"file://{elsewhere}"]
     assert ("deletions_refused", 1) in [(measure.name, measure.value) for measure in found.orchestrator.measures()]
     await found.running.stop()
 
