@@ -14,6 +14,7 @@ import structlog
 
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
+from astha.concealment import secrets_in
 from astha.daemon import Component, Daemon
 from astha.errors import ComponentError, ConfigError
 from astha.leadership import Leadership
@@ -65,7 +66,7 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
 
 def surroundings(settings: Settings, store: MetadataStore, clock: LoopClock) -> Surroundings:
     """What components, and the commands that they bring, are made with."""
-    return Surroundings(store, clock, settings.registry.url, settings.lake)
+    return Surroundings(store, clock, settings.registry.url, settings.lake, settings.concealment())
 
 
 class BadComponent(msgspec.Struct, frozen=True):
@@ -86,6 +87,7 @@ def load_components(
     """In the file's order. A ConfigError names the file and the line."""
     found: list[Component | BadComponent] = []
     for name, subscription in subscriptions.items():
+        around.conceal(*secrets_in(subscription.settings))
         try:
             subscriber = load_component(name, subscription.settings, around, subscription.use)
             require_match(name, subscription, subscriber.subscribed_tables)

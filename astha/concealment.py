@@ -1,34 +1,127 @@
-"""Keeping secrets out of whatever is printed, logged or served, also where somebody else's message carries them."""
+"""Keeping secrets out of whatever is printed, logged or served, also where somebody else's message carries them.
+
+Secrets are masked in values, before they are encoded: in text that is JSON already, a password `state` would mask a
+key, and a password with a quote would break the syntax.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from urllib.parse import quote, quote_plus
+from collections.abc import Iterable, Iterator, Mapping
+from threading import Lock
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote
 
 MASK = "***"
 
 _SHORTEST = 4
 """Anything shorter would mask half of the text; it is still never printed as a setting."""
 
+_SECRET_NAMES = ("secret", "token", "password", "passwd", "passphrase", "credential", "key")
+_AS_IT_IS = (bool, int, float, type(None))
+
+_USERINFO = re.compile(r"(?P<user>\b[a-z][a-z0-9+.-]*://[^\s:/@'\"]*:)(?P<password>[^\s/?#'\"]+)@", re.IGNORECASE)
+"""Up to the last ``@`` before the path: one that stands unescaped in the password belongs to it."""
+
+_PARAMETER = re.compile(
+    r"\b(?P<name>(?:ssl)?password|passwd|token)=(?P<value>'(?:[^'\\]|\\.)*'|[^\s&;,'\"]+)", re.IGNORECASE
+)
+"""Of libpq's connection strings, of JDBC's and Spark Connect's URLs, and of query strings."""
+
 
 class Concealment:
-    """Replaces each known secret, as it is or as URLs and JSON spell it."""
+    """Replaces each known secret, as it is or as URLs and JSON spell it, and any password within a URL.
+
+    Secrets can be added at any time, from any thread: what is written afterwards does not show them.
+    """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        spellings = {
-            spelling
-            for secret in secrets
-            if len(secret) >= _SHORTEST
-            for spelling in (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1])
-        }
-        longest_first = sorted(spellings, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, longest_first))) if spellings else None
+        self._lock = Lock()
+        self._secrets: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self.add(*secrets)
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        return self._secrets
+
+    def add(self, *secrets: str) -> None:
+        with self._lock:
+            known = self._secrets.union(secret for secret in secrets if len(secret) >= _SHORTEST)
+            if known != self._secrets:
+                spellings = {spelling for secret in known for spelling in _spellings(secret)}
+                longest_first = sorted(spellings, key=len, reverse=True)
+                self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+                self._secrets = known
 
     def __call__(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub(MASK, text)
+        if self._pattern is not None:
+            text = self._pattern.sub(MASK, text)
+        if "://" in text:
+            text = _USERINFO.sub(rf"\g<user>{MASK}@", text)
+        return _PARAMETER.sub(rf"\g<name>={MASK}", text) if "=" in text else text
+
+    def values(self, value: Any) -> Any:
+        """The same value, with each text in it masked. Keys of mappings stay: they are names, which readers rely on."""
+        if isinstance(value, str):
+            return self(value)
+        if isinstance(value, _AS_IT_IS):
+            return value
+        if isinstance(value, Mapping):
+            return {key: self.values(item) for key, item in value.items()}
+        if isinstance(value, (list, tuple, set, frozenset)):
+            return [self.values(item) for item in value]
+        return self._object(value)
+
+    def _object(self, value: object) -> object:
+        """Itself, unless one of the ways in which it may be written shows a secret."""
+        for text in (str(value), repr(value)):
+            masked = self(text)
+            if masked != text:
+                return masked
+        return value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Concealment) and self._secrets == other._secrets
+
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    def __reduce__(self) -> tuple[type[Concealment], tuple[tuple[str, ...]]]:
+        return Concealment, (tuple(self._secrets),)
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a setting of that name, of whichever library, is likely to hold a secret."""
+    return any(part in name.lower() for part in _SECRET_NAMES)
+
+
+def secrets_in_url(text: str) -> Iterator[str]:
+    """The passwords that a URL or a connection string carries, as written and without its escapes."""
+    for found in _USERINFO.finditer(text):
+        yield from (found["password"], unquote(found["password"]))
+    for found in _PARAMETER.finditer(text):
+        value = found["value"].strip("'")
+        yield from (value, unquote(value))
+
+
+def secrets_in(settings: Any, name: str = "") -> Iterator[str]:
+    """Of nested settings: what has the name of a secret, and passwords within URLs."""
+    if isinstance(settings, Mapping):
+        for key, value in settings.items():
+            yield from secrets_in(value, str(key))
+    elif isinstance(settings, (list, tuple)):
+        for value in settings:
+            yield from secrets_in(value, name)
+    elif isinstance(settings, str):
+        if is_secret_name(name):
+            yield settings
+        yield from secrets_in_url(settings)
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    yield from (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1])
 
 
 NOTHING = Concealment()
-"""For where no secret is known."""
+"""For where no secret is known. Don't add any: it is everybody's."""

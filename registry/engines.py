@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import sqlite3
 import time
+from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -49,6 +50,9 @@ def parse_url(text: str) -> URL:
     except (ArgumentError, ValueError):
         # Neither the text nor the cause is shown: somewhere in it may be a password.
         raise Invalid("registry URL", "...", "is not a URL, such as sqlite:///registry.db") from None
+    if "@" in (url.host or ""):
+        # What stands before the last @ is the rest of a password, and would be shown as a host.
+        raise Invalid("registry URL", "...", "has an @ in its password: write it as %40, and other signs so, too")
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         if not url.database or url.database == ":memory:" or "uri" in url.query:
@@ -109,6 +113,16 @@ def refusal(where: str, error: BaseException | None) -> RegistryError | None:
     if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_READONLY:
         return ReadOnly(f"{where} takes no writes: {error}")
     return None
+
+
+def url_secrets(text: str) -> Iterator[str]:
+    """The passwords that it carries."""
+    url = parse_url(text)
+    if url.password:
+        yield str(url.password)
+    for name, value in url.query.items():
+        if any(word in name for word in _SECRET):
+            yield from (value,) if isinstance(value, str) else value
 
 
 def sync_engine(url: URL, settings: StoreSettings) -> Engine:

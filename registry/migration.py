@@ -84,6 +84,13 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
         return after
 
 
+def require_known(revision: str) -> None:
+    """Invalid if there is no such schema to migrate to."""
+    known = [script.revision for script in _scripts().walk_revisions()]  # newest first
+    if revision not in ("base", "head", *known):
+        raise Invalid("revision", revision, f"is unknown; known are {', '.join(reversed(known))}, base and head")
+
+
 def schema_status(connection: Connection) -> SchemaStatus:
     found: str | None = None
     if inspect(connection).has_table(VERSION_TABLE):
@@ -100,6 +107,7 @@ def schema_status(connection: Connection) -> SchemaStatus:
 
 
 def _run(connection: Connection, revision: str) -> None:
+    require_known(revision)
     before = schema_status(connection)
     if before.state == "new":
         before.require_current()
@@ -108,10 +116,8 @@ def _run(connection: Connection, revision: str) -> None:
     known = [script.revision for script in _scripts().walk_revisions()]  # newest first
     if revision == "base" or (before.found in known and revision in known[known.index(before.found) + 1 :]):
         command.downgrade(config, revision)
-    elif revision == "head" or revision in known:
-        command.upgrade(config, revision)
     else:
-        raise Invalid("revision", revision, f"is unknown; known are {', '.join(reversed(known))}, base and head")
+        command.upgrade(config, revision)
 
 
 def _config() -> Config:

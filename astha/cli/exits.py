@@ -15,6 +15,7 @@ from astha.extras import extras_with, install
 from registry.errors import Invalid, RegistryError, Unavailable
 
 TRACEBACK_SETTING = "ASTHA_TRACEBACK"
+_CONCEALMENT = "astha.concealment"  # in the context of a command
 
 
 class Exit(IntEnum):
@@ -47,6 +48,19 @@ class Failure(click.ClickException):
         click.echo(f"astha: {self.message}", file=file, err=file is None)
 
 
+def concealment_of(context: click.Context) -> Concealment:
+    """Of the secrets that this run of the command knows by now."""
+    found: Concealment = context.meta.setdefault(_CONCEALMENT, Concealment())
+    return found
+
+
+def conceal_with(context: click.Context, conceal: Concealment) -> None:
+    """From the settings of the command, to which components may add. Settings that are read again add theirs."""
+    known = context.meta.setdefault(_CONCEALMENT, conceal)
+    if known is not conceal:
+        known.add(*conceal.secrets)
+
+
 def failure_of(error: BaseException, conceal: Concealment = NOTHING) -> Failure:
     """The line and the code for anything that a command let through."""
     if isinstance(error, KeyboardInterrupt):
@@ -59,7 +73,15 @@ def failure_of(error: BaseException, conceal: Concealment = NOTHING) -> Failure:
         remedy = " or ".join(install([extra]) for extra in extras)
         return Failure(f"the package {error.name!r} is not installed: {remedy}", Exit.USAGE)
     where = f"set {TRACEBACK_SETTING}=1 to see where"
-    return Failure(conceal(f"internal error: {type(error).__name__}: {error} ({where})"), Exit.INTERNAL)
+    return Failure(conceal(f"internal error: {type(error).__name__}: {_words(error)} ({where})"), Exit.INTERNAL)
+
+
+def _words(error: BaseException) -> str:
+    from pydantic import ValidationError  # here: most commands that fail early need none of it
+
+    from astha.validation_errors import described
+
+    return described(error) if isinstance(error, ValidationError) else str(error)
 
 
 def _code_of(error: RegistryError | AsthaError) -> Exit:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from astha.cli.exits import failure_of
-from astha.concealment import NOTHING
+from astha.cli.exits import conceal_with, concealment_of, failure_of
+from astha.concealment import secrets_in_url
 from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
+from registry.engines import url_secrets
+from registry.errors import Invalid
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,8 +22,17 @@ T = TypeVar("T")
 _REGISTRY_HELP = "The registry: sqlite:///file.db, sqlite:////absolute/file.db or postgresql://user@host/database."
 
 
-def _registry_url(_context: click.Context, _option: click.Parameter, url: str | None) -> str:
-    return url if url is not None else load_settings().registry.url.get_secret_value()
+def _registry_url(context: click.Context, _option: click.Parameter, url: str | None) -> str:
+    chosen = url if url is not None else load_settings().registry.url.get_secret_value()
+    return concealed_url(context, _option, chosen)
+
+
+def concealed_url(context: click.Context, _option: click.Parameter, url: str) -> str:
+    """For options and arguments that are a registry: no error of the command shows its password."""
+    concealment_of(context).add(*secrets_in_url(url))
+    with suppress(Invalid):  # the command says so
+        concealment_of(context).add(*url_secrets(url))
+    return url
 
 
 registry_option = click.option(
@@ -76,20 +88,19 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
         if subscriptions is not None:
             flags["subscriptions"] = str(subscriptions)
 
-        conceal = NOTHING
+        context = click.get_current_context()
 
         def reload() -> Settings:
-            nonlocal conceal
             settings = load_settings(config, flags)
-            conceal = settings.concealment()
+            conceal_with(context, settings.concealment())
             return settings
 
         try:
             return command(*args, reload=reload, **options)
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
-        except Exception as error:  # with what is known to be secret, before others show it
-            raise failure_of(error, conceal) from error
+        except Exception as error:
+            raise failure_of(error, concealment_of(context)) from error
 
     for option in reversed(_SETTINGS_OPTIONS):
         with_settings = option(with_settings)

@@ -9,11 +9,11 @@ from time import monotonic
 import click
 
 from astha.cli.exits import Exit, Failure
-from astha.cli.options import json_option, registry_option
+from astha.cli.options import concealed_url, json_option, registry_option
 from astha.cli.output import print_json, print_pairs, table_progress
 from registry.copy import Progress, copy_registry
 from registry.engines import StoreSettings, parse_url, shown
-from registry.migration import SchemaStatus, migrate, status
+from registry.migration import SchemaStatus, migrate, require_known, status
 from registry.opening import open_store
 
 _UNHURRIED = StoreSettings(statement_timeout_s=0)  # counting a large table may take its time
@@ -35,6 +35,7 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
     All steps are one transaction, and only one process migrates at a time. Doing it again changes nothing, except that
     a missing or incomplete publication is repaired.
     """
+    require_known(revision)
     before = status(url)
     if revision not in ("head", before.found) and before.state != "missing" and not yes:
         _ask(before, revision)
@@ -83,8 +84,8 @@ def status_command(url: str, as_json: bool) -> None:
 
 
 @registry_commands.command("copy")
-@click.argument("source", metavar="FROM")
-@click.argument("target", metavar="TO")
+@click.argument("source", metavar="FROM", callback=concealed_url)
+@click.argument("target", metavar="TO", callback=concealed_url)
 @click.option(
     "--migrate/--no-migrate", "may_migrate", default=True, show_default=True, help="Create TO's schema if it has none."
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from astha.cli.exits import LEGEND, failure_of
+from astha.cli.exits import LEGEND, concealment_of, failure_of
 from astha.cli.plugins import PluggableGroup
 
 _OWN = {
@@ -38,10 +38,13 @@ class Root(PluggableGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort):
+        except click.ClickException as error:
+            error.message = concealment_of(ctx)(error.message)  # type: ignore[misc]
+            raise
+        except (click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            raise failure_of(error) from error
+            raise failure_of(error, concealment_of(ctx)) from error
 
 
 @click.group("astha", cls=Root, epilog=LEGEND, context_settings={"help_option_names": ["-h", "--help"]})

@@ -133,5 +133,6 @@ class Answers:
 
     def _json(self, ask: Ask, value: Callable[[], object], status: int = 200) -> Reply:
         started = time.perf_counter()
-        text = self._conceal(msgspec.json.encode(value()).decode())
-        return Reply(ask.number, status, text.encode() + b"\n", took_s=time.perf_counter() - started)
+        shown = self._conceal.values(msgspec.to_builtins(value(), str_keys=True))
+        body = msgspec.json.encode(shown) + b"\n"
+        return Reply(ask.number, status, body, took_s=time.perf_counter() - started)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from psycopg.conninfo import make_conninfo
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from astha import strict_yaml
@@ -21,7 +21,7 @@ from astha.sources.opening import conninfo_of
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers.surroundings import LakeSettings
-from registry.engines import StoreSettings, parse_url, shown
+from registry.engines import StoreSettings, parse_url, shown, url_secrets
 from registry.errors import Invalid
 
 DEFAULT_REGISTRY = "sqlite:///registry.db"
@@ -30,11 +30,10 @@ PREFIX = "ASTHA_"
 _SHORTEST_TOKEN = 16
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (where to ask, not where to listen)
 _STORE = StoreSettings()
-_SECRET_PARAMETERS = ("password", "sslpassword")  # of libpq
 
 
 class _Group(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class RegistrySettings(_Group):
@@ -82,13 +81,7 @@ class RegistrySettings(_Group):
         return make_conninfo(conninfo_of(url), **timeout)
 
     def secrets(self) -> Iterator[str]:
-        url = parse_url(self.url.get_secret_value())
-        if url.password:
-            yield str(url.password)
-        for name in _SECRET_PARAMETERS:
-            value = url.query.get(name)
-            if value:
-                yield from (value,) if isinstance(value, str) else value
+        yield from url_secrets(self.url.get_secret_value())
 
 
 class ServerSettings(_Group):
@@ -200,7 +193,12 @@ class LogSettings(_Group):
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True, validate_default=False
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        validate_default=False,
+        hide_input_in_errors=True,
     )
 
     subscriptions: Path = Field(Path("subscriptions.yaml"), description="The file that says who gets what.")
@@ -225,5 +223,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)  # `load_settings` has put everything together
 
+    _concealment: Concealment | None = PrivateAttr(None)
+
     def concealment(self) -> Concealment:
-        return Concealment([*self.registry.secrets(), *self.lake.secrets(), *self.server.secrets()])
+        """One for everything that is made with these settings. Components add their own secrets to it."""
+        if self._concealment is None:
+            secrets = [*self.registry.secrets(), *self.lake.secrets(), *self.server.secrets()]
+            self._concealment = Concealment(secrets)
+        return self._concealment

@@ -3,7 +3,8 @@
 A component is a package ``components.<name>`` with a function ``create(settings, surroundings) -> Subscriber``. One
 that is kept elsewhere says where, ``use: package.module:function``; any importable module will do. `create` only
 constructs: connections are opened by ``start``, so that `astha check` can look at a component without setting it to
-work.
+work. One that opens connections of its own to the registry's database, such as those of the Iceberg catalog, declares
+``needs_registry_url = True`` beside that function; others have the store, and no credentials.
 
 Two kinds of problems are told apart. subscriptions.yaml is wrong (no such component, or tables or settings that it
 refuses; `create` refuses settings with a ValueError): ConfigError, and the daemon does not start. The component's own
@@ -20,10 +21,13 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from pydantic import ValidationError
+
 from astha.errors import ComponentError, ConfigError
 from astha.extras import remedy_for
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.surroundings import Surroundings
+from astha.validation_errors import described
 
 _REQUIRED = ("on_event", "on_health", "on_refresh")
 _OPTIONAL = ("on_transaction", "on_transactions", "start", "stop")
@@ -39,8 +43,12 @@ def load_component(
     create = getattr(module, function, None)
     if create is None:
         raise ConfigError(f"component {name}: {package} has no function `{function}(settings, surroundings)`")
+    if not getattr(module, "needs_registry_url", False):
+        surroundings = surroundings.without_registry_url()
     try:
         subscriber: Subscriber = create(settings, surroundings)
+    except ValidationError as error:
+        raise ConfigError(f"component {name} refuses its settings: {described(error)}") from error
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"component {name} refuses its settings: {error}") from error
     except (KeyboardInterrupt, GeneratorExit):

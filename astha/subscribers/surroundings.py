@@ -9,13 +9,15 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
+from astha.concealment import Concealment, is_secret_name, secrets_in_url
+from astha.errors import ConfigError
 from registry.contract import MetadataStore
 
 
 class S3Settings(BaseModel):
     """How to reach S3-compatible storage. What is not given comes from the machine's own credentials."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     endpoint: str | None = Field(None, description="Address of the service; none for the cloud's own.")
     region: str = Field("us-east-1", description="Region to sign for.")
@@ -29,7 +31,7 @@ class S3Settings(BaseModel):
 class LakeSettings(BaseModel):
     """Where tables live. One place for all components and commands, so that no two of them can differ."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     warehouse: str = Field("warehouse", description="Where new tables go: a directory, or s3://bucket/prefix.")
     s3: S3Settings = S3Settings()
@@ -59,8 +61,24 @@ class LakeSettings(BaseModel):
             if secret is not None:
                 yield secret.get_secret_value()
         for name, value in self.catalog.items():
-            if any(part in name.lower() for part in ("secret", "token", "password", "credential", "key")):
+            if is_secret_name(name):
                 yield value.get_secret_value()
+            yield from secrets_in_url(value.get_secret_value())
+        if self.s3.endpoint is not None:
+            yield from secrets_in_url(self.s3.endpoint)
+
+
+class Withheld(SecretStr):
+    """Instead of the registry's URL, for a component that has not declared that it needs it."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def get_secret_value(self) -> str:
+        raise ConfigError(
+            "the registry's URL, which holds its credentials, is given only to a component that declares it: "
+            "write `needs_registry_url = True` beside `create`, or use `surroundings.store`"
+        )
 
 
 class Surroundings(msgspec.Struct, frozen=True):
@@ -68,4 +86,14 @@ class Surroundings(msgspec.Struct, frozen=True):
     clock: LoopClock
     registry_url: SecretStr
     lake: LakeSettings
+    concealment: Concealment = msgspec.field(default_factory=Concealment)
     clock_guard: ClockGuard | None = None  # to be asked before anything is deleted by age
+
+    def conceal(self, *secrets: str) -> None:
+        """From now on they are masked in logs, errors and status. Call it with each secret among the component's
+        settings in `create`, and with those that come up later as soon as they are known.
+        """
+        self.concealment.add(*secrets)
+
+    def without_registry_url(self) -> Surroundings:
+        return msgspec.structs.replace(self, registry_url=Withheld())

@@ -7,13 +7,20 @@ import sys
 from typing import TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor, WrappedLogger
 
 from astha.concealment import Concealment
 from astha.settings import LogSettings
 
-_CHATTY = ("aiohttp", "aiosqlite", "alembic", "asyncio", "psycopg", "sqlalchemy")
-"""Libraries whose own news are for those who debug the libraries."""
+_CHATTY = (
+    *("aiohttp", "aiosqlite", "alembic", "asyncio", "boto3", "botocore", "fsspec", "grpc", "psycopg", "py4j"),
+    *("pyiceberg", "pyspark", "requests", "s3fs", "sqlalchemy", "urllib3"),
+)
+"""Libraries whose own news are for those who debug the libraries. At debug level some write secrets: py4j the token of
+its gateway, with which any local user can run code in the JVM, and every value that is sent there.
+"""
+
+_OURS = frozenset(["timestamp", "level", "logger"])  # of a line: no text from outside
 
 _SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
@@ -25,15 +32,16 @@ _SHARED: list[Processor] = [
 ]
 
 
-class _ConcealingFormatter(structlog.stdlib.ProcessorFormatter):
-    """The whole line is looked at, because a library's error may carry a URL with its password."""
+class _Concealing:
+    """The last processor before a line is rendered. A library's error may carry a URL with its password, so every value
+    is looked at. The rendered line is not: replacing text in it could break its syntax.
+    """
 
-    def __init__(self, conceal: Concealment, processors: list[Processor]) -> None:
-        super().__init__(processors=processors, foreign_pre_chain=_SHARED)
+    def __init__(self, conceal: Concealment) -> None:
         self._conceal = conceal
 
-    def format(self, record: logging.LogRecord) -> str:
-        return self._conceal(super().format(record))
+    def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        return {name: value if name in _OURS else self._conceal.values(value) for name, value in event.items()}
 
 
 def configure_logging(settings: LogSettings, conceal: Concealment, stream: TextIO | None = None) -> None:
@@ -50,7 +58,8 @@ def configure_logging(settings: LogSettings, conceal: Concealment, stream: TextI
         cache_logger_on_first_use=False,  # loggers are made at import, before this
     )
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_ConcealingFormatter(conceal, _renderers(settings, colours=stream.isatty())))
+    renderers = _renderers(settings, conceal, colours=stream.isatty())
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=renderers, foreign_pre_chain=_SHARED))
     logging.getLogger().handlers[:] = [handler]
     logging.captureWarnings(True)
     set_level(settings.level)
@@ -63,9 +72,10 @@ def set_level(level: str) -> None:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
 
 
-def _renderers(settings: LogSettings, *, colours: bool) -> list[Processor]:
+def _renderers(settings: LogSettings, conceal: Concealment, *, colours: bool) -> list[Processor]:
     meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    before: list[Processor] = [meta, structlog.processors.format_exc_info, _Concealing(conceal)]
     if settings.format == "json":
-        return [meta, structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        return [*before, structlog.processors.JSONRenderer(default=str)]
     plain = structlog.dev.plain_traceback
-    return [meta, structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=plain)]
+    return [*before, structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=plain)]

@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from pydantic import ValidationError
+
 from astha.cli.exits import Exit, Failure
 from astha.clock import LoopClock, SystemLoopClock
+from astha.errors import ConfigError
 from astha.routing.subscriptions import read_subscriptions
 from astha.settings import Settings
+from astha.validation_errors import described
 from components.lake.tables import find_table
 from registry.contract import MetadataStore
 from registry.models import LakeTable
@@ -49,7 +53,10 @@ class Desk:
 
         path = self.settings.subscriptions
         subscription = read_subscriptions(path).get(COMPONENT) if path.exists() else None
-        return CompactorSettings.model_validate({} if subscription is None else dict(subscription.settings))
+        try:
+            return CompactorSettings.model_validate({} if subscription is None else dict(subscription.settings))
+        except ValidationError as error:
+            raise ConfigError(f"{path}: component {COMPONENT} refuses its settings: {described(error)}") from error
 
 
 def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:

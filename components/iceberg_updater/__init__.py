@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["IcebergUpdater", "create"]
 
+needs_registry_url = True
+"""For the catalog, which is in the registry's database unless the settings name another."""
+
 
 def create(settings: Mapping[str, Any], surroundings: Surroundings) -> IcebergUpdater:
     """ValueError (pydantic's) if the settings are not this component's."""

@@ -6,11 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
+from pydantic import ValidationError
+
 from astha.cli.exits import Exit, Failure
 from astha.clock import LoopClock, SystemLoopClock
 from astha.clock_guard import ClockGuard
+from astha.errors import ConfigError
 from astha.routing.subscriptions import read_subscriptions
 from astha.settings import Settings
+from astha.validation_errors import described
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.models import LakeTable, TableSnapshot
@@ -107,7 +111,10 @@ class Desk:
 
         path = self.settings.subscriptions
         subscription = read_subscriptions(path).get(COMPONENT) if path.exists() else None
-        return SnapshotterSettings.model_validate({} if subscription is None else dict(subscription.settings))
+        try:
+            return SnapshotterSettings.model_validate({} if subscription is None else dict(subscription.settings))
+        except ValidationError as error:
+            raise ConfigError(f"{path}: component {COMPONENT} refuses its settings: {described(error)}") from error
 
 
 async def call(work: Callable[[], T]) -> T:

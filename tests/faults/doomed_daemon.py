@@ -63,6 +63,8 @@ class Death(StrEnum):
     UPDATED = "after Iceberg's commit"
 
 
+needs_registry_url = True
+
 _STEPS = {
     Step.PLAN: Death.DECIDED,
     Step.CLAIM: Death.PLANNED,

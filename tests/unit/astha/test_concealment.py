@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import pickle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astha.concealment import MASK, Concealment
+from astha.concealment import MASK, Concealment, secrets_in, secrets_in_url
 
 
 def test_a_secret_is_hidden_however_it_is_spelt() -> None:
@@ -25,3 +27,50 @@ def test_nothing_is_changed_without_secrets_or_for_one_too_short_to_be_told_from
 def test_no_secret_survives(secret: str, before: str, after: str) -> None:
     concealed = Concealment([secret])(before + secret + after)
     assert secret not in concealed.replace(MASK, "")  # the rest may happen to spell it together
+
+
+def test_a_secret_can_become_known_later_and_travels() -> None:
+    conceal = Concealment(["open sesame"])
+    conceal.add("made at run time", "abc", "open sesame")
+    assert conceal("made at run time, open%20sesame, abc") == f"{MASK}, {MASK}, abc"
+    again = pickle.loads(pickle.dumps(conceal))  # noqa: S301
+    assert again == conceal
+    assert again("made at run time") == MASK
+
+
+def test_values_are_masked_where_they_are_and_keys_are_not() -> None:
+    conceal = Concealment(["state", 'with"quote'])
+    told = {"state": ["live", "in this state"], "deep": {"state": ('with"quote', 5, None, True)}}
+    assert conceal.values(told) == {"state": ["live", f"in this {MASK}"], "deep": {"state": [MASK, 5, None, True]}}
+    json.loads(json.dumps(conceal.values(told)))
+
+
+def test_an_object_is_masked_by_whichever_of_its_texts_shows_a_secret() -> None:
+    conceal = Concealment(["open sesame"])
+    harmless = ValueError("nothing to hide")
+    assert conceal.values(harmless) is harmless
+    assert conceal.values(ValueError("open sesame")) == MASK
+    assert conceal.values([KeyError("open sesame")]) == [f"'{MASK}'"]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgresql://u:p@ss@host/db is no URL", "postgresql://u:***@host/db is no URL"),
+        ("failed: postgresql+psycopg://u:hush%21@h:5/d?x=1", "failed: postgresql+psycopg://u:***@h:5/d?x=1"),
+        ("http://127.0.0.1:9187/topics/a@b", "http://127.0.0.1:9187/topics/a@b"),
+        ("file:///lake/a:b@c", "file:///lake/a:b@c"),
+        ("host=h password=hush user=u", "host=h password=*** user=u"),
+        ("password='hush hush' sslpassword=k", "password=*** sslpassword=***"),
+        ("jdbc:postgresql://h/d?user=u&password=hush&ssl=1", "jdbc:postgresql://h/d?user=u&password=***&ssl=1"),
+        ("sc://h:15002/;token=abcd;use_ssl=true", "sc://h:15002/;token=***;use_ssl=true"),
+    ],
+)
+def test_a_password_within_a_url_is_masked_without_being_known(text: str, shown: str) -> None:
+    assert Concealment()(text) == shown
+
+
+def test_secrets_are_found_in_urls_and_in_settings_by_their_names() -> None:
+    assert set(secrets_in_url("postgresql://u:p%40ss@w@h/d?sslpassword=k")) == {"p%40ss@w", "p@ss@w", "k"}
+    settings = {"kafka": {"sasl_password": "one", "brokers": ["sasl://u:two@h"]}, "api": [{"Token": "three"}], "n": 5}
+    assert set(secrets_in(settings)) == {"one", "two", "three"}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from astha.cli.exits import Exit, failure_of
 from astha.client import NoDaemon, Refused
@@ -50,3 +51,11 @@ def test_what_is_known_to_be_secret_is_not_shown_whoever_says_it() -> None:
     conceal = Concealment(["open sesame"])
     for error in (ValueError('bad: "open sesame"'), Unavailable("no: open%20sesame"), ConfigError("open sesame")):
         assert "sesame" not in failure_of(error, conceal).message
+
+
+def test_what_pydantic_says_is_shown_without_values_and_links() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(dict[str, int]).validate_python({"depth": "open sesame"})
+    words = failure_of(caught.value).message
+    assert words.startswith("internal error: ValidationError: depth: Input should be a valid integer")
+    assert not [part for part in ("sesame", "https://", "input_value") if part in words]

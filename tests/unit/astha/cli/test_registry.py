@@ -138,3 +138,18 @@ def test_copy_from_nothing_makes_no_target() -> None:
 def _execute(statement: str) -> None:
     with sync_engine(parse_url("sqlite:///registry.db"), StoreSettings()).connect() as connection:
         connection.execute(text(statement))
+
+
+def test_an_unknown_revision_is_said_before_anything_is_asked() -> None:
+    astha("registry", "migrate")
+    refused = astha("registry", "migrate", "--revision", "9999", code=Exit.USAGE)
+    assert refused.stderr.startswith("astha: revision = '9999': is unknown; known are 0001")
+
+
+@pytest.mark.parametrize("arguments", [["status", "--registry", "{}"], ["copy", "sqlite:///here.db", "{}"]])
+def test_no_error_shows_a_password_that_a_url_carries(arguments: list[str]) -> None:
+    astha("registry", "migrate", "--registry", "sqlite:///here.db")
+    for url in ("postgresql://me@127.0.0.1:1/d?password=open-sesame&nosuch=open-sesame", "mysql://me:open-sesame@h/d"):
+        result = CliRunner().invoke(main, ["registry", *(part.format(url) for part in arguments)])
+        assert result.exit_code != Exit.OK
+        assert "sesame" not in result.stderr, result.stderr

@@ -32,6 +32,15 @@ async def ready(client: Client) -> tuple[int, list[str]]:
     return response.status, (await response.json())["reasons"]
 
 
+async def test_a_password_that_is_also_a_key_leaves_status_readable(client: Client, stage: Stage) -> None:
+    client.server._answers._conceal.add("state", "leadership", 'open"sesame')
+    stage.source.connected, stage.source.detail = False, 'FATAL: password open"sesame in this state'
+    status = await (await client.get("/status", headers=READER)).json()
+    assert status["source"]["detail"] == "FATAL: password *** in this ***"
+    assert {component["state"] for component in status["components"]} != set()
+    assert "role" in status["leadership"]
+
+
 class TestHealth:
     async def test_a_daemon_that_stands_by_is_alive_but_not_ready(self, client: Client) -> None:
         alive = await client.get("/livez")

@@ -145,6 +145,22 @@ class TestSecrets:
         assert PASSWORD not in str(caught.value)
         assert caught.value.__cause__ is None
 
+    def test_of_the_lakes_catalog_are_known_too(self) -> None:
+        catalog = {"type": "sql", "uri": "postgresql+psycopg://me:open-sesame@h/d", "rest.signing": "harmless"}
+        conceal = load_settings(flags={"lake": {"catalog": catalog, "s3": {"secret_key": "of-the-lake"}}}).concealment()
+        assert conceal("open-sesame, of-the-lake, harmless") == "***, ***, harmless"
+
+    def test_have_one_concealment_to_which_components_add(self, settings: Settings) -> None:
+        settings.concealment().add("of a component")
+        assert settings.concealment()("of a component") == "***"
+
+    @pytest.mark.parametrize("url", ["postgresql://me:open@sesame@h/d", "postgresql://me:open@ses:ame@h:5432/d"])
+    def test_with_an_unescaped_sign_are_refused_unshown(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+        monkeypatch.setenv("ASTHA_REGISTRY", url)
+        with pytest.raises(ConfigError, match=r"registry\.url.*(%40|is not a URL)") as caught:
+            load_settings()
+        assert "ses" not in str(caught.value)
+
     def test_that_are_too_short_are_refused_unshown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ASTHA_SERVER__TOKEN", "hush")
         with pytest.raises(ConfigError, match="at least 16 characters") as caught:

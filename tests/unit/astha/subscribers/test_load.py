@@ -1,26 +1,45 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import cast
 
 import pytest
+from pydantic import SecretStr
 
 from astha.errors import ComponentError, ConfigError
 from astha.subscribers.load import load_component
-from astha.subscribers.surroundings import Surroundings
+from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.testing import ManualClock
+from registry.contract import MetadataStore
 
-AROUND = cast("Surroundings", object())
+URL = "postgresql://me:open-sesame@h/d"
+AROUND = Surroundings(cast("MetadataStore", object()), ManualClock(), SecretStr(URL), LakeSettings())
 
 AUDIT = """
 import sys
 from functools import partial
+import pydantic
 from astha.testing import RecordingSubscriber
 
 def create(settings, surroundings):
     if settings.get("refuse"):
         raise ValueError("not like this")
     return RecordingSubscriber(*settings.get("tables", ["topics"]))
+
+class Settings(pydantic.BaseModel):
+    model_config = {"extra": "forbid"}
+    depth: int = 1
+    inner: dict[str, int] = {}
+
+def strict(settings, surroundings):
+    Settings.model_validate(settings)
+
+def curious(settings, surroundings):
+    made = RecordingSubscriber("topics")
+    made.url = lambda: surroundings.registry_url.get_secret_value()
+    return made
 
 def nothing(settings, surroundings):
     return None
@@ -67,6 +86,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "audit.py").write_text(AUDIT)
+    (package / "declared.py").write_text(f"from {name}.audit import curious\nneeds_registry_url = True\n")
     (package / "needy.py").write_text("import a_package_that_nobody_has\n")
     (package / "typo.py").write_text("def create(settings, surroundings) return None\n")
     (package / "quits.py").write_text("import sys\nsys.exit('no licence')\n")
@@ -135,3 +155,33 @@ def test_asynchronous_is_more_than_async_def(elsewhere: str) -> None:
 def test_settings_that_a_component_refuses(elsewhere: str) -> None:
     with pytest.raises(ConfigError, match="refuses its settings: not like this"):
         load_component("audit", {"refuse": True}, AROUND, f"{elsewhere}.audit:create")
+
+
+def test_what_pydantic_says_is_shown_without_values_and_links(elsewhere: str) -> None:
+    settings = {"depth": "open-sesame", "inner": {"a": "open-sesame"}, "dept": 2}
+    with pytest.raises(ConfigError) as caught:
+        load_component("audit", settings, AROUND, f"{elsewhere}.audit:strict")
+    words = str(caught.value)
+    assert "depth: Input should be a valid integer" in words
+    assert "inner.a: Input should be a valid integer" in words
+    assert "there is no setting 'dept'" in words
+    assert not [part for part in ("sesame", "https://", "input_value", "\n") if part in words]
+
+
+def test_the_registrys_credentials_are_given_to_who_declares_the_need(elsewhere: str) -> None:
+    declared = load_component("audit", {}, AROUND, f"{elsewhere}.declared:curious")
+    assert declared.url() == URL  # type: ignore[attr-defined]
+    undeclared = load_component("audit", {}, AROUND, f"{elsewhere}.audit:curious")
+    with pytest.raises(ConfigError, match=r"needs_registry_url = True.*surroundings\.store"):
+        undeclared.url()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("iceberg_updater", True), ("snapshotter", True),
+        ("compactor", False), ("metadata_orchestrator", False), ("segment_store", False),
+    ],
+)  # fmt: skip
+def test_which_of_our_components_get_them(name: str, needed: bool) -> None:
+    assert getattr(import_module(f"components.{name}"), "needs_registry_url", False) is needed

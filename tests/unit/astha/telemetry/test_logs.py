@@ -67,3 +67,29 @@ def test_the_level_can_change_while_running(lines: io.StringIO) -> None:
     set_level("error")
     log.warning("four")
     assert [json.loads(line)["event"] for line in lines.getvalue().splitlines()] == ["two"]
+
+
+def test_a_secret_that_is_also_a_key_or_has_a_quote_leaves_lines_that_can_be_read(lines: io.StringIO) -> None:
+    configure_logging(LogSettings(format="json"), Concealment(["event", 'a"b\\c', "info", "state"]), lines)
+    structlog.get_logger("astha").info("an event", state={"state": ['a"b\\c', ValueError('a"b\\c')]})
+    logging.getLogger("a.library").warning("said %s", 'a"b\\c')
+    first, second = map(json.loads, lines.getvalue().splitlines())
+    assert (first["event"], first["state"], first["level"]) == ("an ***", {"state": ["***", "***"]}, "info")
+    assert second["event"] == "said ***"
+
+
+def test_a_secret_that_becomes_known_later_is_masked_from_then_on(lines: io.StringIO) -> None:
+    conceal = Concealment()
+    configure_logging(LogSettings(format="json"), conceal, lines)
+    conceal.add("made at run time")
+    structlog.get_logger("astha").info("with", token="made at run time")
+    assert "made at run time" not in lines.getvalue()
+
+
+def test_libraries_that_log_secrets_are_silent_at_debug(lines: io.StringIO) -> None:
+    configure(lines, "json")
+    set_level("debug")
+    for name in ("py4j.java_gateway", "py4j.clientserver", "pyspark.sql", "botocore.auth", "urllib3.connectionpool"):
+        logging.getLogger(name).debug("Command to send: A\n0123456789abcdef")
+        logging.getLogger(name).info("the same")
+    assert lines.getvalue() == ""

@@ -1,0 +1,18 @@
+"""Pydantic's errors in one line: where and what, never the value (it may be a secret), never a link to its manual."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+
+def described(error: ValidationError) -> str:
+    faults = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(dict.fromkeys(_fault(fault["loc"], fault["type"], fault["msg"]) for fault in faults))
+
+
+def _fault(place: tuple[int | str, ...], kind: str, message: str) -> str:
+    name = ".".join(map(str, place))
+    if kind == "extra_forbidden":
+        return f"there is no setting {name!r}"
+    message = message.removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message
