@@ -26,4 +26,4 @@ def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Compactor
     from components.compactor.subscriber import Compactor
 
     chosen = CompactorSettings.model_validate(dict(settings))
-    return Compactor(chosen, surroundings, partial(open_executor, chosen))
+    return Compactor(chosen, surroundings, partial(open_executor, chosen, surroundings.lake, surroundings.concealment))

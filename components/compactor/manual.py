@@ -81,7 +81,7 @@ async def _opened(desk: Desk, given: Executor | None) -> AsyncIterator[Executor]
         return
     from components.compactor.session import open_executor
 
-    executor = open_executor(desk.component_settings())
+    executor = open_executor(desk.component_settings(), desk.settings.lake, desk.settings.concealment())
     try:
         yield executor
     finally:

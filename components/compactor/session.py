@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from astha.concealment import Concealment
+from astha.subscribers.surroundings import LakeSettings
 from components.compactor.merge import merge
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.host import SparkExecutor
+from components.compactor.spark.environment import with_lake
+from components.compactor.spark.host import SparkExecutor, open_session
 
 
-def open_executor(settings: CompactorSettings) -> SparkExecutor:
-    """Opens nothing until the first merge."""
-    return SparkExecutor(settings.spark, merge)
+def open_executor(settings: CompactorSettings, lake: LakeSettings, conceal: Concealment) -> SparkExecutor:
+    """Opens nothing until the first merge. Secrets of the session are added to ``conceal``."""
+    conceal.add(*settings.spark.secrets())
+    return SparkExecutor(with_lake(settings.spark, lake), merge, partial(open_session, conceal=conceal))

@@ -13,6 +13,7 @@ from astha.clock import LoopClock
 from astha.errors import ConfigError
 from astha.settings import Settings
 from components.compactor.desk import Desk
+from components.compactor.spark.environment import with_lake
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SparkError
 from components.compactor.spark.host import open_session
 from components.compactor.spark.leash import addresses
@@ -91,7 +92,8 @@ class SparkHost:
 
     def _start(self) -> SparkRounds:
         _, told = addresses(self._chosen)
-        self._session = open_session(self._chosen, told, _nobody_cares)
+        chosen = with_lake(self._chosen, self._settings.lake)
+        self._session = open_session(chosen, told, _nobody_cares, self._settings.concealment())
         self._session.start()
         self._rounds = SparkRounds(_spark(self._session), self._settings)
         return self._rounds

@@ -61,7 +61,10 @@ components:
     tables: [table_files, table_stats]
     lane: {health_timeout_s: 30}
     settings:
-      {heartbeat_s: 0.2, stale_after_s: 1, check_every_s: 0.2, spark: {memory: 512m, options: {spark.a.secret: hidden}}}
+      heartbeat_s: 0.2
+      stale_after_s: 1
+      check_every_s: 0.2
+      spark: {memory: 512m, options: {spark.a.secret: hidden}, environment: ["DOOMED_*"]}
 """
 
 

@@ -6,6 +6,7 @@ variables of its classes; what they hold of a dead one is dropped here, so that 
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import socket
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from astha.concealment import Concealment
 from components.compactor.spark import daemon, worker
+from components.compactor.spark.environment import environment_for
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SessionProblem, SparkError
 from components.compactor.spark.failures import explain
 from components.compactor.spark.jvm import JAVA_OPTIONS, Jvm, find_java
@@ -49,9 +51,19 @@ _ONE = Lock()  # held by who has the session of this process
 
 
 class ClassicSession:
-    def __init__(self, settings: SparkSettings, host: str | None, ended: Callable[[], None]) -> None:
-        """``ended`` is called once, from a thread, when the JVM has ended, for whatever reason."""
+    def __init__(
+        self,
+        settings: SparkSettings,
+        host: str | None,
+        ended: Callable[[], None],
+        conceal: Concealment | None = None,
+    ) -> None:
+        """``ended`` is called once, from a thread, when the JVM has ended, for whatever reason. ``conceal`` learns the
+        secrets among the options, and that of the gateway to the JVM.
+        """
         self._settings = settings
+        self._conceal = Concealment() if conceal is None else conceal
+        self._conceal.add(*settings.secrets())
         self._host = host
         self._ended = ended
         self._jvm: Jvm | None = None
@@ -72,15 +84,16 @@ class ClassicSession:
         return self._context
 
     def start(self) -> None:
-        find_java()
+        environment = environment_for(self._settings)
+        find_java(environment)
         _reach(self._settings.master)
         self._be_the_one()
         from pyspark.find_spark_home import _find_spark_home
 
         try:
             _forget()
-            conceal = Concealment(self._settings.secrets())
-            self._jvm = Jvm(Path(_find_spark_home()), self._properties(), conceal)  # type: ignore[no-untyped-call]
+            home = Path(_find_spark_home())  # type: ignore[no-untyped-call]
+            self._jvm = Jvm(home, self._properties(), environment, self._conceal)
             Thread(target=self._watch, args=[self._jvm], name="spark-watch", daemon=True).start()
             self._keep(self._connected(*self._jvm.address(self._settings.start_s)))
         except Exception as error:
@@ -114,12 +127,12 @@ class ClassicSession:
         if isinstance(error, SparkError):
             return error
         if isinstance(error, Py4JJavaError):
-            return explain(_text(error))
+            return explain(self._conceal(_text(error)))
         # A connection ends some milliseconds before its process is seen to: the JVM is lost either way. Beside the
         # network's errors there are those of a context that was stopped under the call's hands.
         if isinstance(error, Py4JError | ConnectionError | EOFError | AttributeError):
             return self._death()
-        return explain(f"{type(error).__name__}: {error}")
+        return explain(self._conceal(f"{type(error).__name__}: {error}"))
 
     def close(self, limit_s: float) -> None:
         with self._closing:
@@ -186,6 +199,10 @@ class ClassicSession:
         from pyspark import SparkConf, SparkContext
         from pyspark.java_gateway import launch_gateway
 
+        # Who has this secret runs code as this process. At debug level py4j logs it, and whatever is sent to the JVM.
+        self._conceal.add(secret)
+        library = logging.getLogger("py4j")
+        library.setLevel(max(library.level, logging.WARNING))
         # How PySpark is told of a JVM that runs already.
         told = {"PYSPARK_GATEWAY_PORT": str(port), "PYSPARK_GATEWAY_SECRET": secret}
         os.environ.update(told)
@@ -208,7 +225,7 @@ class ClassicSession:
 
     def _problem(self, error: Exception) -> SparkError:
         """Why there is no context: a master that can't be reached, a setting that Spark refuses."""
-        words = str(explain(str(error))).removeprefix("the job failed: ")
+        words = str(explain(self._conceal(str(error)))).removeprefix("the job failed: ")
         return SessionProblem(f"no Spark session with master {self._settings.place}: {words}")
 
     def _death(self) -> SparkError:

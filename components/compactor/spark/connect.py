@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from astha.concealment import Concealment
 from components.compactor.spark import worker
 from components.compactor.spark.errors import SessionLost, SessionProblem, SparkError
 from components.compactor.spark.failures import explain
@@ -29,8 +30,11 @@ _GONE = (
 
 
 class ConnectSession:
-    def __init__(self, settings: SparkSettings) -> None:
+    def __init__(self, settings: SparkSettings, conceal: Concealment | None = None) -> None:
+        """``conceal`` learns the secrets among the options, and the token within the address."""
         self._settings = settings
+        self._conceal = Concealment() if conceal is None else conceal
+        self._conceal.add(*settings.secrets())
         self._session: SparkSession | None = None
 
     @property
@@ -65,7 +69,7 @@ class ConnectSession:
         except Exception as error:
             self.close(1.0)
             raise SessionProblem(
-                f"no Spark session at {self._settings.place} ({_words(error)}): is a Spark Connect server there?"
+                f"no Spark session at {self._settings.place} ({self._words(error)}): is a Spark Connect server there?"
             ) from error
 
     def run(self, job: Job) -> bytes:
@@ -90,11 +94,11 @@ class ConnectSession:
 
         if isinstance(error, SparkError):
             return error
-        text = str(error)
+        text = self._conceal(str(error))
         code = getattr(error, "getGrpcStatusCode", lambda: None)()
         gone = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
         if gone or isinstance(error, grpc.RpcError) or any(words in text for words in _GONE):
-            return SessionLost(f"the Spark Connect server at {self._settings.place} went away: {_words(error)}")
+            return SessionLost(f"the Spark Connect server at {self._settings.place} went away: {self._words(error)}")
         return explain(text)
 
     def close(self, limit_s: float) -> None:
@@ -103,6 +107,9 @@ class ConnectSession:
             with warnings.catch_warnings(), suppress(Exception):  # of a server that has gone
                 warnings.simplefilter("ignore")
                 session.stop()
+
+    def _words(self, error: Exception) -> str:
+        return self._conceal(_words(error))
 
 
 def _words(error: Exception) -> str:

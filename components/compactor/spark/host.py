@@ -20,6 +20,7 @@ from uuid import uuid4
 
 import msgspec
 
+from astha.concealment import Concealment
 from components.compactor.merge import MergeResult, MergeTask
 from components.compactor.spark.answers import read_answer
 from components.compactor.spark.errors import SessionLost, SparkError, StillWriting
@@ -63,15 +64,17 @@ class Lapsed(SessionLost):
     """Lost before anybody had begun: a session that died while it was idle. Worth another try without a word."""
 
 
-def open_session(settings: SparkSettings, host: str, ended: Callable[[], None]) -> Session:
+def open_session(
+    settings: SparkSettings, host: str, ended: Callable[[], None], conceal: Concealment | None = None
+) -> Session:
     # Here, because each brings its own half of PySpark.
     if settings.connect:
         from components.compactor.spark.connect import ConnectSession
 
-        return ConnectSession(settings)
+        return ConnectSession(settings, conceal)
     from components.compactor.spark.classic import ClassicSession
 
-    return ClassicSession(settings, host, ended)
+    return ClassicSession(settings, host, ended, conceal)
 
 
 class SparkExecutor:

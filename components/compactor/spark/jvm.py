@@ -25,14 +25,18 @@ _SHORT_ENOUGH = 60  # bytes of a directory for a socket with a long name: the wh
 _WAY_OUT = f"install Java {OLDEST_JAVA} or newer (a headless JRE is enough), or set JAVA_HOME to one"
 
 
-def find_java() -> str:
-    """As Spark's own scripts look for it. SessionProblem if there is none, or one that Spark can't use."""
+def find_java(given: Mapping[str, str] | None = None) -> str:
+    """As Spark's own scripts look for it, and run with the environment that is given. SessionProblem if there is none,
+    or one that Spark can't use.
+    """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None:
         raise SessionProblem(f"there is no java on the PATH, and Spark needs one: {_WAY_OUT}")
     try:
-        told = subprocess.run([found, "-version"], capture_output=True, text=True, timeout=60, check=False)  # noqa: S603
+        told = subprocess.run(  # noqa: S603
+            [found, "-version"], capture_output=True, text=True, timeout=60, check=False, env=given
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SessionProblem(f"{found} can't be run ({error}): {_WAY_OUT}") from error
     words = told.stderr + told.stdout
@@ -47,14 +51,17 @@ def find_java() -> str:
 class Jvm:
     """A gateway process of Spark. It ends by itself when this process does: its standard input closes."""
 
-    def __init__(self, spark_home: Path, properties: Mapping[str, str], conceal: Concealment) -> None:
+    def __init__(
+        self, spark_home: Path, properties: Mapping[str, str], given: Mapping[str, str], conceal: Concealment
+    ) -> None:
+        """``given`` is its environment, to which is added what Spark wants to find there."""
         self._scratch = Scratch()
         here = self._scratch.path
         self._told = here / "gateway"
         self._settings = here / "spark.properties"
         environment = {
             "SPARK_LAUNCHER_OPTS": _LAUNCHER,
-            **os.environ,
+            **given,
             "SPARK_CONNECT_MODE": "0",
             "SPARK_LOCAL_DIRS": str(here),
             "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told),

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
+from astha.concealment import is_secret_name, secrets_in_url
+
 Seconds = Annotated[float, Field(gt=0)]
 
 _MASTERS = "local[N], spark://HOST:PORT, yarn, k8s://URL, or sc://HOST:PORT for Spark Connect"
@@ -29,11 +31,16 @@ def _written(value: object) -> object:
 class SparkSettings(BaseModel):
     """Where merges run. The defaults need Java 17 on this machine, and nothing else."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     master: str = Field("local[2]", description=f"Where tasks run: {_MASTERS}.")
     options: dict[str, Annotated[SecretStr, BeforeValidator(_written)]] = Field(
         {}, description="Settings of Spark by name, such as spark.executor.memory: 4g. They win over those chosen here."
+    )
+    environment: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")], ...] = Field(
+        (),
+        description="Names of further environment variables for the JVM and its workers, such as HTTPS_PROXY; a name"
+        " may end in *. They get what Java, Spark and Python need, and no variable of this process beyond that.",
     )
     name: str = Field("astha-compactor", description="The application's name in Spark.")
     memory: str = Field("1g", description="Heap of the JVM in which the session lives. Merges happen outside of it.")
@@ -86,8 +93,9 @@ class SparkSettings(BaseModel):
 
     def secrets(self) -> Iterator[str]:
         for name, value in self.options.items():
-            if any(part in name.lower() for part in ("secret", "token", "password", "credential", "key")):
+            if is_secret_name(name):
                 yield value.get_secret_value()
+            yield from secrets_in_url(value.get_secret_value())
         for part in self.master.split(";")[1:]:
             name, _, text = part.partition("=")
             if name == "token":

@@ -15,6 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from astha.cli.root import main
+from astha.concealment import Concealment
+from astha.subscribers.surroundings import LakeSettings
 from components.compactor.merge import MergeFailed, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import Executor, SessionProblem
@@ -74,7 +76,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> list[Executor]:
     """What `run` merges with; the real kernel, unless the test puts something else there."""
     chosen: list[Executor] = [LocalExecutor(merge)]
 
-    def opened(_settings: CompactorSettings) -> Executor:
+    def opened(_settings: CompactorSettings, _lake: LakeSettings, _conceal: Concealment) -> Executor:
         return chosen[0]
 
     monkeypatch.setattr("components.compactor.session.open_executor", opened)

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import pytest
+from pydantic import SecretStr, ValidationError
+
+from astha.subscribers.surroundings import LakeSettings, S3Settings
+from components.compactor.spark.environment import environment_for, with_lake
+from components.compactor.spark.settings import SparkSettings
+
+MACHINE = {
+    "PATH": "/bin", "LC_ALL": "C", "JAVA_HOME": "/java", "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": "/here",
+    "SPARK_AUTH_TOKEN": "hush", "PYSPARK_GATEWAY_SECRET": "hush", "HADOOP_TOKEN_FILE_LOCATION": "/a/path",
+    "ASTHA_REGISTRY": "postgresql://u:hush@h/d", "ASTHA_SERVER__TOKEN": "hush", "GITHUB_TOKEN": "hush",
+    "PGPASSWORD": "hush", "HTTPS_PROXY": "http://u:hush@proxy", "AWS_SECRET_ACCESS_KEY": "hush", "AWS_REGION": "x",
+}  # fmt: skip
+
+
+def test_what_is_needed_is_passed_and_nothing_else() -> None:
+    passed = environment_for(SparkSettings(), MACHINE)
+    needed = {"PATH", "LC_ALL", "JAVA_HOME", "SPARK_LOCAL_IP", "PYTHONPATH", "HADOOP_TOKEN_FILE_LOCATION"}
+    assert passed == {name: MACHINE[name] for name in needed}
+
+
+def test_more_is_passed_if_it_is_named() -> None:
+    settings = SparkSettings(environment=("HTTPS_PROXY", "SPARK_AUTH_*"))
+    more = environment_for(settings, MACHINE).keys() - environment_for(SparkSettings(), MACHINE).keys()
+    assert more == {"HTTPS_PROXY", "SPARK_AUTH_TOKEN"}
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "*", "A*B"])
+def test_what_can_be_no_name_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError):
+        SparkSettings(environment=(name,))
+
+
+def test_the_machines_keys_are_passed_only_where_the_lake_has_none() -> None:
+    own = LakeSettings(s3=S3Settings(access_key=SecretStr("a"), secret_key=SecretStr("b")))
+    assert not any(name.startswith("AWS_") for name in environment_for(with_lake(SparkSettings(), own), MACHINE))
+    none = environment_for(with_lake(SparkSettings(), LakeSettings()), MACHINE)
+    assert {name for name in none if name.startswith("AWS_")} == {"AWS_SECRET_ACCESS_KEY", "AWS_REGION"}
