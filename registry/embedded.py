@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from registry.errors import Unavailable
+from registry.private_files import DIRECTORY, opener
 
 BIN_SETTING = "ASTHA_POSTGRES_BIN"
 _STARTUP_LIMIT_S = 60.0
@@ -123,7 +124,7 @@ class EmbeddedPostgres:
         settings = {**self._settings, "port": self.port, "unix_socket_directories": str(self.directory)}
         command = [str(self.bin / "postgres"), "-D", str(self.data)]
         command += [f"--{name}={value}" for name, value in settings.items()]
-        with self.log.open("ab") as log:
+        with open(self.log, "ab", opener=opener()) as log:
             self._process = subprocess.Popen(  # noqa: S603
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
                 preexec_fn=die_with_parent(signal.SIGINT), **self._run_as(),
@@ -181,7 +182,7 @@ class EmbeddedPostgres:
         self.stop()
 
     def _prepare_directory(self) -> None:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory.mkdir(mode=DIRECTORY, parents=True, exist_ok=True)
         if self._account is not None:
             os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
 

@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from registry.errors import Invalid, PermissionDenied, ReadOnly, RegistryError
+from registry.private_files import FILE, create_file
 from registry.sqlite_connections import open_existing
 
 SQLITE_MINIMUM = (3, 37)  # strict tables
@@ -41,6 +42,7 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     connect_timeout_s: int = 10
     statement_timeout_s: float = 30.0  # PostgreSQL; 0 for none
     busy_timeout_s: float = 30.0  # SQLite: how long a writer waits for another process
+    file_mode: int = FILE  # SQLite: of a file that is created; its -wal and -shm have the same
 
 
 def parse_url(text: str) -> URL:
@@ -169,6 +171,13 @@ def sqlite_path(url: URL) -> Path:
 
 
 def _with_pragmas(engine: Engine, settings: StoreSettings) -> Engine:
+    path = sqlite_path(engine.url)
+
+    @event.listens_for(engine, "do_connect")
+    def create(*_: object) -> None:
+        with contextlib.suppress(OSError):  # SQLite says what is wrong
+            create_file(path, settings.file_mode)
+
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()

@@ -28,8 +28,8 @@ def check_command(
     astha check
     astha check --grants astha | psql "$OWNER_URL"
 
-    Exits with 0 if all is well, with 1 if there is a problem, with 3 if there is none but something could not be
-    checked.
+    Exits with 0 if all is well or there are only warnings, with 1 if there is a problem, with 3 if there is none but
+    something could not be checked.
     """
     if daemon_role and reader_role:
         raise click.UsageError("--grants and --reader-grants are two scripts: ask for one at a time")
@@ -54,7 +54,7 @@ def _code(findings: Sequence[Finding]) -> Exit:
 
 def _print(findings: Sequence[Finding]) -> None:
     width = max(len(finding.check) for finding in findings)
-    colours = {Verdict.OK: "green", Verdict.PROBLEM: "red", Verdict.UNKNOWN: "yellow"}
+    colours = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "red", Verdict.UNKNOWN: "yellow"}
     for finding in findings:
         verdict = click.style(f"{finding.verdict:<15}", fg=colours[finding.verdict])
         click.echo(f"{verdict}  {finding.check:<{width}}  {finding.detail}")

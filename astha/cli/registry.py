@@ -11,6 +11,7 @@ import click
 from astha.cli.exits import Exit, Failure
 from astha.cli.options import concealed_url, json_option, registry_option
 from astha.cli.output import print_json, print_pairs, table_progress
+from astha.settings import load_settings
 from registry.copy import Progress, copy_registry
 from registry.engines import StoreSettings, parse_url, shown
 from registry.migration import SchemaStatus, migrate, require_known, status
@@ -39,7 +40,7 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
     before = status(url)
     if revision not in ("head", before.found) and before.state != "missing" and not yes:
         _ask(before, revision)
-    after = migrate(url, revision=revision)
+    after = migrate(url, load_settings().registry.store, revision=revision)
     if as_json:
         print_json(
             {"url": after.url, "before": before.found, "found": after.found, "expected": after.expected,
@@ -115,7 +116,7 @@ async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: P
     source = await open_store(source_url, settings=_UNHURRIED)
     try:
         if may_migrate and (await asyncio.to_thread(status, target_url)).state == "missing":
-            await asyncio.to_thread(migrate, target_url)
+            await asyncio.to_thread(migrate, target_url, load_settings().registry.store)
         target = await open_store(target_url, settings=_UNHURRIED)
         try:
             return await copy_registry(source, target, progress)

@@ -9,6 +9,7 @@ import msgspec
 
 class Verdict(StrEnum):
     OK = "ok"
+    WARNING = "warning"
     PROBLEM = "problem"
     UNKNOWN = "could not check"
 
@@ -22,6 +23,11 @@ class Finding(msgspec.Struct, frozen=True):
 
 def ok(check: str, detail: str) -> Finding:
     return Finding(check, Verdict.OK, detail)
+
+
+def warning(check: str, detail: str, remedy: str) -> Finding:
+    """What a daemon can run with."""
+    return Finding(check, Verdict.WARNING, detail, remedy)
 
 
 def problem(check: str, detail: str, remedy: str) -> Finding:

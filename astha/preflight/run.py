@@ -17,6 +17,7 @@ from astha.daemon import Component
 from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
 from astha.preflight import server as server_checks
+from astha.preflight.file_modes import file_modes
 from astha.preflight.findings import Finding, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
 from astha.server.options import listener_options
@@ -47,6 +48,7 @@ async def preflight(settings: Settings) -> list[Finding]:
             findings += await _server(settings, subscriptions or {}, areas)
         else:
             findings.append(_file(settings))
+        findings += file_modes(settings)
     return [Finding(f.check, f.verdict, conceal(" ".join(f.detail.split())), f.remedy) for f in findings]
 
 

@@ -16,6 +16,7 @@ from astha.clock_guard import ClockSettings
 from astha.concealment import Concealment
 from astha.daemon import DaemonSettings
 from astha.errors import ConfigError
+from astha.file_modes import FileMode, mode_of
 from astha.leadership import LeaseSettings
 from astha.sources.opening import conninfo_of
 from astha.sources.postgres.source import PostgresSourceSettings
@@ -52,6 +53,11 @@ class RegistrySettings(_Group):
         _STORE.busy_timeout_s, ge=0, description="On SQLite, the longest wait for another process's write."
     )
 
+    file_mode: FileMode = Field(
+        "0600",
+        description="On SQLite, the mode of a new registry's file; an existing one keeps its own.",
+    )
+
     @field_validator("url")
     @classmethod
     def _known_backend(cls, url: SecretStr) -> SecretStr:
@@ -72,7 +78,7 @@ class RegistrySettings(_Group):
 
     @property
     def store(self) -> StoreSettings:
-        return StoreSettings(**self.model_dump(exclude={"url"}))
+        return StoreSettings(**self.model_dump(exclude={"url", "file_mode"}), file_mode=mode_of(self.file_mode))
 
     def conninfo(self) -> str:
         """For libpq. Holds the password."""

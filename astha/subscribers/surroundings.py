@@ -11,7 +11,9 @@ from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
 from astha.concealment import Concealment, is_secret_name, secrets_in_url
 from astha.errors import ConfigError
+from astha.file_modes import FileMode, mode_of
 from registry.contract import MetadataStore
+from registry.private_files import Modes
 
 
 class S3Settings(BaseModel):
@@ -34,6 +36,8 @@ class LakeSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     warehouse: str = Field("warehouse", description="Where new tables go: a directory, or s3://bucket/prefix.")
+    file_mode: FileMode = Field("0600", description="Mode of files that are created below a local warehouse.")
+    directory_mode: FileMode = Field("0700", description="Mode of directories that are created for a local warehouse.")
     s3: S3Settings = S3Settings()
     roots: tuple[str, ...] = Field(
         (),
@@ -51,6 +55,10 @@ class LakeSettings(BaseModel):
     catalog: dict[str, SecretStr] = Field(
         {}, description="Properties of a PyIceberg catalog; none for one in the registry's own database."
     )
+
+    @property
+    def modes(self) -> Modes:
+        return Modes(mode_of(self.file_mode), mode_of(self.directory_mode))
 
     def catalog_properties(self) -> dict[str, str]:
         """Holds secrets."""

@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from components.lake.sinks import Writable
+from registry.private_files import PRIVATE, Modes, make_directories, opener
 
 T = TypeVar("T")
 
 _PARTIAL = ".partial"  # fixed, so that whoever deletes a file finds what its writer has left of it
 
 
-def write(path: Path, fill: Callable[[Writable], T]) -> T:
+def write(path: Path, fill: Callable[[Writable], T], modes: Modes = PRIVATE) -> T:
     """An error of ``fill`` leaves nothing. A killed process may leave a partial file, which `delete` knows of."""
-    made = _directories(path.parent)
+    made = [directory.parent for directory in make_directories(path.parent, modes.directory)]
     partial = path.with_name(path.name + _PARTIAL)
     try:
-        with partial.open("wb") as sink:
+        with open(partial, "wb", opener=opener(modes.file)) as sink:
             result = fill(sink)
             sink.flush()
             os.fsync(sink.fileno())
@@ -50,17 +51,6 @@ def delete(paths: Iterable[Path]) -> None:
     for directory in touched:
         with contextlib.suppress(FileNotFoundError):
             _sync(directory)
-
-
-def _directories(path: Path) -> list[Path]:
-    """Creates what is missing; answers the directories that have got a new entry by that."""
-    missing = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
-    if missing:
-        missing[0].mkdir(parents=True, exist_ok=True)
-    return [directory.parent for directory in missing]
 
 
 def _sync(directory: Path) -> None:

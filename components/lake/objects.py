@@ -74,6 +74,7 @@ class Objects:
     """Safe for concurrent use in one event loop; opens nothing until it is asked for something."""
 
     def __init__(self, lake: LakeSettings, *, timeout_s: float = 60.0, retry_s: float = 30.0) -> None:
+        self.modes = lake.modes
         self._s3 = lake.s3
         self._lake = lake
         self._timeout = timedelta(seconds=timeout_s)
@@ -96,7 +97,7 @@ class Objects:
         place = parse(uri)
         abandoned = Event()
         if place.scheme == "file":
-            writing = asyncio.to_thread(disk.write, place.path, _guarded(fill, abandoned))
+            writing = asyncio.to_thread(disk.write, place.path, _guarded(fill, abandoned), self.modes)
             return await _to_the_end(_local(place, writing), abandoned)
         return await _to_the_end(self._upload(place, _guarded(fill, abandoned)), abandoned)
 

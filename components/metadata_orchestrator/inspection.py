@@ -12,6 +12,7 @@ from components.lake.locations import BadLocation, Location, join, parse
 from components.lake.objects import ObjectMissing, Objects, StorageError
 from components.lake.schema import SchemaProblem, TableSchema
 from registry.models import TableMetadata
+from registry.private_files import Modes, make_directories
 
 _PROBE = ".astha-probe"
 """Never written: asking for it shows whether the storage answers, and whether it lets us in."""
@@ -28,7 +29,7 @@ class Inspection:
         except BadLocation as problem:
             return str(problem)
         if place.scheme == "file":
-            return await asyncio.to_thread(_try_directory, place.path)
+            return await asyncio.to_thread(_try_directory, place.path, self._objects.modes)
         return await self._try_bucket(place)
 
     async def _try_bucket(self, place: Location) -> str | None:
@@ -72,9 +73,9 @@ def bad_versions(versions: Sequence[TableMetadata]) -> dict[int, str]:
     return bad
 
 
-def _try_directory(path: Path) -> str | None:
+def _try_directory(path: Path, modes: Modes) -> str | None:
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        make_directories(path, modes.directory)
     except OSError as error:
         return f"{path} can't be made: {error.strerror or error}: check the disk and its permissions"
     if not os.access(path, os.W_OK | os.X_OK):

@@ -35,6 +35,7 @@ from components.lake.sinks import Writable
 from registry.drafts import FileDraft
 from registry.forwarding import ForwardingStore
 from registry.models import FileOperation, Row, TableFile
+from registry.private_files import PRIVATE, Modes
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ def merge_fatally(task: MergeTask) -> MergeResult:
     return result
 
 
-def write_half(path: Path, fill: Callable[[Writable], T]) -> T:
+def write_half(path: Path, fill: Callable[[Writable], T], modes: Modes = PRIVATE) -> T:
     """The worker goes with its daemon, or it would tidy up."""
     with path.with_name(f"{path.name}.partial").open("wb") as sink:
         fill(sink)

@@ -26,6 +26,7 @@ from components.compactor.spark.settings import SparkSettings
 from components.lake import disk
 from components.lake.locations import parse
 from components.lake.sinks import Writable
+from registry.private_files import PRIVATE, Modes
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ def merge_fatally(task: MergeTask) -> MergeResult:
     return result
 
 
-def write_half(path: Path, fill: Callable[[Writable], T]) -> T:
+def write_half(path: Path, fill: Callable[[Writable], T], modes: Modes = PRIVATE) -> T:
     """And stays there, until it is ended."""
     with path.with_name(f"{path.name}.partial").open("wb") as sink:
         fill(sink)

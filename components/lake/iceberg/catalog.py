@@ -32,6 +32,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from astha.subscribers.surroundings import LakeSettings, S3Settings
+from components.lake.iceberg.file_io import mode_properties
 from components.lake.iceberg.trouble import explained
 from registry.engines import parse_url, sqlite_path
 from registry.sqlite_connections import follow_file
@@ -50,11 +51,11 @@ _WAIT_S = 30
 
 def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
     """Close it after use. CatalogTrouble if it can't be reached."""
-    storage = file_io_properties(lake.s3)
+    storage = {**file_io_properties(lake.s3), **mode_properties(lake.modes)}
     properties = lake.catalog_properties()
     if properties:
         name = properties.pop("name", NAME)
-        return explained(lambda: load_catalog(name, **storage, **properties))
+        return explained(lambda: load_catalog(name, **{**storage, **properties}))
     return explained(lambda: RegistryCatalog(NAME, parse_url(registry_url), **storage))
 
 

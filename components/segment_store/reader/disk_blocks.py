@@ -1,15 +1,18 @@
 """Blocks on local disk: a cache that survives a restart, may be deleted at any time, and never fails a reader.
 
-One process a directory: each takes the first that nobody has locked below the one that it was given. What a file
-holds is checked by whoever reads it, by its name and by the block's own checksum; nothing here is synced.
+One process a directory: each takes the first that nobody has locked below the one that it was given. A directory or a
+lock that is a symbolic link, or another user's, is not used. What a file holds is checked by whoever reads it, by its
+name and by the block's own checksum; nothing here is synced.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import os
+import stat
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
@@ -17,6 +20,8 @@ from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
 import structlog
+
+from registry.private_files import DIRECTORY, FILE, make_directories, opener
 
 log = structlog.get_logger(__name__)
 
@@ -144,8 +149,8 @@ class DiskBlocks:
             path = self._path(write.name)
             partial = path.with_name(write.name + _PARTIAL)
             try:
-                path.parent.mkdir(exist_ok=True)
-                with partial.open("wb") as file:
+                path.parent.mkdir(DIRECTORY, exist_ok=True)
+                with open(partial, "wb", opener=opener()) as file:
                     file.write(write.entry)
                     file.write(write.data)
                 partial.rename(path)
@@ -218,14 +223,40 @@ def _room(length: int) -> int:
 
 
 def _taken(directory: Path) -> tuple[IO[bytes], Path]:
+    make_directories(directory)
+    foreign = 0
     for number in range(_MOST):
         place = directory / f"{number:02}"
-        place.mkdir(parents=True, exist_ok=True)
-        lock = (place / "lock").open("wb")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-        else:
+        with suppress(FileExistsError):
+            place.mkdir(DIRECTORY)
+        lock = _locked(place)
+        if lock is not None:
             return lock, place
-    raise OSError(f"{directory}: {_MOST} processes have their caches there already: choose another directory")
+        foreign += not _ours(place.lstat(), stat.S_ISDIR)
+    others = f", {foreign} of them another user's or symbolic links" if foreign else ""
+    raise OSError(f"{directory}: {_MOST} caches are there or in use already{others}: choose another directory")
+
+
+def _locked(place: Path) -> IO[bytes] | None:
+    """None if another process has it, or if it is not ours."""
+    if not _ours(place.lstat(), stat.S_ISDIR):
+        return None
+    try:
+        descriptor = os.open(place / "lock", os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, FILE)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EACCES):  # a symbolic link, or another user's
+            return None
+        raise
+    lock = os.fdopen(descriptor, "wb")
+    try:
+        if _ours(os.fstat(lock.fileno()), stat.S_ISREG):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+    except BlockingIOError:
+        pass
+    lock.close()
+    return None
+
+
+def _ours(found: os.stat_result, kind: Callable[[int], bool]) -> bool:
+    return kind(found.st_mode) and found.st_uid == os.geteuid()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -110,3 +112,34 @@ async def test_a_database_without_a_registry(postgres_registry: str, subscriptio
 def test_conninfo_reaches_the_same_database(postgres_registry: str, subscriptions: Path) -> None:
     settings = settings_of(postgres_registry, subscriptions)
     assert conninfo_to_dict(settings.registry.conninfo())["dbname"] == postgres_registry.rpartition("/")[2]
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Below directories that every user may enter, or so it seems."""
+    with TemporaryDirectory() as name:
+        made = Path(name).resolve()
+        monkeypatch.setattr(Path, "parents", property(lambda path: [made] if path.parent == made else []))
+        made.chmod(0o755)
+        yield made
+
+
+async def test_what_others_can_read_is_warned_of(subscriptions: Path, place: Path) -> None:
+    migrate(f"sqlite:///{place}/registry.db")
+    (place / "warehouse").mkdir()
+    (place / "warehouse").chmod(0o700)
+    flags = {"registry": {"url": f"sqlite:///{place}/registry.db"}, "lake": {"warehouse": f"{place}/warehouse"}}
+    settings = load_settings(flags=flags | {"subscriptions": str(subscriptions), "server": {"port": 0}})
+
+    async def warnings() -> list[str]:
+        return [found.detail for found in await preflight(settings) if found.verdict is Verdict.WARNING]
+
+    assert await warnings() == []
+    (place / "registry.db").chmod(0o644)
+    (place / "warehouse").chmod(0o777)
+    assert await warnings() == [
+        f"every user of this machine can read {place}/registry.db: its mode is 0644, registry.file_mode is 0600",
+        f"every user of this machine can write to {place}/warehouse: its mode is 0777, lake.directory_mode is 0700",
+    ]
+    os.chmod(place, 0o700)  # noqa: PTH101
+    assert await warnings() == []

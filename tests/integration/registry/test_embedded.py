@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,8 @@ def test_a_directory_of_ones_own_keeps_its_data(scratch: Path) -> None:
         server.stop()
         server.start()
         assert server.port == first
+        modes = [stat.S_IMODE(path.stat().st_mode) for path in (server.directory, server.data, server.log)]
+        assert modes == [0o700, 0o700, 0o600]
     with (
         EmbeddedPostgres(scratch / "own", settings=SERVER_SETTINGS) as server,
         psycopg.connect(server.url("postgres")) as connection,

@@ -153,3 +153,10 @@ def test_no_error_shows_a_password_that_a_url_carries(arguments: list[str]) -> N
         result = CliRunner().invoke(main, ["registry", *(part.format(url) for part in arguments)])
         assert result.exit_code != Exit.OK
         assert "sesame" not in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(("chosen", "mode"), [({}, 0o600), ({"ASTHA_REGISTRY__FILE_MODE": "0640"}, 0o640)])
+def test_a_new_file_has_the_mode_of_the_settings(chosen: dict[str, str], mode: int) -> None:
+    astha("registry", "migrate", environment=chosen)
+    astha("registry", "copy", "sqlite:///registry.db", "sqlite:///copy.db", environment=chosen)
+    assert {path.stat().st_mode & 0o777 for path in Path().glob("*.db")} == {mode}

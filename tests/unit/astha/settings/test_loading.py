@@ -196,3 +196,13 @@ def test_libpq_gets_what_sqlalchemy_would(monkeypatch: pytest.MonkeyPatch) -> No
 )  # fmt: skip
 def test_what_counts_as_this_machine(host: str, loopback: bool) -> None:
     assert load_settings(flags={"server": {"host": host}}).server.loopback is loopback
+
+
+@pytest.mark.parametrize("text", ["0600", "600", "'0400'", "'rw'"])
+def test_a_mode_is_quoted_octal_digits_that_let_us_in(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "astha.yaml"
+    path.write_text(f"registry: {{file_mode: {text}}}\n")
+    with pytest.raises(ConfigError, match=r"registry\.file_mode: (a mode is written in quotes|String should match)"):
+        load_settings(path)
+    path.write_text("registry: {file_mode: '0640'}\n")
+    assert load_settings(path).registry.store.file_mode == 0o640

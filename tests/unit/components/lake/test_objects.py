@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 import threading
 from pathlib import Path
 
@@ -119,3 +120,15 @@ def test_a_tally_counts_what_passes() -> None:
     tally.write(b"ab")
     tally.write(b"c")
     assert (tally.size, tally.checksum, passed) == (3, checksum_of(b"abc"), [b"ab", b"c"])
+
+
+@pytest.mark.parametrize("modes", [(0o600, 0o700), (0o640, 0o750)])
+async def test_files_and_directories_have_the_lakes_modes(tmp_path: Path, modes: tuple[int, int]) -> None:
+    lake = LakeSettings(file_mode=f"{modes[0]:04o}", directory_mode=f"{modes[1]:04o}")
+    existing = tmp_path / "existing"
+    existing.mkdir()
+    existing.chmod(0o755)
+    await Objects(lake if modes != (0o600, 0o700) else LakeSettings()).put(uri(existing / "a/b/c.bin"), b"x")
+    found = [stat.S_IMODE(path.stat().st_mode) for path in (existing / "a/b/c.bin", existing / "a/b", existing / "a")]
+    assert found == [modes[0], modes[1], modes[1]]
+    assert stat.S_IMODE(existing.stat().st_mode) == 0o755

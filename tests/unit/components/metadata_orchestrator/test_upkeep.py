@@ -4,6 +4,7 @@ import asyncio
 from typing import cast
 
 import pytest
+from pydantic import SecretStr
 
 from astha.errors import ConfigError
 from astha.subscribers import LakeSettings, Surroundings
@@ -60,6 +61,6 @@ def test_there_is_one_threshold_for_stale_uploads(name: str) -> None:
 
 
 def test_settings_that_nobody_knows_are_refused() -> None:
-    around = cast("Surroundings", None)
+    around = Surroundings(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
     with pytest.raises(ConfigError, match="upkeep_every"):
         load_component("metadata_orchestrator", {"upkeep_every": 5}, around)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sqlite3
+import stat
 import threading
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from astha.subscribers import LakeSettings, S3Settings
 from components.lake.iceberg import IcebergTables, RegistryCatalog, open_catalog
 from components.lake.iceberg.catalog import file_io_properties
 from components.lake.iceberg.tables import _locks
+from components.lake.locations import parse
 from registry.models import LakeTable
 from tests.parquet_files import PLAIN
 from tests.unit.components.lake.iceberg.conftest import named
@@ -84,3 +86,21 @@ def test_what_is_remembered_of_tables_is_bounded(
         assert loaded.properties["comment"] == "x"
         assert tables.has(table)
     tables.close()
+
+
+@pytest.mark.parametrize("chosen", [None, ("0640", "0750")])
+def test_icebergs_own_files_have_the_lakes_modes(
+    sqlite_url: str, table: LakeTable, chosen: tuple[str, str] | None
+) -> None:
+    lake = LakeSettings() if chosen is None else LakeSettings(file_mode=chosen[0], directory_mode=chosen[1])
+    tables = IcebergTables(open_catalog(sqlite_url, lake), "this-registry")
+    tables.ensure(table, PLAIN)
+    tables.close()
+    location = parse(table.location).path
+    paths = [location, *location.rglob("*")]
+    assert any(path.is_file() for path in paths)
+    found = {path.is_dir(): set[str]() for path in paths}
+    for path in paths:
+        found[path.is_dir()].add(f"{stat.S_IMODE(path.stat().st_mode):04o}")
+    file_mode, directory_mode = chosen or ("0600", "0700")
+    assert found == {True: {directory_mode}, False: {file_mode}}
