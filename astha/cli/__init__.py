@@ -4,6 +4,12 @@ In: a command line and the environment. Out: text for people, or JSON for machin
 stderr. Guaranteed: exit codes that mean something (`astha.cli.exits`), one line for an error, never a password.
 """
 
-from astha.cli.root import main
+import sys
+
+try:
+    from astha.cli.root import main
+except KeyboardInterrupt:  # before there is a command that could handle it: no traceback of half an import
+    sys.stderr.write("astha: interrupted\n")
+    raise SystemExit(130) from None  # `Exit.INTERRUPTED`, which may not be there yet
 
 __all__ = ["main"]

@@ -35,6 +35,13 @@ class Root(PluggableGroup):
             self.add_command(getattr(import_module(module), attribute), cmd_name)
         return super().get_command(ctx, cmd_name)
 
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """Help is printed here, for which every command is loaded."""
+        try:
+            return super().make_context(*arguments, **options)
+        except KeyboardInterrupt as error:
+            raise failure_of(error) from error
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)

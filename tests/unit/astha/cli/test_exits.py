@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
@@ -8,6 +13,8 @@ from astha.client import NoDaemon, Refused
 from astha.concealment import Concealment
 from astha.errors import AddressTaken, ConfigError, SourceLost
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, SchemaMismatch, Unavailable
+
+ROOT = Path(__file__).parents[4]
 
 
 @pytest.mark.parametrize(
@@ -59,3 +66,19 @@ def test_what_pydantic_says_is_shown_without_values_and_links() -> None:
     words = failure_of(caught.value).message
     assert words.startswith("internal error: ValidationError: depth: Input should be a valid integer")
     assert not [part for part in ("sesame", "https://", "input_value") if part in words]
+
+
+@pytest.mark.parametrize(("module", "argument"), [("click", "status"), ("astha.client", "status"), ("rich", "--help")])
+def test_an_interrupt_while_modules_are_loaded_is_one_line(tmp_path: Path, module: str, argument: str) -> None:
+    """As Ctrl-C in the first moments of a command is: raised in the midst of an import."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "astha.cli", argument]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (Exit.INTERRUPTED, "astha: interrupted\n")
