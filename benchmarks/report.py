@@ -7,7 +7,8 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from math import isnan
 from statistics import median
@@ -15,6 +16,8 @@ from time import perf_counter
 
 from rich.console import Console
 from rich.table import Table
+
+_STDOUT, _STDERR = 1, 2  # as every process has them, also one that is started
 
 Measure = Callable[["Report"], Coroutine[None, None, None]]
 
@@ -76,12 +79,28 @@ def run(title: str, measure: Measure) -> int:
     parser.add_argument("--check", action="store_true", help="exit with 1 if a figure misses its goal")
     wanted = parser.parse_args()
     report = Report(wanted.quick)
-    asyncio.run(measure(report))
+    with stdout_for_the_result():
+        asyncio.run(measure(report))
     if wanted.json:
         print(json.dumps({figure.name: figure.as_json() for figure in report.figures}))
     else:
         _print_table(f"{title} ({perf_counter() - report.started:.0f} s)", report)
     return int(wanted.check and not all(figure.reached for figure in report.figures))
+
+
+@contextmanager
+def stdout_for_the_result() -> Iterator[None]:
+    """Meanwhile whatever is printed goes to stderr: by loggers, libraries, and processes that are started."""
+    sys.stdout.flush()
+    kept = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
 
 
 def _print_table(title: str, report: Report) -> None:

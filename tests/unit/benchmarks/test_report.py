@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,3 +48,34 @@ def test_json_has_every_figure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     monkeypatch.setattr(sys, "argv", ["benchmark", "--json"])
     assert run("title", _measure) == 0
     assert json.loads(capsys.readouterr().out) == {"reached": 4, "not_reached": 2, "not_measured": None}
+
+
+NOISY = """
+import subprocess, sys
+import structlog
+from benchmarks.report import run
+
+early = structlog.get_logger("early").bind()
+
+async def measure(report):
+    print("printed")
+    early.warning("logged by who was there before")
+    structlog.get_logger().warning("logged")
+    sys.__stdout__.write("written past everything\\n")
+    subprocess.run([sys.executable, "-c", "print('of a child')"], check=True)
+    report.add("figure", 4, "")
+
+sys.exit(run("title", measure))
+"""
+
+
+def test_stdout_holds_one_json_object_and_nothing_else(tmp_path: Path) -> None:
+    program = tmp_path / "noisy.py"
+    program.write_text(NOISY)
+    command = [sys.executable, str(program), "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert json.loads(done.stdout) == {"figure": 4}
+    assert done.stdout.count("\n") == 1
+    for words in ("printed", "logged by who", "written past everything", "of a child"):
+        assert words in done.stderr
