@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from astha.cli.exits import Exit, Failure
 from registry.copy import Progress as Report
 
 _LINE_EVERY_S = 5.0
@@ -38,6 +40,16 @@ def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: C
             for cell, width, name in zip(row, widths, header, strict=True)
         ]
         click.echo("  ".join(cells).rstrip())
+
+
+def confirm(what: str, yes: bool) -> None:
+    """Asks on a terminal before something is lost; without one, only ``--yes`` is an answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Failure(f"{what}: repeat with --yes if that is meant", Exit.USAGE)
+    if not click.confirm(f"{what}. Go on?", err=True):
+        raise Failure("nothing was changed", Exit.PROBLEM)
 
 
 def size_text(size_bytes: int) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from time import monotonic
 
 import click
 
 from astha.cli.exits import Exit, Failure
 from astha.cli.options import concealed_url, json_option, registry_option
-from astha.cli.output import print_json, print_pairs, table_progress
+from astha.cli.output import confirm, print_json, print_pairs, table_progress
 from astha.settings import load_settings
 from registry.copy import Progress, copy_registry
 from registry.engines import StoreSettings, parse_url, shown
-from registry.migration import SchemaStatus, migrate, require_known, status
+from registry.migration import migrate, require_known, status
 from registry.opening import open_store
 
 _UNHURRIED = StoreSettings(statement_timeout_s=0)  # counting a large table may take its time
@@ -38,8 +37,9 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
     """
     require_known(revision)
     before = status(url)
-    if revision not in ("head", before.found) and before.state != "missing" and not yes:
-        _ask(before, revision)
+    if revision not in ("head", before.found) and before.state != "missing":
+        step = f"{before.url} goes from schema {before.found} to {revision}"
+        confirm(f"{step}. What only the newer one holds is lost", yes)
     after = migrate(url, load_settings().registry.store, revision=revision)
     if as_json:
         print_json(
@@ -53,14 +53,6 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
     if not as_json:
         for what in after.repaired:
             click.echo(f"repaired: {what}; the daemon refreshes every component")
-
-
-def _ask(before: SchemaStatus, revision: str) -> None:
-    question = f"{before.url} goes from schema {before.found} to {revision}. What only the newer one holds is lost"
-    if not sys.stdin.isatty():
-        raise Failure(f"{question}: repeat with --yes if that is meant", Exit.USAGE)
-    if not click.confirm(f"{question}. Go on?", err=True):
-        raise Failure("nothing was changed", Exit.PROBLEM)
 
 
 @registry_commands.command("status")

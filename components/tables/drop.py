@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import click
 
-from astha.cli.exits import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json
+from astha.cli.output import confirm, print_json
 from astha.cli.store import with_store
 from astha.settings import Settings
 from components.lake.tables import begin_drop, find_table, finish_drop, full_name
 from registry.contract import MetadataStore
-from registry.models import LakeTable
 
 
 @click.command("drop", short_help="A table leaves the lake.")
@@ -35,8 +32,9 @@ def drop_command(reload: Callable[[], Settings], table: str, purge: bool, yes: b
     """
     settings = reload()
     found = with_store(settings, lambda store: find_table(store, table))
-    if not yes:
-        _ask(found, purge)
+    files = "and deletes its files" if purge else "and leaves its files where they are"
+    size = f"{found.row_count:,} rows in {found.file_count:,} files"
+    confirm(f"this drops {full_name(found)} with {size}, {files}", yes)
 
     async def drop(store: MetadataStore) -> bool:
         purged = await begin_drop(store, found, purge=purge)
@@ -49,12 +47,3 @@ def drop_command(reload: Callable[[], Settings], table: str, purge: bool, yes: b
     else:
         after = "its files will be deleted" if purged else f"its files stay at {found.location}"
         click.echo(f"dropped {full_name(found)}; {after}")
-
-
-def _ask(table: LakeTable, purge: bool) -> None:
-    files = "and deletes its files" if purge else "and leaves its files where they are"
-    question = f"this drops {full_name(table)} with {table.row_count:,} rows in {table.file_count:,} files, {files}"
-    if not sys.stdin.isatty():
-        raise Failure(f"{question}: repeat with --yes if that is meant", Exit.USAGE)
-    if not click.confirm(f"{question}. Go on?", err=True):
-        raise Failure("nothing was changed", Exit.PROBLEM)

@@ -11,7 +11,7 @@ import click
 from astha.assembly import surroundings
 from astha.cli.exits import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json, print_rows, time_text
+from astha.cli.output import confirm, print_json, print_rows, time_text
 from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
@@ -111,10 +111,12 @@ def reset_command(
 
 @groups_commands.command("delete", short_help="A group, with what it has committed.")
 @click.argument("group")
+@click.option("--yes", is_flag=True, help="Don't ask.")
 @settings_options
 @json_option
-def delete_command(group: str, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Forget GROUP. Its consumers, if there are any, begin anew."""
+def delete_command(group: str, yes: bool, reload: Callable[[], Settings], as_json: bool) -> None:
+    """Delete GROUP and its committed offsets. Its consumers, if there are any, begin again."""
+    confirm(f"this deletes group {group} with its committed offsets", yes)
     with_store(reload(), lambda store: store.delete_consumer_group(group))
     if as_json:
         print_json({"deleted": group})

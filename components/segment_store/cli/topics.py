@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 
 import click
@@ -10,7 +9,7 @@ import msgspec
 
 from astha.cli.exits import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json, print_pairs, print_rows, size_text, time_text
+from astha.cli.output import confirm, print_json, print_pairs, print_rows, size_text, time_text
 from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
@@ -198,7 +197,7 @@ def trim_command(
     name: str, partition: int, offset: int, yes: bool, reload: Callable[[], Settings], as_json: bool
 ) -> None:
     """Delete segments of PARTITION that end below an offset. A segment that holds it stays whole."""
-    _confirm(f"this deletes the records of {name}/{partition} before offset {offset}", yes)
+    confirm(f"this deletes the records of {name}/{partition} before offset {offset}", yes)
 
     async def trim(store: MetadataStore) -> tuple[int, int]:
         gone = await Retention(store, SystemLoopClock(), _STEP).delete_before(name, partition, offset)
@@ -219,7 +218,7 @@ def trim_command(
 @json_option
 def delete_command(name: str, yes: bool, reload: Callable[[], Settings], as_json: bool) -> None:
     """Delete TOPIC: records, leases and committed offsets. The daemon deletes its objects when nobody reads them."""
-    _confirm(f"this deletes topic {name} with all its records", yes)
+    confirm(f"this deletes topic {name} with all its records", yes)
     with_store(reload(), lambda store: store.delete_topic(name))
     if as_json:
         print_json({"deleted": name})
@@ -290,12 +289,3 @@ def _duration(ms: int) -> str:
         if ms >= length and ms % length == 0:
             return f"{ms // length:,} {unit if ms != length else unit[:-1]}"
     return f"{ms:,} ms"
-
-
-def _confirm(what: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise Failure(f"{what}: repeat with --yes if that is meant", Exit.USAGE)
-    if not click.confirm(f"{what}. Go on?", err=True):
-        raise Failure("nothing was changed", Exit.PROBLEM)

@@ -135,7 +135,13 @@ async def test_groups_resume_and_are_reset(shell: Shell, store: MetadataStore) -
     assert (await shell.json(groups_commands, "reset", "billing", "orders", "--to", "10"))["offsets"] == {"0": 10}
     assert (await shell.json(groups_commands, "list"))["groups"][0]["group_id"] == "billing"
     assert (await shell(groups_commands, "lag", "nobody")).exit_code == 1
-    assert (await shell(groups_commands, "delete", "billing")).exit_code == 0
+    refused = await shell(groups_commands, "delete", "billing")
+    assert (refused.exit_code, refused.stderr) == (
+        2, "astha: this deletes group billing with its committed offsets: repeat with --yes if that is meant\n",
+    )  # fmt: skip
+    assert len((await shell.json(groups_commands, "list"))["groups"]) == 1
+    assert (await shell(groups_commands, "delete", "billing", "--yes")).exit_code == 0
+    assert (await shell.json(groups_commands, "list"))["groups"] == []
 
 
 async def test_offsets_that_are_not_there_are_said_so(shell: Shell, store: MetadataStore) -> None:
