@@ -28,6 +28,11 @@ class CompactorSettings(BaseModel):
     groups: Count = Field(2, description="Groups of one partition that are merged at the same time.")
     bytes_per_hour: Count | None = Field(None, description="Bytes of input that may be merged in an hour.")
     task_memory: str = Field("1GiB", description="What the merge of one group may hold in memory.")
+    merge_timeout_s: Seconds = Field(
+        600.0,
+        description="How long a worker may take to merge one group, beside a second for each MiB of it. A merge that"
+        " takes longer is ended, and its files are looked at one by one.",
+    )
     heartbeat_s: Seconds = Field(1.0, description="Between two signs of life of a running compaction.")
     stale_after_s: Seconds = Field(30.0, description="Without a sign of life, before another compactor takes over.")
     check_every_s: Seconds = Field(10.0, description="Looks for partitions whose time has come, or whose owner died.")
@@ -59,7 +64,8 @@ class CompactorSettings(BaseModel):
     @property
     def limits(self) -> JobLimits:
         return JobLimits(
-            heartbeat_s=self.heartbeat_s, stale_after_s=self.stale_after_s, groups_at_once=self.groups
+            heartbeat_s=self.heartbeat_s, stale_after_s=self.stale_after_s, groups_at_once=self.groups,
+            merge_timeout_s=self.merge_timeout_s,
         )  # fmt: skip
 
     @property

@@ -9,6 +9,7 @@ import msgspec
 from components.compactor.decide.counters import Counters
 from components.compactor.decide.policy import Policy, PolicyProblem, read_policy
 from components.compactor.decide.rules import Heap, judge
+from components.compactor.work.left_out import newest_left_out
 from components.lake.tables import current_metadata, full_name
 from registry.clock import Clock
 from registry.contract import MetadataStore
@@ -16,6 +17,13 @@ from registry.documents import JsonValue
 from registry.models import Compaction, LakeTable
 
 _LAST = 10  # decisions
+_JOURNAL = 1_000  # decisions that are searched for files that were left out
+
+
+class LeftOutFile(msgspec.Struct, frozen=True):
+    path: str
+    reason: str
+    until_ms: int
 
 
 class PartitionStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +39,7 @@ class PartitionStanding(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     reason: str | None
     until_ms: int | None
+    left_out: list[LeftOutFile] = []  # files that could not be read when they were to be merged
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +62,14 @@ async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults
     now = clock.now_ms()
     counters = Counters()
     counters.tune(table.id, policy.min_age_ms, 0)
+    ended = await store.list_compactions(table_id=table.id, statuses=("done", "failed"), limit=_JOURNAL)
+    bad = newest_left_out(ended)
+    left_out: dict[str, list[LeftOutFile]] = {}
     async for file in store.stream_files(table.id):
         counters.count(file)
+        wait = bad.get(file.partition_path, {}).get(file.file_path)
+        if wait is not None:
+            left_out.setdefault(file.partition_path, []).append(LeftOutFile(file.file_path, wait.reason, wait.until_ms))
     rows = await store.list_compactions(table_id=table.id, limit=_LAST)
     running = {row.partition_path: row for row in await store.list_compactions(table_id=table.id, statuses=["running"])}
     return Standing(
@@ -62,7 +77,10 @@ async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults
         policy=policy.shown(),
         problem=problem,
         partitions=[
-            _partition(counters, table.id, path, policy, now, problem, running.get(path))
+            msgspec.structs.replace(
+                _partition(counters, table.id, path, policy, now, problem, running.get(path)),
+                left_out=left_out.get(path, []),
+            )
             for path in sorted(counters.paths(table.id))
         ],
         decisions=rows,

@@ -177,6 +177,7 @@ class Compactor:
     def measures(self) -> Iterator[Measure]:
         yield from self._tallies.measures(() if self._crew is None else self._crew)
         yield from self._tallies.waiting(self._decider)
+        yield from self._tallies.left_out(self._planning.left_out, self._decider.tables)
         yield Measure("trouble", "1 while there is no Spark session to be had.", self._trouble is not None)
         for part, size in self._memory.items():
             told = "Memory of the session's processes on this machine, as of the last look."
@@ -265,6 +266,7 @@ class Compactor:
         self._decider.spend(planned.assignment.input_bytes)
         await self._records.settled()
         outcome = await self._at_work.run(planned.assignment)
+        self._planning.left_out.note(table_id, path, outcome.left_out)
         self._tallies.count(outcome)
         if isinstance(outcome.error, SessionProblem):
             self._suffer(outcome.error)

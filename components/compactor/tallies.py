@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from astha.subscribers import Measure
 from components.compactor.decide.decider import Decider
 from components.compactor.decide.journal import Decision
+from components.compactor.decide.tables import Tables
 from components.compactor.work.job import Job
+from components.compactor.work.left_out import LeftOut
 from components.compactor.work.outcome import Outcome
 from registry.clock import Clock
 
@@ -63,13 +65,25 @@ class Tallies:
             yield Measure(name, told, self._sums[name], kind="counter")
         for phase, spent in sorted(self._seconds.items()):
             yield Measure("seconds", "Time spent by phase.", spent, {"phase": phase}, kind="counter")
-        for job in jobs:
+        running = list(jobs)
+        told = "Running compactions with a merge that should have ended or been ended by now."
+        yield Measure("stuck_jobs", told, sum(job.stuck for job in running))
+        for job in running:
             labels = {"table": job.assignment.name, "partition": job.assignment.partition_path}
             done = job.bytes_done / job.bytes_total if job.bytes_total else 1.0
             yield Measure("progress", "How much of a running compaction is swapped, from 0 to 1.", done, labels)
             left_s = self.left_s(job)
             if left_s is not None:
                 yield Measure("left_seconds", "When a running compaction will be over, by the others.", left_s, labels)
+
+    def left_out(self, files: LeftOut, tables: Tables) -> Iterator[Measure]:
+        """By table: partitions with such files are named by `astha compaction explain`."""
+        counts: Counter[int] = Counter()
+        for (table_id, _), waits in files:
+            counts[table_id] += len(waits)
+        for table_id, count in sorted(counts.items()):
+            told = "Files that can't be read, and are left out of compaction for now."
+            yield Measure("left_out_files", told, count, {"table": tables.name(table_id) or f"table {table_id}"})
 
     def waiting(self, decider: Decider) -> Iterator[Measure]:
         partitions, size = decider.waiting()

@@ -115,6 +115,10 @@ def print_standing(standing: Standing) -> None:
         ],
         right=("files", "bytes", "small", "to merge", "rewritten", "score"),
     )
+    for one in standing.partitions:
+        for file in one.left_out:
+            place = one.partition or "(whole table)"
+            click.echo(f"{place}: left out until {time_text(file.until_ms)}: {file.path} {file.reason}")
     click.echo("\nlast decisions")
     print_decisions(standing.decisions)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from astha.subscribers import Surroundings
-from components.compactor.merge import MergeResult, MergeTask, merge
+from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
 from components.compactor.work.brake import settle
@@ -41,6 +41,9 @@ class ProcessExecutor:
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+    async def inspect(self, task: MergeTask) -> list[BadFile]:
+        return await asyncio.to_thread(inspect, task)
 
     async def health(self) -> None:
         """Always well."""

@@ -44,6 +44,8 @@ def explain_plan(plan: Plan, policy: Policy, decided: Document | None = None) ->
         ],
         "policy": policy.shown(),
     }
+    if plan.left_out:
+        told["left_out"] = plan.left_out
     if len(plan.groups) > MOST_GROUPS:
         told["groups_in_all"] = len(plan.groups)
     if decided is not None:

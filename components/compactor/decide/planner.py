@@ -7,7 +7,8 @@ together stays together.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -23,6 +24,7 @@ MOST_FILES = 20_000
 MOST_IN_GROUP = 5_000
 
 ASKED = "asked for"
+BAD_FILES = "files can't be read"
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -47,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     small: int = 0  # small files that were looked at
     young: int = 0  # of them, not old enough
     left: int = 0  # beyond what one plan takes
+    left_out: int = 0  # files that can't be read
     ripe_at: int | None = None
 
     @property
@@ -61,8 +64,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Selection:
     """The small files of a partition, gathered while its rows stream by."""
 
-    def __init__(self, policy: Policy, now_ms: int, *, forced: bool = False) -> None:
+    def __init__(
+        self, policy: Policy, now_ms: int, *, forced: bool = False, bad: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """``bad`` are files that are known to be unreadable, and why."""
         self.now_ms = now_ms
+        self._bad = bad
+        self.left_out: dict[str, str] = {}  # of the bad ones, those that are there
         self._policy = policy
         self._forced = forced
         self._oldest_ms = now_ms - (0 if forced else policy.min_age_ms)
@@ -74,6 +82,9 @@ class Selection:
     def add(self, file: TableFile) -> None:
         if file.file_type != COUNTED_TYPE or file.file_size >= self._policy.small_bytes:
             return
+        if file.file_path in self._bad:
+            self.left_out[file.file_path] = self._bad[file.file_path]
+            return
         if self._policy.min_age_ms and not self._forced and file.created_at > self._oldest_ms:
             self.young += 1
             ripe_at = file.created_at + self._policy.min_age_ms
@@ -84,8 +95,15 @@ class Selection:
             self.files.append(file)
 
 
-async def gather(files: AsyncIterator[TableFile], policy: Policy, now_ms: int, *, forced: bool = False) -> Selection:
-    selection = Selection(policy, now_ms, forced=forced)
+async def gather(
+    files: AsyncIterator[TableFile],
+    policy: Policy,
+    now_ms: int,
+    *,
+    forced: bool = False,
+    bad: Mapping[str, str] = MappingProxyType({}),
+) -> Selection:
+    selection = Selection(policy, now_ms, forced=forced, bad=bad)
     async for file in files:
         selection.add(file)
     return selection
@@ -105,8 +123,11 @@ def plan(selection: Selection, policy: Policy, *, has_order: bool, forced: bool 
     picked, rule = _pick(selection.files, policy, forced=forced)
     groups = tuple(_grouped(picked, policy)) if rule is not None else ()
     if rule is None or not groups:
-        rule, reason = _declined(small, young, policy)
-        return Plan(rule=rule, reason=reason, small=small, young=young, left=left, ripe_at=selection.ripe_at)
+        rule, reason = _declined(small, young, policy, selection.left_out)
+        return Plan(
+            rule=rule, reason=reason, small=small, young=young, left=left, left_out=len(selection.left_out),
+            ripe_at=selection.ripe_at,
+        )  # fmt: skip
     strategy, why = choose_strategy([file for group in groups for file in group.files], policy, has_order=has_order)
     heap = _heap(file for group in groups for file in group.files)
     return Plan(
@@ -118,6 +139,7 @@ def plan(selection: Selection, policy: Policy, *, has_order: bool, forced: bool 
         small=small + young + left,
         young=young,
         left=left,
+        left_out=len(selection.left_out),
         ripe_at=selection.ripe_at,
     )
 
@@ -182,7 +204,10 @@ def _heap(files: Iterable[TableFile]) -> Heap:
     return Heap(len(listed), sum(sizes), max(sizes, default=0), fresh)
 
 
-def _declined(small: int, young: int, policy: Policy) -> tuple[str, str]:
+def _declined(small: int, young: int, policy: Policy, left_out: Mapping[str, str]) -> tuple[str, str]:
+    if left_out and small + young < policy.min_inputs:
+        path, reason = next(iter(left_out.items()))
+        return BAD_FILES, f"{len(left_out):,} left out, such as {path}: it {reason}"
     if small + young < policy.min_inputs:
         return OVER, "there are too few small files left"
     if young:

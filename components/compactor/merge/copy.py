@@ -65,11 +65,10 @@ _FIRST_BYTE = len(MAGIC)
 def why_not(inputs: Inputs, schema: TableSchema, engine: ParquetEngine, smallest_bytes: int) -> str | None:
     """What speaks against copying, in words; None if nothing does."""
     model = _model(schema, engine)
-    codec = engine.codec
     groups = size = 0
     for file, footer in zip(inputs.files, inputs.footers, strict=True):
         with reading(file.path):
-            problem = _differs(footer, model) or _unfit(footer, codec)
+            problem = _differs(footer, model) or _unfit(footer, engine.codec)
         if problem is not None:
             return f"{file.path} {problem}"
         groups += len(footer.groups)
@@ -79,12 +78,27 @@ def why_not(inputs: Inputs, schema: TableSchema, engine: ParquetEngine, smallest
     return None
 
 
+def why_not_copy(footer: Footer, schema: TableSchema, engine: ParquetEngine) -> str | None:
+    """What speaks against copying this file, in words; None if nothing does."""
+    return _differs(footer, _model(schema, engine)) or _unfit(footer, engine.codec)
+
+
+def read_copied_statistics(footer: Footer, schema: TableSchema, path: str) -> None:
+    """As they would be read of a copy of this file alone. BadInput if they make no sense."""
+    columns = leaves(schema)
+    with reading(path):
+        alone = _ending(footer, [_moved(group, _FIRST_BYTE, 0) for group in footer.groups], footer.rows)
+        nans = {leaf.field_id: 0 for leaf in columns if leaf.floating}
+        parquet_statistics(pq.read_metadata(io.BytesIO(MAGIC + alone)), columns, nans)
+
+
 class Copy:
     """One new file out of the inputs at ``places``; ``sums`` gets those of what is read."""
 
     def __init__(self, inputs: Inputs, places: Sequence[int], schema: TableSchema, sums: ChunkSums) -> None:
         self._inputs = inputs
         self._places = places
+        self._schema = schema
         self._leaves = leaves(schema)
         self._sums = sums
         self._ending = b""
@@ -123,10 +137,7 @@ class Copy:
             raise
         except Exception as error:
             for place in self._places:
-                path, footer = self._inputs.files[place].path, self._inputs.footers[place]
-                with reading(path):
-                    alone = _ending(footer, [_moved(group, _FIRST_BYTE, 0) for group in footer.groups], footer.rows)
-                    parquet_statistics(pq.read_metadata(io.BytesIO(MAGIC + alone)), self._leaves, nans)
+                read_copied_statistics(self._inputs.footers[place], self._schema, self._inputs.files[place].path)
             raise MergeFailed(f"the footers of {len(self._places)} files can't be put together: {error!r}") from error
 
     async def read_back(self, objects: Objects, file: FileDraft, into: ChunkSums) -> int:

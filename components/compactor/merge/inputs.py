@@ -58,16 +58,8 @@ class Inputs:
         self._data = [None] * len(self.files)
 
     async def _fetch(self, file: MergeInput) -> bytes:
-        data = await self._objects.get(file.path)
+        data = await fetch(self._objects, file)
         self.bytes_read += len(data)
-        if len(data) != file.size:
-            raise BadInput(
-                file.path,
-                f"has {len(data):,} bytes where the registry says {file.size:,}: it was not written by us, "
-                "or was changed: restore it, or remove it from its table",
-            )
-        if file.has_checksum and checksum_of(data) != file.checksum:
-            raise BadInput(file.path, "is damaged: its bytes have not the checksum of its row: restore it from a copy")
         return data
 
     @staticmethod
@@ -76,6 +68,20 @@ class Inputs:
         if footer.rows != file.rows:
             raise BadInput(file.path, f"has {footer.rows:,} rows where the registry says {file.rows:,}")
         return footer
+
+
+async def fetch(objects: Objects, file: MergeInput) -> bytes:
+    """BadInput if they are not the bytes that its row tells of."""
+    data = await objects.get(file.path)
+    if len(data) != file.size:
+        raise BadInput(
+            file.path,
+            f"has {len(data):,} bytes where the registry says {file.size:,}: it was not written by us, "
+            "or was changed: restore it, or remove it from its table",
+        )
+    if file.has_checksum and checksum_of(data) != file.checksum:
+        raise BadInput(file.path, "is damaged: its bytes have not the checksum of its row: restore it from a copy")
+    return data
 
 
 async def fetch_tail(objects: Objects, path: str, size: int) -> bytes:

@@ -51,8 +51,10 @@ class _Merge:
         self._task = task
         self._phases = phases
         self._versions = versions_of(task)
+        if not task.outputs:
+            raise MergeFailed(f"{task.table}: a merge needs outputs")
         self._schema = next(iter(self._versions.values()))
-        self._engine = _engine(task, self._schema)
+        self._engine = engine_of_task(task, self._schema)
         self._objects = Objects(task.lake)
 
     async def run(self) -> MergeResult:
@@ -212,8 +214,8 @@ def known_ids(task: MergeTask, versions: Iterable[TableSchema]) -> frozenset[int
 
 def versions_of(task: MergeTask) -> dict[int, TableSchema]:
     """The current one first."""
-    if not task.inputs or not task.outputs or not task.versions:
-        raise MergeFailed(f"{task.table}: a merge needs inputs, outputs and the table's schema")
+    if not task.inputs or not task.versions:
+        raise MergeFailed(f"{task.table}: a merge needs inputs and the table's schema")
     try:
         found = {each.schema_version: TableSchema.of(each, table=task.table) for each in task.versions}
     except SchemaProblem as problem:
@@ -224,7 +226,7 @@ def versions_of(task: MergeTask) -> dict[int, TableSchema]:
     return found
 
 
-def _engine(task: MergeTask, schema: TableSchema) -> ParquetEngine:
+def engine_of_task(task: MergeTask, schema: TableSchema) -> ParquetEngine:
     try:
         engine = engine_of(schema, task.versions[0].engine_config)
     except SchemaProblem as problem:

@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 from astha.errors import AsthaError
-from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionProblem, SparkError
+from components.compactor.spark.errors import JobFailed, MergeCrashed, OutOfMemory, SessionProblem, SparkError
 from components.compactor.spark.failures import UNFIT
 from components.compactor.spark.leash import Call
 from components.compactor.spark.order import Outcome
@@ -26,7 +26,7 @@ def _raised(outcome: Outcome) -> Exception:
     last = outcome.told.strip().rpartition("\n")[2]
     error = pickle.loads(outcome.value) if outcome.value else None  # noqa: S301  (likewise)
     if not isinstance(error, AsthaError):
-        error = JobFailed(f"the merge failed in its worker: {last[:500]}")
+        error = MergeCrashed(f"the merge failed in its worker: {last[:500]}")
     error.add_note(f"In the worker: {outcome.told}")
     return error
 

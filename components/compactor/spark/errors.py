@@ -5,6 +5,9 @@ SparkError
 |-- SessionLost      the JVM or the server went away                   -> retry: the next call gets a new session
 |-- OutOfMemory      a heap, a worker or the whole machine was full    -> a smaller group
 |-- JobFailed        the job failed, and nobody knows the reason       -> retry a few times, then report it
+|   `-- MergeCrashed the worker crashed, or the merge raised something -> look at each of its files alone
+|                    that it does not know
+|-- MergeTimeout     it took longer than it may, and was ended         -> look at each of its files alone
 `-- StillWriting     it was cancelled, and may write nevertheless      -> leave its intents to the cleaner
 
 ``settled`` says whether all that the task may have written is written: then its outputs can be removed for good.
@@ -15,7 +18,16 @@ from __future__ import annotations
 
 from astha.errors import AsthaError
 
-__all__ = ["JobFailed", "OutOfMemory", "SessionLost", "SessionProblem", "SparkError", "StillWriting"]
+__all__ = [
+    "JobFailed",
+    "MergeCrashed",
+    "MergeTimeout",
+    "OutOfMemory",
+    "SessionLost",
+    "SessionProblem",
+    "SparkError",
+    "StillWriting",
+]
 
 
 class SparkError(AsthaError):
@@ -41,6 +53,14 @@ class OutOfMemory(SparkError):
 
 
 class JobFailed(SparkError):
+    pass
+
+
+class MergeCrashed(JobFailed):
+    pass
+
+
+class MergeTimeout(SparkError):
     pass
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from components.compactor.merge import MergeFailed, MergeResult, MergeTask
+from components.compactor.merge import BadFile, MergeFailed, MergeResult, MergeTask
 from components.compactor.spark.errors import (
     JobFailed,
+    MergeCrashed,
+    MergeTimeout,
     OutOfMemory,
     SessionLost,
     SessionProblem,
@@ -17,7 +19,9 @@ from components.compactor.spark.errors import (
 __all__ = [
     "Executor",
     "JobFailed",
+    "MergeCrashed",
     "MergeFailed",
+    "MergeTimeout",
     "OutOfMemory",
     "SessionLost",
     "SessionProblem",
@@ -34,8 +38,13 @@ class Executor(Protocol):
 
         Raises MergeFailed and StorageError as the merge does, and `SparkError`: whether something of the task may
         still appear in storage is its ``settled``. Cancelled, it ends the task first: CancelledError means that
-        nothing of it can appear any more, StillWriting that this could not be had in time.
+        nothing of it can appear any more, StillWriting that this could not be had in time. A worker that takes longer
+        than the task's ``limit_s`` is ended likewise: MergeTimeout.
         """
+        ...
+
+    async def inspect(self, task: MergeTask) -> list[BadFile]:
+        """Those of its inputs that can't be merged, each looked at alone. Writes nothing; raises what `merge` does."""
         ...
 
     async def health(self) -> None:

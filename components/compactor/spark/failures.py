@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionProblem, SparkError
+from components.compactor.spark.errors import JobFailed, MergeCrashed, OutOfMemory, SessionProblem, SparkError
 
 _MEMORY = re.compile(
     r"java\.lang\.OutOfMemoryError|OOMKilled|[Mm]emory limit|exceeding (?:physical|memory)|"
@@ -31,7 +31,7 @@ def explain(text: str) -> SparkError:
     if found := _NO_PACKAGE.search(text):
         return SessionProblem(f"the workers lack something ({found[1].strip()}): {UNFIT}")
     if found := _CRASH.search(text):
-        return JobFailed(f"a worker crashed: {found[1].strip()}")
+        return MergeCrashed(f"a worker crashed: {found[1].strip()}")
     if _MEMORY.search(text):
         return OutOfMemory(f"Spark ran out of memory: {_line(text, _MEMORY)}")
     if _WORKER_DIED.search(text):

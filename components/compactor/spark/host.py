@@ -21,9 +21,9 @@ from uuid import uuid4
 import msgspec
 
 from astha.concealment import Concealment
-from components.compactor.merge import MergeResult, MergeTask
+from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect
 from components.compactor.spark.answers import read_answer
-from components.compactor.spark.errors import SessionLost, SparkError, StillWriting
+from components.compactor.spark.errors import MergeTimeout, SessionLost, SparkError, StillWriting
 from components.compactor.spark.leash import Call, Leash
 from components.compactor.spark.memory import Memory, memory_below
 from components.compactor.spark.order import Order, pack
@@ -35,6 +35,7 @@ T = TypeVar("T")
 
 _PATIENCE = 0.6  # of `stop_s`: the rest is for the news of it to arrive
 _ASK_AGAIN_S = 0.5
+_LOOK_S = 1.0  # between two looks at a task's deadline
 
 
 class Progress(msgspec.Struct, frozen=True):
@@ -58,6 +59,13 @@ class Running:
     begun: Future[bytes]
     ended: asyncio.Future[bytes]
     since: float = field(default_factory=time.monotonic)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether a worker has had it for longer than it may. Without a leash, since it was handed to Spark."""
+        since = self.since if self.live.leash is None else self.call.held_since
+        limit_s = self.task.limit_s
+        return limit_s is not None and since is not None and time.monotonic() - since > limit_s
 
 
 class Lapsed(SessionLost):
@@ -105,10 +113,12 @@ class SparkExecutor:
 
     async def merge(self, task: MergeTask) -> MergeResult:
         """One attempt of it at a time, and none once this has returned or raised: see `Executor`."""
-        try:
-            return await self._merge(task)
-        except Lapsed:
-            return await self._merge(task)
+        found: MergeResult = await self._handed(self._work, task)
+        return found
+
+    async def inspect(self, task: MergeTask) -> list[BadFile]:
+        found: list[BadFile] = await self._handed(inspect, task)
+        return found
 
     async def health(self) -> None:
         live = self._sessions.live
@@ -147,10 +157,16 @@ class SparkExecutor:
         pid = None if live is None else live.session.pid
         return Memory() if pid is None else await asyncio.to_thread(memory_below, pid)
 
-    async def _merge(self, task: MergeTask) -> MergeResult:
+    async def _handed(self, work: Callable[[MergeTask], Any], task: MergeTask) -> Any:
+        try:
+            return await self._hand(work, task)
+        except Lapsed:
+            return await self._hand(work, task)
+
+    async def _hand(self, work: Callable[[MergeTask], Any], task: MergeTask) -> Any:
         live = await self._sessions.current()
         call = self._leash.issue(local=all(uri.startswith("file:") for uri in task.outputs))
-        order = Order(pack(self._work, task), call.token, live.leash, self._settings.stop_s * _PATIENCE)
+        order = Order(pack(work, task), call.token, live.leash, self._settings.stop_s * _PATIENCE, task.limit_s)
         told = f"astha {task.operation_id}: {task.table} {task.partition_path}".strip()
         job = Job(f"astha-{uuid4().hex}", told, order.sealed())
         begun = self._threads.submit(live.session.run, job)
@@ -166,11 +182,13 @@ class SparkExecutor:
                 self._idle.set()
             self._leash.withdraw(call)
 
-    async def _run(self, running: Running) -> MergeResult:
+    async def _run(self, running: Running) -> Any:
         live, call, answer = running.live, running.call, running.ended
         try:
             waiting: set[asyncio.Future[Any]] = {answer, live.lost}
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            while not (await asyncio.wait(waiting, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                if running.overdue:
+                    raise await self._settled(running, self._timed_out(running))
         except asyncio.CancelledError:
             if await self._settled(running, self._end(running)):
                 raise
@@ -181,11 +199,18 @@ class SparkExecutor:
             raise await self._settled(running, self._explained(running, failure, settled)) from failure
         goodbye = await self._settled(running, call.end(self._settings.stop_s))  # it may arrive after the answer
         try:
-            result: MergeResult = read_answer(answer.result(), call)
+            return read_answer(answer.result(), call)
         except SparkError as error:
             error.settled = goodbye
             raise
-        return result
+
+    async def _timed_out(self, running: Running) -> SparkError:
+        limit_s, holder = running.task.limit_s, running.call.holder
+        settled = await self._end(running)
+        where = "" if holder is None else f" in {holder}"
+        error = MergeTimeout(f"it took longer than {limit_s:,.0f} s{where}, and was ended")
+        error.settled = settled
+        return error
 
     async def _end(self, running: Running) -> bool:
         """Whether nothing of it can appear any more. Without a leash nobody knows."""

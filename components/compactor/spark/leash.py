@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+import time
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -49,6 +50,7 @@ class Call:
     attempts: int = 0
     closed: bool = False
     holder: Holder | None = None
+    held_since: float | None = None  # when the present holder was let go
     dead: list[Holder] = field(default_factory=list)  # ended without a goodbye
     doubtful: bool = False  # something of it may still appear
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -135,7 +137,7 @@ class Leash:
                 call.doubtful = True
         if (reason := _against(call, holder)) is not None:
             return await _say(writer, f"no {reason}")
-        call.holder = holder
+        call.holder, call.held_since = holder, time.monotonic()
         call.attempts += 1
         try:
             await _say(writer, "go")
@@ -144,7 +146,7 @@ class Leash:
             call.doubtful = True  # what the connection does not tell, nobody knows
             raise
         finally:
-            call.holder = None
+            call.holder = call.held_since = None
             call.changed.set()
         return None
 

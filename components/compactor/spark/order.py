@@ -19,6 +19,7 @@ class Order(msgspec.Struct, frozen=True):
     token: str
     leash: tuple[str, int] | None  # address of the leash; None if workers can't reach it
     patience_s: float  # between being told to stop and being made to
+    limit_s: float | None = None  # after which the kernel ends the worker, if nobody has before
 
     def sealed(self) -> bytes:
         return msgspec.msgpack.encode(self)

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -33,6 +33,7 @@ _PERMISSION_S = 60.0  # an attempt before this one may have to end first
 _KEEPALIVE_S = 5
 _NUDGE_EVERY_S = 0.05
 _FIRST_VICTIM = "500"
+_OVERDUE_S = 60.0  # beyond the deadline, which is the driver's to keep
 
 
 class Refused(Exception):
@@ -44,7 +45,9 @@ class Unreachable(Exception):
 
 
 def attempt(order: bytes, _row: object = None) -> bytes:
-    return _attempt(Order.opened(order)).sealed()
+    opened = Order.opened(order)
+    with _alarm(opened):
+        return _attempt(opened).sealed()
 
 
 def attempts(order: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,6 +57,21 @@ def attempts(order: bytes, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     for batch in batches:
         answers = [attempt(order) for _ in range(batch.num_rows)]
         yield pa.RecordBatch.from_arrays([pa.array(answers, pa.binary())], ["answer"])
+
+
+@contextmanager
+def _alarm(order: Order) -> Iterator[None]:
+    """The kernel ends a worker that is long overdue, whatever it does then: the driver has asked in vain, or can't."""
+    if order.limit_s is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, order.limit_s + order.patience_s + _OVERDUE_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _attempt(order: Order) -> Outcome:

@@ -9,11 +9,12 @@ import msgspec
 
 from astha.clock import LoopClock
 from astha.errors import AsthaError
-from components.compactor.merge import MergeFailed, MergeInput, MergeResult, MergeTask
+from components.compactor.merge import BadFile, MergeFailed, MergeInput, MergeResult, MergeTask
 from components.compactor.spark.executor import Executor, SparkError
 from components.compactor.work.assignment import Assignment
 from components.compactor.work.brake import Brake, Ended, Touched, to_the_end
 from components.compactor.work.comparison import Mismatch, compare
+from components.compactor.work.limits import JobLimits
 from components.compactor.work.names import Names
 from components.compactor.work.steps import Reached, Step, go_on
 from components.lake.objects import ObjectMissing, Objects, StorageRefused
@@ -57,6 +58,7 @@ class GroupRun:
         brake: Brake,
         swapped: Callable[[Swapped], None],
         reached: Reached = go_on,
+        limits: JobLimits | None = None,
     ) -> None:
         self._store = store
         self._executor = executor
@@ -66,6 +68,7 @@ class GroupRun:
         self._brake = brake
         self._swapped = swapped
         self._reached = reached
+        self._limits = limits or JobLimits()
 
     async def run(self, assignment: Assignment, files: Sequence[TableFile], name: Callable[[], str]) -> None:
         """Touched, Ended, what the executor raises, Mismatch: the inputs are as they were. Undecided: nobody knows.
@@ -73,21 +76,7 @@ class GroupRun:
         """
         inputs = [file.file_path for file in files]
         outputs = self._names.make(assignment, files)
-        versions = assignment.versions_of(files)
-        task = MergeTask(
-            operation_id=self._names.owner,
-            table=assignment.name,
-            partition_path=assignment.partition_path,
-            inputs=tuple(map(MergeInput.of, files)),
-            outputs=tuple(outputs),
-            versions=versions,
-            strategy=assignment.strategy,
-            target_bytes=assignment.outputs_of(files)[1],
-            copy_above_bytes=assignment.policy.copy_above_bytes,
-            memory_bytes=assignment.memory_bytes,
-            retired_ids=assignment.retired_ids(versions),
-            lake=assignment.lake,
-        )
+        task = self._task(assignment, files, outputs)
         try:
             await self._reached(Step.INTENTS)
             await self._names.announce(outputs)
@@ -101,6 +90,29 @@ class GroupRun:
             await to_the_end(self._withdraw(outputs, error))
             raise
         await to_the_end(self._commit(assignment, files, result, name(), outputs))
+
+    async def inspect(self, assignment: Assignment, files: Sequence[TableFile]) -> list[BadFile]:
+        """Those that can't be merged, each looked at alone. Touched, Ended, what the executor raises."""
+        task = self._task(assignment, files, ())
+        return await self._brake.drive(self._executor.inspect(task), [file.file_path for file in files])
+
+    def _task(self, assignment: Assignment, files: Sequence[TableFile], outputs: Sequence[str]) -> MergeTask:
+        versions = assignment.versions_of(files)
+        return MergeTask(
+            operation_id=self._names.owner,
+            table=assignment.name,
+            partition_path=assignment.partition_path,
+            inputs=tuple(map(MergeInput.of, files)),
+            outputs=tuple(outputs),
+            versions=versions,
+            strategy=assignment.strategy,
+            target_bytes=assignment.outputs_of(files)[1],
+            copy_above_bytes=assignment.policy.copy_above_bytes,
+            memory_bytes=assignment.memory_bytes,
+            retired_ids=assignment.retired_ids(versions),
+            limit_s=self._limits.merge_limit_s(sum(file.file_size for file in files)),
+            lake=assignment.lake,
+        )
 
     async def _commit(
         self,

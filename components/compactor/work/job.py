@@ -3,7 +3,9 @@
 What goes wrong and what is done about it:
 
     an input was removed or changed     the group again without it, if enough are left; else aborted
-    out of memory                       the group in halves, down to two files; then failed
+    out of memory                       the group in halves, down to two files; then as below
+    a file can't be read, the worker    each file is looked at alone: bad ones are left out with a reason, the others
+    crashes, or takes too long          merged; if none is bad, the group in halves, down to two files; then failed
     the JVM died                        the group again, in a new session, a few times; then failed
     storage does not answer             the group again, a few times; then failed
     the merge can't be done, or its     the other groups go on; failed if none is left; never swapped
@@ -22,8 +24,16 @@ import msgspec
 import structlog
 
 from astha.clock import LoopClock
-from components.compactor.merge import MergeFailed
-from components.compactor.spark.executor import Executor, JobFailed, OutOfMemory, SessionLost, SparkError
+from components.compactor.merge import BadFile, BadInput, MergeFailed
+from components.compactor.spark.executor import (
+    Executor,
+    JobFailed,
+    MergeCrashed,
+    MergeTimeout,
+    OutOfMemory,
+    SessionLost,
+    SparkError,
+)
 from components.compactor.work.assignment import Assignment, halves
 from components.compactor.work.brake import Brake, Ended, Touched, settle, to_the_end
 from components.compactor.work.claim import Claim
@@ -34,7 +44,8 @@ from components.compactor.work.names import Names
 from components.compactor.work.outcome import Outcome, Tally
 from components.compactor.work.steps import Reached, Step, go_on
 from components.compactor.work.worklist import Piece, Worklist
-from components.lake.objects import Objects, StorageError, StorageUnavailable
+from components.lake.isolation import NoChild
+from components.lake.objects import ObjectMissing, Objects, StorageError, StorageUnavailable
 from components.lake.schema import SchemaProblem
 from registry.contract import MetadataStore
 from registry.errors import Conflict, RegistryError
@@ -77,6 +88,13 @@ class Job:
         self._numbers = count(1)
         self._error: Exception | None = None  # of files that can't be merged
         self._left_out: str | None = None
+        self._due: dict[object, float] = {}  # of groups in hand: when each should be over, by the monotonic clock
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a group should be over, by itself or by its deadline."""
+        now = self._shop.clock.monotonic()
+        return any(now > due for due in self._due.values())
 
     @property
     def bytes_total(self) -> int:
@@ -136,7 +154,7 @@ class Job:
         except Exception as error:
             log.exception("a compaction failed for an unknown reason", table=self.assignment.name)
             return tally.outcome("failed", f"{type(error).__name__}: {error}", error)
-        problem = self._left_out if self._error is None else str(self._error)
+        problem = tally.problem or (self._left_out if self._error is None else str(self._error))
         if tally.groups:
             return tally.outcome("done", problem)
         if self._error is not None:
@@ -165,11 +183,9 @@ class Job:
                 raise Ended("aborted", f"its files change too often: {touched}") from touched
             return [piece.without(touched.paths)]
         except OutOfMemory as error:
-            smaller = halves(files)
-            if smaller is None:
-                return self._keep(error)
-            log.warning("out of memory: halves", table=self.assignment.name, files=len(files), error=str(error))
-            return [Piece(half, _SMALLEST) for half in smaller if len(half) >= _SMALLEST]
+            return self._halved(piece, error) or await self._without_bad(piece, error)
+        except (BadInput, ObjectMissing, MergeCrashed, MergeTimeout) as error:
+            return await self._without_bad(piece, error)
         except (MergeFailed, Mismatch) as error:
             return self._keep(error)
         except (SessionLost, JobFailed, StorageUnavailable) as error:
@@ -178,13 +194,56 @@ class Job:
         return []
 
     async def _merge_group(self, files: Sequence[TableFile]) -> None:
+        began = self._shop.clock.monotonic()
+        key = object()
+        self._due[key] = began + self._shop.limits.stuck_after_s(sum(file.file_size for file in files))
+        try:
+            await self._group_run().run(self.assignment, files, self._name_swap)
+        finally:
+            del self._due[key]
+        self._tally.spent({"all": self._shop.clock.monotonic() - began})
+
+    def _group_run(self) -> GroupRun:
         shop = self._shop
-        group = GroupRun(
-            shop.store, shop.executor, shop.objects, shop.clock, self._names, self.brake, self._swapped, shop.reached
-        )
-        began = shop.clock.monotonic()
-        await group.run(self.assignment, files, self._name_swap)
-        self._tally.spent({"all": shop.clock.monotonic() - began})
+        return GroupRun(
+            shop.store, shop.executor, shop.objects, shop.clock, self._names, self.brake, self._swapped, shop.reached,
+            shop.limits,
+        )  # fmt: skip
+
+    def _halved(self, piece: Piece, error: Exception) -> list[Piece]:
+        """Nothing for what can't be halved any more."""
+        smaller = halves(piece.files) or ()
+        if smaller:
+            log.warning("a group is merged in halves", table=self.assignment.name, files=len(piece.files),
+                        error=str(error))  # fmt: skip
+        return [Piece(half, _SMALLEST) for half in smaller if len(half) >= _SMALLEST]
+
+    async def _without_bad(self, piece: Piece, error: Exception) -> list[Piece]:
+        """The bad files are left out; if none is bad by itself, the group is halved, or given up."""
+        bad = await self._inspected(piece)
+        if isinstance(error, BadInput) and error.path not in {file.path for file in bad}:
+            bad.append(BadFile(error.path, error.reason))
+        if not bad:
+            return self._halved(piece, error) or self._keep(error)
+        for file in bad:
+            log.error(
+                "a file is left out of compaction", table=self.assignment.name, file=file.path, reason=file.reason
+            )
+        self._tally.leave_out(bad)
+        rest = piece.without(file.path for file in bad)
+        rest.least = _SMALLEST
+        if len(rest.files) < _SMALLEST:
+            self._error = self._error or error
+            return []
+        return [rest]
+
+    async def _inspected(self, piece: Piece) -> list[BadFile]:
+        """None of them, if they can't be looked at: what they did to their merge is told all the same."""
+        try:
+            return await self._group_run().inspect(self.assignment, piece.files)
+        except (SparkError, StorageError, MergeFailed, NoChild) as error:
+            log.warning("a group's files can't be looked at", table=self.assignment.name, error=str(error))
+            return []
 
     def _name_swap(self) -> str:
         """The last swap carries the job's own id, with which the registry ends the claim in the same transaction."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from components.compactor.merge import MergeResult, MergeTask
+from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect
 from components.compactor.spark.executor import OutOfMemory
 from components.compactor.work.brake import settle
 
@@ -26,6 +26,9 @@ class LocalExecutor:
             if not work.cancelled():
                 work.exception()  # seen
             raise
+
+    async def inspect(self, task: MergeTask) -> list[BadFile]:
+        return await asyncio.to_thread(inspect, task)
 
     async def health(self) -> None:
         """Always well."""

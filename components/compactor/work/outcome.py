@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias
 
 import msgspec
 
+from components.compactor.merge import BadFile
 from components.compactor.work.group import Swapped
+from components.compactor.work.left_out import told_left_out
 from registry.documents import Document
 from registry.drafts import CompactionOutcome
 from registry.models import TableFile
@@ -29,6 +32,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None
     groups: int = 0
     seconds: dict[str, float] = {}
+    left_out: tuple[BadFile, ...] = ()  # files that can't be merged
 
     def told(self, explanation: Document) -> CompactionOutcome:
         """As the registry keeps it: what was decided, and what came of it."""
@@ -37,6 +41,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             "groups": self.groups,
             "why": self.why,
             "seconds": {phase: round(spent, 4) for phase, spent in self.seconds.items()},
+            **told_left_out(self.left_out),
         }
         return CompactionOutcome(
             status="aborted" if self.status == "declined" else self.status,
@@ -57,6 +62,19 @@ class Tally:
     def __init__(self) -> None:
         self._swaps: list[Swapped] = []
         self._seconds: dict[str, float] = {}
+        self._left_out: dict[str, BadFile] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """What was left out, in words."""
+        bad = list(self._left_out.values())
+        if not bad:
+            return None
+        more = "" if len(bad) == 1 else f" (and {len(bad) - 1:,} more files)"
+        return f"left out: {bad[0]}{more}"
+
+    def leave_out(self, bad: Iterable[BadFile]) -> None:
+        self._left_out |= {file.path: file for file in bad}
 
     @property
     def groups(self) -> int:
@@ -88,6 +106,7 @@ class Tally:
             why=None if last is None else last.why,
             groups=len(self._swaps),
             seconds=dict(self._seconds),
+            left_out=tuple(self._left_out.values()),
         )
 
 

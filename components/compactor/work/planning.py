@@ -10,6 +10,7 @@ from components.compactor.decide.planner import Plan, gather, plan
 from components.compactor.decide.policy import Policy, read_policy
 from components.compactor.merge import Strategy
 from components.compactor.work.assignment import Assignment
+from components.compactor.work.left_out import LeftOut
 from components.compactor.work.steps import Reached, Step, go_on
 from registry.clock import Clock
 from registry.contract import MetadataStore
@@ -47,6 +48,7 @@ class Planning:
         defaults: Policy,
         memory_bytes: int,
         reached: Reached = go_on,
+        left_out: LeftOut | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -54,6 +56,7 @@ class Planning:
         self._defaults = defaults
         self._memory_bytes = memory_bytes
         self._reached = reached
+        self.left_out = left_out or LeftOut(store, clock)
 
     async def plan(self, table_id: int, partition_path: str, wish: Wish) -> Planned | None:
         """None if the table is gone or going. PolicyProblem if its properties can't be read."""
@@ -65,7 +68,11 @@ class Planning:
         versions.sort(key=lambda version: version.schema_version, reverse=True)
         policy = self.policy_of(versions[0], wish)
         rows = self._store.stream_files(table_id, partition_path=partition_path)
-        selection = await gather(rows, policy, self._clock.now_ms(), forced=wish.forced)
+        waits = {} if wish.forced else await self.left_out.of(table_id, partition_path)
+        bad = {path: wait.reason for path, wait in waits.items()}
+        selection = await gather(rows, policy, self._clock.now_ms(), forced=wish.forced, bad=bad)
+        if bad:
+            self.left_out.keep_only(table_id, partition_path, selection.left_out)
         made = plan(selection, policy, has_order=versions[0].sort_by.load() != [], forced=wish.forced)
         if not made.groups:
             return Planned(table, versions[0], made, None)

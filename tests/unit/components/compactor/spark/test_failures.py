@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionProblem, SparkError
+from components.compactor.spark.errors import JobFailed, MergeCrashed, OutOfMemory, SessionProblem, SparkError
 from components.compactor.spark.failures import explain
 
 
@@ -13,7 +13,7 @@ from components.compactor.spark.failures import explain
         ("ExecutorLostFailure (executor 1 exited): Command exited with code 52", OutOfMemory, "code 52"),
         ("Container from a bad node. Exit status: 137. Killed by external signal", OutOfMemory, "137"),
         ("Python worker exited unexpectedly (crashed)\njava.io.EOFException", OutOfMemory, "was killed"),
-        ("(crashed): Fatal Python error: Segmentation fault\n", JobFailed, "a worker crashed: Segmentation fault"),
+        ("(crashed): Fatal Python error: Segmentation fault\n", MergeCrashed, "a worker crashed: Segmentation fault"),
         ("ModuleNotFoundError: No module named 'components'\n", SessionProblem, "No module named 'components'"),
         ('java.io.IOException: Cannot run program "python9": error=2', SessionProblem, "no Python 'python9'"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version", SessionProblem, "another Python"),
