@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from difflib import get_close_matches
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -17,7 +18,9 @@ from components.compactor.work.job import Job, Workshop
 from components.compactor.work.outcome import Outcome
 from components.compactor.work.planning import Planned, Planning, Wish
 from components.lake.objects import Objects
-from registry.models import LakeTable
+from components.lake.tables import full_name
+from registry.errors import NotFound
+from registry.models import LakeTable, TableStats
 
 log = structlog.get_logger(__name__)
 
@@ -27,16 +30,29 @@ _LOOK_S = 0.2
 
 
 async def plan_table(desk: Desk, table: LakeTable, partition: str | None, wish: Wish) -> list[tuple[str, Planned]]:
-    """Of each partition that has files, or of the one named."""
+    """Of each partition that has files, or of the one named. NotFound if the table never had that one."""
     chosen = desk.component_settings()
     planning = Planning(desk.store, desk.clock, desk.settings.lake, chosen.policy, chosen.memory_bytes)
-    paths = [one.partition_path for one in await desk.store.get_statistics(table.id) if one.file_count > 1]
+    known = await desk.store.get_statistics(table.id)
+    if partition is not None and partition not in {one.partition_path for one in known}:
+        raise NotFound(f"{full_name(table)} has no partition {partition!r}: {_nearest(partition, known)}")
+    paths = [one.partition_path for one in known if one.file_count > 1]
     found = []
     for path in paths if partition is None else [partition]:
         planned = await planning.plan(table.id, path, wish)
         if planned is not None:
             found.append((path, planned))
     return found
+
+
+def _nearest(partition: str, known: list[TableStats]) -> str:
+    names = [one.partition_path for one in known if one.file_count]
+    if not names:
+        return "it has no files"
+    if names == [""]:
+        return "it is not partitioned; leave --partition out"
+    likely = get_close_matches(partition, names, n=3, cutoff=0.3) or names[:3]
+    return f"it has {len(names):,}, such as {', '.join(likely)}: `astha compaction explain` lists them"
 
 
 async def run_jobs(

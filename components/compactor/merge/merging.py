@@ -76,14 +76,14 @@ class _Merge:
         task = self._task
         if self._schema.order.fields:
             if task.strategy == "zorder" and len(self._schema.order.fields) > 1:
-                return _Choice("zorder", "the strategy was asked for")
+                return _Choice("zorder", task.strategy_why)
             return _Choice("sort", "the table has an order")
         if task.strategy in ("sort", "zorder"):
             raise MergeFailed(
                 f"{task.table} has no sort_by, which strategy {task.strategy} needs: set one, or use auto"
             )
         if task.strategy == "binpack":
-            return _Choice("binpack", "the strategy was asked for")
+            return _Choice("binpack", task.strategy_why)
         against = why_not(inputs, self._schema, self._engine, task.copy_above_bytes)
         if against is not None:
             return _Choice("binpack", f"rows are packed: {against}")

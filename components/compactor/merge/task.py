@@ -95,6 +95,7 @@ class MergeTask(msgspec.Struct, frozen=True, kw_only=True):
     outputs: tuple[str, ...]  # URIs under intents, as many as may be written; not all need be used
     versions: tuple[TableMetadata, ...]  # the current one first, then the older ones that the inputs name
     strategy: Strategy = "auto"
+    strategy_why: str = "the strategy was asked for"  # what chose it
     target_bytes: int = 128 << 20
     # Row groups that are smaller on the average are not copied. A scan of groups of 170 KB costs Arrow and DuckDB about
     # what it does at ten times that; at 85 KB it is half as much again, at 35 KB more than twice as much.

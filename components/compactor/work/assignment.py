@@ -24,6 +24,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     lake: LakeSettings
     policy: Policy = Policy()
     strategy: Strategy = "auto"
+    strategy_why: str = "the strategy was asked for"
     memory_bytes: int = 1 << 30
     least: int = 2  # files that are worth a merge, when some of a group have gone
     trigger: CompactionTrigger = "manual"

@@ -106,6 +106,7 @@ class GroupRun:
             outputs=tuple(outputs),
             versions=versions,
             strategy=assignment.strategy,
+            strategy_why=assignment.strategy_why,
             target_bytes=assignment.outputs_of(files)[1],
             copy_above_bytes=assignment.policy.copy_above_bytes,
             memory_bytes=assignment.memory_bytes,

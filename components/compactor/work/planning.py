@@ -74,6 +74,8 @@ class Planning:
         if bad:
             self.left_out.keep_only(table_id, partition_path, selection.left_out)
         made = plan(selection, policy, has_order=versions[0].sort_by.load() != [], forced=wish.forced)
+        if wish.strategy is not None and made.strategy == wish.strategy:
+            made = msgspec.structs.replace(made, why="the strategy was asked for")
         if not made.groups:
             return Planned(table, versions[0], made, None)
         return Planned(table, versions[0], made, self._assigned(table, partition_path, versions, policy, made, wish))
@@ -99,6 +101,7 @@ class Planning:
             lake=self._lake,
             policy=policy,
             strategy=made.strategy,
+            strategy_why=made.why,
             memory_bytes=self._memory_bytes,
             least=_FEWEST if wish.forced else policy.min_inputs,
             trigger=wish.trigger,

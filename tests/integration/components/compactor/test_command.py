@@ -21,11 +21,13 @@ from components.compactor.merge import MergeFailed, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import Executor, SessionProblem
 from components.compactor.work.local import LocalExecutor
+from components.lake.locations import parse
 from registry.drafts import CompactionDraft
 from registry.opening import open_store
 from tests.doubles.merging import ScriptedExecutor
 from tests.integration.astha.processes import Astha
 from tests.integration.components.compactor.bench import Bench
+from tests.poison import HANGS
 from tests.waiting import eventually_now
 
 T = TypeVar("T")
@@ -113,6 +115,31 @@ def test_for_people(terminal: Terminal, executor: list[Executor]) -> None:
     for arguments in (["list"], ["savings"], ["explain", "shop.orders"]):
         assert "shop.orders" in terminal(*arguments).output
     assert "no partition has two small files" in terminal("run", "shop.orders").output
+
+
+def test_a_file_that_was_left_out_is_explained(terminal: Terminal, executor: list[Executor]) -> None:
+    bad = terminal.on_bench(lambda bench: bench.store.list_files(bench.table.id))[0]
+    parse(bad.file_path).path.write_bytes(HANGS)
+    (outcome,) = terminal.answer("run", "shop.orders")["outcomes"]
+    assert (outcome["status"], outcome["input_files"], outcome["left_out"][0]["path"]) == ("done", 5, bad.file_path)
+    (partition,) = terminal.answer("explain", "shop.orders")["partitions"]
+    (file,) = partition["left_out"]
+    assert (file["path"], "has 24 bytes" in file["reason"]) == (bad.file_path, True)
+    assert f"{bad.file_path} has 24 bytes" in terminal("explain", "shop.orders").output
+
+
+def test_a_partition_that_is_not_there(terminal: Terminal, executor: list[Executor]) -> None:
+    done = terminal("run", "shop.orders", "--partition", "nosuch=1")
+    assert done.exit_code == 1  # as for a table
+    assert "shop.orders has no partition 'nosuch=1'" in done.output
+    assert terminal("run", "shop.orders", "--partition", "", "--dry-run").exit_code == 0
+
+
+def test_the_strategy_is_said_to_be_asked_for_only_if_it_was(terminal: Terminal, executor: list[Executor]) -> None:
+    (outcome,) = terminal.answer("run", "shop.orders")["outcomes"]
+    assert outcome["strategy"] == "binpack"
+    assert "asked for" not in outcome["why"]
+    assert "too small to keep" in outcome["why"]
 
 
 def test_who_else_is_at_work_is_named(terminal: Terminal, executor: list[Executor]) -> None:

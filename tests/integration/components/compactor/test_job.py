@@ -10,10 +10,20 @@ import msgspec
 import pytest
 
 from components.compactor.merge import MergeFailed, MergeResult, MergeTask
-from components.compactor.spark.executor import JobFailed, OutOfMemory, SessionLost, SessionProblem, StillWriting
+from components.compactor.spark.executor import (
+    JobFailed,
+    MergeCrashed,
+    MergeTimeout,
+    OutOfMemory,
+    SessionLost,
+    SessionProblem,
+    StillWriting,
+)
 from components.compactor.work.job import Job
+from components.compactor.work.left_out import read_left_out
 from components.compactor.work.local import LocalExecutor
 from components.compactor.work.steps import Step
+from components.lake.locations import parse
 from components.lake.objects import StorageUnavailable
 from registry.contract import MetadataStore
 from registry.drafts import FileDraft
@@ -22,6 +32,7 @@ from registry.forwarding import ForwardingStore
 from registry.models import FileOperation, TableFile
 from tests.doubles.merging import HeldExecutor, ScriptedExecutor, naive_merge
 from tests.integration.components.compactor.bench import QUICK, Bench, Gate
+from tests.poison import HANGS, poison
 from tests.waiting import eventually
 
 
@@ -89,6 +100,89 @@ async def test_files_that_can_not_be_merged_do_not_keep_the_others(bench: Bench,
     assert await bench.ids() == before
     assert [(row.status, row.input_files) for row in await bench.decisions()] == [("done", 4)]
     await bench.require_tidy()
+
+
+class Harmed(LocalExecutor):
+    """Merges of one file fail."""
+
+    def __init__(self, path: str, error: Exception) -> None:
+        super().__init__(naive_merge)
+        self._path = path
+        self._error = error
+
+    async def merge(self, task: MergeTask) -> MergeResult:
+        if self._path in {part.path for part in task.inputs}:
+            raise self._error
+        return await super().merge(task)
+
+
+@pytest.mark.parametrize(
+    "error", [MergeCrashed("a worker crashed: Aborted"), MergeTimeout("it took too long"), OutOfMemory("heap")]
+)
+async def test_a_file_that_harms_its_reader_is_left_out_alone(bench: Bench, error: Exception) -> None:
+    files = await bench.insert(files=2 if isinstance(error, OutOfMemory) else 4)
+    more = await bench.insert(files=2)
+    poison(parse(files[0].file_path).path)
+    before = bench.read([*files[1:], *more])
+    executor = Harmed(files[0].file_path, error)
+    outcome = await (await bench.job(executor, files, more)).run()
+    assert [(file.path, "does not match" in file.reason) for file in outcome.left_out] == [(files[0].file_path, True)]
+    assert (outcome.status, outcome.reason) == ("done", f"left out: {outcome.left_out[0]}")
+    live = await bench.store.list_files(bench.table.id)
+    assert files[0] in live
+    assert bench.read([file for file in live if file != files[0]]) == before
+    (row,) = await bench.decisions()
+    assert row.reason == outcome.reason
+    assert read_left_out(row) == list(outcome.left_out)
+    await bench.require_tidy()
+
+
+async def test_bad_files_are_named_by_the_merge_itself(bench: Bench) -> None:
+    """With the real kernel: one is no Parquet file, one is cut, one is gone."""
+    files = await bench.insert(files=6)
+    paths = [parse(file.file_path).path for file in files]
+    before = bench.read(files[3:])
+    paths[0].write_bytes(b"x" * files[0].file_size)
+    paths[1].write_bytes(paths[1].read_bytes()[:-1])
+    paths[2].unlink()
+    outcome = await (await bench.job()).run()
+    assert (outcome.status, outcome.input_files, len(outcome.left_out)) == ("done", 3, 3), outcome
+    assert "(and 2 more files)" in str(outcome.reason)
+    live = await bench.store.list_files(bench.table.id)
+    assert bench.read([file for file in live if file.operation == "compaction"]) == before
+
+
+async def test_a_crash_that_no_file_alone_explains(bench: Bench) -> None:
+    files = await bench.insert(files=4)
+    more = await bench.insert(files=2)
+    executor = ScriptedExecutor(*[MergeCrashed("a worker crashed: Aborted")] * 3)
+    outcome = await (await bench.job(executor, files, more)).run()
+    assert [len(task.inputs) for task in executor.tasks] == [4, 2, 2, 2]
+    assert (outcome.status, outcome.groups, outcome.reason) == ("done", 1, "a worker crashed: Aborted")
+    await bench.require_tidy()
+
+
+async def test_nothing_but_bad_files(bench: Bench) -> None:
+    files = await bench.insert(files=2)
+    parse(files[0].file_path).path.write_bytes(HANGS)
+    outcome = await (await bench.job()).run()
+    assert (outcome.status, len(outcome.left_out)) == ("failed", 1)
+    assert files[0].file_path in str(outcome.reason)
+    assert await bench.store.list_files(bench.table.id) == files
+
+
+async def test_a_merge_that_should_be_over_is_stuck(bench: Bench) -> None:
+    await bench.insert(files=2)
+    executor = HeldExecutor()
+    job = await bench.job(executor)
+    running = asyncio.create_task(job.run())
+    await executor.arrived.wait()
+    assert not job.stuck
+    job._due = dict.fromkeys(job._due, 0.0)
+    assert job.stuck
+    executor.go_on.set()
+    await running
+    assert not job.stuck
 
 
 async def test_what_ends_the_job_ends_all_its_groups(bench: Bench) -> None:

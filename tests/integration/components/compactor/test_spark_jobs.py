@@ -1,4 +1,4 @@
-"""Jobs on a real Spark that are cancelled, or whose JVM is killed: the rows stay, and nothing is left over."""
+"""Jobs on a real Spark that are cancelled, poisoned, or whose JVM is killed: rows stay, and nothing is left over."""
 
 from __future__ import annotations
 
@@ -8,17 +8,22 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from components.compactor.decide.policy import Policy
 from components.compactor.spark.host import SparkExecutor
 from components.compactor.spark.settings import SparkSettings
+from components.compactor.work.job import Job
 from components.compactor.work.outcome import Outcome
 from components.compactor.work.steps import Step
 from components.lake.cleaner import clean_intents
+from components.lake.locations import parse
 from components.lake.objects import Objects
 from registry.opening import open_store
-from tests.integration.components.compactor.bench import Bench, Gate
+from tests.integration.components.compactor.bench import QUICK, Bench, Gate
 from tests.integration.components.compactor.patient import merge_patiently
+from tests.poison import HANGS, poison
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
@@ -60,12 +65,47 @@ async def kill_in_the_middle(spark: SparkExecutor, bench: Bench) -> Outcome:
     return await job
 
 
+async def poisoned(spark: SparkExecutor, bench: Bench) -> None:
+    """One file ends the worker that copies it, another hangs who believes its footer: both are named, and left out."""
+    await bench.create("poisoned")
+    files = await bench.insert(files=6, rows=50)
+    (bench.warehouse / bench.table.name / "waiting").touch()  # nobody waits
+    good = bench.read([files[0], *files[2:4], files[5]])
+    poison(parse(files[1].file_path).path)
+    parse(files[4].file_path).path.write_bytes(HANGS)
+    assignment = await bench.assign(policy=Policy(copy_above_bytes=1), strategy="copy")
+    outcome = await Job(assignment, bench.shop(spark)).run()
+    assert (outcome.status, outcome.input_files, outcome.output_files) == ("done", 4, 1), outcome
+    assert {file.path: file.reason.split(":")[0] for file in outcome.left_out} == {
+        files[1].file_path: "can't be read",
+        files[4].file_path: f"has {len(HANGS)} bytes where the registry says {files[4].file_size:,}",
+    }
+    live = await bench.store.list_files(bench.table.id)
+    assert bench.read([file for file in live if file.operation == "compaction"]) == good
+    await bench.require_tidy()
+
+
+async def overdue(spark: SparkExecutor, bench: Bench) -> None:
+    """A worker that hangs is ended at its deadline; its files, which are innocent, are merged in halves."""
+    await bench.create("overdue")
+    await bench.insert(files=4)
+    before = await bench.ids()
+    limits = msgspec.structs.replace(QUICK, merge_timeout_s=3.0)
+    outcome = await (await bench.job(spark, limits=limits)).run()
+    assert (outcome.status, outcome.groups, outcome.left_out) == ("done", 2, ()), outcome
+    assert await bench.ids() == before
+    await bench.require_tidy()
+
+
 async def test_cancelled_and_killed(spark: SparkExecutor, sqlite_url: str, warehouse: Path) -> None:
     """In one test: a session takes seconds to start. After the merge no step needs it."""
     store = await open_store(sqlite_url)
     bench = Bench(store, warehouse)
     try:
         await cancel(spark, bench)
+        await poisoned(spark, bench)
+        await overdue(spark, bench)
+        assert spark.sessions_started == 1
         for step in (Step.MERGE, Step.INTENTS, Step.SWAP):
             await bench.create(f"killed_{step}")
             await bench.insert(files=4)

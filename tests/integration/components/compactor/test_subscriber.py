@@ -20,6 +20,7 @@ from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import Executor, SessionProblem
 from components.compactor.subscriber import Compactor
 from components.compactor.work.local import LocalExecutor
+from components.lake.locations import parse
 from registry.contract import ConsistentRead, MetadataStore
 from registry.drafts import CompactionDraft
 from registry.models import Compaction, CompactionStatus
@@ -27,6 +28,7 @@ from registry.opening import open_store
 from tests.doubles.merging import HeldExecutor
 from tests.fixtures.daemons import QUICK, RunDaemon, Running
 from tests.integration.components.compactor.bench import Bench
+from tests.poison import HANGS
 from tests.waiting import eventually
 
 NAME = "compactor"
@@ -112,6 +114,34 @@ async def test_files_that_were_there_before(floor: Floor) -> None:
     await running.stop()
     assert (row.trigger, row.input_files) == ("refresh", 7)
     await floor.bench.require_tidy()
+
+
+async def test_a_bad_file_is_left_out_with_a_reason(floor: Floor) -> None:
+    """It costs itself: the files beside it are compacted, then and later, and it is not tried with each of them."""
+    bad, *good = await floor.bench.insert(files=5)
+    before = floor.bench.read(good)
+    parse(bad.file_path).path.write_bytes(HANGS)
+    running, compactor = await floor.start()
+    await floor.until_files(2)
+    await eventually(lambda: _done(floor, [f"left out: {bad.file_path} has 24 bytes"]), "what was left out")
+    live = await floor.bench.store.list_files(bad.table_id)
+    assert floor.bench.read([file for file in live if file != bad]) == before
+    await eventually(lambda: shown(compactor).get(("left_out_files", "shop.orders")) == 1, "a file that is left out")
+    await running.stop()
+    # Another compactor knows of it by the journal.
+    running, compactor = await floor.start()
+    await floor.bench.insert(files=4)
+    await eventually(lambda: _done(floor, ["None", "left out"]), "the next files, without the bad one")
+    assert bad in await floor.bench.store.list_files(bad.table_id)
+    assert shown(compactor)["left_out_files", "shop.orders"] == 1
+    assert shown(compactor)["stuck_jobs",] == 0
+    await running.stop()
+
+
+async def _done(floor: Floor, beginnings: list[str]) -> bool:
+    """How the reasons of what is done begin, the newest first."""
+    reasons = [str(row.reason) for row in await floor.rows("done")]
+    return len(reasons) == len(beginnings) and all(map(str.startswith, reasons, beginnings))
 
 
 async def test_what_compactions_made_is_left_alone_until_something_comes(floor: Floor) -> None:
