@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -58,7 +59,9 @@ async def open_reading(
     is woken; without, caches are as old as their times allow, and whoever waits looks once a second.
     """
     async with AsyncExitStack() as stack:
-        reading = Reading(surroundings, disk=None if disk is None else DiskBlocks(*disk))
+        # In a thread, because it lists the files of its directory.
+        blocks = None if disk is None else await asyncio.to_thread(DiskBlocks, *disk)
+        reading = Reading(surroundings, disk=blocks)
         stack.push_async_callback(reading.close)
         if follow:
             url = settings.registry.url.get_secret_value()

@@ -95,7 +95,9 @@ class ClassicSession:
             home = Path(_find_spark_home())  # type: ignore[no-untyped-call]
             self._jvm = Jvm(home, self._properties(), environment, self._conceal)
             Thread(target=self._watch, args=[self._jvm], name="spark-watch", daemon=True).start()
-            self._keep(self._connected(*self._jvm.address(self._settings.start_s)))
+            jvm = self._jvm
+            self._keep(self._connected(*jvm.address(self._settings.start_s)))
+            jvm.started()
         except Exception as error:
             problem = error if isinstance(error, SparkError) else self._problem(error)
             self.close(1.0)

@@ -22,6 +22,7 @@ JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _LOOK_EVERY_S = 0.02
 _LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that writes one command line and ends
 _SHORT_ENOUGH = 60  # bytes of a directory for a socket with a long name: the whole path may have about 100
+_NOISE = ("\tat ", "WARNING: Using incubator modules")
 _WAY_OUT = f"install Java {OLDEST_JAVA} or newer (a headless JRE is enough), or set JAVA_HOME to one"
 
 
@@ -99,7 +100,7 @@ class Jvm:
                     f"the JVM was killed by signal {-code} while it started: see whether this machine has the memory"
                 )
             if code is not None:
-                raise SessionProblem(f"the JVM did not start (code {code}): {self._log.last_words()[-2_000:]}")
+                raise SessionProblem(f"the JVM did not start (code {code}): {self._complaint()}")
             if time.monotonic() > end:
                 raise SessionProblem(
                     f"the JVM did not start within {limit_s:.0f} s: look at the load of this machine, or raise start_s"
@@ -110,6 +111,15 @@ class Jvm:
         self._told.unlink()
         self._settings.unlink()  # read by now
         return port, content[8 : 8 + length].decode()
+
+    def started(self) -> None:
+        """From now on it is heard: nobody else tells what it has to say."""
+        self._log.aloud = True
+
+    def _complaint(self) -> str:
+        """Its last words, without where in its code they come from."""
+        words = self._log.last_words().splitlines()
+        return "\n".join(line for line in words if not line.startswith(_NOISE))[-2_000:]
 
     def death(self) -> SessionLost:
         code = self.process.poll()

@@ -26,9 +26,12 @@ _KEPT = 40
 
 
 class LogRelay:
-    """Reads until the JVM closes its end. What has no level is from a worker or the launcher: heard at debug."""
+    """Reads until the JVM closes its end. What has no level is from a worker or the launcher: heard at debug. So is
+    all that it says while it starts, unless ``aloud``: why it did not start is told by who has started it, once.
+    """
 
-    def __init__(self, lines: Iterable[bytes], conceal: Concealment) -> None:
+    def __init__(self, lines: Iterable[bytes], conceal: Concealment, *, aloud: bool = False) -> None:
+        self.aloud = aloud
         self._lines = lines
         self._conceal = conceal
         self._last: deque[str] = deque(maxlen=_KEPT)
@@ -52,6 +55,6 @@ class LogRelay:
             level, tab, rest = line.partition("\t")
             if tab and level in _LEVELS:
                 logger, _, message = rest.partition("\t")
-                log.log(_LEVELS[level], "spark says", logger=logger, message=message)
+                log.log(_LEVELS[level] if self.aloud else logging.DEBUG, "spark says", logger=logger, message=message)
             else:
                 log.debug("spark says", message=line)

@@ -82,7 +82,7 @@ class Sessions:
             self.lose(live)
             raise SessionLost(f"the Spark session did not answer for {self._settings.answer_s:.0f} s") from error
         except Exception as error:
-            told = live.session.explain(error)
+            told = await self.call(partial(live.session.explain, error))  # it may wait for the JVM's last words
             if isinstance(told, SessionLost):
                 self.lose(live)
             raise told from error
@@ -121,7 +121,7 @@ class Sessions:
         if self._closing is not None:
             await self._closing
         loop = asyncio.get_running_loop()
-        bound, told = addresses(self._settings)
+        bound, told = await self.call(partial(addresses, self._settings))  # it may ask a name server
         if self._address is None:
             self._address = (told, await self._leash.open(bound, self._settings.port))
         lost: asyncio.Future[None] = loop.create_future()
@@ -171,7 +171,7 @@ class Sessions:
                 try:
                     answer = await self.call(partial(live.session.run, job))
                 except Exception as error:
-                    raise live.session.explain(error) from error
+                    raise await self.call(partial(live.session.explain, error)) from error
                 outcome = Outcome.opened(answer)
                 if outcome.end != "unreachable" or leash is None:
                     break

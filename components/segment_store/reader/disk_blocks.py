@@ -48,7 +48,7 @@ class _Write(NamedTuple):
 
 class DiskBlocks:
     def __init__(self, directory: Path, max_bytes: int) -> None:
-        """Takes a directory below; OSError if it can't."""
+        """Takes a directory below, and lists what is in it: make one in a thread. OSError if it can't."""
         self.max_bytes = max_bytes
         self.failures = 0
         self._lock, self.directory = _taken(directory)

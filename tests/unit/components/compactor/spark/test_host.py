@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from components.compactor.merge import MergeResult, MergeTask
 from components.compactor.spark.errors import (
     JobFailed,
+    MergeTimeout,
     OutOfMemory,
     SessionLost,
     SessionProblem,
@@ -20,7 +22,8 @@ from components.compactor.spark.errors import (
     StillWriting,
 )
 from components.compactor.spark.fitness import Fitness
-from components.compactor.spark.host import SparkExecutor
+from components.compactor.spark.host import Running, SparkExecutor
+from components.compactor.spark.leash import addresses
 from components.compactor.spark.order import Order, Outcome
 from components.compactor.spark.settings import SparkSettings
 from tests.doubles.spark import FakeSession, Puppet, obey
@@ -144,6 +147,72 @@ async def test_a_worker_that_can_not_be_stopped_is_reported(stage: Stage) -> Non
             await merging
         assert not raised.value.settled
         assert stage.session.cancelled
+
+
+async def test_a_worker_that_takes_too_long_is_stopped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.compactor.spark.host._LOOK_S", 0.02)
+    limited = msgspec.structs.replace(ON_DISK, limit_s=0.1)
+
+    def stop(order: Order, _session: FakeSession) -> Outcome:
+        assert order.leash is not None
+        assert order.limit_s == limited.limit_s
+        puppet = Puppet(order.leash, order.token)
+        assert (puppet.hear(), puppet.hear()) == ("go", "stop")
+        puppet.leave()
+        return Outcome("stopped")
+
+    stage.session.script = stop
+    with pytest.raises(MergeTimeout, match=r"longer than 0 s in process 2 on here, and was ended") as raised:
+        await stage.executor.merge(limited)
+    assert raised.value.settled
+    assert stage.executor.progress() == []
+    stage.session.script = obey
+    assert await stage.executor.merge(limited) == RESULT
+    assert stage.executor.sessions_started == 1
+
+
+async def test_a_task_that_waits_for_a_worker_is_not_overdue(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.compactor.spark.host._LOOK_S", 0.01)
+    looks = threading.Semaphore(0)
+    overdue = vars(Running)["overdue"].fget
+
+    def look(running: Running) -> bool:
+        looks.release()
+        return bool(overdue(running))
+
+    def wait_for_a_core(order: Order, session: FakeSession) -> Outcome:
+        for _ in range(5):
+            assert looks.acquire(timeout=30)
+        return obey(order, session)
+
+    monkeypatch.setattr(Running, "overdue", property(look))
+    stage.session.script = wait_for_a_core
+    assert await stage.executor.merge(msgspec.structs.replace(ON_DISK, limit_s=0.001)) == RESULT
+
+
+async def test_what_may_wait_is_asked_in_a_thread(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server, and a JVM for its last words."""
+    asked: list[threading.Thread] = []
+
+    def find(settings: SparkSettings) -> tuple[str, str]:
+        asked.append(threading.current_thread())
+        return addresses(settings)
+
+    def explain(error: Exception) -> SparkError:
+        asked.append(threading.current_thread())
+        return SessionLost(str(error))
+
+    def ping() -> None:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr("components.compactor.spark.sessions.addresses", find)
+    await stage.executor.merge(ON_DISK)
+    monkeypatch.setattr(stage.session, "explain", explain)
+    monkeypatch.setattr(stage.session, "ping", ping)
+    with pytest.raises(SessionLost, match="gone"):
+        await stage.executor.health()
+    assert len(asked) == 2
+    assert threading.current_thread() not in asked
 
 
 @pytest.mark.parametrize(("task", "settled"), [(ON_DISK, True), (ON_S3, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 import time
@@ -167,3 +168,18 @@ def test_an_error_that_can_not_travel_leaves_its_words() -> None:
     outcome = Outcome.opened(attempt(Order(pack(raise_unpicklable, None), "token", None, 1.0).sealed()))
     assert (outcome.end, outcome.value) == ("raised", b"")
     assert "only here" in outcome.told
+
+
+def test_a_worker_that_is_long_overdue_is_ended_by_the_kernel() -> None:
+    """Also one that hears nobody: the driver's word would not reach it."""
+    program = """
+from components.compactor.spark import worker
+from components.compactor.spark.order import Order
+worker._OVERDUE_S = 0.0
+with worker._alarm(Order(b"", "", None, 0.0, 60.0)):
+    pass
+with worker._alarm(Order(b"", "", None, 0.0, 0.1)):
+    while True:
+        pass
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGALRM
