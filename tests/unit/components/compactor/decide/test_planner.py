@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from components.compactor.decide import planner
 from components.compactor.decide.explanation import explain_plan
-from components.compactor.decide.planner import ASKED, Plan, Selection, choose_strategy, gather, plan
+from components.compactor.decide.planner import ASKED, BAD_FILES, Plan, Selection, choose_strategy, gather, plan
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.quiet import read_quiet_hours
 from components.compactor.decide.rules import DEAR, DISABLED, FILLS, MANY, OVER, QUIET, YOUNG
@@ -54,6 +54,24 @@ def test_what_is_not_there_any_more() -> None:
     assert (found.groups, found.rule, found.small) == ((), OVER, 3)
     found = planned(files(1, 1, 1, file_type="json"))
     assert (found.rule, found.small) == (OVER, 0)
+
+
+def test_bad_files_are_left_out_and_are_the_reason_if_too_few_others_are_there() -> None:
+    found = files(1, 1, 1, 1, 1, 1)
+    bad = {found[0].file_path: "is damaged"}
+    policy = Policy()
+    selection = Selection(policy, NOW, bad=bad)
+    for file in found:
+        selection.add(file)
+    made = plan(selection, policy, has_order=False)
+    assert (made.input_files, made.left_out) == (5, 1)
+    assert '"left_out":1' in str(explain_plan(made, policy)).replace(" ", "")
+    selection = Selection(policy, NOW, bad=bad)
+    for file in found[:5]:
+        selection.add(file)
+    made = plan(selection, policy, has_order=False)
+    assert (made.groups, made.rule, made.left_out) == ((), BAD_FILES, 1)
+    assert made.reason == f"1 left out, such as {found[0].file_path}: it is damaged"
 
 
 def test_young_and_dear() -> None:
