@@ -53,7 +53,7 @@ class Listener:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.get("/status", self._status),
-                web.get("/events", self._events),
+                web.get("/events", self._events, allow_head=False),
                 web.post("/components/{name}/{action:refresh|pause|resume}", self._act),
             ]
         )
@@ -100,7 +100,7 @@ class Listener:
         if reply.status == 500 or self._access.reads(request, "status"):
             return _answer(reply)
         found = msgspec.json.decode(reply.body, type=_Ready)
-        reasons = [f"{len(found.reasons)} reasons, shown to callers with a token"] if found.reasons else []
+        reasons = [f"reasons ({len(found.reasons)}) are shown to callers with a token"] if found.reasons else []
         return _json(_Ready(found.ready, found.role, reasons), reply.status)
 
     async def _metrics(self, request: web.Request) -> web.Response:

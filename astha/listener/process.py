@@ -43,6 +43,7 @@ def main(link_descriptor: int, *listening_descriptors: int) -> None:
     with suppress(OSError):
         os.nice(_NICENESS)
     listening = [socket.socket(fileno=descriptor) for descriptor in listening_descriptors]
+    gc.freeze()  # what was imported stays
     asyncio.run(run(socket.socket(fileno=link_descriptor), listening, os.getppid()))
 
 
@@ -103,7 +104,6 @@ async def _serve(
         keepalive_timeout_s=options.keepalive_timeout_s,
         tls=tls_context(options.certificate, options.key),
     )
-    gc.freeze()
     tasks = [
         *(asyncio.create_task(listener.connections.accept(each), name="accept") for each in listening),
         asyncio.create_task(listener.connections.sweep(), name="sweep"),

@@ -31,7 +31,7 @@ from registry.contract import MetadataStore
 
 log = structlog.get_logger(__name__)
 
-_BACKLOG = 128
+_BACKLOG = 1024
 _LINK_BYTES = 4 * 1024 * 1024
 """That may wait for the listener to take them; beyond, events are counted as missed."""
 

@@ -25,6 +25,8 @@ from tests.integration.astha.processes import TOKEN, Astha, Daemon, add_topic, p
 from tests.tls import AUTHORITY, CERTIFICATE, KEY, OTHER_KEY
 from tests.waiting import eventually_now
 
+pytestmark = pytest.mark.slow
+
 READ_TOKEN = "a-token-that-only-reads"
 
 
@@ -96,7 +98,6 @@ def descriptors(soft: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-@pytest.mark.slow
 def test_silent_connections_beyond_all_limits_leave_delivery_and_lease_alone(astha: Astha) -> None:
     with descriptors(1024):  # what a daemon has by default
         daemon = astha.run()
@@ -135,7 +136,6 @@ def add_large_topics(url: str, *names: str) -> None:
     engine.dispose()
 
 
-@pytest.mark.slow
 def test_a_watcher_that_does_not_read_large_rows_is_bounded_in_bytes(astha: Astha) -> None:
     daemon = astha.run()
     daemon.until_ready()
@@ -153,7 +153,6 @@ def test_a_watcher_that_does_not_read_large_rows_is_bounded_in_bytes(astha: Asth
             seen = seen[-20:] + unread.recv(1 << 20)
 
 
-@pytest.mark.slow
 def test_hundreds_of_watchers_all_get_it_and_no_more_than_may(astha: Astha) -> None:
     daemon = astha.run(environment={"ASTHA_SERVER__MAX_WATCHERS": "300"})
     daemon.until_ready()
@@ -210,7 +209,6 @@ def test_a_daemon_that_is_killed_takes_its_listener_along(astha: Astha) -> None:
     eventually_now(lambda: not Path(f"/proc/{pid}").exists(), "the old listener's end")
 
 
-@pytest.mark.slow
 def test_a_daemon_that_does_not_move_is_not_alive(astha: Astha) -> None:
     daemon = astha.run()
     daemon.until_ready()
@@ -236,7 +234,7 @@ def test_the_read_token_reads_and_probes_reveal_no_names(astha: Astha) -> None:
     daemon.client(TOKEN).post("/components/audit/pause")
     with pytest.raises(Refused) as anonymous:
         daemon.client().get("/readyz")
-    assert (anonymous.value.status, str(anonymous.value)) == (503, "1 reasons, shown to callers with a token")
+    assert (anonymous.value.status, str(anonymous.value)) == (503, "reasons (1) are shown to callers with a token")
     with pytest.raises(Refused, match="component audit is paused"):
         daemon.client(READ_TOKEN).get("/readyz")
     reader = {"ASTHA_SERVER__TOKEN": "", "ASTHA_SERVER__READ_TOKEN": READ_TOKEN}
@@ -249,7 +247,6 @@ def test_the_read_token_reads_and_probes_reveal_no_names(astha: Astha) -> None:
     assert "component audit is paused" in shown.stdout, shown.stderr
 
 
-@pytest.mark.slow
 def test_over_tls_with_the_commands_and_without_an_authority(astha: Astha) -> None:
     served = {"ASTHA_SERVER__TLS_CERTIFICATE_FILE": str(CERTIFICATE), "ASTHA_SERVER__TLS_KEY_FILE": str(KEY)}
     daemon = astha.run(environment=served)

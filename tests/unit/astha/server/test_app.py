@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -296,3 +297,57 @@ def test_the_token_file_is_read(stage: Stage, tmp_path: Path) -> None:
     kept = tmp_path / "token"
     kept.write_text(TOKEN)
     server_of(stage, host="10.0.0.1", token_file=kept)
+
+
+class TestWhoAsks:
+    async def test_a_foreign_host_or_origin_is_refused_everywhere(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        for path in ("/livez", "/status", "/events", "/absent"):
+            for headers in ({"Host": "evil.example"}, {"Origin": "http://evil.example"}):
+                refused = await client.get(path, headers={**BEARER, **headers})
+                assert refused.status == 403, (path, headers)
+        refused = await client.post("/components/audit/pause", headers={**BEARER, "Origin": "http://evil.example"})
+        assert refused.status == 403
+        assert stage.daemon.lanes[0].state is LaneState.LIVE
+
+    async def test_without_the_token_probes_see_no_names(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        stage.daemon.lanes[0].break_out("it raised")
+        response = await client.get("/readyz")
+        assert (response.status, (await response.json())["reasons"]) == (
+            503, ["reasons (1) are shown to callers with a token"]
+        )  # fmt: skip
+
+    async def test_metrics_and_status_want_a_token_unless_opened(self, client: Client, stage: Stage) -> None:
+        for path in ("/metrics", "/status"):
+            assert (await client.get(path)).status == 401
+            assert (await client.get(path, headers=READER)).status == 200
+        async with joined(stage, token=TOKEN, open_paths="metrics") as opened:
+            assert (await opened.get("/metrics")).status == 200
+            assert (await opened.get("/status")).status == 401
+
+    async def test_a_component_whose_name_is_no_text(self, client: Client, stage: Stage) -> None:
+        await stage.lead()
+        assert (await client.post("/components/%FF%FE/pause", headers=BEARER)).status == 404
+
+
+async def test_any_number_of_scrapes_is_one_collection(client: Client, stage: Stage) -> None:
+    await stage.lead()
+    counted = 0
+    status = stage.source.status
+
+    def counting() -> object:
+        nonlocal counted
+        counted += 1
+        return status()
+
+    stage.source.status = counting  # type: ignore[method-assign,assignment]
+    responses = await asyncio.gather(*(client.get("/metrics", headers=READER) for _ in range(50)))
+    assert {response.status for response in responses} == {200}
+    assert counted < 25, "one for each second that it took"
+    text = await responses[0].text()
+    assert "astha_server_connections " in text
+    assert "astha_server_restarts_total 0.0" in text
+    other = await client.get("/metrics", headers={**READER, "Accept": "application/openmetrics-text; version=1.0.0"})
+    assert other.content_type == "application/openmetrics-text"
+    assert (await other.text()).endswith("# EOF\n")
