@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import count
 
 import msgspec
 from aiohttp import web
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 _ANSWER_WITHIN_S = 5.0
 _ACT_WITHIN_S = 8.0
 _BEAT_S = 0.5
+_BEATS_TO_DAEMON = 6
 _LONGEST_REQUEST_BYTES = 16 * 1024
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -66,11 +68,12 @@ class Listener:
             self._watchers.arrived(message)
 
     async def beat(self) -> None:
-        """Until cancelled: heartbeats, readers that have left, tables that are watched no more."""
-        while True:
+        """Until cancelled: heartbeats to either side, readers that have left, tables that are watched no more."""
+        for number in count():
             await asyncio.sleep(_BEAT_S)
             self._watchers.beat()
-            self._tell_wanted()
+            if not self._tell_wanted() and number % _BEATS_TO_DAEMON == 0:
+                self._send(Watch(self._told))
 
     def stop(self) -> None:
         self._watchers.end()

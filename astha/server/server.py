@@ -40,6 +40,8 @@ _QUESTIONS = 64
 
 _STOP_WITHIN_S = 3.0
 _ADDRESS_FREE_WITHIN_S = 1.0
+_LOOK_S = 10.0
+_SILENT_LOOKS = 3
 _FIRST_BACKOFF_S = 0.2
 _LONGEST_BACKOFF_S = 30.0
 _STEADY_AFTER_S = 60.0
@@ -73,6 +75,7 @@ class Server:
         self._listening: list[socket.socket] = []
         self._keeping: asyncio.Task[None] | None = None
         self._answering: set[asyncio.Task[None]] = set()
+        self._heard = False
 
     @property
     def watched(self) -> frozenset[str]:
@@ -124,8 +127,8 @@ class Server:
             started = time.monotonic()
             try:
                 code = await self._run(listening)
-            except OSError as error:
-                log.error("the HTTP listener can't be started", error=str(error), again_in_s=backoff_s)
+            except Exception as error:  # whatever it is, deliveries go on
+                log.error("the HTTP listener can't be started", error=repr(error), again_in_s=backoff_s)
             else:
                 log.error("the HTTP listener ended", exit_code=code, again_in_s=backoff_s)
             if time.monotonic() - started > _STEADY_AFTER_S:
@@ -149,11 +152,23 @@ class Server:
                     stdout=asyncio.subprocess.DEVNULL,
                     env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 )
-            await lost.wait()
+            await self._while_heard(lost)
         finally:
             self.part()
             code = 0 if process is None else await asyncio.shield(asyncio.create_task(_ended(process)))
         return code
+
+    async def _while_heard(self, lost: asyncio.Event) -> None:
+        """Returns when the listener is gone, or says nothing for several looks although it should every few seconds."""
+        silent = 0
+        while not lost.is_set() and silent < _SILENT_LOOKS:
+            self._heard = False
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await lost.wait()
+            silent = 0 if self._heard else silent + 1
+        if not lost.is_set():
+            log.error("the HTTP listener does not move: ending it", silent_s=silent * _LOOK_S)
 
     # -- the link ---------------------------------------------------------------------------------------
 
@@ -184,6 +199,7 @@ class Server:
         return self._link is not None and self._link.waiting_bytes < _LINK_BYTES
 
     def _received(self, message: ToDaemon) -> None:
+        self._heard = True
         match message:
             case Ask():
                 if len(self._answering) < _QUESTIONS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import resource
@@ -19,11 +20,14 @@ from urllib.parse import urlsplit
 import pytest
 from sqlalchemy import text
 
-from astha.client import NoDaemon, Refused
+from astha.client import Client, NoDaemon, Refused
+from astha.server import server as server_module
 from registry.engines import StoreSettings, parse_url, sync_engine
 from tests.integration.astha.processes import TOKEN, Astha, Daemon, add_topic, prepared
 from tests.tls import AUTHORITY, CERTIFICATE, KEY, OTHER_KEY
-from tests.waiting import eventually_now
+from tests.unit.astha.server.daemons import Stage
+from tests.unit.astha.server.joined import server_of
+from tests.waiting import eventually, eventually_now
 
 pytestmark = pytest.mark.slow
 
@@ -196,6 +200,30 @@ def test_a_listener_that_dies_is_replaced_and_deliveries_go_on(astha: Astha) -> 
     assert answers(daemon)
     daemon.send(signal.SIGTERM)
     assert daemon.ended() == 0
+
+
+async def test_a_listener_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "_LOOK_S", 2.0)
+    monkeypatch.setattr(server_module, "_SILENT_LOOKS", 4)
+    monkeypatch.setattr(server_module, "_STOP_WITHIN_S", 0.1)
+    others = set(children(os.getpid()))
+
+    def ours() -> set[int]:
+        return set(children(os.getpid())) - others
+
+    server = server_of(Stage("audit"))
+    try:
+        port = urlsplit(await server.start()).port
+        first = await asyncio.to_thread(Client(f"http://127.0.0.1:{port}").get, "/livez")
+        assert first["alive"]
+        (pid,) = ours()
+        os.kill(pid, signal.SIGSTOP)
+        await eventually(lambda: bool(ours() - {pid}), "another listener", 60)
+        again = await asyncio.to_thread(Client(f"http://127.0.0.1:{port}").get, "/livez")
+        assert again["alive"]
+    finally:
+        await server.stop()
+    assert ours() == set()
 
 
 def test_a_daemon_that_is_killed_takes_its_listener_along(astha: Astha) -> None:
