@@ -10,6 +10,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from astha.clock_guard import ClockGuard, ClockSettings
+from astha.server.metrics import ListenerCollector
 from astha.subscribers import Measure
 from astha.telemetry import DaemonCollector
 from astha.testing import RecordingSubscriber
@@ -51,6 +52,7 @@ async def busy_stage() -> Stage:
 async def test_every_metric_is_documented_and_every_documented_one_exists() -> None:
     documented = set(re.findall(r"^\| `(astha_\w+)", DOCUMENT.read_text(), re.MULTILINE))
     names = {re.sub(r"(?<=latency_seconds)_(bucket|sum|count)$", "", name) for name in exposed(await busy_stage())}
+    names |= {sample.name for family in ListenerCollector().collect() for sample in family.samples}
     assert {"astha_component_lag_changes", "astha_source_lag_changes"} <= documented  # of SQLite
     assert documented - {"astha_component_lag_changes", "astha_source_lag_changes"} == names
 
