@@ -84,7 +84,7 @@ async def latency(report: Report, server: EmbeddedPostgres) -> None:
 async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None:
     """The HTTP server's clients beside deliveries: who watches and scrapes costs the daemon next to nothing."""
     wal = Wal(server, "clients")
-    seconds = report.pick(12, 2)
+    seconds = report.pick(12, 3)
     alone: list[Paced] = []
     beside: list[Paced] = []
     loads: list[dict[str, Any]] = []
@@ -96,7 +96,7 @@ async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None
             yield
         loads.append(found)
 
-    for number in range(report.pick(4, 2)):
+    for number in range(report.pick(4, 1)):
         turns = [(alone, nothing), (beside, load)]
         for runs, around in turns if number % 2 else reversed(turns):
             runs.append(await paced(wal, seconds, lambda slot: daemon(wal, slot, served=True), beside=around))
