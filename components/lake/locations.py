@@ -24,6 +24,7 @@ _S3_SCHEMES = ("s3://", "s3a://", "s3n://")  # Hadoop's names for the same bucke
 _READ_DIFFERENTLY = re.compile(r"[%?#*\[\]{}\\\x00-\x1f\x7f]")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_WITH_DIGEST = re.compile(r"-[0-9a-f]{8}$")
 _LONGEST_PART = 64  # of a directory's name: far below any file system's limit
 
 
@@ -115,8 +116,11 @@ def slug(text: str) -> str:
 
 
 def _distinct(name: str) -> str:
+    """A name that looks like another's slug and digest gets a digest of its own."""
     found = slug(name)
-    return found if found == name else f"{found}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    if found == name and not _WITH_DIGEST.search(name):
+        return found
+    return f"{found}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def _local_part(uri: str) -> str:

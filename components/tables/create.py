@@ -15,15 +15,18 @@ from astha.cli.store import with_store
 from astha.settings import Settings
 from components.lake.arrow_types import columns_like
 from components.lake.files import engine_of
-from components.lake.locations import canonical, table_location
+from components.lake.locations import BadLocation, canonical
 from components.lake.notation import Definition, read_definition
+from components.lake.placement import overlap
 from components.lake.schema import SchemaProblem, TableSchema
-from components.lake.tables import current_metadata, split_name
+from components.lake.tables import begin_drop, current_metadata, finish_drop, full_name, split_name
 from components.lake.types import NotationProblem, parse_column
 from components.tables.assignments import assignments
 from components.tables.description import Description, describe
+from components.tables.place import Place
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists
+from registry.models import LakeTable
 
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
@@ -39,6 +42,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--compression", help="zstd (the default), or another that the format has.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property of the table.")
 @click.option("--location", help="Where its files go; else lake.warehouse, the database and the name.")
+@click.option(
+    "--no-check", is_flag=True, help="Don't try whether the location takes files: only the daemon can reach it."
+)
 @click.option("--if-not-exists", is_flag=True, help="Leave a table of that name as it is, without complaint.")
 @settings_options
 @json_option
@@ -49,6 +55,7 @@ def create_command(
     like: Path | None,
     columns: tuple[str, ...],
     properties: tuple[str, ...],
+    no_check: bool,
     if_not_exists: bool,
     as_json: bool,
     **given: str | tuple[str, ...] | None,
@@ -60,6 +67,9 @@ def create_command(
       astha tables create sales.orders --column id:long! --column ts:timestamptz --partition-by 'day(ts)'
       astha tables create sales.orders --schema orders.yaml
       astha tables create sales.orders --like orders.parquet --sort-by id --location s3://lake/orders
+
+    The location must be this table's alone. A small object is written to it, read back and deleted before anything is
+    registered.
 
     Types: boolean, int, long, float, double, decimal(P,S), date, time, timestamp, timestamptz, string, uuid, fixed(N),
     binary, list<T>, map<K,V>, struct<name: T, ...>.
@@ -74,10 +84,10 @@ def create_command(
         raise Failure(str(problem), Exit.USAGE) from problem
     database, name = _new_name(table)
     location = definition.location
-    place = canonical(location) if location else table_location(settings.lake.warehouse, database, name)
+    place = Place(settings, database, name, None if location is None else canonical(location), tried=not no_check)
 
     async def create(store: MetadataStore) -> tuple[Description, bool]:
-        return await _create(store, (database, name, place), schema, named, if_not_exists)
+        return await _create(store, place, schema, named, if_not_exists)
 
     description, created = with_store(settings, create)
     if as_json:
@@ -116,20 +126,31 @@ def _new_name(written: str) -> tuple[str, str]:
 
 
 async def _create(
-    store: MetadataStore,
-    place: tuple[str, str, str],
-    schema: TableSchema,
-    properties: dict[str, str],
-    if_not_exists: bool,
+    store: MetadataStore, place: Place, schema: TableSchema, properties: dict[str, str], if_not_exists: bool
 ) -> tuple[Description, bool]:
-    database, name, location = place
-    created = True
-    try:
-        table = await store.create_table(database, name, location, schema.draft(properties=properties))
-    except AlreadyExists:
-        found = await store.get_table(database, name)
-        if not if_not_exists or found is None:
-            raise
-        table, created = found, False
+    database, name = place.database, place.name
+    found = await store.get_table(database, name)
+    created = found is None
+    if found is None:
+        location = await place.choose(await store.list_tables())
+        try:
+            found = await store.create_table(database, name, location, schema.draft(properties=properties))
+        except AlreadyExists:
+            found, created = await store.get_table(database, name), False
+        else:
+            await _require_first(store, found)
+    if not created and (not if_not_exists or found is None):
+        raise AlreadyExists(f"table {database}.{name} exists")
+    assert found is not None  # noqa: S101  (it was there, or was made)
+    table = found
     metadata = await current_metadata(store, table)
     return describe(table, [metadata], metadata), created
+
+
+async def _require_first(store: MetadataStore, made: LakeTable) -> None:
+    """Two who create at the same moment may both have found the place free: the first one keeps it."""
+    for other in await store.list_tables():
+        if other.id < made.id and overlap(other.location, made.location):
+            await begin_drop(store, made, purge=False)
+            await finish_drop(store, made)
+            raise BadLocation(f"{made.location} was taken by {full_name(other)} at the same moment: choose another")

@@ -17,13 +17,16 @@ from click.testing import CliRunner, Result
 
 from astha.cli import main
 from astha.cli.exits import Exit
+from astha.subscribers import LakeSettings
 from components.lake.schema import TableSchema
 from components.lake.tables import PURGE, begin_drop, find_table, finish_drop
+from deploy.servers.s3 import S3Server
 from registry.contract import MetadataStore
 from registry.documents import Document
 from registry.drafts import FileDraft, TableDraft
 from registry.errors import NotFound
 from registry.opening import open_store
+from tests.lake import environment_of
 
 T = TypeVar("T")
 COLUMNS = ("--column", "id:long!", "--column", "ts:timestamptz", "--column", "place:struct<city: string!, zip: int>")
@@ -92,7 +95,8 @@ def test_a_table_from_a_file_whose_say_the_options_may_change(lake: Lake, tmp_pa
     (tmp_path / "t.yaml").write_text(
         "columns: {id: long!, name: string}\npartition_by: [name]\nlocation: s3://bucket/t\nproperties: {a: 1, b: 2}\n"
     )
-    made = lake.json("create", "t", "--schema", "t.yaml", "--partition-by", "truncate(3, name)", "--property", "b=3")
+    made = lake.json("create", "t", "--schema", "t.yaml", "--partition-by", "truncate(3, name)", "--property", "b=3",
+                     "--no-check")  # fmt: skip
     assert made["created"]
     table = made["table"]
     assert (table["database"], table["location"], table["partition_by"]) == (
@@ -128,6 +132,54 @@ def test_what_is_written_wrongly_is_refused_before_anything_happens(
 ) -> None:
     assert said in lake.refused("create", "t", *arguments)
     assert lake.json("list")["tables"] == []
+
+
+@pytest.mark.parametrize("location", ["/proc/nope", "/dev/null/t", "in-the-way/t"])
+def test_a_location_that_takes_no_files_is_refused(lake: Lake, location: str) -> None:
+    Path("in-the-way").write_text("a file")
+    said = lake.refused("create", "t", "--column", "id:long", "--location", location, code=Exit.UNAVAILABLE)
+    assert "takes no files, so nothing was created" in said
+    assert lake.json("list")["tables"] == []
+    lake.run("create", "t", "--column", "id:long", "--location", location, "--no-check")
+
+
+def test_a_bucket_that_is_not_there_and_an_endpoint_that_does_not_answer(
+    lake: Lake, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment_of(LakeSettings(s3=s3_server.settings)).items():
+        monkeypatch.setenv(name, value)
+    where = ("--column", "id:long", "--location", "s3://nowhere-at-all/t")
+    assert "bucket" in lake.refused("create", "t", *where, code=Exit.UNAVAILABLE)
+    monkeypatch.setenv("ASTHA_LAKE__S3__ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("components.tables.place._ANSWER_S", 1.0)
+    assert "reachable" in lake.refused("create", "t", *where, code=Exit.UNAVAILABLE)
+    assert lake.json("list")["tables"] == []
+
+
+def test_a_location_is_one_tables_alone(lake: Lake, tmp_path: Path, backend: str) -> None:
+    def refused(name: str, location: str) -> str:
+        return lake.refused("create", name, "--column", "id:long", "--location", location)
+
+    lake.run("create", "first", "--column", "id:long", "--location", "a/b")
+    (tmp_path / "alias").symlink_to(tmp_path / "a")
+    for location in ("a/b", "a/b/c", "a", "a/./b/", "alias/b"):
+        assert "shares files with default.first" in refused("second", location)
+    assert "root of all files" in refused("second", "/")
+    assert "whole bucket" in refused("second", "s3://bucket")
+    assert "holds the warehouse" in refused("second", "warehouse")
+    if backend == "sqlite":
+        file = Path(lake.url.removeprefix("sqlite://"))
+        assert "registry's own file" in refused("second", str(file))
+        assert "registry's own file" in refused("second", str(file.parent))
+    lake.run("create", "second", "--column", "id:long", "--location", "a/bc")
+    assert len(lake.json("list")["tables"]) == 2
+
+
+def test_a_name_that_was_another_tables_gets_a_place_of_its_own(lake: Lake) -> None:
+    first = lake.json("create", "t", "--column", "id:long")["table"]["location"]
+    lake.run("alter", "t", "--rename-table", "u")
+    second = lake.json("create", "t", "--column", "id:long")["table"]["location"]
+    assert second.startswith(f"{first}-")
 
 
 def test_names(lake: Lake) -> None:

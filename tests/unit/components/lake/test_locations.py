@@ -93,3 +93,11 @@ def test_tables_never_share_a_place() -> None:
 def test_slugs() -> None:
     assert slug("a=b c/d") == "a-b-c-d"
     assert slug("...") == "-"
+
+
+@pytest.mark.parametrize("name", ["foo!", "foo", "Foo", "ünï", "a" * 100, "foo-c0e0aaae", "-", "."])
+def test_no_other_name_has_the_same_default_location(name: str) -> None:
+    """Also not one that is made of the place that the first one got."""
+    place = table_location("/w", "db", name)
+    taken = place.rpartition("/")[2]
+    assert taken == name or table_location("/w", "db", taken) != place
