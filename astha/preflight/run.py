@@ -23,7 +23,7 @@ from astha.routing.subscriptions import Subscription, read_subscriptions
 from astha.server.options import listener_options
 from astha.settings import Settings
 from astha.sources.postgres.slot import connected
-from astha.subscribers import RegistryWriter
+from astha.subscribers import Checkable, RegistryWriter
 from registry.engines import parse_url, sqlite_path
 from registry.errors import PermissionDenied, RegistryError, SchemaMismatch
 from registry.migration import status
@@ -31,6 +31,8 @@ from registry.opening import open_store
 from registry.privileges import Area, daemon_grants, reader_grants
 
 Subscriptions = Mapping[str, Subscription]
+
+_TRIED_WITHIN_S = 60.0
 
 _ACCESS_REMEDY = "correct server.token, server.host or the server.tls_* files, as it says"
 
@@ -42,8 +44,9 @@ async def preflight(settings: Settings) -> list[Finding]:
     schema = await _schema(settings)
     findings = [about_file, _access(settings), schema]
     if schema.verdict is not Verdict.PROBLEM:
-        about_components, areas = await _components(settings, subscriptions)
-        findings += about_components
+        about_components, loaded = await _components(settings, subscriptions)
+        areas = _areas(loaded)
+        findings += [*about_components, *await _tried(loaded)]
         if settings.registry.is_postgres:
             findings += await _server(settings, subscriptions or {}, areas)
         else:
@@ -126,11 +129,13 @@ async def _schema(settings: Settings) -> Finding:
     return ok(check, f"{found.found}, as this Astha expects")
 
 
-async def _components(settings: Settings, subscriptions: Subscriptions | None) -> tuple[list[Finding], frozenset[Area]]:
-    """One for each component that can't be used, and one for all others. Also the areas of the registry that they
-    write to, as far as they can be loaded.
+async def _components(
+    settings: Settings, subscriptions: Subscriptions | None
+) -> tuple[list[Finding], list[Component]]:
+    """One for each component that can't be used, and one for all others. Also the components themselves, as far as they
+    can be loaded.
     """
-    check, none = "components", frozenset[Area]()
+    check, none = "components", list[Component]()
     if subscriptions is None:
         return [unknown(check, "the subscriptions can't be read")], none
     try:
@@ -141,7 +146,27 @@ async def _components(settings: Settings, subscriptions: Subscriptions | None) -
     good = len(found) - len(findings)
     if good or not findings:
         findings.insert(0, ok(check, f"{good} accept their settings and tables" if found else "none are subscribed"))
-    return findings, _areas(found)
+    return findings, [each for each in found if isinstance(each, Component)]
+
+
+async def _tried(loaded: Iterable[Component]) -> list[Finding]:
+    """What the components try themselves."""
+    findings: dict[str, Finding] = {}
+    for component in loaded:
+        if not isinstance(component.subscriber, Checkable):
+            continue
+        try:
+            async with asyncio.timeout(_TRIED_WITHIN_S):
+                tried = await component.subscriber.check()
+        except Exception as error:
+            findings.setdefault(component.name, unknown(component.name, f"its own check failed: {error!r}"))
+            continue
+        for each in tried:
+            found = (
+                ok(each.check, each.detail) if each.remedy is None else problem(each.check, each.detail, each.remedy)
+            )
+            findings.setdefault(each.check, found)
+    return list(findings.values())
 
 
 def _component(found: Component | BadComponent, subscription: Subscription) -> Finding | None:

@@ -4,6 +4,7 @@ In: events, health questions, refreshes. Out: the component's own effect, or an 
 Guaranteed to a component: order, whole transactions if it asks for them, one call at a time.
 """
 
+from astha.subscribers.checks import Checkable, Checked
 from astha.subscribers.contract import RegistryWriter, Subscriber
 from astha.subscribers.handlers import Component, handles
 from astha.subscribers.measures import Measure, Measured
@@ -16,6 +17,7 @@ from registry.privileges import Area
 __all__ = [
     "Component", "Subscriber", "handles",
     "Area", "RegistryWriter", "enc_hook",
+    "Checkable", "Checked",
     "Measure", "Measured", "Problem", "Troubled", "Work", "Working",
     "LakeSettings", "S3Settings", "Surroundings",
 ]  # fmt: skip

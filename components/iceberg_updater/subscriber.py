@@ -18,7 +18,7 @@ from pyiceberg.catalog import Catalog
 
 from astha.errors import Retry
 from astha.events import Commit, Event
-from astha.subscribers import Measure, Problem, Surroundings
+from astha.subscribers import Checked, Measure, Problem, Surroundings
 from components.iceberg_updater.changes import TableEvents, by_table
 from components.iceberg_updater.committer import NeedsComparison, TableWork, is_iceberg
 from components.iceberg_updater.comparisons import Comparisons
@@ -38,6 +38,7 @@ from components.lake.iceberg import (
 from components.lake.identity import registry_identity
 from components.lake.schema import SchemaProblem
 from components.lake.troubled import TroubledTable
+from components.lake.warehouse import check_warehouse
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import LakeTable, Row, TableFile, TableMetadata
@@ -171,6 +172,9 @@ class IcebergUpdater:
         await self._hand_over()
         await self._owed.save()
         self._compare_in_background()
+
+    async def check(self) -> list[Checked]:
+        return [await check_warehouse(self._surroundings.lake)]
 
     def measures(self) -> Iterator[Measure]:
         yield Measure("commits", "Commits to Iceberg tables, refreshes apart.", self._commits, kind="counter")

@@ -22,7 +22,7 @@ __all__ = ["MetadataOrchestrator", "OrchestratorSettings", "create"]
 def create(settings: Mapping[str, Any], surroundings: Surroundings) -> MetadataOrchestrator:
     chosen = OrchestratorSettings.model_validate(settings)
     lake = surroundings.lake
-    inspection = Inspection(Objects(lake, timeout_s=chosen.probe_timeout_s, retry_s=chosen.probe_timeout_s))
+    inspection = Inspection(Objects(lake, timeout_s=chosen.probe_timeout_s, retry_s=chosen.probe_timeout_s), lake)
     upkeep = Upkeep(
         surroundings.store,
         Objects(lake),

@@ -7,10 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from astha.subscribers import Checked, LakeSettings
 from components.lake.evolution import check_evolution
 from components.lake.locations import BadLocation, Location, join, parse
 from components.lake.objects import ObjectMissing, Objects, StorageError
 from components.lake.schema import SchemaProblem, TableSchema
+from components.lake.warehouse import check_warehouse
 from registry.models import TableMetadata
 from registry.private_files import Modes, make_directories
 
@@ -19,8 +21,12 @@ _PROBE = ".astha-probe"
 
 
 class Inspection:
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, lake: LakeSettings | None = None) -> None:
         self._objects = objects
+        self._lake = lake or LakeSettings()
+
+    async def check_warehouse(self) -> Checked:
+        return await check_warehouse(self._lake)
 
     async def try_location(self, location: str) -> str | None:
         """What is wrong with it. A local directory is made if need be."""

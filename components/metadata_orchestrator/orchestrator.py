@@ -54,6 +54,9 @@ class MetadataOrchestrator(Component):
     def statistics(self) -> UpkeepStatistics:
         return self._upkeep.statistics
 
+    async def check(self) -> list[subscribers.Checked]:
+        return [await self._inspection.check_warehouse()]
+
     def measures(self) -> Iterable[Measure]:
         yield Measure("problems", "Tables with something that a person has to mend.", len(self._problems.tables()))
         yield Measure("problems_reported", "Problems that there ever were.", self._problems.reported, kind="counter")
