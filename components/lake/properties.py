@@ -15,6 +15,7 @@ _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": DAY_MS, "w":
 _UNITS_BYTES = {
     "": 1, "b": 1,
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 }  # fmt: skip
 _QUANTITY = re.compile(r"([0-9]+)\s*([a-z]*)", re.IGNORECASE)
@@ -59,10 +60,18 @@ def some_time_ms(name: str, text: str) -> int:
 
 
 def size_bytes(name: str, text: str) -> int:
-    number, unit = _quantity(text)
-    if not number or unit not in _UNITS_BYTES:
+    found = read_size(text)
+    if not found:
         raise PolicyProblem(f"{name} = {text!r}: write a size such as 500MB, 10GiB")
-    return number * _UNITS_BYTES[unit]
+    return found
+
+
+def read_size(text: str) -> int | None:
+    """Bytes, in the one meaning that units have everywhere: KB, MB, GB, TB count in thousands, KiB, MiB, GiB, TiB in
+    1,024; K, M, G, T alone are KiB, MiB, GiB, TiB. None if it is no size.
+    """
+    number, unit = _quantity(text)
+    return None if number is None or unit not in _UNITS_BYTES else number * _UNITS_BYTES[unit]
 
 
 def count(name: str, text: str) -> int:

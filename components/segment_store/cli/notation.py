@@ -10,13 +10,12 @@ from typing import Literal, TypeAlias
 import click
 import msgspec
 
+from components.lake.properties import read_size
 from components.segment_store.groups import ends_of
 from components.segment_store.reader.reader import Reader
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_UNITS_BYTES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d|w)")
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 
 
 class At(msgspec.Struct, frozen=True):
@@ -50,10 +49,10 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = _SIZE.fullmatch(str(value).strip())
+        found = read_size(str(value).strip())
         if found is None:
-            self.fail(f"{value!r}: write a number of bytes, or 64KiB, 10MiB, 1GiB", param, ctx)
-        return int(found[1]) * _UNITS_BYTES[found[2].lower()]
+            self.fail(f"{value!r}: write a number of bytes, or 64KiB, 10MiB, 10MB, 1GiB", param, ctx)
+        return found
 
 
 class PlaceParam(click.ParamType[Place]):

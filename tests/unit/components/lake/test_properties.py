@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from components.lake.properties import PolicyProblem, count, duration_ms, flag, read_properties, size_bytes
+from components.segment_store.cli.notation import Size
 
 
 def test_settings_of_one_prefix() -> None:
@@ -18,3 +19,10 @@ def test_settings_of_one_prefix() -> None:
 def test_durations_that_are_none(text: str) -> None:
     with pytest.raises(PolicyProblem, match="write a duration"):
         duration_ms("x", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10MB", 10_000_000), ("10MiB", 10 << 20), ("10m", 10 << 20), ("7", 7), ("1 TB", 10**12)]
+)
+def test_a_size_means_the_same_in_a_property_and_in_an_option(text: str, size: int) -> None:
+    assert size_bytes("x", text) == Size().convert(text, None, None) == size
