@@ -47,7 +47,11 @@ def check_columns(given: list[str], wanted: pa.Schema, *, fill_missing: bool) ->
         if field.name not in names and not field.nullable:
             raise RowsRefused("is missing, and the table requires it", column=field.name)
         if field.name not in names and not fill_missing:
-            raise RowsRefused("is missing: give it, if only with nulls", column=field.name)
+            raise RowsRefused(
+                "is missing: give it, if only with nulls, or take it for null with --fill-missing "
+                "(StorageSettings(fill_missing=True))",
+                column=field.name,
+            )
 
 
 def check_nulls(column: pa.ChunkedArray, field: pa.Field, first_row: int) -> None:

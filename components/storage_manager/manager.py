@@ -27,6 +27,7 @@ from components.lake.removal import remove
 from components.storage_manager.buffers import Buffers, Part, divide
 from components.storage_manager.errors import RowsRefused
 from components.storage_manager.fitting import fit
+from components.storage_manager.frames import Frame, from_frame
 from components.storage_manager.inserted import Inserted, Outcome, Pending
 from components.storage_manager.names import Names
 from components.storage_manager.rows import Row, tabulate
@@ -40,7 +41,7 @@ from registry.errors import NotFound, RegistryError
 log = structlog.get_logger(__name__)
 
 Batches: TypeAlias = "pa.RecordBatchReader | Iterable[pa.RecordBatch | pa.Table]"
-Data: TypeAlias = "pa.Table | pa.RecordBatch | Sequence[Row] | Batches"
+Data: TypeAlias = "pa.Table | pa.RecordBatch | Frame | Sequence[Row] | Batches"
 
 _PACE = 9.0  # while nobody waits, the registry gets at most a tenth of a core
 _SMALL = 256 << 10  # bytes that are checked and split faster than a thread is asked to
@@ -173,9 +174,8 @@ class StorageManager:
             await asyncio.shield(inserted.registered)
         return inserted
 
-    async def _feed(self, upload: Upload, target: Target, data: Data) -> None:
-        if isinstance(data, pa.RecordBatch):
-            data = pa.Table.from_batches([data])
+    async def _feed(self, upload: Upload, target: Target, given: Data) -> None:
+        data = await _unframed(given)
         if _is_whole(data):
             parts = await self.prepare(data, target)
             await upload.write([piece for part in parts for piece in divide(part, target, self._file_bytes)])
@@ -260,12 +260,23 @@ class StorageManager:
         return self.settings.target_file_bytes
 
 
-def _is_whole(data: Data) -> TypeGuard[pa.Table | pa.RecordBatch | Sequence[Row]]:
+async def _unframed(data: Data) -> pa.Table | Sequence[Row] | Batches:
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Frame) and not isinstance(data, pa.Table | pa.RecordBatchReader):
+        return await asyncio.to_thread(from_frame, data)
+    return data
+
+
+def _is_whole(data: pa.Table | Sequence[Row] | Batches) -> TypeGuard[pa.Table | pa.RecordBatch | Sequence[Row]]:
     """All of it is there, and can be looked at twice."""
     if isinstance(data, pa.Table | pa.RecordBatch):
         return True
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
-        raise TypeError(f"rows are an Arrow table, record batches or a list of mappings, not a {type(data).__name__}")
+        raise TypeError(
+            f"rows are an Arrow table, a data frame of pandas or Polars, record batches or a list of mappings, not a "
+            f"{type(data).__name__}: pyarrow.Table.from_pandas or pyarrow.table may make a table of it"
+        )
     return isinstance(data, Sequence) and not any(isinstance(row, pa.Table | pa.RecordBatch) for row in data[:1])
 
 

@@ -259,3 +259,21 @@ async def test_engine_and_format_come_from_the_table(
     (file,) = await (await manager.insert(table.id, rows(1), sync=True)).registered
     assert (file.file_type, file.is_compressed, file.file_name[-8:]) == ("json", True, ".json.gz")
     assert Document("{}") != file.column_stats
+
+
+async def test_a_data_frame_of_pandas(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
+    """An index without a name is no column; NaN is null. Other libraries' frames come by Arrow's own protocol."""
+    pandas = pytest.importorskip("pandas")
+    table = await create_table(store, warehouse)
+    frame = pandas.DataFrame({"id": [1, 2, 3], "name": ["a", None, "c"], "day": [date(2024, 5, 1)] * 3})
+    await (await manager.insert(table.id, frame[frame["id"] > 1], sync=True)).registered
+    found = await read_rows(store, table)
+    assert [(row["id"], row["name"]) for row in found] == [(2, None), (3, "c")]
+
+
+async def test_a_missing_column_says_what_fills_it(
+    manager: StorageManager, store: MetadataStore, warehouse: Path
+) -> None:
+    table = await create_table(store, warehouse)
+    with pytest.raises(RowsRefused, match="--fill-missing"):
+        await manager.insert(table.id, pa.table({"id": [1]}))
