@@ -48,6 +48,7 @@ class State:
     files: int
     size_bytes: int
     rows: int
+    inserted_meanwhile: int
     query_ms: float
 
 
@@ -63,7 +64,8 @@ class Outcome:
             return {
                 "data files": f"{state.files:,}",
                 "size": f"{state.size_bytes / _MIB:.1f} MiB",
-                "rows that DuckDB reads": f"{state.rows:,}",
+                "rows written before, read by DuckDB": f"{state.rows:,}",
+                "rows inserted meanwhile": f"{state.inserted_meanwhile:,}",
                 "the same query, median": f"{state.query_ms:.0f} ms",
             }
 
@@ -155,25 +157,28 @@ async def _table(around: Surroundings) -> LakeTable:
 
 async def _state(around: Surroundings) -> State:
     table = await _table(around)
-    rows, query_ms = await asyncio.to_thread(_query, around)
-    return State(table.file_count, table.total_size, rows, query_ms)
+    rows, inserted, query_ms = await asyncio.to_thread(_query, around)
+    return State(table.file_count, table.total_size, rows, inserted, query_ms)
 
 
-def _query(around: Surroundings) -> tuple[int, float]:
-    """As any reader of the catalog would: by DuckDB, a few times."""
+def _query(around: Surroundings) -> tuple[int, int, float]:
+    """As any reader of the catalog would: by DuckDB, a few times. Rows of before the compactor, and rows since."""
     catalog = open_catalog(around.registry_url.get_secret_value(), around.lake)
     location = catalog.load_table(TABLE).metadata_location.removeprefix("file://")
     catalog.close()
-    query = "SELECT count(*), sum(seconds), max(page) FROM iceberg_scan(?) WHERE region <> 'none'"
-    times, rows = [], 0
+    query = (
+        "SELECT count(*) FILTER (id < ?), count(*) FILTER (id >= ?), sum(seconds), max(page) FROM iceberg_scan(?) "
+        "WHERE region <> 'none'"
+    )
+    times, rows, inserted = [], 0, 0
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
         load_iceberg(connection)
         for _ in range(_QUERIES):
             began = perf_counter()
-            found = connection.execute(query, [location]).fetchone()
+            found = connection.execute(query, [INSERTS * ROWS, INSERTS * ROWS, location]).fetchone()
             times.append((perf_counter() - began) * 1000)
-            rows = int(found[0]) if found else 0
-    return rows, median(times)
+            rows, inserted = (int(found[0]), int(found[1])) if found else (0, 0)
+    return rows, inserted, median(times)
 
 
 def _rows(number: int) -> pa.Table:
