@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup test quick faults matrix lint format docs demo bench lock clean
+.PHONY: help setup test quick faults fuzz matrix lint format docs demo bench lock clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,6 +53,15 @@ quick: setup ## the quick tests
 
 faults: setup ## the oracle and the lake under writers, with random faults (SEED=... MINUTES=... to repeat a run or to run longer)
 	SEED="$(SEED)" MINUTES="$(or $(MINUTES),5)" $(RUN) -m pytest -s tests/faults tests/e2e
+
+# Each fuzzer gets an equal share of the time.
+FUZZERS = tests/fuzz --ignore tests/fuzz/test_runner.py
+
+fuzz: setup ## what reads outside input, against input that is nearly right (MINUTES=... for all; SEED=... to repeat a run)
+	@count=$$($(RUN) -m pytest --collect-only -q $(FUZZERS) | grep -c ::); \
+	each=$$(( $(or $(MINUTES),10) * 60 / count )); \
+	echo "fuzz: $$count fuzzers, $$each seconds each"; \
+	SEED="$(SEED)" FUZZ_SECONDS=$$each $(RUN) -m pytest -s $(FUZZERS)
 
 matrix: setup ## what depends on PostgreSQL, on versions 14 to 18 (VERSIONS="14 18" to choose; fetches them, needs Java)
 	$(RUN) -m tests.matrix $(VERSIONS)

@@ -158,6 +158,8 @@ def _csv(file: _Counted, schema: TableSchema) -> Iterator[pa.Table]:
             row += table.num_rows
     except pa.ArrowInvalid as error:
         raise _csv_problem(str(error), names or list(types)) from error
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"not a CSV file: the name of a column is not UTF-8: {error.object[:40]!r}") from error
 
 
 def _csv_problem(text: str, names: Sequence[str]) -> InsertError:

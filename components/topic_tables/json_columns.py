@@ -55,9 +55,8 @@ class JsonColumns:
         self._wanted = schema.arrow()
         fields = schema.iceberg.fields
         self._quick = all(_is_quick(field.field_type) for field in fields)
-        self._unsafe = (
-            f"{_UNSAFE}|{_UNSAFE_DECIMALS}" if any(_has_decimals(one.type) for one in self._wanted) else _UNSAFE
-        )
+        self._decimals = [field.name for field in self._wanted if _has_decimals(field.type)]
+        self._unsafe = f"{_UNSAFE}|{_UNSAFE_DECIMALS}" if self._decimals else _UNSAFE
         self._as_text = {field.name for field in fields if isinstance(field.field_type, _AS_TEXT)}
         self._uuids = [field.name for field in fields if isinstance(field.field_type, UUIDType)]
         self._floats = {
@@ -104,6 +103,8 @@ class JsonColumns:
                 return None
             if any(_any(pc.greater_equal(pc.abs(table[name]), most)) for name, most in self._floats.items()):
                 return None
+            for name in self._decimals:
+                table[name].validate(full=True)  # the reader lets 12345678 pass for decimal(9,2)
             return fit(self._typed(table), self._schema)
         except (pa.ArrowException, RowsRefused):
             return None

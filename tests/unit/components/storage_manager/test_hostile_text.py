@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, FloatType, ListType, LongType, NestedField, StringType
 
-from components.storage_manager.errors import RowsRefused
+from components.storage_manager.errors import InsertError, RowsRefused
 from components.storage_manager.readers import Format, open_source
 from components.storage_manager.rows import tabulate
 from tests.lake import table_schema
@@ -88,12 +88,17 @@ def test_rows_of_python_objects_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "price", ["1e-999999999", "1e-41", "1.25" + "0" * 60, "1.255", "abc", "1e-99999999999999999999"]
+    "price", ["1e-999999999", "1e-41", "1.25" + "0" * 60, "1.255", "abc", "12345678", "1e-99999999999999999999"]
 )
 def test_a_decimal_of_csv_that_does_not_fit_is_refused(price: str) -> None:
     with pytest.raises(RowsRefused, match="does not fit") as caught:
         read(f"id,price\n1,1.25\n2,{price}\n".encode(), "csv")
     assert (caught.value.row, caught.value.column) == (2, "price")
+
+
+def test_a_csv_whose_header_is_no_text_is_refused() -> None:
+    with pytest.raises(InsertError, match="the name of a column is not UTF-8"):
+        read(b"id,pr\xa8ce\n1,1.25\n", "csv")
 
 
 def test_decimals_of_csv() -> None:

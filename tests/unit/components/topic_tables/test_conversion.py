@@ -27,6 +27,8 @@ BAD = [
     b'{"id": 1, "price": "1\\u0065-41"}',
     b'{"id": 1, "price": "1e\\u002d41"}',
     b'{"id": 1, "price": 0.%b1}' % (b"0" * 60),
+    b'{"id": 1, "price": 12345678}',  # ten digits with its scale
+    b'{"id": 1, "price": "12345678"}',
     b'{"id": 1e999999999999999999}',
     b'{"id": %b}' % (b"9" * 5_000),
     b"\xff\xfe",
