@@ -79,9 +79,13 @@ def play(rng: random.Random) -> None:
 
 def _message(rng: random.Random, kind: type[Row]) -> bytes:
     oid, row, other = OIDS[kind], _row(rng, kind), _row(rng, kind)
-    match rng.randrange(5):
+    match rng.randrange(6):
         case 0:
             return pg.insert(oid, pg.values_of(row))
+        case 5:  # markers wherever they may not be
+            marked = {rng.choice(row.__struct_fields__): rng.choice((None, pg.Unchanged()))}
+            old, new = (pg.values_of(one, marked) if rng.random() < 0.6 else pg.values_of(one) for one in (row, other))
+            return rng.choice((pg.insert(oid, old), pg.delete(oid, old), pg.update(oid, old, new)))
         case 1:
             return pg.delete(oid, pg.values_of(row))
         case 2:
