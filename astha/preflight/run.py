@@ -129,9 +129,7 @@ async def _schema(settings: Settings) -> Finding:
     return ok(check, f"{found.found}, as this Astha expects")
 
 
-async def _components(
-    settings: Settings, subscriptions: Subscriptions | None
-) -> tuple[list[Finding], list[Component]]:
+async def _components(settings: Settings, subscriptions: Subscriptions | None) -> tuple[list[Finding], list[Component]]:
     """One for each component that can't be used, and one for all others. Also the components themselves, as far as they
     can be loaded.
     """
