@@ -23,6 +23,12 @@ _SHARE = 0.1
 _BURST_S = 0.01
 """Of encoding without a pause, after a while without any."""
 
+_INTERVAL_S = 0.02
+"""Between two hand-overs: waking the listener for every commit would cost more than encoding does."""
+
+_HELD_BYTES = 1024 * 1024
+"""Of transactions that wait for that time, at most."""
+
 _SLICE_EVENTS = 256
 _FRAME_EVENTS = 256
 _FRAME_BYTES = 64 * 1024
@@ -54,6 +60,9 @@ class Tap:
         self._room = room
         self._frame_events = min(_FRAME_EVENTS, frame_events)
         self._passed: list[Sequence[Transaction]] = []
+        self._passed_bytes = 0
+        self._scheduled: asyncio.Handle | None = None
+        self._handed_over = float("-inf")
         self._missed: Counter[str] = Counter()
         self._budget_s = _BURST_S
         self._looked = time.perf_counter()
@@ -61,12 +70,23 @@ class Tap:
     def __call__(self, transactions: Sequence[Transaction]) -> None:
         if not self.tables:
             return
-        if not self._passed:
-            asyncio.get_running_loop().call_soon(self._hand_over)  # after the lanes, which were woken before
+        loop = asyncio.get_running_loop()
         self._passed.append(transactions)
+        self._passed_bytes += sum(transaction.size_bytes for transaction in transactions)
+        if self._scheduled is None:
+            wait_s = self._handed_over + _INTERVAL_S - loop.time()
+            self._scheduled = (
+                loop.call_soon(self._hand_over)  # after the lanes, which were woken before
+                if wait_s <= 0
+                else loop.call_later(wait_s, self._hand_over)
+            )
+        elif self._passed_bytes > _HELD_BYTES and isinstance(self._scheduled, asyncio.TimerHandle):
+            self._scheduled.cancel()
+            self._scheduled = loop.call_soon(self._hand_over)
 
     def _hand_over(self) -> None:
-        passed, self._passed = self._passed, []
+        passed, self._passed, self._passed_bytes = self._passed, [], 0
+        self._scheduled, self._handed_over = None, asyncio.get_running_loop().time()
         parts: list[Part] = []
         events = size = 0
         self._refill()

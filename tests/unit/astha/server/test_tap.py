@@ -9,6 +9,7 @@ from astha.listener.link import Batch
 from astha.server import tap as module
 from astha.server.tap import Tap
 from tests.unit.astha.server.daemons import tables, topics
+from tests.waiting import eventually
 
 
 class Listener:
@@ -70,9 +71,28 @@ async def test_without_room_it_counts_and_tells_as_soon_as_there_is(listener: Li
     assert listener.got == []
     listener.room = True
     tap([topics(3, "d")])
-    await asyncio.sleep(0)
+    await eventually(lambda: bool(listener.got), "the next hand-over")
     assert [batch.missed for batch in listener.got] == [{"topics": 2}]
     assert listener.names() == ["d"]
+
+
+async def test_commits_that_follow_closely_go_together_unless_they_are_large(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_INTERVAL_S", 600.0)
+    tap = listener.tap("topics")
+    tap([topics(1, "a")])
+    await asyncio.sleep(0)
+    assert listener.names() == ["a"]
+    tap([topics(2, "b")])
+    tap([topics(3, "c")])
+    await asyncio.sleep(0)
+    assert listener.names() == ["a"], "not before the interval is over"
+    monkeypatch.setattr(module, "_HELD_BYTES", 25)  # each topic has 10
+    tap([topics(4, "d")])
+    await asyncio.sleep(0)
+    assert listener.names() == ["a", "b", "c", "d"]
+    assert len(listener.got) == 2
 
 
 async def test_without_time_it_counts_too(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
