@@ -22,6 +22,7 @@ from astha.routing.subscriptions import Subscription, read_subscriptions, requir
 from astha.settings import Settings
 from astha.sources.opening import open_source
 from astha.subscribers.broken import BrokenComponent
+from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.load import load_component
 from astha.subscribers.surroundings import Surroundings
 from registry.contract import MetadataStore
@@ -91,6 +92,7 @@ def load_components(
         try:
             subscriber = load_component(name, subscription.settings, around, subscription.use)
             require_match(name, subscription, subscriber.subscribed_tables)
+            _require_durable_to_hold(name, subscription, subscriber)
         except ConfigError as error:
             located = ConfigError(f"{path}: line {subscription.line}: {error}")
             located.__cause__ = error
@@ -100,6 +102,14 @@ def load_components(
         else:
             found.append(Component(name, subscriber, subscription.lane))
     return found
+
+
+def _require_durable_to_hold(name: str, subscription: Subscription, subscriber: Subscriber) -> None:
+    if subscription.lane.on_exhausted == "hold" and not is_durable(subscriber):
+        raise ConfigError(
+            f"component {name} can't hold: its state is in memory, so it is refreshed at every start: "
+            "remove `on_exhausted: hold` from its lane"
+        )
 
 
 def usable(found: Iterable[Component | BadComponent], *, run_others: bool) -> list[Component]:

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 from pydantic import SecretStr
 
-from astha.assembly import load_components
+from astha.assembly import BadComponent, load_components
 from astha.daemon import Component
 from astha.errors import ConfigError
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
@@ -29,6 +29,18 @@ def test_the_one_that_is_shipped_fits_its_components() -> None:
         assert isinstance(component, Component), component
         assert component.subscriber.subscribed_tables == shipped[component.name].tables
     assert {"iceberg_updater", "metadata_orchestrator", "snapshotter"} <= shipped.keys()
+
+
+def test_what_is_in_memory_can_not_hold(path: Path) -> None:
+    around = Surroundings(cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings())
+    path.write_text(
+        "components:\n  compactor: {tables: [table_files, table_stats], lane: {on_exhausted: hold}}\n"
+        "  iceberg_updater: {tables: [table_metadata, table_files], lane: {on_exhausted: hold}}\n"
+    )
+    bad, good = load_components(read_subscriptions(path), around, path)
+    assert isinstance(bad, BadComponent)
+    assert "line 2: component compactor can't hold: its state is in memory" in str(bad.error)
+    assert isinstance(good, Component)
 
 
 def test_what_an_entry_may_say(path: Path) -> None:
