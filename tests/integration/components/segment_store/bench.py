@@ -30,8 +30,8 @@ START_MS = 1_700_000_000_000
 class CountingObjects(Objects):
     """`requests` has every range that was read."""
 
-    def __init__(self) -> None:
-        super().__init__(LakeSettings())
+    def __init__(self, directory: Path) -> None:
+        super().__init__(LakeSettings(warehouse=str(directory)))
         self.requests: list[tuple[str, int, int]] = []
 
     async def get_range(self, uri: str, start: int, length: int) -> bytes:
@@ -45,7 +45,7 @@ class Bench:
     def __init__(self, store: MetadataStore, directory: Path) -> None:
         self.store = store
         self.directory = directory
-        self.objects = CountingObjects()
+        self.objects = CountingObjects(directory.parent)
         self.cached = CachedStore(store)
         self.feed = Feed(self.cached)
         self.reader = self.new_reader()
