@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from astha.cli.control import _print_status
 from astha.errors import AddressTaken, ConfigError
 from astha.lanes.state import LaneState
+from astha.subscribers import Problem
 from tests.unit.astha.server.daemons import HOLDER, LEADER, Stage, tables, topics
 from tests.unit.astha.server.joined import BEARER, PASSWORD, READ_TOKEN, READER, TOKEN, Joined, joined, server_of
 from tests.waiting import eventually
@@ -115,6 +117,23 @@ class TestStatus:
         assert audit["lag_s"] == 0.5
         assert (audit["queue"]["events"], audit["queue"]["bytes"]) == (2, 20)
         assert audit["breaker"] == {"state": "closed", "failures": 0}
+
+    async def test_problems_of_single_tables_are_named_and_leave_it_ready(
+        self, client: Client, stage: Stage, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        await stage.lead()
+        assert (await ready(client))[0] == 200
+        problem = Problem("shop.orders", f"no answer with {PASSWORD}", since=1_000, attempts=3, next_try=2_000)
+        vars(stage.daemon.components[0].subscriber)["problems"] = lambda: [problem]
+        assert (await ready(client))[0] == 200
+        status = await (await client.get("/status", headers=READER)).json()
+        assert [found["subject"] for found in status["components"][0]["problems"]] == ["shop.orders"]
+        assert PASSWORD not in str(status)
+        _print_status(status)
+        shown = capsys.readouterr().out
+        assert "yes, except for 1 problem below" in shown
+        assert "audit: shop.orders: no answer with ***" in shown
+        assert "since 1970-01-01 00:00:01 UTC, 3 attempts, next 1970-01-01 00:00:02 UTC" in shown
 
     async def test_of_a_standby_says_who_leads(self, client: Client) -> None:
         status = await (await client.get("/status", headers=READER)).json()
