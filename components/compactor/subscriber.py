@@ -184,14 +184,34 @@ class Compactor:
             yield Measure("memory_bytes", told, size, {"process": part})
 
     def problems(self) -> Iterator[Problem]:
-        """Of partitions whose last compaction failed, and of tables whose settings can't be read."""
+        """Of partitions whose last compaction failed or hangs, or with files that are left out, and of tables whose
+        settings can't be read.
+        """
         counters = self._decider.counters
         self._troubles.keep(lambda key: counters.of(key) is not None)  # type: ignore[arg-type]  # a partition's
         yield from self._troubles.listed()
+        yield from self._left_out_files()
+        yield from self._stuck_jobs()
         for table_id in self._decider.tables.known():
             known = self._decider.tables.of(table_id)
             if known.problem is not None:
                 yield Problem(known.name, known.problem, known.read_at)
+
+    def _left_out_files(self) -> Iterator[Problem]:
+        for (table_id, path), waits in self._planning.left_out:
+            file, wait = min(waits.items(), key=lambda item: item[1].until_ms)
+            more = "" if len(waits) == 1 else f" (and {len(waits) - 1:,} more files)"
+            subject = f"{self._decider.tables.name(table_id) or f'table {table_id}'} {path}".strip()
+            reason = f"left out of compaction: {file} {wait.reason}{more}"
+            yield Problem(subject, reason, wait.since_ms, wait.times, wait.until_ms)
+
+    def _stuck_jobs(self) -> Iterator[Problem]:
+        now, monotonic = self._clock.now_ms(), self._clock.monotonic()
+        for job in () if self._crew is None else self._crew:
+            if job.stuck:
+                subject = f"{job.assignment.name} {job.assignment.partition_path}".strip()
+                reason = "its merge has not ended, and could not be ended: `astha compaction cancel`, and look at Spark"
+                yield Problem(subject, reason, now - int((monotonic - job.began) * 1000))
 
     @property
     def _at_work(self) -> Crew:

@@ -30,6 +30,7 @@ class Wait(msgspec.Struct, frozen=True):
     reason: str
     until_ms: int
     times: int = 1
+    since_ms: int = 0  # found bad for the first time
 
 
 def told_left_out(bad: Sequence[BadFile]) -> dict[str, JsonValue]:
@@ -61,9 +62,9 @@ def newest_left_out(rows: Iterable[Compaction]) -> dict[str, dict[str, Wait]]:
 
 def noted(waits: dict[str, Wait], bad: Iterable[BadFile], now_ms: int) -> None:
     for file in bad:
-        times = waits[file.path].times + 1 if file.path in waits else 1
-        wait_ms = min(_HOUR_MS << min(times - 1, 10), _LONGEST_MS)
-        waits[file.path] = Wait(file.reason, now_ms + wait_ms, times)
+        before = waits.get(file.path, Wait("", 0, 0, now_ms))
+        wait_ms = min(_HOUR_MS << min(before.times, 10), _LONGEST_MS)
+        waits[file.path] = Wait(file.reason, now_ms + wait_ms, before.times + 1, before.since_ms)
 
 
 class LeftOut:

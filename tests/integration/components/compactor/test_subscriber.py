@@ -19,6 +19,7 @@ from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import Executor, SessionProblem
 from components.compactor.subscriber import Compactor
+from components.compactor.work.limits import JobLimits
 from components.compactor.work.local import LocalExecutor
 from components.lake.locations import parse
 from registry.contract import ConsistentRead, MetadataStore
@@ -135,6 +136,24 @@ async def test_a_bad_file_is_left_out_with_a_reason(floor: Floor) -> None:
     assert bad in await floor.bench.store.list_files(bad.table_id)
     assert shown(compactor)["left_out_files", "shop.orders"] == 1
     assert shown(compactor)["stuck_jobs",] == 0
+    (problem,) = compactor.problems()
+    assert problem.subject == "shop.orders"
+    assert problem.reason.startswith(f"left out of compaction: {bad.file_path} has 24 bytes")
+    assert problem.next_try is not None
+    await running.stop()
+
+
+async def test_a_merge_that_does_not_end_is_a_problem(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JobLimits, "stuck_after_s", lambda _limits, _size: 0.0)
+    held = HeldExecutor()
+    running, compactor = await floor.start(lambda: held)
+    await floor.bench.insert(files=5)
+    await held.arrived.wait()
+    await eventually(lambda: shown(compactor)["stuck_jobs",] == 1, "a job that is stuck")
+    (problem,) = compactor.problems()
+    assert (problem.subject, "could not be ended" in problem.reason) == ("shop.orders", True)
+    held.go_on.set()
+    await eventually(lambda: not list(compactor.problems()), "the end of the problem")
     await running.stop()
 
 
