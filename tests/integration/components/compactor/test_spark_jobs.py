@@ -66,7 +66,7 @@ async def kill_in_the_middle(spark: SparkExecutor, bench: Bench) -> Outcome:
 
 
 async def poisoned(spark: SparkExecutor, bench: Bench) -> None:
-    """One file ends the worker that copies it, another hangs who believes its footer: both are named, and left out."""
+    """Two damaged files: the merge names the one whose size is wrong, the look at each file alone the other one too."""
     await bench.create("poisoned")
     files = await bench.insert(files=6, rows=50)
     (bench.warehouse / bench.table.name / "waiting").touch()  # nobody waits
