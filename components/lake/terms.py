@@ -20,6 +20,7 @@ _TIMES = {"years": "year", "months": "month", "days": "day", "hours": "hour"}  #
 _CALL = re.compile(r"(?P<function>\w+)\s*\(\s*(?P<arguments>[^()]*)\)")
 _ALIAS = re.compile(r"(?P<term>.+?)\s+as\s+(?P<name>\S+)", re.IGNORECASE)
 _DIRECTION = re.compile(r"(?P<term>.+?)(?:\s+(?P<way>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?", re.IGNORECASE)
+_MOST_CHARACTERS = 2_000
 _EXAMPLES = "column, year(ts), month(ts), day(ts), hour(ts), bucket(16, id) or truncate(10, name)"
 
 
@@ -29,6 +30,7 @@ def partition_of(texts: Sequence[str], schema: Schema) -> PartitionSpec:
     fields: list[PartitionField] = []
     taken: dict[tuple[int, str], str] = {}
     for place, text in enumerate(texts):
+        _check_length(text, "partition_by")
         alias = _ALIAS.fullmatch(text.strip())
         column, transform = _term(alias.group("term") if alias else text.strip(), schema, "partition_by")
         key = (column.field_id, transform.dedup_name)
@@ -94,6 +96,7 @@ def order_of(texts: Sequence[str], schema: Schema) -> SortOrder:
         return UNSORTED_SORT_ORDER
     fields = []
     for text in texts:
+        _check_length(text, "sort_by")
         match = _DIRECTION.fullmatch(text.strip())
         if match is None:
             raise NotationProblem(f"sort_by {text!r}: write COLUMN [asc|desc] [nulls first|last]")
@@ -105,6 +108,12 @@ def order_of(texts: Sequence[str], schema: Schema) -> SortOrder:
         return read_order(Document.of([entry.model_dump(mode="json") for entry in fields]).load(), schema)
     except SchemaProblem as problem:
         raise NotationProblem(str(problem)) from problem
+
+
+def _check_length(text: str, key: str) -> None:
+    """What is read below may take the square of it."""
+    if len(text) > _MOST_CHARACTERS:
+        raise NotationProblem(f"{key} {text[:40]!r}...: has {len(text):,} characters, the most is {_MOST_CHARACTERS:,}")
 
 
 def _term(text: str, schema: Schema, key: str) -> tuple[NestedField, Transform[Any, Any]]:

@@ -61,6 +61,7 @@ _TYPES = [*_SIMPLE, "decimal(P,S)", "fixed(N)", "list<T>", "map<K,V>", "struct<n
 _TOKEN = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>[^\s`:,<>()\[\]!]+)|(?P<mark>[:,<>()\[\]!]))")
 _PLAIN_NAME = re.compile(r"[^\s`:,<>()\[\]!.]+")
 _DEEPEST = 50
+_MOST_DIGITS = 10  # of a number in a type
 
 
 class NotationProblem(SchemaProblem, ConfigError):
@@ -189,7 +190,7 @@ class _Reader:
                 case "decimal":
                     return self._decimal()
                 case "fixed":
-                    return FixedType(self._numbers(1, "fixed(16)")[0])
+                    return self._fixed()
                 case "list":
                     return self._list(path)
                 case "map":
@@ -205,6 +206,12 @@ class _Reader:
         if not 1 <= precision <= 38:
             raise NotationProblem(f"{self._shown}: decimal({precision},{scale}): precision is between 1 and 38")
         return DecimalType(precision, scale)
+
+    def _fixed(self) -> FixedType:
+        (length,) = self._numbers(1, "fixed(16)")
+        if length >= 1 << 31:
+            raise NotationProblem(f"{self._shown}: fixed({length}): a value has less than 2 GiB")
+        return FixedType(length)
 
     def _list(self, path: str) -> ListType:
         self._expect("<", "list<string>")
@@ -239,6 +246,8 @@ class _Reader:
             word = self._word("a number")
             if not (word.isascii() and word.isdigit()):
                 raise NotationProblem(f"{self._shown}: {word!r} is not a number: write it as {example}")
+            if len(word) > _MOST_DIGITS:
+                raise NotationProblem(f"{self._shown}: {word[:20]}... is too large: write it as {example}")
             numbers.append(int(word))
         self._expect(closing, example)
         return numbers

@@ -10,7 +10,6 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
-from itertools import islice
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -39,17 +38,30 @@ from components.storage_manager.rows import tabulate
 Read: TypeAlias = Callable[[Any], Any]
 
 _ROWS = 20_000  # at a time
+_BYTES = 64 << 20  # of text at a time, but for one row that alone has more
 
 
 def read_json(lines: Iterable[bytes], schema: TableSchema, *, fill_missing: bool) -> Iterator[pa.Table]:
     """Rows are counted as lines that are not empty."""
     readers = {field.name: read for field in schema.iceberg.fields if (read := _reader(field.field_type))}
-    rows = (line for line in lines if line.strip())
     first_row = 1
-    while some := list(islice(rows, _ROWS)):
+    for some in _portions(line for line in lines if line.strip()):
         objects = [_object(line, number, readers) for number, line in enumerate(some, first_row)]
         yield tabulate(objects, schema, first_row=first_row, fill_missing=fill_missing)
         first_row += len(objects)
+
+
+def _portions(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
+    some: list[bytes] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += len(row)
+        if len(some) == _ROWS or size >= _BYTES:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some
 
 
 def _object(line: bytes, number: int, readers: Mapping[str, Read]) -> dict[str, Any]:

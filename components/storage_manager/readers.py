@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import IO, Literal, TypeAlias, get_args
 
@@ -31,6 +32,7 @@ _EXTENSIONS: dict[str, Format] = {
     ".json": "json", ".jsonl": "json", ".ndjson": "json",
 }  # fmt: skip
 _BLOCK = 8 << 20  # bytes of CSV at a time
+_LONGEST = 256 << 20  # bytes of a line of JSON
 _CSV_PLACE = re.compile(
     r"(?:In CSV column #(?P<column>\d+): )?(?:CSV parse error: )?Row #(?P<row>\d+): (?P<why>.*)", re.DOTALL
 )
@@ -83,7 +85,13 @@ class _Counted:
         return data
 
     def lines(self) -> Iterator[bytes]:
-        for line in self._file:
+        """Unreadable if one is longer than `_LONGEST`: what has no line ends would be read into memory whole."""
+        for number in count(1):
+            line = self._file.readline(_LONGEST + 1)
+            if not line:
+                return
+            if len(line) > _LONGEST:
+                raise Unreadable(f"line {number} has more than {_LONGEST:,} bytes: is it a file of JSON lines?")
             self._read += len(line)
             yield line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error as NotBase64
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -26,8 +26,8 @@ class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     key: str | None = None
     key_base64: str | None = None
     headers: dict[str, str | None] = {}
-    timestamp: int | None = None
-    partition: int | None = None
+    timestamp: Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
+    partition: Annotated[int, msgspec.Meta(ge=0, le=(1 << 31) - 1)] | None = None
     offset: int | None = None
 
 

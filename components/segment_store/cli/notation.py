@@ -15,7 +15,8 @@ from components.segment_store.groups import ends_of
 from components.segment_store.reader.reader import Reader
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d|w)")
+_DURATION = re.compile(r"([0-9]{1,18})\s*(ms|s|m|h|d|w)")
+_MOST = (1 << 63) - 1  # of a number in the registry
 
 
 class At(msgspec.Struct, frozen=True):
@@ -42,7 +43,10 @@ class Duration(click.ParamType[int | None]):
         found = _DURATION.fullmatch(text)
         if found is None:
             self.fail(f"{value!r}: write 90s, 15m, 12h, 7d, 4w or forever", param, ctx)
-        return int(found[1]) * _UNITS_MS[found[2]]
+        duration = int(found[1]) * _UNITS_MS[found[2]]
+        if duration > _MOST:
+            self.fail(f"{value!r} is longer than can be stored: write forever", param, ctx)
+        return duration
 
 
 class Size(click.ParamType[int]):
@@ -52,6 +56,8 @@ class Size(click.ParamType[int]):
         found = read_size(str(value).strip())
         if found is None:
             self.fail(f"{value!r}: write a number of bytes, or 64KiB, 10MiB, 10MB, 1GiB", param, ctx)
+        if found > _MOST:
+            self.fail(f"{value!r} is more than can be stored", param, ctx)
         return found
 
 
@@ -71,10 +77,12 @@ def read_place(written: str) -> Place:
     if text in _ENDS:
         return _ENDS[text]
     if text.isdecimal():
+        if len(text) > 18:
+            raise ValueError(f"{text[:20]}... is beyond every offset")
         return int(text)
     ago = _DURATION.fullmatch(text.removeprefix("-").lower())
     if text.startswith("-") and ago is not None:
-        return At(int(datetime.now(UTC).timestamp() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]])
+        return At(max(0, int(datetime.now(UTC).timestamp() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]))
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

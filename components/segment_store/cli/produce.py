@@ -33,6 +33,7 @@ from registry.errors import NotFound
 from registry.opening import open_store
 
 _AT_ONCE = 1 << 20
+_LONGEST = 256 << 20  # bytes of a line
 
 
 @click.command("produce", short_help="Append lines to a topic.")
@@ -153,6 +154,8 @@ async def _lines(source: Path | None) -> AsyncIterator[Sequence[bytes]]:
     try:
         while data := await asyncio.to_thread(_some, file):
             *lines, rest = (rest + data).split(b"\n")
+            if len(rest) > _LONGEST:
+                raise Failure(f"a line has more than {_LONGEST:,} bytes: is the input lines of text?", Exit.USAGE)
             if lines:
                 yield lines
         if rest:

@@ -101,6 +101,22 @@ def test_a_csv_whose_header_is_no_text_is_refused() -> None:
         read(b"id,pr\xa8ce\n1,1.25\n", "csv")
 
 
+def test_a_line_without_an_end_is_not_read_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.storage_manager.readers._LONGEST", 100)
+    assert read(b'{"id": 1}\n' + b'{"id": 2}'.ljust(100)).num_rows == 2
+    with pytest.raises(InsertError, match="line 2 has more than 100 bytes"):
+        read(b'{"id": 1}\n' + b'{"id": 2}'.ljust(101))
+
+
+def test_long_rows_are_taken_in_small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.storage_manager.json_rows._BYTES", 30)
+    text = b"".join(b'{"id": %d}\n' % number for number in range(7))
+    tables = list(open_source(io.BytesIO(text), None, "json", SCHEMA, fill_missing=True).batches)
+    assert [table["id"].to_pylist() for table in tables] == [[0, 1, 2], [3, 4, 5], [6]]
+    with pytest.raises(RowsRefused, match="row 8"):
+        read(text + b"7\n")
+
+
 def test_decimals_of_csv() -> None:
     table = read(b'id,price\n1,1.25\n2,\n3,"-7"\n4, 125e-2\n5,1.2500\n', "csv")
     wanted = [Decimal("1.25"), None, Decimal("-7.00"), Decimal("1.25"), Decimal("1.25")]

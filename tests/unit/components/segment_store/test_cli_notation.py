@@ -1,0 +1,43 @@
+"""What people write on the command line, and lines of records, beyond all bounds."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from components.segment_store.cli.lines import BadLine, read_json
+from components.segment_store.cli.notation import At, Duration, Size, read_place
+
+MANY = "9" * 5_000
+
+
+@pytest.mark.parametrize("kind", [Duration(), Size()])
+@pytest.mark.parametrize("text", [f"{MANY}s", f"{MANY}k", "999999999999999999w", "999999999999999999t", "\u0663s"])
+def test_durations_and_sizes_that_can_not_be_stored(kind: Duration | Size, text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        kind.convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", [MANY, f"-{MANY}d", "9999999999999999999"])
+def test_places_beyond_every_offset(text: str) -> None:
+    with pytest.raises(ValueError, match=r"beyond every offset|write earliest"):
+        read_place(text)
+
+
+def test_long_ago_is_the_beginning_of_time() -> None:
+    assert read_place("-999999999999d") == At(0)
+    assert Duration().convert("7d", None, None) == 604_800_000
+    assert Size().convert("64KiB", None, None) == 65_536
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"value": "a", "timestamp": 9223372036854775808}', b'{"value": "a", "timestamp": -9223372036854775809}',
+        b'{"value": "a", "partition": -1}', b'{"value": "a", "partition": 2147483648}',
+        b'{"value": ' + b"[" * 5_000, b'{"unknown": ' + b"[" * 5_000, b"[" * 100_000, b'{"value": "\\ud800"}',
+    ],
+)  # fmt: skip
+def test_lines_that_are_no_records(line: bytes) -> None:
+    with pytest.raises(BadLine):
+        read_json(line)
