@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from yarl import URL
 
 from astha.listener.app import Listener
 from astha.listener.connections import Connections, allowed_connections
@@ -28,6 +29,7 @@ _NICENESS = 10
 _CALLERS_MISTAKES = (HttpProcessingError, web.RequestPayloadError, UnicodeEncodeError)
 """As aiohttp raises them of itself: it quotes an Expect that is no text. What our routes raise never gets that far."""
 
+_NO_TARGET = URL("/")
 _PARENT_LOOK_S = 1.0
 _STOP_WITHIN_S = 1.0
 _LINGER_S = 1.0
@@ -97,6 +99,7 @@ async def _serve(
     )
     await runner.setup()
     assert runner.server is not None  # noqa: S101  (set up just now)
+    runner.server.request_factory = with_target(runner.server.request_factory)
     listener.connections = Connections(
         runner.server,
         limit=allowed_connections(options.max_connections),
@@ -131,6 +134,17 @@ def _http_log() -> logging.Logger:
 
 def _of_ours(record: logging.LogRecord) -> bool:
     return not (record.exc_info and isinstance(record.exc_info[1], _CALLERS_MISTAKES))
+
+
+def with_target(make_request: Callable[..., web.BaseRequest]) -> Callable[..., web.BaseRequest]:
+    """aiohttp's parser may find a request without a target, and its task then ends with an AttributeError. Such a
+    request asks for a path that is not there.
+    """
+
+    def make(message: Any, *others: Any) -> web.BaseRequest:
+        return make_request(message if message.url is not None else message._replace(url=_NO_TARGET), *others)
+
+    return make
 
 
 async def _orphaned(parent: int | None) -> None:

@@ -81,11 +81,24 @@ class RegistryCatalog(SqlCatalog):
     def __init__(self, name: str, url: URL, **properties: str) -> None:
         MetastoreCatalog.__init__(self, name, **{**properties, "init_catalog_tables": "false"})
         self.engine = _engine(url)
+        self._closed = False
+        self._close_late_connections()
         self._snapshots: OrderedDict[UUID, dict[int, str]] = OrderedDict()  # of tables, as they are written
         self._init_catalog()
 
     def close(self) -> None:
+        self._closed = True
         self.engine.dispose()
+
+    def _close_late_connections(self) -> None:
+        """A call that was left behind in a thread may still use the catalog after `close`: `dispose` does not reach the
+        connection that it holds, and nothing would close the one that it opens.
+        """
+
+        @event.listens_for(self.engine, "checkin")
+        def close(connection: DBAPIConnection | None, entry: ConnectionPoolEntry) -> None:
+            if self._closed and connection is not None:
+                entry.invalidate()
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]

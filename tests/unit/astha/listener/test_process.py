@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import logging
 import socket
+from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
+from yarl import URL
 
 from astha.listener.link import Batch, Link, Part, Said, daemon_decoder, listener_decoder
 from astha.listener.options import tls_context
-from astha.listener.process import RelayingHandler
+from astha.listener.process import RelayingHandler, with_target
 from tests.tls import CERTIFICATE, ENCRYPTED_KEY, KEY, OTHER_KEY
 from tests.waiting import eventually
 
@@ -89,3 +91,16 @@ class TestTls:
     def test_no_pair(self, certificate: object, key: object, complaint: str) -> None:
         with pytest.raises((OSError, ValueError), match=complaint):
             tls_context(str(certificate), str(key))
+
+
+class _Message(NamedTuple):
+    """As aiohttp's, as far as it matters here."""
+
+    url: URL | None
+
+
+@pytest.mark.parametrize(("url", "found"), [(None, URL("/")), (URL("/status"), URL("/status"))])
+def test_a_request_without_a_target_is_answered(url: URL | None, found: URL) -> None:
+    """aiohttp ends the task of such a connection with an AttributeError, and the caller waits for nothing."""
+    make = with_target(cast("Any", lambda message, *others: (message.url, others)))
+    assert make(_Message(url), "payload", "protocol") == (found, ("payload", "protocol"))

@@ -104,3 +104,22 @@ def test_icebergs_own_files_have_the_lakes_modes(
         found[path.is_dir()].add(f"{stat.S_IMODE(path.stat().st_mode):04o}")
     file_mode, directory_mode = chosen or ("0600", "0700")
     assert found == {True: {directory_mode}, False: {file_mode}}
+
+
+async def test_a_call_that_outlives_close_leaves_no_connection(url: str) -> None:
+    """An updater that stops does not wait for a call that hangs; when that comes back, it still has the catalog."""
+    catalog = open_catalog(url, LakeSettings())
+    assert isinstance(catalog, RegistryCatalog)
+    held = catalog.engine.connect()
+    before = held.connection.dbapi_connection
+    catalog.close()
+    held.close()
+    catalog.list_namespaces()
+    after = catalog.engine.raw_connection()
+    opened = after.dbapi_connection
+    after.close()
+    assert before is not None
+    assert opened is not None
+    for connection in (before, opened):
+        with pytest.raises(Exception, match="closed"):
+            connection.cursor().execute("SELECT 1")
