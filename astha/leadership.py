@@ -16,7 +16,7 @@ from astha.errors import ConfigError, Fenced
 from registry.clock import Unchanged
 from registry.contract import MetadataStore
 from registry.errors import Fenced as RegistryFenced
-from registry.errors import PermissionDenied, SchemaMismatch, Unavailable
+from registry.errors import PermissionDenied, RegistryError, SchemaMismatch, Unavailable
 from registry.models import DaemonLease
 
 log = structlog.get_logger(__name__)
@@ -124,7 +124,7 @@ class Leadership:
             try:
                 async with asyncio.timeout(self._settings.ttl_s):
                     await self._store.release_daemon_lease(lease)
-            except (PermissionDenied, Unavailable, TimeoutError) as error:
+            except (RegistryError, TimeoutError) as error:
                 log.warning("the lease was not released and will run out", error=repr(error))
 
     def _note_trouble(self, error: Exception) -> None:

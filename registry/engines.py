@@ -128,9 +128,11 @@ def url_secrets(text: str) -> Iterator[str]:
 
 
 def sync_engine(url: URL, settings: StoreSettings) -> Engine:
-    """For migrations: one connection at a time, no pool."""
+    """For migrations, which create the file of a new registry: one connection at a time, no pool."""
     if url.drivername == "sqlite":
-        return _with_pragmas(create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT"), settings)
+        engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+        _creating_privately(engine, settings.file_mode)
+        return _with_pragmas(engine, settings)
     options = _server_options(url, settings, statement_timeout_s=0)
     return create_engine(
         url.set(drivername="postgresql+psycopg"),
@@ -170,14 +172,16 @@ def sqlite_path(url: URL) -> Path:
     return Path(url.database)
 
 
-def _with_pragmas(engine: Engine, settings: StoreSettings) -> Engine:
+def _creating_privately(engine: Engine, mode: int) -> None:
     path = sqlite_path(engine.url)
 
     @event.listens_for(engine, "do_connect")
     def create(*_: object) -> None:
         with contextlib.suppress(OSError):  # SQLite says what is wrong
-            create_file(path, settings.file_mode)
+            create_file(path, mode)
 
+
+def _with_pragmas(engine: Engine, settings: StoreSettings) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from components.lake.locations import BadLocation, Location, join, parse
 from components.lake.objects import Objects, StorageError, StorageRefused
+from components.lake.roots import Roots
 from components.lake.tables import full_name
 from registry.models import LakeTable
 
@@ -54,12 +55,13 @@ async def try_location(objects: Objects, location: str) -> None:
         if await objects.get(probe) != content:
             raise StorageRefused(f"{probe} does not have the content that was written: is something else at the place?")
     finally:
-        await _deleted(objects, probe)
+        await _deleted(objects, location, probe)
 
 
-async def _deleted(objects: Objects, probe: str) -> None:
+async def _deleted(objects: Objects, location: str, probe: str) -> None:
+    """The location need not be one that the registry knows yet."""
     try:
-        await objects.delete_many([probe])
+        await objects.delete_many([probe], roots=Roots([location]))
     except StorageError as error:
         if await _exists(objects, probe):
             raise StorageRefused(f"{probe} was written and can't be deleted: {error}") from error

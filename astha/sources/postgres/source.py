@@ -40,6 +40,8 @@ log = structlog.get_logger(__name__)
 _PATIENCE = 4
 """Times that we find the slot in use before we end the connection that uses it: a second or two."""
 
+_INCOMPLETE = "the publication was incomplete for a while: the stream lacks what was written meanwhile"
+
 _KINDS: Mapping[str, type[Row]] = {kind.table: kind for kind in PUBLISHED}
 
 
@@ -238,7 +240,7 @@ class PostgresSource:
         if recorded is None:
             return Gap("first start on this registry")
         if recorded.identity == REPAIRED:
-            return Gap("the publication was incomplete for a while: the stream lacks what was written meanwhile")
+            return Gap(_INCOMPLETE)
         if recorded.identity != self._identity:
             return Gap(f"the server's identity and timeline were {recorded.identity} and are {self._identity} now")
         return None
@@ -268,9 +270,9 @@ class PostgresSource:
                     while True:
                         self._slot = await slot_status(connection, self._settings.slot)
                         await self._require_publication(connection, tables)
-                        gap = await self._compare_identity()
-                        if gap is not None:
-                            return stream.fail(SourceReset(gap.reason))
+                        recorded = await self._store.get_source_identity(self._settings.slot)
+                        if recorded is not None and recorded.identity == REPAIRED:
+                            return stream.fail(SourceReset(_INCOMPLETE))
                         await self._clock.sleep(self._settings.slot_check_interval_s)
             except ConfigError as error:
                 return stream.fail(SourceReset(str(error)))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
 from components.compactor.decide.policy import Policy
 from components.compactor.spark.host import SparkExecutor
@@ -85,6 +86,24 @@ async def poisoned(spark: SparkExecutor, bench: Bench) -> None:
     await bench.require_tidy()
 
 
+async def aborted(spark: SparkExecutor, bench: Bench) -> None:
+    """One file ends the worker that reads it: it is found by looking at each file alone, and the session survives."""
+    await bench.create("aborted")
+    files = await bench.insert(files=4, rows=50)
+    (bench.warehouse / bench.table.name / "waiting").touch()  # nobody waits
+    good = bench.read([files[0], *files[2:]])
+    poison(parse(files[1].file_path).path)
+    assignment = await bench.assign(policy=Policy(copy_above_bytes=1), strategy="copy")
+    with capture_logs() as logs:
+        outcome = await Job(assignment, bench.shop(spark)).run()
+    assert (outcome.status, outcome.input_files, outcome.output_files) == ("done", 3, 1), outcome
+    assert [file.path for file in outcome.left_out] == [files[1].file_path]
+    assert any("crashed" in str(line) for line in logs), logs
+    live = await bench.store.list_files(bench.table.id)
+    assert bench.read([file for file in live if file.operation == "compaction"]) == good
+    await bench.require_tidy()
+
+
 async def overdue(spark: SparkExecutor, bench: Bench) -> None:
     """A worker that hangs is ended at its deadline; its files, which are innocent, are merged in halves."""
     await bench.create("overdue")
@@ -104,6 +123,7 @@ async def test_cancelled_and_killed(spark: SparkExecutor, sqlite_url: str, wareh
     try:
         await cancel(spark, bench)
         await poisoned(spark, bench)
+        await aborted(spark, bench)
         await overdue(spark, bench)
         assert spark.sessions_started == 1
         for step in (Step.MERGE, Step.INTENTS, Step.SWAP):

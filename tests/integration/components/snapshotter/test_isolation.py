@@ -51,7 +51,7 @@ async def test_a_loop_that_fails_begins_again_and_shows(lake: Lake, monkeypatch:
 
     monkeypatch.setattr(lake.snapshotter, "upkeep", fail)
     await lake.snapshotter.stop()
-    await lake.snapshotter.start()
+    await lake.start()
     await eventually(lambda: len(calls) > 4, "it has begun again")
     assert [problem.subject for problem in lake.snapshotter.problems()] == ["upkeep"]
     with pytest.raises(RuntimeError, match="upkeep has failed"):

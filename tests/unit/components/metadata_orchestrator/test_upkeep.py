@@ -56,8 +56,9 @@ async def test_the_first_round_is_at_once_and_a_failed_step_keeps_nobody() -> No
 
 @pytest.mark.parametrize("name", ["metadata_orchestrator", "snapshotter", "segment_store"])
 def test_there_is_one_threshold_for_stale_uploads(name: str) -> None:
+    around = Surroundings(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
     with pytest.raises(ConfigError, match=r"set lake\.intents_stale_after_s in astha\.yaml"):
-        load_component(name, {"intents_stale_after_s": 5}, cast("Surroundings", None))
+        load_component(name, {"intents_stale_after_s": 5}, around)
 
 
 def test_settings_that_nobody_knows_are_refused() -> None:

@@ -33,7 +33,7 @@ SUBSCRIPTIONS = """
 components:
   segment_store:
     tables: [topics, partitions, segments, partition_leases]
-    settings: {merge: false, retention_every_s: 0.02, clean_every_s: 0.02, intents_stale_after_s: 600}
+    settings: {merge: false, retention_every_s: 0.02, clean_every_s: 0.02}
 """
 
 
