@@ -7,12 +7,15 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from components.compactor.decide.policy import Policy
+from components.compactor.merge import MergeResult
+from components.compactor.spark.errors import MergeCrashed
 from components.compactor.spark.host import SparkExecutor
 from components.compactor.spark.settings import SparkSettings
 from components.compactor.work.job import Job
@@ -94,11 +97,21 @@ async def aborted(spark: SparkExecutor, bench: Bench) -> None:
     good = bench.read([files[0], *files[2:]])
     poison(parse(files[1].file_path).path)
     assignment = await bench.assign(policy=Policy(copy_above_bytes=1), strategy="copy")
-    with capture_logs() as logs:
+    crashes: list[MergeCrashed] = []
+    merge = spark.merge
+
+    async def recorded(*arguments: Any, **options: Any) -> MergeResult:
+        try:
+            return await merge(*arguments, **options)
+        except MergeCrashed as crash:
+            crashes.append(crash)
+            raise
+
+    with patch.object(spark, "merge", recorded):
         outcome = await Job(assignment, bench.shop(spark)).run()
     assert (outcome.status, outcome.input_files, outcome.output_files) == ("done", 3, 1), outcome
     assert [file.path for file in outcome.left_out] == [files[1].file_path]
-    assert any("crashed" in str(line) for line in logs), logs
+    assert ["Abort" in str(crash) for crash in crashes] == [True], crashes
     live = await bench.store.list_files(bench.table.id)
     assert bench.read([file for file in live if file.operation == "compaction"]) == good
     await bench.require_tidy()
