@@ -18,7 +18,7 @@ _UNITS_BYTES = {
     "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 }  # fmt: skip
-_QUANTITY = re.compile(r"([0-9]+)\s*([a-z]*)", re.IGNORECASE)
+_QUANTITY = re.compile(r"([0-9]{1,18})\s*([a-z]*)", re.IGNORECASE)
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 Reader: TypeAlias = Callable[[str, str], object]
