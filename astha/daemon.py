@@ -183,9 +183,13 @@ class Daemon:
             await _end(*lanes)
             await self._write_last()
         finally:
-            await _end(*lanes)
-            await _end(stopping, pump, *keepers)
-            await self.source.close()
+            try:
+                await _end(*lanes)
+            finally:
+                try:
+                    await _end(stopping, pump, *keepers)
+                finally:
+                    await self.source.close()
 
     async def _pump(self) -> None:
         async with aclosing(self.source.stream(self.router.tables)) as stream:
@@ -305,7 +309,19 @@ class Daemon:
 
 
 async def _end(*tasks: asyncio.Task[None] | asyncio.Task[bool]) -> None:
-    """Cancel and wait; what they raise is somebody else's to report."""
+    """Cancels them and waits; what they raise is reported elsewhere.
+
+    A cancellation that comes meanwhile waits for them too: a task that is left behind would go on without leadership,
+    and keep its connection open.
+    """
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    ending = asyncio.gather(*tasks, return_exceptions=True)
+    cancelled: asyncio.CancelledError | None = None
+    while not ending.done():
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled

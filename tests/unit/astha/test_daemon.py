@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from astha.clock import SystemLoopClock
-from astha.daemon import Component, Daemon, DaemonSettings
+from astha.daemon import Component, Daemon, DaemonSettings, _end
 from astha.errors import ConfigError, SourceError
 from astha.lanes.state import LaneState
 from astha.leadership import Leadership, LeaseSettings
@@ -212,3 +212,28 @@ async def test_what_arrives_after_the_stop_is_left_for_the_next_start() -> None:
         await asyncio.wait_for(made.task, 20)
         assert [event.data for event in made.subject.events] == [group("a")]
         assert made.source.acknowledged[-1] < made.registry.last
+
+
+async def test_a_cancellation_waits_for_the_tasks_that_are_being_ended() -> None:
+    """Left behind, they would go on without leadership, and keep their connections."""
+    asked, may_end = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            asked.set()
+            await may_end.wait()
+
+    task = asyncio.create_task(slow())
+    await asyncio.sleep(0)
+    ending = asyncio.create_task(_end(task))
+    await asked.wait()
+    for _ in range(2):
+        ending.cancel()
+        await asyncio.sleep(0)
+        assert not ending.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    assert task.done()
