@@ -147,9 +147,10 @@ class Snapshotter:
         yield from self._troubles.listed()
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
-        await self._books.load(snapshot)
+        books = Books(self._settings.policy)  # other tasks look for due tables meanwhile: they must not see half of it
+        await books.load(snapshot)
         position = await self._store.position()
-        self._contained = snapshot.place, position
+        self._books, self._contained = books, (snapshot.place, position)
         self._remember_requests()
         for table_id, book in self._books:
             for row in list(book.rows.values()):
