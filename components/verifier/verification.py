@@ -152,6 +152,8 @@ class Verification:
                 return
             await self._clock.sleep(_PAUSE_S)
             found &= await self._tag_remarks(table, cached=False)
+        if found and await self._store.get_table_by_id(table.id) is None:
+            return  # dropped meanwhile, with its rows; its Iceberg table follows
         for kind, cause in (
             (Kind.SNAPSHOT_LOST, causes.of_lost_snapshot(full_name(table))),
             (Kind.TAG_UNKNOWN, causes.of_unknown_tag()),
