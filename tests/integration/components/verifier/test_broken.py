@@ -11,6 +11,7 @@ from pyiceberg.transforms import IdentityTransform
 from components.iceberg_updater.foreign import revert
 from components.lake.iceberg import IcebergTables, TableCommit, TableProblem, data_files
 from components.verifier.report import Kind
+from components.verifier.verification import Verification
 from registry.drafts import SnapshotDraft
 from registry.models import LakeTable
 from tests.integration.components.verifier.conftest import Stage, kinds, only, path_of
@@ -321,6 +322,32 @@ async def test_snapshots_and_tags_differ(stage: Stage, table: LakeTable) -> None
     ]
     assert found[Kind.TAG_UNKNOWN].items == [f"forgotten, snapshot {current}, of row 99: the registry has no such row"]
     assert "astha snapshot expire shop.orders" in (found[Kind.SNAPSHOT_LOST].cause.repair or "")
+
+
+async def test_tags_of_a_table_that_is_dropped_meanwhile_are_no_difference(
+    stage: Stage, table: LakeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are gone at once, its Iceberg table a moment later."""
+    await stage.insert(table)
+    await stage.commit()
+    current = stage.load(table).metadata.current_snapshot_id
+    assert current is not None
+    row = await stage.store.record_snapshot(table.id, SnapshotDraft(snapshot_id=current, timestamp=1, tag="good"))
+
+    def tag(commit: TableCommit) -> None:
+        commit.set_tag("good", current)
+        commit.set_properties({"astha.tag.good": f"{row.id} {current}"})
+
+    stage.tables.commit(table, tag)
+    check = Verification._check_tags
+
+    async def dropped_first(verification: Verification, checked: LakeTable) -> None:
+        await stage.store.drop_table(checked.id)
+        await check(verification, checked)
+
+    monkeypatch.setattr(Verification, "_check_tags", dropped_first)
+    (report,) = (await stage.verify(table)).tables
+    assert report.differences == []
 
 
 async def test_the_states_of_a_snapshot_on_its_way_are_no_differences(stage: Stage, table: LakeTable) -> None:
