@@ -16,9 +16,9 @@ from benchmarks.registries import SERVER, new_registry
 from benchmarks.report import Report, run
 from components.lake.registrar import Registrar
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import FileDraft, Registration, TableDraft
 from registry.embedded import EmbeddedPostgres
+from registry.json_text import JsonText, to_json_text
 from registry.migration import migrate
 from registry.models import ColumnStats
 from registry.opening import open_store
@@ -26,7 +26,7 @@ from registry.opening import open_store
 REGISTRATIONS = 1_000
 ALONE = 100  # of those that are registered one by one, which takes longer
 OWNER = "benchmark"
-COLUMNS = Document.of(
+COLUMNS = to_json_text(
     {str(field): ColumnStats(10_000, 0, None, 80_000, "AAAAAAAAAAA=", "/////////38=") for field in range(1, 11)}
 )
 
@@ -70,7 +70,7 @@ async def registration_figures(report: Report) -> None:
 
 
 async def _measure(report: Report, backend: str, store: MetadataStore) -> None:
-    table = await store.create_table("db", "t", "file:///lake/t", TableDraft(schema=Document("{}")))
+    table = await store.create_table("db", "t", "file:///lake/t", TableDraft(schema=JsonText("{}")))
     samples, alone = [], []
     for number in range(report.pick(8, 4)):
         alone.append(await one_by_one(store, table.id, f"alone-{number}"))

@@ -19,8 +19,8 @@ from registry.cache.flights import Flight
 from registry.cache.segment_index import SegmentIndex
 from registry.clock import SystemClock
 from registry.contract import MetadataStore
-from registry.documents import EMPTY_OBJECT, Document
 from registry.forwarding import ForwardingStore
+from registry.json_text import EMPTY_OBJECT, JsonText
 from registry.models import Partition, Segment, Topic
 from registry.position import Position
 
@@ -100,7 +100,7 @@ def _cached_topics(count: int) -> CacheContents:
     flight: Flight[Topic | None] = Flight(Position(0))
     for number in range(count):
         now = 1_800_000_000_000 + number
-        config = Document(_own('{"cleanup":"delete","owner":"somebody"}'))
+        config = JsonText(_own('{"cleanup":"delete","owner":"somebody"}'))
         name = f"topic-of-average-name-{number:06d}"
         contents.keep_topic(name, Topic(name, 12, 604_800_000 + number, config, now, now), flight, ahead=True)
     return contents

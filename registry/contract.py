@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
-from registry.documents import JsonValue
 from registry.drafts import (
     CompactionDraft,
     CompactionOutcome,
@@ -29,6 +28,7 @@ from registry.drafts import (
     SnapshotDraft,
     TableDraft,
 )
+from registry.json_text import JsonValue
 from registry.models import (
     Agent,
     Compaction,

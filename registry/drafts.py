@@ -11,8 +11,8 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 import msgspec
 
 from registry import checks
-from registry.documents import EMPTY_LIST, EMPTY_OBJECT, Document
 from registry.errors import Invalid
+from registry.json_text import EMPTY_LIST, EMPTY_OBJECT, JsonText
 from registry.models import (
     CompactionStatus,
     CompactionTrigger,
@@ -160,14 +160,14 @@ class Advance(msgspec.Struct, frozen=True, gc=False):
 class TableDraft(msgspec.Struct, frozen=True, kw_only=True):
     """One schema version of a table, as its author writes it."""
 
-    schema: Document
+    schema: JsonText
     storage_engine: str = "parquet"
-    engine_config: Document = EMPTY_OBJECT
+    engine_config: JsonText = EMPTY_OBJECT
     format: str = "parquet"
     compression: str = "zstd"
-    partition_by: Document = EMPTY_LIST
-    sort_by: Document = EMPTY_LIST
-    properties: Document = EMPTY_OBJECT
+    partition_by: JsonText = EMPTY_LIST
+    sort_by: JsonText = EMPTY_LIST
+    properties: JsonText = EMPTY_OBJECT
 
     checks: ClassVar[dict[str, checks.Check]] = {
         "schema": checks.filled,
@@ -190,7 +190,7 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
     file_type: str = "parquet"
     checksum: str | None = None
     is_compressed: bool = True
-    column_stats: Document | None = None
+    column_stats: JsonText | None = None
 
     checks: ClassVar[dict[str, checks.Check]] = {
         "file_path": checks.filled_path,
@@ -224,7 +224,7 @@ class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_id: int | None = None
     timestamp: int
     manifest_list: str | None = None
-    summary: Document = EMPTY_OBJECT
+    summary: JsonText = EMPTY_OBJECT
     schema_id: int | None = None
     trigger: SnapshotTrigger = "manual"
     status: SnapshotStatus = "created"
@@ -254,7 +254,7 @@ class CompactionDraft(msgspec.Struct, frozen=True, kw_only=True):
     trigger: CompactionTrigger = "event"
     rule: str
     strategy: str | None = None
-    explanation: Document = EMPTY_OBJECT
+    explanation: JsonText = EMPTY_OBJECT
     position: int | None = None
     input_files: int = 0
     input_bytes: int = 0
@@ -284,7 +284,7 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     status: Literal["done", "aborted", "failed", "cancelled"]
     reason: str | None = None
     strategy: str | None = None
-    explanation: Document | None = None
+    explanation: JsonText | None = None
     input_files: int | None = None  # if it did not swap all that it had planned to
     input_bytes: int | None = None
     output_files: int | None = None

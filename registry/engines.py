@@ -244,5 +244,5 @@ def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: floa
 
 
 def _as_text(value: str | bytes) -> str:
-    """Documents stay text: see `registry.documents`."""
+    """Documents stay text: see `registry.json_text`."""
     return value if isinstance(value, str) else bytes(value).decode()

@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from registry.contract import PAGE, ConsistentRead, Load, MetadataStore
-from registry.documents import JsonValue
 from registry.drafts import (
     CompactionDraft,
     CompactionOutcome,
@@ -23,6 +22,7 @@ from registry.drafts import (
     SnapshotDraft,
     TableDraft,
 )
+from registry.json_text import JsonValue
 from registry.models import (
     Agent,
     Compaction,

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import msgspec
 
-from registry.documents import Document, JsonValue, to_builtins
+from registry.json_text import JsonText, JsonValue, json_columns, parse_json
 
 __all__ = [
     # streams
@@ -45,8 +45,15 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     key: ClassVar[tuple[str, ...]]
 
     def to_builtins(self) -> dict[str, JsonValue]:
-        """By column, ready for ``json.dumps``; a JSON column is what it holds, not its text."""
-        return {name: to_builtins(getattr(self, name)) for name in self.__struct_fields__}
+        """Returns the row by column, ready for ``json.dumps``, with JSON columns parsed.
+
+        ``msgspec.to_builtins(row)`` and ``msgspec.json.encode(row)`` work too, and leave JSON columns as text.
+        """
+        found = msgspec.structs.asdict(self)
+        for name in json_columns(type(self)):
+            if found[name] is not None:
+                found[name] = parse_json(found[name])
+        return found
 
 
 class Topic(Row, frozen=True, gc=False):
@@ -56,7 +63,7 @@ class Topic(Row, frozen=True, gc=False):
     name: str
     partition_count: int
     retention_ms: int | None  # None: for ever
-    config: Document
+    config: JsonText
     created_at: int
     updated_at: int
 
@@ -138,7 +145,7 @@ class Agent(Row, frozen=True, gc=False):
     group: str
     last_heartbeat: int
     started_at: int
-    metadata: Document
+    metadata: JsonText
 
 
 class PartitionLease(Row, frozen=True, gc=False):
@@ -181,14 +188,14 @@ class TableMetadata(Row, frozen=True, gc=False):
     id: int
     table_id: int
     schema_version: int
-    schema: Document
+    schema: JsonText
     storage_engine: str
-    engine_config: Document
+    engine_config: JsonText
     format: str
     compression: str
-    partition_by: Document
-    sort_by: Document
-    properties: Document
+    partition_by: JsonText
+    sort_by: JsonText
+    properties: JsonText
     last_modified: int
     created_at: int
     updated_at: int
@@ -220,7 +227,7 @@ class TableFile(Row, frozen=True, gc=False):
     checksum: str | None
     is_compressed: bool
     schema_version: int
-    column_stats: Document | None  # field id -> ColumnStats
+    column_stats: JsonText | None  # field id -> ColumnStats
     operation: FileOperation
     operation_id: str | None  # the swap's or rollback's id
     created_at: int
@@ -251,7 +258,7 @@ class TableSnapshot(Row, frozen=True, gc=False):
     snapshot_id: int | None  # None until created
     timestamp: int
     manifest_list: str | None
-    summary: Document
+    summary: JsonText
     schema_id: int | None
     trigger: SnapshotTrigger
     status: SnapshotStatus
@@ -269,8 +276,8 @@ class LedgerEntry(Row, frozen=True, gc=False):
 
     component: str
     position: int | None
-    place: Document | None  # what its last refresh contained, while it has not passed that itself
-    tables: Document  # what it subscribed to then
+    place: JsonText | None  # what its last refresh contained, while it has not passed that itself
+    tables: JsonText  # what it subscribed to then
     state: str
     refresh_owed: bool
     reason: str | None
@@ -335,7 +342,7 @@ class FileAwaitingDeletion(Row, frozen=True, gc=False):
     file_path: str
     file_size: int
     reason: str
-    file: Document  # the row as it was, so that a rollback can put it back
+    file: JsonText  # the row as it was, so that a rollback can put it back
     removed_at: int
 
 
@@ -356,7 +363,7 @@ class Compaction(Row, frozen=True, gc=False):
     trigger: CompactionTrigger
     rule: str
     strategy: str | None
-    explanation: Document
+    explanation: JsonText
     position: int | None  # of the event that brought the decision
     input_files: int
     input_bytes: int

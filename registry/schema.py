@@ -30,7 +30,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.naming import conv
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
-from registry.documents import Document
+from registry.json_text import JsonText
 from registry.models import OWN, PUBLISHED, Row
 
 PUBLICATION = "astha"
@@ -60,15 +60,15 @@ class _JsonText(UserDefinedType[str]):
         return "JSON"
 
 
-class DocumentType(TypeDecorator[Document]):
+class JsonTextType(TypeDecorator[JsonText]):
     impl = Text
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[str]:
         return dialect.type_descriptor(_JsonText() if dialect.name == "postgresql" else Text())
 
-    def process_result_value(self, value: str | None, dialect: Dialect) -> Document | None:
-        return None if value is None else Document(value)
+    def process_result_value(self, value: str | None, dialect: Dialect) -> JsonText | None:
+        return None if value is None else JsonText(value)
 
 
 class Flag(TypeDecorator[bool]):
@@ -109,11 +109,11 @@ def _int(name: str, *, null: bool = False) -> Column[int]:
     return Column(name, Integer, nullable=null)
 
 
-def _document(name: str, *, null: bool = False) -> Column[Document]:
-    return Column(name, DocumentType, nullable=null)
+def _document(name: str, *, null: bool = False) -> Column[JsonText]:
+    return Column(name, JsonTextType, nullable=null)
 
 
-def _table(name: str, *items: Column[int] | Column[str] | Column[bool] | Column[Document] | CheckConstraint
+def _table(name: str, *items: Column[int] | Column[str] | Column[bool] | Column[JsonText] | CheckConstraint
            | UniqueConstraint | PrimaryKeyConstraint | ForeignKeyConstraint | Index) -> Table:  # fmt: skip
     """Strict on SQLite, where documents get the check that PostgreSQL's json type has of itself."""
     checks = [
@@ -123,7 +123,7 @@ def _table(name: str, *items: Column[int] | Column[str] | Column[bool] | Column[
             name=f"{column.name}_json",
         ).ddl_if(dialect="sqlite")
         for column in items
-        if isinstance(column, Column) and isinstance(column.type, DocumentType)
+        if isinstance(column, Column) and isinstance(column.type, JsonTextType)
     ]
     has_id = any(isinstance(item, Column) and item.name == "id" for item in items)
     return Table(name, metadata, *items, *checks, sqlite_strict=True, sqlite_autoincrement=has_id)

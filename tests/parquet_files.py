@@ -22,8 +22,8 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from components.lake.partitions import split
 from components.lake.schema import TableSchema
-from registry.documents import Document
 from registry.drafts import FileDraft
+from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats, TableFile
 
 COLUMNS = (
@@ -73,11 +73,11 @@ def write_files(directory: Path, rows: Sequence[dict[str, Any]], schema: TableSc
     return [write_file(directory, part.to_pylist(), schema, partition_path=path) for path, part in parts]
 
 
-def read_statistics(path: Path, schema: TableSchema) -> Document:
+def read_statistics(path: Path, schema: TableSchema) -> JsonText:
     found = data_file_statistics_from_parquet_metadata(
         pq.read_metadata(path), compute_statistics_plan(schema.iceberg, {}), parquet_path_to_id_mapping(schema.iceberg)
     ).to_serialized_dict()
-    return Document.of(
+    return to_json_text(
         {
             str(key): ColumnStats(
                 value_count=count,

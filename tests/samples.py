@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from registry.documents import Document
 from registry.drafts import CompactionDraft, FileDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.json_text import JsonText
 from registry.models import (
     OWN,
     PUBLISHED,
@@ -35,7 +35,7 @@ from registry.models import (
     UploadIntent,
 )
 
-TABLE = TableDraft(schema=Document('{"fields":[{"id":1,"name":"n","type":"long"}]}'))
+TABLE = TableDraft(schema=JsonText('{"fields":[{"id":1,"name":"n","type":"long"}]}'))
 
 
 def segment(base: int = 0, end: int | None = None, *, topic: str = "orders", partition: int = 0) -> SegmentDraft:
@@ -57,29 +57,29 @@ def segment(base: int = 0, end: int | None = None, *, topic: str = "orders", par
 def file(path: str, *, rows: int = 10, size: int = 1_000, partition: str = "", version: int = 1) -> FileDraft:
     return FileDraft(
         file_path=path, file_size=size, row_count=rows, schema_version=version, partition_path=partition,
-        checksum="crc32:1", column_stats=Document('{"1":{"value_count":10}}'),
+        checksum="crc32:1", column_stats=JsonText('{"1":{"value_count":10}}'),
     )  # fmt: skip
 
 
 def snapshot(number: int, *, tag: str | None = None) -> SnapshotDraft:
     return SnapshotDraft(
         snapshot_id=number, timestamp=1_700_000_000_000, manifest_list=f"s3://lake/m{number}.avro",
-        summary=Document('{"operation":"append"}'), schema_id=0, tag=tag,
+        summary=JsonText('{"operation":"append"}'), schema_id=0, tag=tag,
     )  # fmt: skip
 
 
 def decision(partition: str = "", *, table_id: int = 1, rule: str = "many small files", **rest: Any) -> CompactionDraft:
     return CompactionDraft(
         table_id=table_id, table_name="db.t", partition_path=partition, rule=rule,
-        **{"input_files": 5, "input_bytes": 500, "explanation": Document('{"small":5}'), **rest},
+        **{"input_files": 5, "input_bytes": 500, "explanation": JsonText('{"small":5}'), **rest},
     )  # fmt: skip
 
 
 _NOW = 1_700_000_000_000
-EMPTY = Document("{}")
+EMPTY = JsonText("{}")
 
 ONE_OF_EACH: tuple[Row, ...] = (
-    Topic("orders", 2, 86_400_000, Document('{"a":[1,null]}'), _NOW, _NOW),
+    Topic("orders", 2, 86_400_000, JsonText('{"a":[1,null]}'), _NOW, _NOW),
     Partition("orders", 0, 10, _NOW, _NOW),
     Partition("orders", 1, 0, _NOW, _NOW),
     Segment(7, "orders", 0, 0, 9, 10, 1_000, "lake", "k", 0, _NOW, _NOW - 5, _NOW, "0abc"),
@@ -92,12 +92,12 @@ ONE_OF_EACH: tuple[Row, ...] = (
     GroupLease("readers", "orders", 0, "agent-1", _NOW + 1, _NOW, 2),
     LakeTable(11, "db", "t", "s3://lake/t", 10, 1_000, 1, _NOW, "active", _NOW, _NOW),
     TableMetadata(12, 11, 1, TABLE.schema, "parquet", EMPTY, "parquet", "zstd",
-                  Document("[]"), Document("[]"), EMPTY, _NOW, _NOW, _NOW),
+                  JsonText("[]"), JsonText("[]"), EMPTY, _NOW, _NOW, _NOW),
     TableFile(13, 11, "f.parquet", "s3://lake/t/f.parquet", 1_000, "parquet", "d=1", 10, None, True, 1,
-              Document('{"1":{"value_count":10}}'), "compaction", "swap-1", _NOW, _NOW),
+              JsonText('{"1":{"value_count":10}}'), "compaction", "swap-1", _NOW, _NOW),
     TableStats(14, 11, "d=1", 10, 1, 1_000, _NOW, _NOW, _NOW),
     TableSnapshot(15, 11, 2**62, _NOW, None, EMPTY, 0, "manual", "created", "v1", None, _NOW, _NOW),
-    LedgerEntry("compactor", 42, Document('{"last":41}'), Document('["table_files"]'), "live", False, None, _NOW),
+    LedgerEntry("compactor", 42, JsonText('{"last":41}'), JsonText('["table_files"]'), "live", False, None, _NOW),
     DaemonLease("astha", "host-1", 2, _NOW, _NOW + 1),
     SourceIdentity("registry", "system-1/1", _NOW),
     UploadIntent("s3://lake/t/g.parquet", "insert", "writer-1", _NOW),

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from registry.documents import JsonValue
+from registry.json_text import JsonValue
 from registry.models import Row
 from registry.position import Position
 

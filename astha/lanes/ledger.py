@@ -17,7 +17,7 @@ from astha.lanes.refresh import Contained
 from astha.lanes.state import LaneState
 from registry.clock import Clock
 from registry.contract import MetadataStore
-from registry.documents import Document
+from registry.json_text import parse_json_as, to_json_text
 from registry.models import DaemonLease, LedgerEntry
 from registry.position import Position
 
@@ -54,7 +54,7 @@ class Ledger:
                 lane.reason = entry.reason or "a refresh was owed"
             elif not lane.durable:
                 lane.reason = "its state is in memory: it is refreshed at every start"
-            elif frozenset(entry.tables.load_as(list[str])) != lane.tables:
+            elif frozenset(parse_json_as(entry.tables, list[str])) != lane.tables:
                 lane.reason = "its subscription has changed"
             else:
                 contained = None if entry.place is None else Contained.of(entry.place)
@@ -143,7 +143,7 @@ class Ledger:
             component=lane.name,
             position=lane.position if member else None,
             place=lane.contained.document() if member and lane.contained is not None else None,
-            tables=Document.of(sorted(lane.tables)),
+            tables=to_json_text(sorted(lane.tables)),
             state=str(lane.state),
             refresh_owed=not member,
             reason=lane.reason,

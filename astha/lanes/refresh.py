@@ -12,8 +12,8 @@ import msgspec
 from astha.clock import LoopClock
 from astha.events import Commit, Transaction
 from registry.contract import ConsistentRead, MetadataStore
-from registry.documents import Document
 from registry.errors import Unavailable
+from registry.json_text import JsonText, parse_json_as, to_json_text
 from registry.position import Place, Position, SequencePlace, XidPlace
 
 AnyPlace: TypeAlias = SequencePlace | XidPlace
@@ -36,12 +36,12 @@ class Contained(msgspec.Struct, frozen=True):
         commit = transaction.commit
         return isinstance(self.place, SequencePlace) and self.place.splits(commit.transaction, commit.position)
 
-    def document(self) -> Document:
-        return Document.of(self)
+    def document(self) -> JsonText:
+        return to_json_text(self)
 
     @classmethod
-    def of(cls, document: Document) -> Contained:
-        return document.load_as(cls)
+    def of(cls, document: JsonText) -> Contained:
+        return parse_json_as(document, cls)
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ import msgspec
 
 from astha.events import Event, Transaction
 from astha.listener.link import Batch, Part
-from registry.documents import Document
+from registry.json_text import json_columns
 from registry.models import Row
 
 _SHARE = 0.1
@@ -44,8 +44,8 @@ class Seen(msgspec.Struct, frozen=True):
     index: int
     last: bool
     committed_at_us: int
-    data: Row
-    before: Row | None
+    data: Row | dict[str, object]
+    before: Row | dict[str, object] | None
 
 
 class Tap:
@@ -155,15 +155,20 @@ def _slices(transaction: Transaction, tables: frozenset[str]) -> Iterator[tuple[
 def _seen(event: Event[Row]) -> Seen:
     return Seen(
         event.table, str(event.operation), event.position, event.transaction, event.index, event.last,
-        event.committed_at, event.data, event.before,
+        event.committed_at, _shown(event.data), None if event.before is None else _shown(event.before),
     )  # fmt: skip
 
 
-def _plain(value: object) -> object:
-    """A JSON column is shown as what it holds, not as text."""
-    if isinstance(value, Document):
-        return msgspec.Raw(value.encode())
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+def _shown(row: Row) -> Row | dict[str, object]:
+    """Returns the row with the JSON of its JSON columns embedded, not quoted."""
+    columns = json_columns(type(row))
+    if not columns:
+        return row
+    shown: dict[str, object] = msgspec.structs.asdict(row)
+    for name in columns:
+        if (text := shown[name]) is not None:
+            shown[name] = msgspec.Raw(str(text).encode())
+    return shown
 
 
-_encoder = msgspec.json.Encoder(enc_hook=_plain)
+_encoder = msgspec.json.Encoder()

@@ -11,12 +11,11 @@ from astha.subscribers.measures import Measure, Measured
 from astha.subscribers.problems import Problem, Troubled
 from astha.subscribers.surroundings import LakeSettings, S3Settings, Surroundings
 from astha.subscribers.work import Work, Working
-from registry.documents import enc_hook
 from registry.privileges import Area
 
 __all__ = [
     "Component", "Subscriber", "handles",
-    "Area", "RegistryWriter", "enc_hook",
+    "Area", "RegistryWriter",
     "Checkable", "Checked",
     "Measure", "Measured", "Problem", "Troubled", "Work", "Working",
     "LakeSettings", "S3Settings", "Surroundings",

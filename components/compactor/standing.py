@@ -13,7 +13,7 @@ from components.compactor.work.left_out import newest_left_out
 from components.lake.tables import current_metadata, full_name
 from registry.clock import Clock
 from registry.contract import MetadataStore
-from registry.documents import JsonValue
+from registry.json_text import JsonValue, parse_json
 from registry.models import Compaction, LakeTable
 
 _LAST = 10  # decisions
@@ -56,7 +56,7 @@ async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults
     problem: str | None = None
     policy = defaults
     try:
-        policy = read_policy(metadata.properties.load(), defaults)
+        policy = read_policy(parse_json(metadata.properties), defaults)
     except PolicyProblem as found:
         problem = str(found)
     now = clock.now_ms()

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from astha.cli.output import print_pairs, print_rows, size_text, time_text
+from registry.json_text import parse_json
 from registry.models import Compaction, Savings
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _LONGEST = 80
 
 
 def row_of(row: Compaction) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(row), "explanation": row.explanation.load()}
+    return {**msgspec.structs.asdict(row), "explanation": parse_json(row.explanation)}
 
 
 def saved(sums: Savings) -> dict[str, Any]:

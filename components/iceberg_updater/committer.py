@@ -26,6 +26,7 @@ from components.lake.iceberg import (
 from components.lake.iceberg.commits import FilesMissing
 from components.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
 from components.lake.schema import SchemaProblem, TableSchema
+from registry.json_text import parse_json
 from registry.models import LakeTable, TableFile, TableMetadata
 
 log = structlog.get_logger(__name__)
@@ -205,7 +206,7 @@ class Committer:
             raise
 
     def _pass_on(self, draft: TableCommit, row: TableMetadata) -> None:
-        given = row.properties.load()
+        given = parse_json(row.properties)
         if not isinstance(given, Mapping):
             return
         wanted = {name: str(value) for name, value in given.items() if name.startswith(_PASSED_ON)}

@@ -34,9 +34,9 @@ from components.lake.iceberg.schemas import same_columns, spec_key
 from components.lake.iceberg.stamp import SCHEMA_VERSION
 from components.lake.schema import TableSchema
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import FileDraft
 from registry.errors import NotFound
+from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats, LakeTable, TableFile
 
 
@@ -187,13 +187,13 @@ def _draft(file: DataFile, partition_path: str, version: int) -> FileDraft:
     )
 
 
-def _statistics(file: DataFile) -> Document | None:
+def _statistics(file: DataFile) -> JsonText | None:
     counts = file.value_counts or {}
     if not counts:
         return None
     nulls, nans, sizes = file.null_value_counts or {}, file.nan_value_counts or {}, file.column_sizes or {}
     lower, upper = file.lower_bounds or {}, file.upper_bounds or {}
-    return Document.of(
+    return to_json_text(
         {
             str(key): ColumnStats(
                 value_count=count,

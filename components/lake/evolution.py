@@ -29,6 +29,7 @@ from components.lake.changes import (
 from components.lake.fields import EvolutionProblem
 from components.lake.schema import TableSchema, inner_fields, walk
 from registry.drafts import TableDraft
+from registry.json_text import parse_json_as
 from registry.models import TableMetadata
 
 __all__ = [
@@ -51,7 +52,7 @@ def evolve(versions: Sequence[TableMetadata], changes: Sequence[Change]) -> Tabl
     if problems:
         raise EvolutionProblem("; ".join(problems))
     return evolved.draft(
-        properties=metadata.properties.load_as(dict[str, str]),
+        properties=parse_json_as(metadata.properties, dict[str, str]),
         storage_engine=metadata.storage_engine,
         engine_config=metadata.engine_config,
     )

@@ -19,6 +19,7 @@ from astha.clock import LoopClock
 from registry.contract import Files
 from registry.drafts import FileDraft, Registration
 from registry.errors import Conflict, RegistryError, SchemaMismatch, Unavailable
+from registry.json_text import parse_json_as
 from registry.models import TableFile
 
 log = structlog.get_logger(__name__)
@@ -177,7 +178,7 @@ class GroupCommit:
         found: dict[str, TableFile] = {}
         after = 0
         while page := await self._store.list_files_awaiting_deletion(table_id=table_id, after=after):
-            found |= {part.file_path: part.file.load_as(TableFile) for part in page if part.file_path in paths}
+            found |= {part.file_path: parse_json_as(part.file, TableFile) for part in page if part.file_path in paths}
             after = page[-1].id
         return found
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from astha.errors import AsthaError
-from registry.documents import JsonValue
+from registry.json_text import JsonValue
 
 DAY_MS = 86_400_000
 

@@ -22,8 +22,8 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTra
 from pyiceberg.types import DecimalType, DoubleType, FixedType, IcebergType, ListType, MapType, NestedField, StructType
 
 from astha.errors import AsthaError
-from registry.documents import EMPTY_OBJECT, Document
 from registry.drafts import TableDraft
+from registry.json_text import EMPTY_OBJECT, JsonText, parse_json, to_json_text
 from registry.models import TableMetadata
 
 FORMAT_VERSION = 2
@@ -54,12 +54,12 @@ class TableSchema:
     def of(cls, metadata: TableMetadata, *, table: str | None = None) -> TableSchema:
         """Read and check all of it. ``table`` is a name for the message; the row itself knows only an id."""
         try:
-            iceberg = read_schema(metadata.schema.load())
+            iceberg = read_schema(parse_json(metadata.schema))
             return cls(
                 metadata.schema_version,
                 iceberg,
-                read_partition(metadata.partition_by.load(), iceberg),
-                read_order(metadata.sort_by.load(), iceberg),
+                read_partition(parse_json(metadata.partition_by), iceberg),
+                read_order(parse_json(metadata.sort_by), iceberg),
                 metadata.format,
                 metadata.compression,
             )
@@ -80,7 +80,7 @@ class TableSchema:
         *,
         properties: Mapping[str, str] | None = None,
         storage_engine: str | None = None,
-        engine_config: Document = EMPTY_OBJECT,
+        engine_config: JsonText = EMPTY_OBJECT,
     ) -> TableDraft:
         """As it is stored. The engine is named like the format unless said otherwise."""
         return TableDraft(
@@ -89,9 +89,9 @@ class TableSchema:
             engine_config=engine_config,
             format=self.format,
             compression=self.compression,
-            partition_by=Document.of([field.model_dump(mode="json") for field in self.partition.fields]),
-            sort_by=Document.of([field.model_dump(mode="json") for field in self.order.fields]),
-            properties=Document.of(dict(properties or {})),
+            partition_by=to_json_text([field.model_dump(mode="json") for field in self.partition.fields]),
+            sort_by=to_json_text([field.model_dump(mode="json") for field in self.order.fields]),
+            properties=to_json_text(dict(properties or {})),
         )
 
 
@@ -112,11 +112,11 @@ def read_schema(document: object) -> Schema:
     return schema
 
 
-def write_schema(schema: Schema) -> Document:
+def write_schema(schema: Schema) -> JsonText:
     content = schema.model_dump(mode="json", exclude={"schema_id"})
     if not content.get("identifier-field-ids"):
         content.pop("identifier-field-ids", None)
-    return Document.of(content, "schema")
+    return to_json_text(content, "schema")
 
 
 def read_partition(document: object, schema: Schema) -> PartitionSpec:

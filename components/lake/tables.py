@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from registry.contract import MetadataStore
 from registry.errors import Invalid, NotFound
+from registry.json_text import parse_json, parse_json_as
 from registry.models import LakeTable, TableMetadata
 
 DEFAULT_DATABASE = "default"
@@ -48,7 +49,7 @@ async def begin_drop(store: MetadataStore, table: LakeTable, *, purge: bool) -> 
 
     Answers whether its files will be deleted: an earlier attempt may have wanted that.
     """
-    properties = (await current_metadata(store, table)).properties.load_as(dict[str, str])
+    properties = parse_json_as((await current_metadata(store, table)).properties, dict[str, str])
     if purge:
         properties[PURGE] = "true"
     await store.alter_table(table.id, status="dropping", properties=properties)
@@ -67,5 +68,5 @@ async def finish_drop(store: MetadataStore, table: LakeTable) -> bool:
 
 def wants_purge(metadata: TableMetadata) -> bool:
     """Whatever else somebody has written into the properties: a drop must not fail of it."""
-    properties = metadata.properties.load()
+    properties = parse_json(metadata.properties)
     return isinstance(properties, Mapping) and str(properties.get(PURGE, False)).lower() == "true"

@@ -14,7 +14,6 @@ from pyiceberg.types import NestedField
 
 from components.lake.schema import SchemaProblem, check_partition, read_order
 from components.lake.types import NotationProblem
-from registry.documents import Document
 
 _TIMES = {"years": "year", "months": "month", "days": "day", "hours": "hour"}  # as Spark has them
 _CALL = re.compile(r"(?P<function>\w+)\s*\(\s*(?P<arguments>[^()]*)\)")
@@ -105,7 +104,7 @@ def order_of(texts: Sequence[str], schema: Schema) -> SortOrder:
         nulls = (match.group("nulls") or ("first" if way is SortDirection.ASC else "last")).lower()
         fields.append(SortField(column.field_id, transform, way, NullOrder(f"nulls-{nulls}")))
     try:
-        return read_order(Document.of([entry.model_dump(mode="json") for entry in fields]).load(), schema)
+        return read_order([entry.model_dump(mode="json") for entry in fields], schema)
     except SchemaProblem as problem:
         raise NotationProblem(str(problem)) from problem
 

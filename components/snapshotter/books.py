@@ -11,6 +11,7 @@ import structlog
 from astha.events import Event, Operation
 from components.snapshotter.policy import Policy, PolicyProblem, read_policy
 from registry.contract import ConsistentRead
+from registry.json_text import parse_json
 from registry.models import LakeTable, Row, TableFile, TableMetadata, TableSnapshot
 
 log = structlog.get_logger(__name__)
@@ -159,7 +160,7 @@ class Books:
     def policy(self, metadata: TableMetadata) -> Policy:
         """A property that can't be read costs the table its own settings, not its snapshots."""
         try:
-            return read_policy(metadata.properties.load(), self._defaults)
+            return read_policy(parse_json(metadata.properties), self._defaults)
         except PolicyProblem as problem:
             log.error("a table's snapshot settings can't be read", table_id=metadata.table_id, problem=str(problem))
             return self._defaults
@@ -169,7 +170,7 @@ def _since_last(table: LakeTable, book: Book) -> Growth:
     last = max((row for row in book.rows.values() if row.status == "created"), key=lambda row: row.id, default=None)
     if last is None:
         return Growth(table.row_count, table.total_size, table.file_count, table.file_count)
-    totals = last.summary.load()
+    totals = parse_json(last.summary)
     known = totals if isinstance(totals, dict) else {}
 
     def gained(now: int, name: str) -> int:

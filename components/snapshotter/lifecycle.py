@@ -31,6 +31,7 @@ from registry.clock import Clock
 from registry.contract import PAGE, MetadataStore
 from registry.drafts import SnapshotDraft
 from registry.errors import RegistryError
+from registry.json_text import parse_json
 from registry.models import FileAwaitingDeletion, LakeTable, TableSnapshot
 
 log = structlog.get_logger(__name__)
@@ -140,7 +141,7 @@ class Lifecycle:
 
     async def policy(self, table: LakeTable) -> Policy:
         metadata = await self._store.get_table_metadata(table.id)
-        return self._defaults if metadata is None else read_policy(metadata.properties.load(), self._defaults)
+        return self._defaults if metadata is None else read_policy(parse_json(metadata.properties), self._defaults)
 
     async def _judge(self, table: LakeTable, files: Sequence[FileAwaitingDeletion]) -> list[Verdict]:
         policy = await self.policy(table)

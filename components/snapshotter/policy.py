@@ -28,7 +28,7 @@ from components.lake.properties import (
     size_bytes,
     some_time_ms,
 )
-from registry.documents import JsonValue
+from registry.json_text import JsonValue
 
 __all__ = ["DAY_MS", "Policy", "PolicyProblem", "read_policy"]
 

@@ -15,9 +15,9 @@ from components.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableP
 from components.snapshotter.tags import Pinned, Seen, look, pin, release
 from components.snapshotter.turns import Turns
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import SnapshotDraft
 from registry.errors import AlreadyExists, NotFound, Unavailable
+from registry.json_text import to_json_text
 from registry.models import LakeTable, LedgerEntry, TableSnapshot
 from registry.position import Position
 
@@ -215,7 +215,7 @@ def _created(row: TableSnapshot, pinned: Pinned) -> SnapshotDraft:
         snapshot_id=snapshot.snapshot_id,
         timestamp=snapshot.timestamp_ms,
         manifest_list=snapshot.manifest_list,
-        summary=Document.of(summary),
+        summary=to_json_text(summary),
         schema_id=snapshot.schema_id,
         trigger=row.trigger,
         status="created",

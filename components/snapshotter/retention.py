@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 import msgspec
 
 from components.snapshotter.policy import Policy
+from registry.json_text import parse_json_as
 from registry.models import FileAwaitingDeletion, TableFile, TableSnapshot
 
 
@@ -86,7 +87,7 @@ def _judge_file(
     if behind is not None:
         return verdict(False, behind)
     if uncertain_since is not None:
-        row = file.file.load_as(TableFile)
+        row = parse_json_as(file.file, TableFile)
         if row.operation == "rollback" or row.created_at >= uncertain_since:
             return verdict(False, "it came and went since Iceberg's last commit, which may have yet to follow")
     return verdict(True, f"removed {_span(age_ms)} ago ({file.reason}), and no snapshot needs it")

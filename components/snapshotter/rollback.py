@@ -22,6 +22,7 @@ from components.snapshotter.requests import Call
 from registry.contract import MetadataStore
 from registry.drafts import FileDraft
 from registry.errors import AlreadyExists, Conflict
+from registry.json_text import parse_json_as
 from registry.models import LakeTable, TableFile
 
 _ATTEMPTS = 5
@@ -108,7 +109,7 @@ class Rollback:
             after = page[-1].id
             for listed in page:
                 if listed.file_path in missing:
-                    file = listed.file.load_as(TableFile)
+                    file = parse_json_as(listed.file, TableFile)
                     if missing[listed.file_path] == LiveFile.of(file):
                         drafts.append(draft_of(file))
                         del missing[listed.file_path]

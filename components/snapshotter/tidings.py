@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from registry.json_text import parse_json
 from registry.models import LakeTable, TableSnapshot
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def row_of(table: LakeTable, row: TableSnapshot) -> dict[str, Any]:
         "timestamp": row.timestamp,
         "schema_id": row.schema_id,
         "manifest_list": row.manifest_list,
-        "summary": row.summary.load(),
+        "summary": parse_json(row.summary),
         "reason": row.reason,
     }
 

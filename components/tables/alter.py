@@ -20,8 +20,8 @@ from components.lake.types import NotationProblem, parse_column
 from components.tables.assignments import assignments
 from components.tables.description import Description, describe
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.errors import Conflict
+from registry.json_text import JsonText, parse_json_as, to_json_text
 from registry.models import LakeTable
 
 _ATTEMPTS = 5
@@ -172,11 +172,11 @@ async def _rest(store: MetadataStore, table: LakeTable, wish: _Wish) -> tuple[La
             table.id,
             database=database if database != table.database else None,
             name=name if name != table.name else None,
-            properties=properties.load_as(dict[str, str]) if "properties" in done else None,
+            properties=parse_json_as(properties, dict[str, str]) if "properties" in done else None,
         )
     return table, done
 
 
-def _properties(before: Document, wish: _Wish) -> Document:
-    found = {**before.load_as(dict[str, str]), **wish.properties}
-    return Document.of({name: value for name, value in found.items() if name not in wish.unset})
+def _properties(before: JsonText, wish: _Wish) -> JsonText:
+    found = {**parse_json_as(before, dict[str, str]), **wish.properties}
+    return to_json_text({name: value for name, value in found.items() if name not in wish.unset})

@@ -13,6 +13,7 @@ from components.lake.tables import full_name
 from components.lake.terms import show_order, show_partition
 from components.lake.troubled import TroubledTable
 from components.lake.types import show
+from registry.json_text import parse_json
 from registry.models import LakeTable, TableMetadata, TableStats
 
 
@@ -75,7 +76,7 @@ def describe(
         ]
         partition_by = [show_partition(field, iceberg) for field in schema.partition.fields]
         sort_by = [show_order(field, iceberg) for field in schema.order.fields]
-    properties = shown.properties.load()
+    properties = parse_json(shown.properties)
     return Description(
         database=table.database,
         name=table.name,

@@ -23,8 +23,8 @@ from astha.subscribers.policy import LanePolicy
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from deploy.demo.stage import Stage
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import FileDraft, TableDraft
+from registry.json_text import to_json_text
 from registry.migration import migrate
 from registry.models import PUBLISHED, Row
 from registry.opening import open_store
@@ -155,7 +155,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-_TABLE = TableDraft(schema=Document.of([{"id": 1, "name": "value", "type": "long"}]))
+_TABLE = TableDraft(schema=to_json_text([{"id": 1, "name": "value", "type": "long"}]))
 
 
 def _file(table_id: int, commit: int, part: int) -> FileDraft:

@@ -27,10 +27,10 @@ from registry.cache.lru import Counts
 from registry.cache.segment_index import SegmentIndex
 from registry.clock import Clock, SystemClock
 from registry.contract import Load, MetadataStore
-from registry.documents import JsonValue
 from registry.drafts import Fence, ProducerDraft, SegmentDraft
 from registry.errors import NotFound
 from registry.forwarding import ForwardingStore
+from registry.json_text import JsonValue
 from registry.models import Partition, Segment, Topic
 from registry.position import Position
 

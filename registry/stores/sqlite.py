@@ -17,9 +17,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from registry import changelog
 from registry.clock import Clock
-from registry.documents import encode
 from registry.engines import refusal
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
+from registry.json_text import to_json_text
 from registry.models import DatabaseTime
 from registry.position import Position, SequencePlace
 from registry.stores.sql.agents import SqlAgents
@@ -90,7 +90,7 @@ class SqliteStore(
         return sqlite.insert(table)
 
     def _given(self, columns: Sequence[Column[object]], rows: Sequence[Sequence[object]]) -> FromClause:
-        each = func.json_each(bindparam(None, encode(rows))).table_valued(column("value"), name="each")
+        each = func.json_each(bindparam(None, to_json_text(rows))).table_valued(column("value"), name="each")
         picked = [
             func.json_extract(each.c.value, f"$[{place}]").label(wanted.name) for place, wanted in enumerate(columns)
         ]

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import CompactionDraft, CompactionOutcome
 from registry.errors import Conflict, NotFound
+from registry.json_text import JsonText
 from registry.models import Compaction, Savings
 from tests.contracts.bad_input import BAD_COUNTS, Refused
 from tests.contracts.contents import unchanged
@@ -31,7 +31,7 @@ async def test_what_is_decided_stands_until_something_else_is(store: MetadataSto
     now = clock.now_ms()
     two, one = await store.list_compactions()
     assert one == Compaction(
-        one.id, 1, "db.t", "d=1", "waiting", "event", "many small files", "sort", Document('{"small":5}'), None,
+        one.id, 1, "db.t", "d=1", "waiting", "event", "many small files", "sort", JsonText('{"small":5}'), None,
         5, 500, 0, 0, 0, None, None, False, None, now, None, None, now,
     )  # fmt: skip
     assert (two.partition_path, two.status, two.reason) == ("d=2", "declined", "young")
@@ -112,7 +112,7 @@ async def test_an_end_is_told_once_and_completed_later(store: MetadataStore, clo
     done = CompactionOutcome(
         status="done",
         strategy="sort",
-        explanation=Document('{"why":"x"}'),
+        explanation=JsonText('{"why":"x"}'),
         output_files=1,
         output_bytes=450,
         row_count=9,

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.errors import Fenced, Invalid
+from registry.json_text import JsonText
 from registry.models import DaemonLease, DatabaseTime, LedgerEntry
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, Refused
 from tests.contracts.contents import unchanged
@@ -18,11 +18,11 @@ from tests.doubles.clock import ManualClock
 
 TTL = 1_000
 
-TABLES = Document('["table_files"]')
+TABLES = JsonText('["table_files"]')
 
 
 def _entry(component: str, position: int | None = 1) -> LedgerEntry:
-    return LedgerEntry(component, position, Document('{"last":1}'), TABLES, "live", False, None, 1)
+    return LedgerEntry(component, position, JsonText('{"last":1}'), TABLES, "live", False, None, 1)
 
 
 async def _lead(store: MetadataStore, holder: str = "one") -> DaemonLease:
@@ -111,11 +111,11 @@ async def test_the_ledger_is_kept_whole(store: MetadataStore) -> None:
     lease = await _lead(store)
     entries = [
         LedgerEntry("a", None, None, TABLES, "broken", True, "it's down", 5),
-        LedgerEntry("b", 2**62, Document('{"running":[1],"xmax":2}'), TABLES, "live", False, None, 6),
+        LedgerEntry("b", 2**62, JsonText('{"running":[1],"xmax":2}'), TABLES, "live", False, None, 6),
     ]
     await store.write_ledger(entries[::-1], lease)
     assert await store.read_ledger() == entries
-    changed = msgspec.structs.replace(entries[0], position=7, refresh_owed=False, reason=None, place=Document("{}"))
+    changed = msgspec.structs.replace(entries[0], position=7, refresh_owed=False, reason=None, place=JsonText("{}"))
     await store.write_ledger([changed], lease)
     assert await store.read_ledger() == [changed, entries[1]]
     await store.forget_component("a")
@@ -170,4 +170,4 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
         with pytest.raises(Invalid, match="ttl_ms"):
             await store.take_daemon_lease("astha", "one", 2**63 - 1)
         with pytest.raises(Invalid):
-            await store.write_ledger([msgspec.structs.replace(_entry("a"), place=Document("{"))], lease)
+            await store.write_ledger([msgspec.structs.replace(_entry("a"), place=JsonText("{"))], lease)

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import FileDraft, Registration
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
+from registry.json_text import JsonText, parse_json_as
 from registry.models import FileOperation, LakeTable, TableFile
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_PATHS, BAD_TEXT, Refused
 from tests.contracts.contents import assert_counted, contents, unchanged
@@ -37,7 +37,7 @@ class TestAdding:
     async def test_a_file_is_kept_whole(self, store: MetadataStore, table: LakeTable, clock: ManualClock) -> None:
         clock.advance(10)
         now = clock.now_ms()
-        stats = Document('{"1":{"lower":"a\\"b\\\\c","value_count":10}}')
+        stats = JsonText('{"1":{"lower":"a\\"b\\\\c","value_count":10}}')
         draft = FileDraft(
             file_path='s3://lake/t/d=1/ü "q" \\ {x}.parquet', file_size=2**62, row_count=2**61, schema_version=1,
             partition_path="d=1/e={\"}", file_type="orc", checksum='"\\', is_compressed=False, column_stats=stats,
@@ -228,7 +228,7 @@ class TestRemoving:
         (awaiting,) = await store.list_files_awaiting_deletion(table_id=table.id)
         assert (awaiting.file_path, awaiting.file_size, awaiting.reason) == ("1", 1_000, "expired")
         assert (awaiting.table_id, awaiting.removed_at) == (table.id, clock.now_ms())
-        assert awaiting.file.load_as(TableFile) == one
+        assert parse_json_as(awaiting.file, TableFile) == one
         await assert_counted(store, table.id)
 
     async def test_a_partition_without_files_stays_with_zeros(self, store: MetadataStore, table: LakeTable) -> None:
@@ -492,7 +492,7 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, tabl
             await refuse("is_compressed", flag)
         await refused(store.list_files(table.id, limit=0), "limit", 0)
         with pytest.raises(Invalid):  # not JSON: the database looks
-            await store.add_files(table.id, [msgspec.structs.replace(file("2"), column_stats=Document("{"))])
+            await store.add_files(table.id, [msgspec.structs.replace(file("2"), column_stats=JsonText("{"))])
 
 
 async def test_the_longest_paths_fit(store: MetadataStore, table: LakeTable) -> None:

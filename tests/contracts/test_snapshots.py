@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import SnapshotDraft
 from registry.errors import AlreadyExists, Invalid, NotFound
+from registry.json_text import JsonText
 from registry.models import LakeTable, TableSnapshot
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_TEXT, Refused
 from tests.contracts.contents import unchanged
@@ -28,7 +28,7 @@ async def test_a_request_waits_for_its_snapshot(store: MetadataStore, table: Lak
     now = clock.now_ms()
     asked = await store.request_snapshot(table.id, trigger="time", tag="v1", reason="because")
     assert asked == TableSnapshot(
-        asked.id, table.id, None, now, None, Document("{}"), None, "time", "requested", "v1", "because", now, now
+        asked.id, table.id, None, now, None, JsonText("{}"), None, "time", "requested", "v1", "because", now, now
     )
     clock.advance(10)
     done = await store.update_snapshot(asked.id, snapshot(2**62, tag="v1"))
@@ -40,7 +40,7 @@ async def test_a_request_waits_for_its_snapshot(store: MetadataStore, table: Lak
 
 async def test_a_snapshot_is_kept_whole(store: MetadataStore, table: LakeTable, clock: ManualClock) -> None:
     draft = SnapshotDraft(
-        snapshot_id=5, timestamp=7, manifest_list='s3://"m"', summary=Document('{"a":"\\\\"}'), schema_id=3,
+        snapshot_id=5, timestamp=7, manifest_list='s3://"m"', summary=JsonText('{"a":"\\\\"}'), schema_id=3,
         trigger="size", status="created", tag="ü", reason="it's",
     )  # fmt: skip
     row = await store.record_snapshot(table.id, draft)
@@ -122,4 +122,4 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, tabl
         await refused(store.list_snapshots(table.id, status="gone"), "status", "gone")  # type: ignore[arg-type]
         await refuse("snapshot_id", None)  # a created one has an id
         with pytest.raises(Invalid):
-            await store.record_snapshot(table.id, msgspec.structs.replace(snapshot(2), summary=Document("{")))
+            await store.record_snapshot(table.id, msgspec.structs.replace(snapshot(2), summary=JsonText("{")))

@@ -12,8 +12,8 @@ import pytest
 from astha.events import Operation, Transaction
 from astha.sources.limits import TransactionLimits
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import FileDraft, SegmentDraft, TableDraft
+from registry.json_text import JsonText
 from registry.models import PUBLISHED, ConsumerGroup, Partition, Row, Segment, TableFile, Topic
 from registry.position import Position
 from tests.fixtures.rows import extreme_rows
@@ -131,7 +131,7 @@ async def test_tables_nobody_wants_only_move_the_position(
         await writer.create_topic("t", 3)
         await follower.reach(await writer.position())
         assert follower.transactions == []
-        await writer.create_table("d", "t", "s3://b/t", TableDraft(schema=Document("{}")))
+        await writer.create_table("d", "t", "s3://b/t", TableDraft(schema=JsonText("{}")))
         await follower.reach(await writer.position())
     (transaction,) = follower.transactions
     assert transaction.tables == {"tables"}
@@ -254,7 +254,7 @@ async def test_every_column_of_every_table_is_as_the_store_reads_it(
 async def test_a_swap_of_files_is_one_transaction(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
-    table = await writer.create_table("d", "t", "s3://b/t", TableDraft(schema=Document("{}")))
+    table = await writer.create_table("d", "t", "s3://b/t", TableDraft(schema=JsonText("{}")))
     drafts = [FileDraft(file_path=f"s3://b/t/{n}", file_size=1, row_count=1, schema_version=1) for n in range(4)]
     old = await writer.add_files(table.id, drafts[:3])
     start = await writer.position()

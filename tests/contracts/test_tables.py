@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import TableDraft
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
+from registry.json_text import JsonText, parse_json, parse_json_as
 from registry.models import LakeTable, TableFile, TableMetadata
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_TEXT, Refused
 from tests.contracts.contents import contents, unchanged
@@ -19,14 +19,14 @@ from tests.doubles.clock import ManualClock
 from tests.samples import TABLE, file, snapshot
 
 FULL = TableDraft(
-    schema=Document('{"fields":[{"id":1,"name":"ü\\"\\\\"}]}'),
+    schema=JsonText('{"fields":[{"id":1,"name":"ü\\"\\\\"}]}'),
     storage_engine="engine",
-    engine_config=Document('{"a":1}'),
+    engine_config=JsonText('{"a":1}'),
     format="orc",
     compression="lz4",
-    partition_by=Document('["day"]'),
-    sort_by=Document('["n"]'),
-    properties=Document('{"p":null}'),
+    partition_by=JsonText('["day"]'),
+    sort_by=JsonText('["n"]'),
+    properties=JsonText('{"p":null}'),
 )
 
 
@@ -40,7 +40,7 @@ async def test_a_table_starts_with_schema_version_1(store: MetadataStore, clock:
     assert version is not None
     whole = (version.id, table.id, 1, *msgspec.structs.astuple(FULL), now, now, now)
     assert msgspec.structs.astuple(version) == whole
-    assert version.schema.load() == {"fields": [{"id": 1, "name": 'ü"\\'}]}
+    assert parse_json(version.schema) == {"fields": [{"id": 1, "name": 'ü"\\'}]}
 
 
 async def test_what_is_not_there_is_none(store: MetadataStore) -> None:
@@ -181,7 +181,7 @@ async def test_a_purge_lists_the_files_for_deletion(store: MetadataStore, clock:
     assert {row.file_path for row in awaiting} == {row.file_path for row in files} | {"s3://lake/t/old"}
     newest = awaiting[-1]
     assert (newest.reason, newest.removed_at, newest.file_size) == ("table dropped", clock.now_ms(), 1_000)
-    assert newest.file.load_as(TableFile) == next(row for row in files if row.file_path == newest.file_path)
+    assert parse_json_as(newest.file, TableFile) == next(row for row in files if row.file_path == newest.file_path)
     async with unchanged(store):
         with pytest.raises(NotFound):
             await store.drop_table(table.id, purge=True)
@@ -233,7 +233,7 @@ async def test_a_document_that_is_not_json_is_refused(store: MetadataStore, subt
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     async with unchanged(store):
         for text in ("{", "nothing", "{'a':1}", "[1,]", "NaN"):
-            bad = msgspec.structs.replace(TABLE, schema=Document(text))
+            bad = msgspec.structs.replace(TABLE, schema=JsonText(text))
             with subtests.test(text), pytest.raises(Invalid):
                 await store.create_table("db", "new", "s3://lake", bad)
             with subtests.test(text), pytest.raises(Invalid):

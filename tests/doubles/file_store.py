@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import cast
 
 from registry.contract import PAGE, MetadataStore
-from registry.documents import Document
 from registry.drafts import Registration
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, Unavailable
 from registry.forwarding import ForwardingStore
+from registry.json_text import to_json_text
 from registry.models import FileAwaitingDeletion, TableFile
 
 
@@ -100,7 +100,7 @@ class FileStore(ForwardingStore):
         file = self.files.pop((table_id, path))
         number = len(self.awaiting) + 1
         self.awaiting.append(
-            FileAwaitingDeletion(number, table_id, path, file.file_size, "compaction x", Document.of(file), 0)
+            FileAwaitingDeletion(number, table_id, path, file.file_size, "compaction x", to_json_text(file), 0)
         )
 
     async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:

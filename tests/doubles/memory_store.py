@@ -13,10 +13,10 @@ from typing import TypeVar, cast
 
 from astha.events import Commit, Event, Operation
 from registry.contract import PAGE, MetadataStore
-from registry.documents import Document, JsonValue
 from registry.drafts import Fence, ProducerDraft, SegmentDraft
 from registry.errors import AlreadyExists, NotFound
 from registry.forwarding import ForwardingStore
+from registry.json_text import JsonValue, to_json_text
 from registry.models import Partition, Row, Segment, Topic
 from registry.position import Position
 
@@ -140,7 +140,7 @@ class MemoryStore(ForwardingStore):
         if name in self.state.topics:
             raise AlreadyExists(name)
         now = len(self.states)
-        topic = Topic(name, partition_count, retention_ms, Document.of(config or {}), now, now)
+        topic = Topic(name, partition_count, retention_ms, to_json_text(config or {}), now, now)
         self.commit(
             (None, topic),
             *((None, Partition(name, number, 0, now, now)) for number in range(partition_count)),
@@ -167,7 +167,7 @@ class MemoryStore(ForwardingStore):
         self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
     ) -> Topic:
         old = self.state.topics[name]
-        new = Topic(name, old.partition_count, retention_ms, Document.of(config), old.created_at, len(self.states))
+        new = Topic(name, old.partition_count, retention_ms, to_json_text(config), old.created_at, len(self.states))
         self.commit((old, new))
         return await self._read("update_topic_config", lambda _: new)
 

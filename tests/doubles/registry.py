@@ -9,8 +9,8 @@ from typing import TypeVar, cast
 
 from astha.events import Commit, Event, Operation, Transaction
 from registry.contract import ConsistentRead, MetadataStore
-from registry.documents import Document
 from registry.errors import Fenced, Unavailable
+from registry.json_text import JsonText
 from registry.models import ConsumerGroup, DaemonLease, LedgerEntry, Row, Topic
 from registry.position import Position, SequencePlace
 
@@ -25,7 +25,7 @@ def group(name: str, version: int = 0) -> ConsumerGroup:
 
 
 def topic(name: str) -> Topic:
-    return Topic(name, 1, None, Document("{}"), 0, 0)
+    return Topic(name, 1, None, JsonText("{}"), 0, 0)
 
 
 class SmallRegistry:

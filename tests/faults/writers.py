@@ -11,10 +11,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import changelog
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import FileDraft, OffsetDraft, SegmentDraft, TableDraft
 from registry.engines import StoreSettings, async_engine, parse_url
 from registry.errors import RegistryError
+from registry.json_text import JsonText
 from registry.opening import open_store
 from tests.faults.diary import PAIR
 
@@ -125,7 +125,7 @@ class Writer:
     async def _files(self, store: MetadataStore) -> None:
         tables = await store.list_tables()
         if not tables:
-            await store.create_table("db", "t", "s3://b/t", TableDraft(schema=Document("{}")))
+            await store.create_table("db", "t", "s3://b/t", TableDraft(schema=JsonText("{}")))
             return
         live = await store.list_files(tables[0].id, limit=20)
         drafts = [

@@ -19,7 +19,7 @@ from astha.events import Event, Operation
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres import decode
 from astha.sources.postgres.relations import Relation, compile_decoders, parse_relation
-from registry.documents import Document
+from registry.json_text import JsonText
 from registry.models import PUBLISHED, Row
 from registry.schema import table_of
 from tests.doubles import pgoutput as pg
@@ -96,7 +96,7 @@ def _message(rng: random.Random, kind: type[Row]) -> bytes:
             }
             return pg.insert(oid, pg.values_of(row, as_text))
         case 3:
-            words = [name for name, value in msgspec.structs.asdict(row).items() if isinstance(value, str | Document)]
+            words = [name for name, value in msgspec.structs.asdict(row).items() if isinstance(value, str | JsonText)]
             toasted = {name: pg.Unchanged() for name in words if rng.random() < 0.3}
             return pg.update(oid, pg.values_of(row), pg.values_of(row, toasted))
         case _:
@@ -177,5 +177,5 @@ def _value(type_oid: int, data: bytes, *, in_text: bool) -> Value:
     if type_oid in WIDTHS:
         return int(data) if in_text else int.from_bytes(data, "big", signed=True)
     if type_oid == JSON:
-        return Document(data.decode())
+        return JsonText(data.decode())
     return data.decode(errors="replace")

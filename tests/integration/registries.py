@@ -10,7 +10,6 @@ import psycopg
 import pytest
 
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import (
     CompactionDraft,
     FileDraft,
@@ -21,6 +20,7 @@ from registry.drafts import (
     TableDraft,
 )
 from registry.embedded import EmbeddedPostgres
+from registry.json_text import to_json_text
 from registry.models import LAKE_IDENTITY, CatalogNamespace, CatalogTable, Row
 from registry.stores.sql.whole import SqlLoad, SqlWhole
 
@@ -94,12 +94,12 @@ async def _fill_streams(store: MetadataStore, segments: int) -> None:
 
 
 async def _fill_lake(store: MetadataStore) -> None:
-    schema = Document.of({"fields": [{"id": 1, "name": "größe", "doc": AWKWARD}]})
+    schema = to_json_text({"fields": [{"id": 1, "name": "größe", "doc": AWKWARD}]})
     table = await store.create_table("db", "täble", "s3://lake/t", TableDraft(schema=schema))
     await store.create_table("db", "empty", "file:///lake/e", TableDraft(schema=schema))
-    await store.add_schema_version(table.id, TableDraft(schema=Document.of({"fields": []}), sort_by=Document.of([1])),
+    await store.add_schema_version(table.id, TableDraft(schema=to_json_text({"fields": []}), sort_by=to_json_text([1])),
                                    expected=1)  # fmt: skip
-    statistics = Document.of({"1": {"value_count": 3, "lower": "AA=="}})
+    statistics = to_json_text({"1": {"value_count": 3, "lower": "AA=="}})
     files = await store.add_files(
         table.id,
         [

@@ -15,10 +15,10 @@ from sqlalchemy import text
 from registry import copy
 from registry.contract import MetadataStore
 from registry.copy import COPIED, copy_registry
-from registry.documents import Document
 from registry.drafts import CompactionDraft, FileDraft, SegmentDraft, TableDraft
 from registry.engines import StoreSettings, parse_url, sync_engine
 from registry.errors import Conflict
+from registry.json_text import JsonText
 from registry.migration import migrate
 from registry.models import LAKE_IDENTITY, OWN, PUBLISHED, DaemonLease, LedgerEntry, Segment, SourceIdentity
 from registry.opening import open_store
@@ -79,7 +79,7 @@ async def test_ids_go_on_above_those_copied(new_url: NewUrl, opened: Open, from_
                for table, rows in (await contents(source, COPIED)).items() if hasattr(rows[0], "id")}  # fmt: skip
 
     await target.add_segment(SegmentDraft("events", 0, 10_000, 10_001, 2, 1, "b", "k"))
-    table = await target.create_table("db", "later", "s3://lake/later", TableDraft(schema=Document("{}")))
+    table = await target.create_table("db", "later", "s3://lake/later", TableDraft(schema=JsonText("{}")))
     draft = FileDraft(file_path="s3://lake/later/1", file_size=1, row_count=1, schema_version=1)
     (file,) = await target.add_files(table.id, [draft])
     snapshot = await target.request_snapshot(table.id)

@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from registry.cache.store import CachedStore, CachePolicy
-from registry.documents import Document
 from registry.errors import NotFound
+from registry.json_text import JsonText, to_json_text
 from registry.models import Partition, Row, Topic
 from registry.position import Position
 from tests.doubles.clock import ManualClock
@@ -229,8 +229,8 @@ def test_no_read_gets_anything_older_than_what_it_may_rely_on(steps: list[Step],
     asyncio.run(history())
 
 
-def _config(number: int) -> Document:
-    return Document.of({"n": number})
+def _config(number: int) -> JsonText:
+    return to_json_text({"n": number})
 
 
 def _view(verb: str, number: int) -> Callable[[State], Rows]:

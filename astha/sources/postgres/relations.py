@@ -16,11 +16,10 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from astha.errors import ConfigError, DecodeError
-from registry.documents import Document
 from registry.models import Row
 from registry.schema import table_of
 
-Value: TypeAlias = "int | bool | str | Document | Unchanged | None"
+Value: TypeAlias = "int | bool | str | Unchanged | None"
 DecodeRow: TypeAlias = Callable[[bytes, int], "tuple[Row, int]"]
 Load: TypeAlias = Callable[[bytes], Any]
 
@@ -124,7 +123,7 @@ def compile_decoders(kind: type[Row], relation: Relation, insert_at: int) -> Row
         f" o = {insert_at}", *body, " if o != len(m): raise too_long(m, o)", f" return {row}",
     ]  # fmt: skip
     scope: dict[str, Any] = {
-        "Model": kind, "Document": Document, "StructError": struct.error, "DecodeError": DecodeError,
+        "Model": kind, "StructError": struct.error, "DecodeError": DecodeError,
         "slow": _read_columns, "too_long": too_long, "int16": _INT16,
         "loaders": [
             _loaders(column.type_oid) if column.name in fields else (_skip, _skip) for column in relation.columns
@@ -215,8 +214,6 @@ def _run(
 def _word(column: RelationColumn, place: int, wanted: frozenset[str]) -> str:
     if column.name not in wanted:
         return f"v{place} = None"
-    if column.type_oid == _JSON:
-        return f"v{place} = Document(m[o:e].decode())"
     return f"v{place} = m[o:e].decode()"
 
 
@@ -252,8 +249,6 @@ def _read_columns(
 
 def _loaders(type_oid: int) -> tuple[Load, Load]:
     """For the binary and for the text form."""
-    if type_oid == _JSON:
-        return _document, _document
     if type_oid == _BOOL:
         return _fixed("?", 1), _boolean_text
     if type_oid in _FIXED:
@@ -263,10 +258,6 @@ def _loaders(type_oid: int) -> tuple[Load, Load]:
 
 def _skip(data: bytes) -> None:
     """A column that the model does not have."""
-
-
-def _document(data: bytes) -> Document:
-    return Document(data.decode())
 
 
 def _fixed(code: str, width: int) -> Load:

@@ -15,7 +15,6 @@ import msgspec
 from astha.errors import ConfigError, DecodeError
 from astha.events import Commit, Event, Operation, Transaction
 from astha.sources.limits import TransactionLimits
-from registry.documents import Document
 from registry.models import PUBLISHED, Row
 from registry.position import Position
 
@@ -162,7 +161,7 @@ def image_decoder(kind: type[Row]) -> DecodeImage:
 
     Not strict, because SQLite's booleans are 0 and 1. Its tables are strict, so nothing else profits from that.
     """
-    return msgspec.json.Decoder(kind, strict=False, dec_hook=_document).decode
+    return msgspec.json.Decoder(kind, strict=False).decode
 
 
 def _statement(tables: frozenset[str]) -> str:
@@ -171,9 +170,3 @@ def _statement(tables: frozenset[str]) -> str:
     # Images that nobody wants are not even loaded.
     listed = ", ".join(f"'{table}'" for table in sorted(tables))
     return _SELECT.format(*(f"CASE WHEN table_name IN ({listed}) THEN {image} END" for image in ("before", "after")))
-
-
-def _document(kind: type, value: object) -> object:
-    if kind is Document and isinstance(value, str):
-        return Document(value)
-    raise TypeError(f"{kind.__name__} can't be read from {type(value).__name__}")

@@ -7,14 +7,14 @@ import msgspec
 from components.compactor.decide.planner import Plan
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.rules import Heap, Verdict
-from registry.documents import Document, JsonValue
+from registry.json_text import JsonText, JsonValue, to_json_text
 
 MOST_GROUPS = 20
 """Of a plan: an explanation has a bound, too."""
 
 
-def explain_decision(verdict: Verdict, policy: Policy) -> Document:
-    return Document.of(
+def explain_decision(verdict: Verdict, policy: Policy) -> JsonText:
+    return to_json_text(
         {
             "rule": verdict.rule,
             "counts": {"small": _counts(verdict.small, policy), "to_merge": _counts(verdict.picked, policy)},
@@ -26,7 +26,7 @@ def explain_decision(verdict: Verdict, policy: Policy) -> Document:
     )
 
 
-def explain_plan(plan: Plan, policy: Policy, decided: Document | None = None) -> Document:
+def explain_plan(plan: Plan, policy: Policy, decided: JsonText | None = None) -> JsonText:
     """With what was decided before it, if anything was."""
     files, size = plan.input_files, plan.input_bytes
     outputs = sum(group.outputs for group in plan.groups)
@@ -50,7 +50,7 @@ def explain_plan(plan: Plan, policy: Policy, decided: Document | None = None) ->
         told["groups_in_all"] = len(plan.groups)
     if decided is not None:
         told["decision"] = decided
-    return Document.of(told)
+    return to_json_text(told)
 
 
 def _counts(heap: Heap, policy: Policy) -> dict[str, JsonValue]:

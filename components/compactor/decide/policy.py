@@ -21,7 +21,7 @@ import msgspec
 from components.compactor.decide.quiet import QuietHours, read_quiet_hours
 from components.compactor.merge import Strategy
 from components.lake.properties import PolicyProblem, Reader, count, duration_ms, flag, read_properties, size_bytes
-from registry.documents import JsonValue
+from registry.json_text import JsonValue
 
 __all__ = ["Policy", "PolicyProblem", "read_policy"]
 

@@ -11,6 +11,7 @@ import msgspec
 import structlog
 
 from components.compactor.decide.policy import Policy, PolicyProblem, read_policy
+from registry.json_text import parse_json
 from registry.models import LakeTable, TableMetadata
 
 log = structlog.get_logger(__name__)
@@ -52,12 +53,13 @@ class Tables:
         problem: str | None = None
         policy = self.defaults
         try:
-            policy = read_policy(metadata.properties.load(), policy)
+            policy = read_policy(parse_json(metadata.properties), policy)
         except PolicyProblem as found:
             problem = str(found)
             if before is None or before.problem != problem:
                 log.error("a table's compaction settings can't be read", table=_name(table), problem=problem)
-        known = Known(_name(table), policy, bool(metadata.sort_by.load()), table.status == "active", problem, now_ms)
+        ordered = bool(parse_json(metadata.sort_by))
+        known = Known(_name(table), policy, ordered, table.status == "active", problem, now_ms)
         self._known[table.id] = known
         self._moved.discard(table.id)
         if policy.enabled and problem is None:

@@ -49,8 +49,8 @@ from components.lake.files.statistics import Leaf, count_nan, leaves, parquet_st
 from components.lake.objects import Objects
 from components.lake.schema import TableSchema
 from components.lake.sinks import Sink, Tally
-from registry.documents import Document
 from registry.drafts import FileDraft
+from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 
 _WRITER = b"parquet-cpp-arrow version "
@@ -129,7 +129,7 @@ class Copy:
         tally.write(self._ending)
         return WrittenFile(tally.size, rows, tally.checksum, self._statistics(self._ending, nans))
 
-    def _statistics(self, ending: bytes, nans: Mapping[int, int]) -> Document:
+    def _statistics(self, ending: bytes, nans: Mapping[int, int]) -> JsonText:
         """Those of a footer that was put together from others': what is wrong with it, one of them has brought."""
         try:
             return parquet_statistics(pq.read_metadata(io.BytesIO(MAGIC + ending)), self._leaves, nans)
@@ -253,7 +253,7 @@ def _ending(model: Footer, groups: list[Fields], rows: int) -> bytes:
 def _nans(file: MergeInput, data: memoryview, columns: Sequence[Leaf]) -> Mapping[int, int]:
     """As the file's row has them; counted if it has not."""
     floating = [leaf for leaf in columns if leaf.floating]
-    known = file.column_stats.load_as(dict[int, ColumnStats]) if file.column_stats is not None else {}
+    known = parse_json_as(file.column_stats, dict[int, ColumnStats]) if file.column_stats is not None else {}
     found = {leaf.field_id: known[leaf.field_id].nan_count for leaf in floating if leaf.field_id in known}
     missing = [leaf for leaf in floating if found.get(leaf.field_id) is None]
     counted = dict(_counted(data, missing)) if missing else {}

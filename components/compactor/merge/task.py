@@ -12,8 +12,8 @@ import msgspec
 from astha.errors import AsthaError
 from astha.subscribers.surroundings import LakeSettings
 from components.lake.objects import StorageError
-from registry.documents import Document
 from registry.drafts import FileDraft
+from registry.json_text import JsonText
 from registry.models import TableFile, TableMetadata
 
 Strategy: TypeAlias = Literal["auto", "copy", "binpack", "sort", "zorder"]
@@ -72,7 +72,7 @@ class MergeInput(msgspec.Struct, frozen=True):
     size: int
     rows: int
     schema_version: int
-    column_stats: Document | None = None  # as the file's row has them
+    column_stats: JsonText | None = None  # as the file's row has them
     checksum: str | None = None
 
     @property

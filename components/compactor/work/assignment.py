@@ -12,7 +12,7 @@ from components.compactor.decide.rules import Heap
 from components.compactor.merge import Strategy
 from components.lake.schema import TableSchema
 from components.lake.tables import full_name
-from registry.documents import EMPTY_OBJECT, Document
+from registry.json_text import EMPTY_OBJECT, JsonText
 from registry.models import CompactionTrigger, LakeTable, TableFile, TableMetadata
 
 
@@ -29,7 +29,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     least: int = 2  # files that are worth a merge, when some of a group have gone
     trigger: CompactionTrigger = "manual"
     rule: str = "asked for"
-    explanation: Document = EMPTY_OBJECT
+    explanation: JsonText = EMPTY_OBJECT
     position: int | None = None
 
     @property

@@ -14,7 +14,7 @@ import msgspec
 from components.compactor.merge import BadFile
 from registry.clock import Clock
 from registry.contract import MetadataStore
-from registry.documents import JsonValue
+from registry.json_text import JsonValue, parse_json
 from registry.models import Compaction
 
 _HOUR_MS = 3_600_000
@@ -43,7 +43,7 @@ def told_left_out(bad: Sequence[BadFile]) -> dict[str, JsonValue]:
 
 def read_left_out(row: Compaction) -> list[BadFile]:
     """Those that a decision in the journal tells of."""
-    told: Any = row.explanation.load()
+    told: Any = parse_json(row.explanation)
     result = told.get("result") if isinstance(told, dict) else None
     files = result.get("left_out") if isinstance(result, dict) else None
     return [BadFile(str(file["path"]), str(file["reason"])) for file in files or () if isinstance(file, dict)]

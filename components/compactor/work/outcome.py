@@ -10,8 +10,8 @@ import msgspec
 from components.compactor.merge import BadFile
 from components.compactor.work.group import Swapped
 from components.compactor.work.left_out import told_left_out
-from registry.documents import Document
 from registry.drafts import CompactionOutcome
+from registry.json_text import JsonText, parse_json, to_json_text
 from registry.models import TableFile
 
 Status: TypeAlias = Literal["done", "declined", "aborted", "failed", "cancelled"]
@@ -34,9 +34,9 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     seconds: dict[str, float] = {}
     left_out: tuple[BadFile, ...] = ()  # files that can't be merged
 
-    def told(self, explanation: Document) -> CompactionOutcome:
+    def told(self, explanation: JsonText) -> CompactionOutcome:
         """As the registry keeps it: what was decided, and what came of it."""
-        known = explanation.load()
+        known = parse_json(explanation)
         result = {
             "groups": self.groups,
             "why": self.why,
@@ -47,7 +47,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             status="aborted" if self.status == "declined" else self.status,
             reason=self.reason,
             strategy=self.strategy,
-            explanation=Document.of({**(known if isinstance(known, dict) else {}), "result": result}),
+            explanation=to_json_text({**(known if isinstance(known, dict) else {}), "result": result}),
             input_files=self.input_files if self.groups else None,
             input_bytes=self.input_bytes if self.groups else None,
             output_files=self.output_files,

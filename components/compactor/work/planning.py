@@ -14,7 +14,7 @@ from components.compactor.work.left_out import LeftOut
 from components.compactor.work.steps import Reached, Step, go_on
 from registry.clock import Clock
 from registry.contract import MetadataStore
-from registry.documents import Document
+from registry.json_text import JsonText, parse_json
 from registry.models import CompactionTrigger, LakeTable, TableMetadata
 
 _FEWEST = 2  # files, of what somebody has asked for
@@ -27,7 +27,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     forced: bool = False  # any two small files, whatever it costs
     strategy: Strategy | None = None  # None: as the table's policy says
     position: int | None = None
-    decided: Document | None = None  # why, as far as it was decided before
+    decided: JsonText | None = None  # why, as far as it was decided before
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class Planning:
         selection = await gather(rows, policy, self._clock.now_ms(), forced=wish.forced, bad=bad)
         if bad:
             self.left_out.keep_only(table_id, partition_path, selection.left_out)
-        made = plan(selection, policy, has_order=versions[0].sort_by.load() != [], forced=wish.forced)
+        made = plan(selection, policy, has_order=parse_json(versions[0].sort_by) != [], forced=wish.forced)
         if wish.strategy is not None and made.strategy == wish.strategy:
             made = msgspec.structs.replace(made, why="the strategy was asked for")
         if not made.groups:
@@ -81,7 +81,7 @@ class Planning:
         return Planned(table, versions[0], made, self._assigned(table, partition_path, versions, policy, made, wish))
 
     def policy_of(self, current: TableMetadata, wish: Wish) -> Policy:
-        policy = read_policy(current.properties.load(), self._defaults)
+        policy = read_policy(parse_json(current.properties), self._defaults)
         return policy if wish.strategy is None else msgspec.structs.replace(policy, strategy=wish.strategy)
 
     def _assigned(

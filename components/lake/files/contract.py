@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from components.lake.schema import TableSchema
 from components.lake.sinks import Writable
-from registry.documents import Document
+from registry.json_text import JsonText
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
@@ -18,7 +18,7 @@ class WrittenFile(msgspec.Struct, frozen=True):
     size: int
     rows: int
     checksum: str
-    column_stats: Document  # field id -> ColumnStats
+    column_stats: JsonText  # field id -> ColumnStats
 
 
 class FileEngine(Protocol):

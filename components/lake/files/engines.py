@@ -9,7 +9,7 @@ from components.lake.files.contract import FileEngine
 from components.lake.files.json_lines import JsonLinesEngine
 from components.lake.files.parquet import ParquetEngine
 from components.lake.schema import SchemaProblem, TableSchema
-from registry.documents import EMPTY_OBJECT, Document
+from registry.json_text import EMPTY_OBJECT, JsonText, parse_json
 
 _ENGINES: dict[str, Callable[[str, dict[str, Any]], FileEngine]] = {
     "parquet": ParquetEngine.of,
@@ -17,12 +17,12 @@ _ENGINES: dict[str, Callable[[str, dict[str, Any]], FileEngine]] = {
 }
 
 
-def engine_of(schema: TableSchema, config: Document = EMPTY_OBJECT) -> FileEngine:
+def engine_of(schema: TableSchema, config: JsonText = EMPTY_OBJECT) -> FileEngine:
     """By the table's format; ``config`` is `TableMetadata.engine_config`."""
     make = _ENGINES.get(schema.format)
     if make is None:
         raise SchemaProblem(f"format {schema.format!r} has no engine: use one of {', '.join(_ENGINES)}")
-    options = config.load()
+    options = parse_json(config)
     if not isinstance(options, dict):
         raise SchemaProblem(f"engine_config is {config!s}, not an object of options")
     return make(schema.compression, options)

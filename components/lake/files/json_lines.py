@@ -14,7 +14,7 @@ from components.lake.files.contract import WrittenFile
 from components.lake.files.order import sort
 from components.lake.schema import SchemaProblem, TableSchema, said
 from components.lake.sinks import Tally, Writable
-from registry.documents import Document
+from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats
 
 _EXTENSIONS = {"gzip": ".json.gz", "zstd": ".json.zst", "none": ".json"}
@@ -72,7 +72,7 @@ def _encoded(table: pa.Table) -> Iterator[bytes]:
 _encoder = msgspec.json.Encoder()  # decimals as text, times in ISO form, bytes in base64, NaN as null
 
 
-def _statistics(table: pa.Table, schema: TableSchema) -> Document:
+def _statistics(table: pa.Table, schema: TableSchema) -> JsonText:
     """Counts of top-level columns: nobody skips such a file by its bounds."""
     found: dict[str, ColumnStats] = {}
     for field in schema.iceberg.fields:
@@ -80,4 +80,4 @@ def _statistics(table: pa.Table, schema: TableSchema) -> Document:
         floating = pa.types.is_floating(column.type)
         nan = (pc.sum(pc.is_nan(column)).as_py() or 0) if floating else None
         found[str(field.field_id)] = ColumnStats(table.num_rows, column.null_count, nan)
-    return Document.of(found)
+    return to_json_text(found)

@@ -33,7 +33,7 @@ from pyiceberg.types import (
 
 from components.lake.nesting import inside
 from components.lake.schema import TableSchema
-from registry.documents import Document
+from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats
 
 Bound: TypeAlias = Callable[[Any], bytes | None]
@@ -65,7 +65,7 @@ def leaves(schema: TableSchema) -> list[Leaf]:
     return [leaf for field in schema.iceberg.fields for leaf in _leaves(field, (), repeated=False)]
 
 
-def parquet_statistics(footer: pq.FileMetaData, columns: list[Leaf], nans: Mapping[int, int]) -> Document:
+def parquet_statistics(footer: pq.FileMetaData, columns: list[Leaf], nans: Mapping[int, int]) -> JsonText:
     """``nans`` are counted by field id, of every leaf that is a float: a footer does not have them."""
     groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
     found: dict[str, ColumnStats] = {}
@@ -96,7 +96,7 @@ def parquet_statistics(footer: pq.FileMetaData, columns: list[Leaf], nans: Mappi
             lower=_text(_lower(leaf.kind), lower) if bounded else None,
             upper=_text(_upper(leaf.kind), upper) if bounded else None,
         )
-    return Document.of(found)
+    return to_json_text(found)
 
 
 def count_nan(table: pa.Table, leaf: Leaf) -> int:

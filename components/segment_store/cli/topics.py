@@ -17,8 +17,8 @@ from components.segment_store.cli.notation import Duration, Size
 from components.segment_store.groups import start_of
 from components.segment_store.upkeep.retention import BYTES, RECORDS, Retention, RetentionPolicy
 from registry.contract import MetadataStore
-from registry.documents import JsonValue
 from registry.errors import AlreadyExists, NotFound
+from registry.json_text import JsonValue, parse_json
 from registry.models import Partition, PartitionLease, Topic
 
 _STEP = 500
@@ -174,7 +174,7 @@ def alter_command(
 
     async def alter(store: MetadataStore) -> Topic:
         topic = await _topic(store, name)
-        found = topic.config.load()
+        found = parse_json(topic.config)
         config = _config(dict(found) if isinstance(found, dict) else {}, entries, retention_bytes, retention_records)
         kept = retention if changes_time else topic.retention_ms
         return await store.update_topic_config(name, config, retention_ms=kept)
@@ -247,7 +247,7 @@ async def _described(store: MetadataStore, row: Partition, lease: PartitionLease
 
 def _view(topic: Topic) -> TopicView:
     return TopicView(
-        topic.name, topic.partition_count, topic.retention_ms, topic.config.load(), topic.created_at
+        topic.name, topic.partition_count, topic.retention_ms, parse_json(topic.config), topic.created_at
     )  # fmt: skip
 
 

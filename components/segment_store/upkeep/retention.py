@@ -16,8 +16,8 @@ import structlog
 from astha.clock_guard import ClockGuard, may_delete_by_age
 from registry.clock import Clock
 from registry.contract import MetadataStore
-from registry.documents import JsonValue
 from registry.errors import NotFound
+from registry.json_text import JsonValue, parse_json
 from registry.models import Partition, Segment, Topic
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ class RetentionPolicy(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, topic: Topic) -> RetentionPolicy:
         """ValueError names a key that can't be read: such a topic keeps everything."""
-        config = topic.config.load()
+        config = parse_json(topic.config)
         given = config if isinstance(config, Mapping) else {}
         return cls(topic.retention_ms, _bound(given, BYTES), _bound(given, RECORDS))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from registry.schema import Big, DocumentType, Flag, Words
+from registry.schema import Big, Flag, JsonTextType, Words
 
 revision = "0003"
 down_revision = "0002"
@@ -28,7 +28,7 @@ def upgrade() -> None:
         sa.Column("trigger", Words, nullable=False),
         sa.Column("rule", Words, nullable=False),
         sa.Column("strategy", Words, nullable=True),
-        sa.Column("explanation", DocumentType, nullable=False),
+        sa.Column("explanation", JsonTextType, nullable=False),
         sa.Column("position", Big, nullable=True),
         *(sa.Column(name, Big, nullable=False) for name in COUNTS),
         sa.Column("operation_id", Words, nullable=True),

@@ -26,10 +26,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.types import TypeEngine
 
-from registry.documents import Document
 from registry.drafts import FileDraft, SegmentDraft
 from registry.engines import refusal
 from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
+from registry.json_text import to_json_text
 from registry.models import (
     LOCAL_BUCKET,
     OWN,
@@ -42,7 +42,7 @@ from registry.models import (
     object_uri,
 )
 from registry.position import Position, XidPlace
-from registry.schema import DocumentType, Flag
+from registry.schema import Flag, JsonTextType
 from registry.stores.postgres.arrays import array_literal
 from registry.stores.postgres.statements import (
     ADD_SEGMENTS,
@@ -245,7 +245,7 @@ class PostgresStore(
         values |= {name: array_literal([getattr(draft, name) for draft in change.new]) for name in _NEW_FIELDS}
         by_partition = differences(change)
         values |= {
-            "old_json": array_literal([Document.of(file) for file in change.old]),
+            "old_json": array_literal([to_json_text(file) for file in change.old]),
             "stat_partition": array_literal(list(by_partition)),
             "stat_rows": array_literal([rows for rows, _, _ in by_partition.values()]),
             "stat_files": array_literal([count for _, count, _ in by_partition.values()]),
@@ -382,7 +382,7 @@ async def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
 
 def _plain(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     """The type of an array's items, without what only matters in columns."""
-    if isinstance(kind, DocumentType):
+    if isinstance(kind, JsonTextType):
         return postgresql.JSON()
     if isinstance(kind, Flag):
         return Boolean()

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import delete, update
 
 from registry import checks
-from registry.documents import Document, JsonValue
 from registry.errors import Conflict, NotFound
+from registry.json_text import JsonValue, to_json_text
 from registry.models import Agent, PartitionLease
 from registry.schema import agents, partition_leases
 from registry.stores.sql.base import select_rows
@@ -32,7 +32,7 @@ class SqlAgents(SqlLeases):
         checks.text("zone", zone)
         checks.text("group", group)
         now = self._clock.now_ms()
-        agent = Agent(agent_id, address, zone, group, now, now, Document.of(metadata or {}, "metadata"))
+        agent = Agent(agent_id, address, zone, group, now, now, to_json_text(metadata or {}, "metadata"))
         values = {field: getattr(agent, field) for field in Agent.__struct_fields__}
         statement = self._insert(agents).values(values)
         await self._write(

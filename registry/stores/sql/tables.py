@@ -11,9 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import checks
 from registry.contract import PAGE
-from registry.documents import Document, JsonValue
 from registry.drafts import TableDraft, checked
 from registry.errors import AlreadyExists, Conflict, NotFound
+from registry.json_text import JsonText, JsonValue, to_json_text
 from registry.models import LakeTable, TableFile, TableMetadata, TableStatus
 from registry.schema import files_awaiting_deletion, table_files, table_metadata, tables
 from registry.stores.sql.base import SqlBase, found, select_rows
@@ -84,7 +84,7 @@ class SqlTables(SqlBase):
                 table = found(None if row is None else LakeTable(*row), f"table {table_id}")
                 followed: dict[str, object] = {"updated_at": now}
                 if properties is not None:
-                    followed |= {"properties": Document.of(properties, "properties"), "last_modified": now}
+                    followed |= {"properties": to_json_text(properties, "properties"), "last_modified": now}
                 if len(followed) > 1 or {"database", "name", "location"} & changes.keys():
                     await connection.execute(
                         update(table_metadata)
@@ -156,9 +156,9 @@ class SqlTables(SqlBase):
 AWAITING_COLUMNS = ("table_id", "file_path", "file_size", "reason", "file", "removed_at")
 
 
-def awaiting(file: TableFile, reason: str, now: int) -> tuple[int, str, int, str, Document, int]:
+def awaiting(file: TableFile, reason: str, now: int) -> tuple[int, str, int, str, JsonText, int]:
     """A row for the list of files awaiting deletion."""
-    return (file.table_id, file.file_path, file.file_size, reason, Document.of(file), now)
+    return (file.table_id, file.file_path, file.file_size, reason, to_json_text(file), now)
 
 
 def _version(table_id: int, version: int, draft: TableDraft, now: int) -> dict[str, object]:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import ColumnElement, bindparam, delete, exists, func, insert, select, update
 
 from registry import checks
-from registry.documents import Document, JsonValue
 from registry.errors import AlreadyExists, Invalid, NotFound
+from registry.json_text import JsonText, JsonValue, to_json_text
 from registry.models import Partition, Topic
 from registry.schema import partitions, segments, topics
 from registry.stores.sql.base import found, select_rows
@@ -150,7 +150,7 @@ def _is(topic: str, partition_id: int) -> ColumnElement[bool]:
     return (partitions.c.topic == topic) & (partitions.c.partition_id == partition_id)
 
 
-def _config(config: Mapping[str, JsonValue] | None) -> Document:
+def _config(config: Mapping[str, JsonValue] | None) -> JsonText:
     if config is not None and not isinstance(config, Mapping):
         raise Invalid("config", config, "must be a mapping")
-    return Document.of(config or {}, "config")
+    return to_json_text(config or {}, "config")

@@ -22,9 +22,9 @@ from components.lake.schema import TableSchema
 from components.lake.tables import PURGE, begin_drop, find_table, finish_drop
 from deploy.servers.s3 import S3Server
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import FileDraft, TableDraft
 from registry.errors import NotFound
+from registry.json_text import to_json_text
 from registry.opening import open_store
 from tests.lake import environment_of
 
@@ -366,7 +366,7 @@ def test_a_drop_that_is_repeated_keeps_the_first_ones_purge(lake: Lake) -> None:
 
 
 def test_a_schema_that_nobody_can_read_is_shown_as_far_as_possible(lake: Lake) -> None:
-    draft = TableDraft(schema=Document.of({"type": "struct", "fields": [{"id": 1, "name": "a", "type": "variant"}]}))
+    draft = TableDraft(schema=to_json_text({"type": "struct", "fields": [{"id": 1, "name": "a", "type": "variant"}]}))
     lake.do(lambda store: store.create_table("default", "t", "file:///t", draft))
     result = lake.run("describe", "t", code=Exit.PROBLEM)
     assert "location        file:///t" in result.stdout

@@ -13,9 +13,9 @@ import pytest
 from sqlalchemy import event
 
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import OffsetDraft
 from registry.engines import parse_url, sqlite_path
+from registry.json_text import JsonText
 from registry.models import Agent
 from registry.schema import metadata, table_of
 from registry.stores.postgres.statements import ADD_SEGMENTS, RENEW_LEASES, Numbered
@@ -72,7 +72,7 @@ async def filled(store: MetadataStore, url: str, clock: ManualClock) -> Metadata
     await store.record_compactions([decision(f"d={n}", table_id=n % 50) for n in range(5_000)])
     async with store._writing() as connection:  # type: ignore[attr-defined]
         agents = [
-            Agent(f"agent-{n}", "host:1", "", "", clock.now_ms() - n * 1_000, 0, Document("{}")) for n in range(2_000)
+            Agent(f"agent-{n}", "host:1", "", "", clock.now_ms() - n * 1_000, 0, JsonText("{}")) for n in range(2_000)
         ]
         rows = [tuple(getattr(agent, name) for name in Agent.__struct_fields__) for agent in agents]
         await store._insert_many(connection, table_of(Agent), Agent.__struct_fields__, rows)  # type: ignore[attr-defined]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from registry.documents import Document
+from registry.json_text import JsonText
 from registry.stores.postgres.arrays import array_literal
 
 
@@ -16,7 +16,7 @@ from registry.stores.postgres.arrays import array_literal
         ([None, "a", None], '{NULL,"a",NULL}'),
         ([None, 1], "{NULL,1}"),
         ([True, False, None], "{t,f,NULL}"),
-        ([Document('{"a":1}')], '{"{\\"a\\":1}"}'),
+        ([JsonText('{"a":1}')], '{"{\\"a\\":1}"}'),
     ],
 )
 def test_literals(values: list[object], literal: str) -> None:

@@ -9,9 +9,9 @@ import pytest
 from registry.cache.segment_index import IndexPolicy
 from registry.cache.store import CachedStore, CachePolicy
 from registry.contract import MetadataStore
-from registry.documents import Document, JsonValue
 from registry.drafts import SegmentDraft
 from registry.errors import NotFound, Unavailable
+from registry.json_text import JsonValue, to_json_text
 from registry.models import Partition, Topic
 from registry.position import Position
 from tests.doubles.clock import ManualClock
@@ -348,7 +348,7 @@ async def test_a_fill_during_a_write_of_our_own_is_not_kept() -> None:
 async def test_a_late_event_does_not_take_back_what_was_read_for_a_later_position() -> None:
     it = await a_bench()
     old = it.store.state.topics["a"]
-    new = Topic("a", 2, None, Document.of({"x": 1}), old.created_at, old.updated_at)
+    new = Topic("a", 2, None, to_json_text({"x": 1}), old.created_at, old.updated_at)
     late = it.store.commit((old, new))
     it.store.commit((new, old))  # and back, to the very same row
     position = await it.store.position()

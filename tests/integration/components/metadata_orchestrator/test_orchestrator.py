@@ -13,8 +13,8 @@ from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings, Surroundings
 from components.metadata_orchestrator import MetadataOrchestrator, create
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import TableDraft
+from registry.json_text import to_json_text
 from registry.models import LakeTable, UploadIntent
 from registry.opening import open_store
 from tests.fixtures.daemons import RunDaemon, Running
@@ -26,7 +26,7 @@ NAME = "metadata_orchestrator"
 def draft(kind: str) -> TableDraft:
     """A version with one column."""
     column = {"id": 1, "name": "n", "required": False, "type": kind}
-    return TableDraft(schema=Document.of({"type": "struct", "fields": [column]}))
+    return TableDraft(schema=to_json_text({"type": "struct", "fields": [column]}))
 
 
 DRAFT = draft("long")

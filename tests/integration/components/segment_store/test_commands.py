@@ -20,6 +20,7 @@ from components.segment_store.cli.groups import groups_commands
 from components.segment_store.cli.produce import produce_command
 from components.segment_store.cli.topics import topics_commands
 from registry.contract import MetadataStore
+from registry.json_text import parse_json
 from tests.fixtures.databases import Backend
 
 
@@ -62,7 +63,7 @@ async def test_topics_from_their_beginning_to_their_end(shell: Shell, store: Met
     altered = await shell(topics_commands, "alter", "orders", "--retention", "forever", "--property", "owner=")
     topic = await store.get_topic("orders")
     assert topic is not None
-    assert (topic.retention_ms, topic.config.load()) == (None, {"retention.bytes": 10 << 20})
+    assert (topic.retention_ms, parse_json(topic.config)) == (None, {"retention.bytes": 10 << 20})
     await shell(produce_command, "orders", stdin=b"a\nb\nc\n")
     described = await shell.json(topics_commands, "describe", "orders")
     assert [(row["start"], row["end"], row["segments"]) for row in described["partitions"]] == [(0, 2, 1), (0, 1, 1)]

@@ -23,8 +23,8 @@ from components.lake.iceberg import Stamp, live_digest
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.subscriber import Snapshotter
 from registry.contract import MetadataStore
-from registry.documents import Document
 from registry.drafts import FileDraft
+from registry.json_text import JsonText
 from registry.models import LakeTable, LedgerEntry, Row, TableFile, TableMetadata, TableSnapshot
 from registry.position import XidPlace
 from tests.doubles.clock import ManualClock
@@ -220,7 +220,7 @@ async def opened_lake(opened: OpenStore, sqlite_directory: Path, clock: ManualCl
             if ledger:  # as a daemon's that has refreshed the updater
                 lease = await made.store.take_daemon_lease("astha", "test", 60_000)
                 assert lease is not None
-                entry = LedgerEntry("iceberg_updater", None, None, Document("[]"), "live", False, None, 0)
+                entry = LedgerEntry("iceberg_updater", None, None, JsonText("[]"), "live", False, None, 0)
                 await made.store.write_ledger([entry], lease)
             await made.updater.start()
             stack.push_async_callback(made.updater.stop)

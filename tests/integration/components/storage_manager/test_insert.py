@@ -20,7 +20,7 @@ from astha.subscribers.surroundings import Surroundings
 from astha.testing import ManualClock
 from components.storage_manager import NoSuchTable, RowsRefused, StorageManager, StorageSettings
 from registry.contract import MetadataStore
-from registry.documents import Document
+from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 from tests.contracts.contents import assert_counted
 from tests.fixtures.lake import OpenManager
@@ -44,7 +44,7 @@ async def test_rows_become_a_registered_file(manager: StorageManager, store: Met
     assert file.file_path.startswith(f"{table.location}/data/")
     assert (file.row_count, file.schema_version, file.operation, file.file_type) == (3, 1, "insert", "parquet")
     assert file.column_stats is not None
-    assert file.column_stats.load_as(dict[int, ColumnStats])[1].value_count == 3
+    assert parse_json_as(file.column_stats, dict[int, ColumnStats])[1].value_count == 3
     assert await read_rows(store, table) == rows(1, 2, 3)
     assert files_below(warehouse) == {file.file_path}
     await assert_counted(store, table.id)
@@ -108,7 +108,7 @@ async def test_large_data_is_divided_into_ranges(
     table = await create_table(store, warehouse, schema=schema)
     whole = table_of(*reversed(range(5_000)))
     first = await manager.insert(table.id, whole)
-    bounds = [Document(file.column_stats or "").load_as(dict[int, ColumnStats])[1] for file in first.files]
+    bounds = [parse_json_as(JsonText(file.column_stats or ""), dict[int, ColumnStats])[1] for file in first.files]
     ranges = [tuple(int.from_bytes(b64decode(end or ""), "little") for end in (one.lower, one.upper)) for one in bounds]
     assert [number for one in ranges for number in one] == sorted(number for one in ranges for number in one)
     for data in (whole, iter(whole.to_batches(100))):
@@ -258,7 +258,7 @@ async def test_engine_and_format_come_from_the_table(
     table = await store.create_table("shop", "lines", f"file://{warehouse}/lines", draft)
     (file,) = await (await manager.insert(table.id, rows(1), sync=True)).registered
     assert (file.file_type, file.is_compressed, file.file_name[-8:]) == ("json", True, ".json.gz")
-    assert Document("{}") != file.column_stats
+    assert JsonText("{}") != file.column_stats
 
 
 async def test_a_data_frame_of_pandas(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:

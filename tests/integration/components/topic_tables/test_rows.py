@@ -22,9 +22,9 @@ from pyiceberg.types import (
 from components.lake.schema import TableSchema
 from components.segment_store.format import NewRecord
 from components.topic_tables.errors import BadRecord, Unsuitable
-from registry.documents import Document
 from registry.drafts import TableDraft
 from registry.errors import NotFound
+from registry.json_text import JsonText
 from tests.integration.components.topic_tables.bench import Shop, finish, open_shop, order, orders
 from tests.lake import SIMPLE, read_rows
 
@@ -87,7 +87,7 @@ async def test_the_schema_is_that_of_the_moment(shop: Shop) -> None:
     assert metadata is not None
     now = TableSchema.of(metadata, table="shop.orders").iceberg
     wider = Schema(*now.fields, NestedField(9, "price", LongType()))
-    draft = TableDraft(schema=Document(wider.model_dump_json()))
+    draft = TableDraft(schema=JsonText(wider.model_dump_json()))
     await shop.store.add_schema_version(shop.table.id, draft, expected=1)
     await finish(shop.job())
     (file,) = [file for file in await shop.store.list_files(shop.table.id) if file.schema_version == 2]

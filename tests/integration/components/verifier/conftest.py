@@ -21,7 +21,7 @@ from components.storage_manager import StorageManager
 from components.verifier.report import Difference, Kind, Report
 from components.verifier.verification import Options, Verification
 from registry.contract import MetadataStore
-from registry.documents import Document
+from registry.json_text import to_json_text
 from registry.models import LakeTable, LedgerEntry, TableFile
 from registry.opening import open_store
 from registry.position import Position
@@ -72,7 +72,7 @@ class Stage:
         lease = await self.past.take_daemon_lease("astha", "test", 1)
         assert lease is not None
         owes = position is None
-        entry = LedgerEntry("iceberg_updater", position, None, Document.of([]), state, owes, reason, 0)
+        entry = LedgerEntry("iceberg_updater", position, None, to_json_text([]), state, owes, reason, 0)
         await self.past.write_ledger([entry], lease)
 
     def load(self, table: LakeTable) -> Table:

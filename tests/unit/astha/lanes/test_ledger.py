@@ -15,6 +15,7 @@ from astha.lanes.state import Around, LaneState
 from astha.subscribers.policy import LanePolicy
 from astha.testing import ManualClock, RecordingSubscriber
 from registry.errors import Fenced, Unavailable
+from registry.json_text import parse_json_as
 from registry.position import Position, XidPlace
 from tests.doubles.registry import GROUPS, LEASE, TOPICS, SmallRegistry
 
@@ -343,5 +344,5 @@ async def test_pages_say_what_a_person_wants_to_know() -> None:
     await books.write()
     page = books.registry.paper["a"]
     assert (page.state, page.reason, page.position) == ("broken", "it fell behind", None)
-    assert page.tables.load_as(list[str]) == [GROUPS]
+    assert parse_json_as(page.tables, list[str]) == [GROUPS]
     assert msgspec.structs.asdict(page)["refresh_owed"] is True

@@ -11,7 +11,7 @@ from astha.leadership import Leadership, LeaseSettings
 from astha.sources.contract import Batch, SourceStatus
 from astha.testing import ManualClock, RecordingSubscriber
 from registry.contract import MetadataStore
-from registry.documents import Document
+from registry.json_text import JsonText
 from registry.models import DaemonLease, LakeTable, Row, Topic
 from registry.position import Position
 
@@ -90,7 +90,7 @@ class Stage:
 
 
 def topics(position: int, *names: str, committed_at: int = 0) -> Transaction:
-    return _inserted(position, [Topic(name, 1, None, Document('{"a":[1]}'), 1, 2) for name in names], committed_at)
+    return _inserted(position, [Topic(name, 1, None, JsonText('{"a":[1]}'), 1, 2) for name in names], committed_at)
 
 
 def tables(position: int, *names: str) -> Transaction:

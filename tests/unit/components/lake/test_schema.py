@@ -14,8 +14,8 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.types import NestedField
 
 from components.lake.schema import SchemaProblem, TableSchema
-from registry.documents import Document
 from registry.drafts import TableDraft
+from registry.json_text import to_json_text
 from registry.models import TableMetadata
 from tests.unit.components.lake.schemas import NESTED, PRIMITIVES
 
@@ -32,7 +32,9 @@ def stored(draft: TableDraft, version: int = 1) -> TableMetadata:
 
 
 def documents(schema: Any, partition_by: Any = (), sort_by: Any = ()) -> TableMetadata:
-    draft = TableDraft(schema=Document.of(schema), partition_by=Document.of(partition_by), sort_by=Document.of(sort_by))
+    draft = TableDraft(
+        schema=to_json_text(schema), partition_by=to_json_text(partition_by), sort_by=to_json_text(sort_by)
+    )
     return stored(draft, 3)
 
 

@@ -7,14 +7,14 @@ import pytest
 from astha.subscribers import LakeSettings, S3Settings
 from components.lake.objects import ObjectMissing, Objects
 from components.metadata_orchestrator.inspection import Inspection, bad_versions, probe_of
-from registry.documents import EMPTY_LIST, EMPTY_OBJECT, Document
+from registry.json_text import EMPTY_LIST, EMPTY_OBJECT, JsonText, to_json_text
 from registry.models import TableMetadata
 
 ID = {"id": 1, "name": "id", "required": True, "type": "long"}
 
 
 def version(number: int, *fields: dict[str, object], schema: str | None = None) -> TableMetadata:
-    document = Document(schema) if schema is not None else Document.of({"type": "struct", "fields": list(fields)})
+    document = JsonText(schema) if schema is not None else to_json_text({"type": "struct", "fields": list(fields)})
     return TableMetadata(
         number, 1, number, document, "parquet", EMPTY_OBJECT, "parquet", "zstd", EMPTY_LIST, EMPTY_LIST, EMPTY_OBJECT,
         0, 0, 0,

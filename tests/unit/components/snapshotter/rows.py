@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from astha.events import Commit, Event, Operation
-from registry.documents import EMPTY_OBJECT, Document
+from registry.json_text import EMPTY_OBJECT, JsonText, to_json_text
 from registry.models import FileAwaitingDeletion, Row, TableFile, TableMetadata, TableSnapshot
 from registry.position import Position
 from tests.parquet_files import as_row
@@ -20,10 +20,10 @@ def event(data: Row, operation: Operation = Operation.INSERT) -> Event[Row]:
 
 def metadata(version: int = 1, **properties: str) -> TableMetadata:
     named = {f"snapshot.{name.replace('_', '-')}": value for name, value in properties.items()}
-    empty = Document("[]")
+    empty = JsonText("[]")
     return TableMetadata(
         version, 1, version, EMPTY_OBJECT, "parquet", EMPTY_OBJECT, "parquet", "zstd", empty, empty,
-        Document.of(named), 0, 0, 0,
+        to_json_text(named), 0, 0, 0,
     )  # fmt: skip
 
 
@@ -41,4 +41,4 @@ def table_file(number: int = 1, rows: int = 10, size: int = 100, **fields: Any) 
 
 def awaiting(number: int, removed_at: int = 0, **fields: Any) -> FileAwaitingDeletion:
     of = table_file(number, **fields)
-    return FileAwaitingDeletion(number, 1, of.file_path, of.file_size, "swap", Document.of(of), removed_at)
+    return FileAwaitingDeletion(number, 1, of.file_path, of.file_size, "swap", to_json_text(of), removed_at)

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 from components.verifier.registered import Counts, RegisteredTable, batches
-from registry.documents import Document
 from registry.drafts import FileDraft
+from registry.json_text import JsonText
 from registry.models import LakeTable, TableMetadata
 from tests.parquet_files import as_row
 
-EMPTY = Document("{}")
+EMPTY = JsonText("{}")
 
 
 def registered(rows: int, files: int, size: int, table_id: int = 1) -> RegisteredTable:

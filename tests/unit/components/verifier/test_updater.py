@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from components.verifier.updater import UpdaterState
-from registry.documents import Document
+from registry.json_text import to_json_text
 from registry.models import LedgerEntry
 from registry.position import Position
 
@@ -11,7 +11,7 @@ from registry.position import Position
 def state(
     position: int | None = 10, *, lane: str = "live", owed: bool = False, reason: str | None = None, daemon: bool = True
 ) -> UpdaterState:
-    entry = LedgerEntry("iceberg_updater", position, None, Document.of([]), lane, owed, reason, 0)
+    entry = LedgerEntry("iceberg_updater", position, None, to_json_text([]), lane, owed, reason, 0)
     return UpdaterState(entry, daemon, Position(12))
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from components.segment_store.upkeep.retention import PartitionSizes, Retention, RetentionPolicy
 from registry.contract import MetadataStore
-from registry.documents import JsonValue
 from registry.forwarding import ForwardingStore
+from registry.json_text import JsonValue
 from tests.doubles.clock import ManualClock
 from tests.integration.components.segment_store.bench import START_MS, TOPIC, Bench
 

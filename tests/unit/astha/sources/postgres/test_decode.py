@@ -14,7 +14,7 @@ from astha.errors import AsthaError, ConfigError, DecodeError
 from astha.events import Operation, Transaction
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.decode import POSTGRES_EPOCH_US, Decoder
-from registry.documents import Document
+from registry.json_text import JsonText
 from registry.models import PUBLISHED, ConsumerGroup, ConsumerOffset, Row, TableFile, Topic
 from registry.schema import table_of
 from tests.doubles import pgoutput as pg
@@ -24,7 +24,7 @@ KINDS = {kind.table: kind for kind in PUBLISHED}
 OIDS = {kind: 1_000 + number for number, kind in enumerate(PUBLISHED)}
 RELATIONS = [pg.relation(OIDS[kind], kind.table, pg.columns_of(kind)) for kind in PUBLISHED]
 
-TOPIC = Topic("orders", 3, None, Document('{"a":1}'), 5, 6)
+TOPIC = Topic("orders", 3, None, JsonText('{"a":1}'), 5, 6)
 GROUP = ConsumerGroup("readers", 1, 2)
 
 
@@ -99,7 +99,7 @@ def test_null_before_image() -> None:
 
 
 def test_unchanged_toast_is_taken_from_the_old_row() -> None:
-    before = msgspec.structs.replace(TOPIC, config=Document('{"large":"' + "x" * 100_000 + '"}'))
+    before = msgspec.structs.replace(TOPIC, config=JsonText('{"large":"' + "x" * 100_000 + '"}'))
     after = msgspec.structs.replace(before, updated_at=99)
     (event,) = one(pg.update(OIDS[Topic], pg.values_of(before), pg.values_of(after, {"config": pg.Unchanged()}))).events
     assert event.data == after

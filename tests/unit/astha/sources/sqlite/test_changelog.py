@@ -12,12 +12,12 @@ from astha.errors import ConfigError, DecodeError
 from astha.events import Operation
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite.changelog import LogDecoder, LogRow, decode_images, image_decoder
-from registry.documents import Document
+from registry.json_text import JsonText
 from registry.models import ConsumerGroup, Row, TableFile, Topic
 from tests.fixtures.rows import extreme_rows
 
 TABLES = frozenset({"consumer_groups", "topics"})
-TOPIC = Topic("t", 1, None, Document('{"a":1}'), 2, 3)
+TOPIC = Topic("t", 1, None, JsonText('{"a":1}'), 2, 3)
 
 
 def image(row: Row, **changed: object) -> str:

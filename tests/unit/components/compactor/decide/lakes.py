@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from astha.events import Commit, Event, Operation
-from registry.documents import EMPTY_LIST, EMPTY_OBJECT, Document
+from registry.json_text import EMPTY_LIST, EMPTY_OBJECT, to_json_text
 from registry.models import FileOperation, LakeTable, Row, TableFile, TableMetadata, TableStats
 from registry.position import Place, Position, SequencePlace
 from tests.doubles.clock import ManualClock
@@ -33,7 +33,7 @@ class Lake:
             LakeTable(table_id, "db", f"t{table_id}", f"s3://lake/t{table_id}", 0, 0, 0, 0, "active", 0, 0),
             TableMetadata(
                 table_id, table_id, 1, EMPTY_OBJECT, "parquet", EMPTY_OBJECT, "parquet", "zstd", EMPTY_LIST,
-                EMPTY_LIST, Document.of(named), 0, 0, 0,
+                EMPTY_LIST, to_json_text(named), 0, 0, 0,
             ),
         )  # fmt: skip
 

@@ -11,6 +11,7 @@ from components.compactor.decide.journal import Decision
 from components.compactor.decide.planner import Plan, Selection, plan
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.rules import DEAR, DISABLED, MANY, OVER, SETTINGS, YOUNG
+from registry.json_text import parse_json
 from registry.models import TableFile
 from registry.position import Position
 from tests.doubles.clock import ManualClock
@@ -326,7 +327,7 @@ async def test_a_decision_is_kept_with_its_reasons() -> None:
     draft = decision.draft("db.t1")
     assert (draft.table_id, draft.partition_path, draft.status, draft.trigger) == (1, "a", "waiting", "event")
     assert (draft.position, draft.input_files, draft.input_bytes) == (lake.position, 5, 5 * MIB)
-    told = draft.explanation.load()
+    told = parse_json(draft.explanation)
     assert isinstance(told, dict)
     assert told["counts"]["to_merge"] == {
         "files": 5, "size_bytes": 5 * MIB, "largest": MIB, "fresh": 5, "outputs": 1,

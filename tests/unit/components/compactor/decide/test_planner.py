@@ -12,6 +12,7 @@ from components.compactor.decide.planner import ASKED, BAD_FILES, Plan, Selectio
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.quiet import read_quiet_hours
 from components.compactor.decide.rules import DEAR, DISABLED, FILLS, MANY, OVER, QUIET, YOUNG
+from registry.json_text import parse_json
 from registry.models import TableFile
 from tests.unit.components.compactor.decide.lakes import MIB, Lake
 
@@ -132,7 +133,7 @@ async def test_a_plan_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_is_explained() -> None:
     policy = Policy()
-    told = explain_plan(planned(files(1, 1, 1, 1, 1)), policy).load()
+    told = parse_json(explain_plan(planned(files(1, 1, 1, 1, 1)), policy))
     assert isinstance(told, dict)
     assert told["rule"] == MANY
     assert told["cost"] == {"bytes_rewritten": 5 * MIB, "bytes_per_file_removed": 5 * MIB // 4}

@@ -13,11 +13,11 @@ from components.compactor.merge import MergeInput, MergeResult, MergeTask
 from components.lake.files import engine_of
 from components.lake.schema import TableSchema
 from components.lake.sinks import checksum_of
-from registry.documents import EMPTY_OBJECT, Document
+from registry.json_text import EMPTY_OBJECT, JsonText
 from registry.models import TableMetadata
 
 
-def metadata(schema: TableSchema, *, engine_config: Document = EMPTY_OBJECT) -> TableMetadata:
+def metadata(schema: TableSchema, *, engine_config: JsonText = EMPTY_OBJECT) -> TableMetadata:
     draft = schema.draft()
     return TableMetadata(
         schema.version, 1, schema.version, draft.schema, draft.storage_engine, engine_config, draft.format,
@@ -26,7 +26,7 @@ def metadata(schema: TableSchema, *, engine_config: Document = EMPTY_OBJECT) -> 
 
 
 def write(
-    path: Path, rows: pa.Table, schema: TableSchema, *, engine_config: Document = EMPTY_OBJECT, statistics: bool = True
+    path: Path, rows: pa.Table, schema: TableSchema, *, engine_config: JsonText = EMPTY_OBJECT, statistics: bool = True
 ) -> MergeInput:
     """A file as the storage manager would have left it."""
     with path.open("wb") as sink:

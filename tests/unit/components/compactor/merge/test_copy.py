@@ -19,7 +19,7 @@ from components.compactor.merge import MergeInput, merge
 from components.lake.files import engine_of
 from components.lake.schema import TableSchema
 from components.lake.sinks import checksum_of
-from registry.documents import Document
+from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 from tests.lake import EVERYTHING, FULL_ROW, rows_of, table_schema
 from tests.unit.components.compactor.merge.groups import path_of, read, task, write
@@ -32,7 +32,7 @@ SCHEMA = table_schema(
         NestedField(4, "list", ListType(5, DoubleType(), element_required=False)),
     )
 )
-GROUPS_OF_100 = Document('{"row_group_rows":100}')
+GROUPS_OF_100 = JsonText('{"row_group_rows":100}')
 
 
 def table(seed: int, rows: int = 250) -> pa.Table:
@@ -56,9 +56,9 @@ def group(directory: Path, schema: TableSchema = SCHEMA, **rest: Any) -> list[Me
     ]
 
 
-def facts(stats: Document | None) -> dict[int, tuple[object, ...]]:
+def facts(stats: JsonText | None) -> dict[int, tuple[object, ...]]:
     assert stats is not None
-    found = stats.load_as(dict[int, ColumnStats])
+    found = parse_json_as(stats, dict[int, ColumnStats])
     return {
         key: (each.value_count, each.null_count, each.nan_count, each.lower, each.upper) for key, each in found.items()
     }
@@ -77,7 +77,7 @@ def test_row_groups_are_kept_and_statistics_are_those_of_a_new_file(tmp_path: Pa
     assert repr(read(result).to_pylist()) == repr(rows.to_pylist())
     assert facts(file.column_stats) == facts(engine_of(SCHEMA).write(rows, SCHEMA, io.BytesIO()).column_stats)
     assert file.column_stats is not None
-    sizes = {key: each.size_bytes for key, each in file.column_stats.load_as(dict[int, ColumnStats]).items()}
+    sizes = {key: each.size_bytes for key, each in parse_json_as(file.column_stats, dict[int, ColumnStats]).items()}
     assert list(sizes.values()) == [
         sum(each.column(place).total_compressed_size for each in groups) for place in range(4)
     ]

@@ -26,7 +26,7 @@ from components.lake.files import engine_of
 from components.lake.files.order import arrange
 from components.lake.objects import ObjectMissing, Objects
 from components.lake.schema import TableSchema
-from registry.documents import Document
+from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, order_of, rows_of, table_schema
 from tests.unit.components.compactor.merge.groups import path_of, read, task, write
@@ -82,11 +82,11 @@ def size_of(file: MergeInput) -> int:
 def test_a_large_group_makes_files_of_about_the_same_size(tmp_path: Path, strategy: str) -> None:
     order = order_of((1, IdentityTransform(), "asc first")) if strategy == "sort" else None
     schema = table_schema(NUMBERS, order=order)
-    config = Document('{"row_group_rows":100}')
+    config = JsonText('{"row_group_rows":100}')
     inputs = numbers(tmp_path, schema)
     result = merge(
         task(tmp_path, inputs, schema, many=8, strategy=strategy, target_bytes=17_000, copy_above_bytes=0,
-             engine_config=config if strategy != "auto" else Document("{}"))
+             engine_config=config if strategy != "auto" else JsonText("{}"))
     )  # fmt: skip
     assert 3 <= len(result.files) <= 5
     sizes = [file.file_size for file in result.files]
@@ -130,7 +130,7 @@ def test_a_group_too_large_for_the_memory_says_so_before_it_is_read(tmp_path: Pa
 def test_z_order_keeps_neighbours_of_every_column_together(tmp_path: Path) -> None:
     order = order_of((1, IdentityTransform(), "asc first"), (2, IdentityTransform(), "desc last"))
     schema = table_schema(NUMBERS, order=order)
-    config = Document('{"row_group_rows":100}')
+    config = JsonText('{"row_group_rows":100}')
     widths = {}
     for strategy in ("sort", "zorder"):
         result = merge(task(tmp_path, numbers(tmp_path, schema), schema, strategy=strategy, engine_config=config))
@@ -361,7 +361,7 @@ def test_columns_with_few_values_stay_dictionaries_and_nobody_can_tell(tmp_path:
     ours, theirs = (
         {key: (each.lower, each.upper, each.null_count, each.value_count) for key, each in stats.items()}
         for stats in (
-            found.load_as(dict[int, ColumnStats])
+            parse_json_as(found, dict[int, ColumnStats])
             for found in (result.files[0].column_stats, engine.column_stats)
             if found is not None
         )

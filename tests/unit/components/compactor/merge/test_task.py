@@ -7,7 +7,7 @@ from pydantic import SecretStr
 
 from astha.subscribers.surroundings import LakeSettings, S3Settings
 from components.compactor.merge import MergeInput, MergeResult, MergeTask
-from registry.documents import Document
+from registry.json_text import JsonText, parse_json
 from registry.models import TableMetadata
 from tests.lake import table_schema
 
@@ -23,14 +23,14 @@ def test_a_task_reaches_another_process_whole() -> None:
         operation_id="op",
         table="shop.orders",
         partition_path="day=2024-05-01",
-        inputs=(MergeInput("file:///a", 1, 2, 1, Document("{}")),),
+        inputs=(MergeInput("file:///a", 1, 2, 1, JsonText("{}")),),
         outputs=("file:///b",),
         versions=(VERSION,),
         lake=LakeSettings(s3=S3Settings(secret_key=SecretStr("hidden"))),
     )
     back = pickle.loads(pickle.dumps(task))  # noqa: S301
     assert back == task
-    assert back.versions[0].schema.load() == VERSION.schema.load()
+    assert parse_json(back.versions[0].schema) == parse_json(VERSION.schema)
     assert back.lake.s3.secret_key.get_secret_value() == "hidden"
 
 

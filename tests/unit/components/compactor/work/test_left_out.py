@@ -5,7 +5,7 @@ from typing import Any, cast
 from components.compactor.merge import BadFile
 from components.compactor.work.left_out import LeftOut, Wait, newest_left_out, noted, read_left_out, told_left_out
 from registry.contract import MetadataStore
-from registry.documents import Document
+from registry.json_text import to_json_text
 from registry.models import Compaction, CompactionStatus
 from tests.doubles.clock import ManualClock
 
@@ -15,7 +15,7 @@ OTHER = BadFile("file:///b.parquet", "hangs")
 
 
 def row(number: int, *bad: BadFile, status: CompactionStatus = "done", path: str = "day=1") -> Compaction:
-    told = Document.of({"rule": "many small files", "result": {"groups": 1, **told_left_out(bad)}})
+    told = to_json_text({"rule": "many small files", "result": {"groups": 1, **told_left_out(bad)}})
     return Compaction(
         number, 7, "shop.orders", path, status, "event", "x", None, told, None, 0, 0, 0, 0, 0, None, None, False, None,
         number, None, number, number,

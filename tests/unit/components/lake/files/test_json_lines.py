@@ -11,6 +11,7 @@ from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import IdentityTransform
 
 from components.lake.files import engine_of
+from registry.json_text import parse_json_as
 from registry.models import ColumnStats
 from tests.lake import EVERYTHING, FULL_ROW, rows_of, table_schema
 
@@ -31,6 +32,6 @@ def test_a_line_a_row(compression: str, extension: str) -> None:
     last, first = [json.loads(line) for line in data.splitlines()]
     assert (last["id"], first["id"]) == (9, 1)
     assert (first["price"], first["day"], first["double"]) == ("1.23", "2024-05-01", None)
-    stats = facts.column_stats.load_as(dict[int, ColumnStats])
+    stats = parse_json_as(facts.column_stats, dict[int, ColumnStats])
     assert stats[1] == ColumnStats(2)
     assert stats[5] == ColumnStats(2, 1, 1)

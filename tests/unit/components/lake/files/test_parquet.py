@@ -22,7 +22,7 @@ from components.lake.files import WrittenFile, engine_of
 from components.lake.files.parquet import ParquetEngine, ParquetOptions
 from components.lake.files.statistics import upper_bytes, upper_text
 from components.lake.schema import SchemaProblem, TableSchema
-from registry.documents import Document
+from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, order_of, rows_of, table_schema
 
@@ -32,7 +32,7 @@ def written(
 ) -> tuple[WrittenFile, bytes, dict[int, ColumnStats]]:
     sink = io.BytesIO()
     facts = ParquetEngine(options).write(table, schema, sink)
-    return facts, sink.getvalue(), facts.column_stats.load_as(dict[int, ColumnStats])
+    return facts, sink.getvalue(), parse_json_as(facts.column_stats, dict[int, ColumnStats])
 
 
 def bounds(stats: ColumnStats) -> tuple[bytes | None, bytes | None]:
@@ -195,7 +195,7 @@ def test_storage_that_fails_at_any_write_is_heard_of_once(good: int) -> None:
 
 def test_options_come_from_the_table() -> None:
     schema = table_schema(compression="gzip")
-    engine = engine_of(schema, Document('{"compression_level":9,"row_group_rows":1}'))
+    engine = engine_of(schema, JsonText('{"compression_level":9,"row_group_rows":1}'))
     sink = io.BytesIO()
     engine.write(rows_of(schema, {"id": 1}, {"id": 2}), schema, sink)
     footer = pq.ParquetFile(sink).metadata
@@ -216,4 +216,4 @@ def test_options_come_from_the_table() -> None:
 )
 def test_options_that_make_no_sense(schema: TableSchema, config: str, why: str) -> None:
     with pytest.raises(SchemaProblem, match=why):
-        engine_of(schema, Document(config))
+        engine_of(schema, JsonText(config))
