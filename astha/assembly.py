@@ -25,8 +25,8 @@ from astha.subscribers.broken import BrokenComponent
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.load import load_component
 from astha.subscribers.surroundings import Surroundings
+from registry.connect import Stores, open_stores, require_schema
 from registry.contract import MetadataStore
-from registry.opening import Stores, open_stores, require_schema
 
 log = structlog.get_logger(__name__)
 

@@ -26,7 +26,7 @@ from benchmarks.processes import peaks_mb, tree_cpu_seconds
 from benchmarks.registries import SERVER
 from benchmarks.report import Report, run
 from components.lake.schema import TableSchema
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 
 TARGET = 128 << 20
 COPY = {"compaction.strategy": "copy"}

@@ -26,7 +26,7 @@ from pyiceberg.types import (
 from components.lake.files.parquet import ParquetEngine
 from components.lake.locations import canonical
 from components.lake.schema import TableSchema
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 
 ROWS = 10_000
 """In a file, of ten columns."""

@@ -21,7 +21,7 @@ from benchmarks.report import Report, percentile
 from components.compactor.merge import BadFile, MergeResult, MergeTask
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 from registry.models import Row
 
 RATE = 500  # commits a second

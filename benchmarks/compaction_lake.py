@@ -34,8 +34,8 @@ from components.lake.iceberg import open_catalog
 from components.lake.locations import canonical
 from components.lake.schema import TableSchema
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
+from registry.inputs import FileDraft
 
 _LANE = LanePolicy(delivery_timeout_s=300.0)
 _LIMIT_S = 900.0

@@ -17,8 +17,8 @@ from benchmarks.compaction_data import PARTITIONS
 from components.lake.iceberg import Change, IcebergTables, TableCommit, open_catalog
 from components.lake.schema import TableSchema
 from deploy.servers.jars import Jar, fetch
-from registry.drafts import FileDraft
-from registry.migration import migrate
+from registry.inputs import FileDraft
+from registry.migrate import migrate
 from registry.models import LakeTable, TableFile
 
 _LEVEL = 3  # of zstd: the engine's default

@@ -13,7 +13,7 @@ from benchmarks.lake_iceberg import commit_figures
 from benchmarks.lake_inserts import insert_overhead, insert_rate
 from benchmarks.registries import SERVER
 from benchmarks.report import Report, run
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 
 
 async def measure(report: Report) -> None:

@@ -28,7 +28,7 @@ from components.lake.iceberg import open_catalog
 from components.lake.locations import table_location
 from components.lake.notation import parse_definition
 from components.storage_manager import StorageManager
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 
 RATE = 20  # inserts a second
 WARM_UP = 20  # inserts that don't count

@@ -23,7 +23,7 @@ from benchmarks.report import Report, run
 from components.lake.files.parquet import ParquetEngine
 from components.lake.iceberg import Change, IcebergTables, Retention, TableCommit, open_catalog
 from components.lake.schema import TableSchema
-from registry.migration import migrate
+from registry.migrate import migrate
 from registry.models import LakeTable, TableFile
 from registry.position import Position
 

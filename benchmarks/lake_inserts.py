@@ -26,13 +26,13 @@ from benchmarks.report import Report, interleaved, rates
 from components.lake.locations import canonical
 from components.lake.schema import TableSchema
 from components.storage_manager import StorageManager
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import Registration
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 from registry.forwarding import ForwardingStore
-from registry.migration import migrate
+from registry.inputs import Registration
+from registry.migrate import migrate
 from registry.models import TableFile
-from registry.opening import open_store
 
 SCHEMA = TableSchema(
     version=1,

@@ -15,13 +15,13 @@ from astha.clock import SystemLoopClock
 from benchmarks.registries import SERVER, new_registry
 from benchmarks.report import Report, run
 from components.lake.registrar import Registrar
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft, Registration, TableDraft
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
+from registry.inputs import FileDraft, Registration, TableDraft
 from registry.json_text import JsonText, to_json_text
-from registry.migration import migrate
+from registry.migrate import migrate
 from registry.models import ColumnStats
-from registry.opening import open_store
 
 REGISTRATIONS = 1_000
 ALONE = 100  # of those that are registered one by one, which takes longer

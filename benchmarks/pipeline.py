@@ -19,7 +19,7 @@ from benchmarks.pipeline_latency import Paced, cores, nothing, p50, p99, pace, p
 from benchmarks.pipeline_readers import DaemonReader, Drained, daemon, drain_by_daemon, drain_by_recvlogical
 from benchmarks.pipeline_wal import Wal, prepare
 from benchmarks.report import Report, run
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 
 SERVER = {"max_wal_size": "4GB", "shared_buffers": "256MB"}
 WATCHERS, SCRAPERS = 200, 10

@@ -27,9 +27,9 @@ from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.postgres.stream import ReplicationStream
 from benchmarks.processes import memory_mb
+from registry.connect import open_store
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import Row, Segment
-from registry.opening import open_store
 from registry.position import Position
 
 Answer: TypeAlias = dict[str, Any]

@@ -18,7 +18,7 @@ from benchmarks.debezium import engine
 from benchmarks.pipeline_child import Answer, Job, serve
 from benchmarks.pipeline_wal import Wal
 from benchmarks.processes import WalsenderWatch
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 
 _LIMIT_S = 600
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import psycopg
 
 from benchmarks.pipeline_child import TABLES
-from registry.embedded import EmbeddedPostgres
-from registry.migration import migrate
+from registry.embedded_postgres import EmbeddedPostgres
+from registry.migrate import migrate
 
 INSERT = """
     INSERT INTO segments (topic, partition_id, base_offset, end_offset, record_count, size_bytes, s3_bucket, s3_key,

@@ -6,10 +6,10 @@ import asyncio
 
 import psycopg
 
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.embedded import EmbeddedPostgres
-from registry.migration import migrate
-from registry.opening import open_store
+from registry.embedded_postgres import EmbeddedPostgres
+from registry.migrate import migrate
 
 SEGMENTS_EACH = 100  # of a partition
 RECORDS = 10  # of a segment

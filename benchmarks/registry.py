@@ -9,7 +9,7 @@ from benchmarks.registry_memory import index_figures, memory_figures
 from benchmarks.registry_reads import find_p99_growth, zipf_hit_rate
 from benchmarks.registry_writes import bulk_insert_vs_copy, sqlite_bulk_vs_executemany
 from benchmarks.report import Report, run
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 
 
 def index_and_memory(report: Report) -> None:

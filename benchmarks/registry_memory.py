@@ -14,9 +14,9 @@ import tracemalloc
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from registry.cache.contents import CacheContents, CachePolicy
-from registry.cache.flights import Flight
+from registry.cache.entries import CacheContents, CachePolicy
 from registry.cache.segment_index import SegmentIndex
+from registry.cache.single_flight import Flight
 from registry.clock import SystemClock
 from registry.contract import MetadataStore
 from registry.forwarding import ForwardingStore

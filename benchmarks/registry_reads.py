@@ -14,7 +14,7 @@ from benchmarks.registries import RECORDS, SEGMENTS_EACH, fill_topics, new_regis
 from benchmarks.report import Report, percentile
 from registry.cache.store import CachedStore
 from registry.contract import MetadataStore
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 
 ZIPF_TOPICS, ZIPF_READS = 10_000, 100_000
 HOT_SHARE, HOT_READS = 0.1, 0.9

@@ -15,10 +15,10 @@ import psycopg
 
 from benchmarks.registries import new_registry
 from benchmarks.report import Report, interleaved, rates
-from registry.drafts import SegmentDraft
-from registry.embedded import EmbeddedPostgres
-from registry.migration import migrate
-from registry.opening import open_store
+from registry.connect import open_store
+from registry.embedded_postgres import EmbeddedPostgres
+from registry.inputs import SegmentDraft
+from registry.migrate import migrate
 
 BATCH = 10_000
 PARTITIONS = 100

@@ -19,7 +19,7 @@ from benchmarks.segments_appends import pathological
 from benchmarks.segments_reads import warm_reads
 from benchmarks.segments_wake import wake_figures
 from deploy.servers.s3 import S3Server
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 
 BUCKET = "benchmark"
 WAL_MB = 2048  # more than is written between two checkpoints

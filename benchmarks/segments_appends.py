@@ -25,8 +25,8 @@ from benchmarks.segments_consumer import ConsumerJob, ConsumerProcess
 from components.segment_store.agents import Agent
 from components.segment_store.writer import SegmentWriter, WriterSettings, WriterStatistics
 from registry.contract import MetadataStore
-from registry.drafts import Fence, ProducerDraft, SegmentDraft
 from registry.forwarding import ForwardingStore
+from registry.inputs import Fence, ProducerDraft, SegmentDraft
 
 BATCH = b"ten bytes."
 RATE = 3_200  # appends a second, of all partitions together

@@ -20,7 +20,7 @@ from benchmarks.report import percentile
 from components.segment_store.consumer import Consumer
 from components.segment_store.reader.block_cache import Counts
 from components.segment_store.reading import Reading, open_reading
-from registry.opening import open_store
+from registry.connect import open_store
 
 _LIMIT_S = 300
 

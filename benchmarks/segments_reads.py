@@ -28,8 +28,8 @@ from components.segment_store.reader.block_cache import CachePolicy
 from components.segment_store.reader.disk_blocks import DiskBlocks
 from components.segment_store.reading import Reading
 from components.segment_store.writer import SegmentWriter
-from registry.migration import migrate
-from registry.opening import open_store
+from registry.connect import open_store
+from registry.migrate import migrate
 
 TOPIC = "warm"
 APPEND = 16_000  # records of one append, about 3 MiB

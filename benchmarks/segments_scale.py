@@ -20,8 +20,8 @@ from components.segment_store.agents import Held
 from components.segment_store.upkeep.plan import MergePolicy, choose
 from registry.cache.segment_index import SegmentIndex
 from registry.contract import MetadataStore
-from registry.drafts import Fence, SegmentDraft
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
+from registry.inputs import Fence, SegmentDraft
 from registry.models import PartitionLease, Segment
 
 TOPIC = "topic-of-average-name"

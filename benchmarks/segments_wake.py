@@ -32,8 +32,8 @@ from components.segment_store.reader.blocks import decode
 from components.segment_store.reader.reader import Reader
 from components.segment_store.writer import SegmentWriter
 from registry.cache import CachedStore
+from registry.connect import open_store
 from registry.models import Row, Segment
-from registry.opening import open_store
 
 TOPIC = "wake"
 PARTITIONS = 20

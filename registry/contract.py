@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, TypeVar
 
-from registry.drafts import (
+from registry.inputs import (
     CompactionDraft,
     CompactionOutcome,
     Fence,

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from registry.contract import PAGE, ConsistentRead, Load, MetadataStore
-from registry.drafts import (
+from registry.inputs import (
     CompactionDraft,
     CompactionOutcome,
     Fence,

@@ -2,7 +2,7 @@
 
 They are frozen and cheap (a msgspec struct costs about 0.1 us), because every change event carries one or two of
 them. Nothing is validated here: rows come from a database that checked them. What callers hand in is a draft
-(`registry.drafts`), and that is where checking happens. Times are UTC epoch milliseconds.
+(`registry.inputs`), and that is where checking happens. Times are UTC epoch milliseconds.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ from components.lake.locations import table_location
 from components.lake.objects import Objects
 from components.lake.schema import TableSchema
 from components.lake.sinks import checksum_of
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings, parse_url, sync_engine
 from registry.models import LakeTable
-from registry.opening import open_store
 
 EVERYTHING = Schema(
     NestedField(1, "id", LongType(), required=True),

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from deploy.servers.jars import JarsMissing
 from deploy.servers.postgres import RELEASES, programs
-from registry.embedded import BIN_SETTING
+from registry.embedded_postgres import BIN_SETTING
 
 TESTS = (
     "tests/unit/astha/sources/postgres",

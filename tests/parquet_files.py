@@ -22,7 +22,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from components.lake.partitions import split
 from components.lake.schema import TableSchema
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats, TableFile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from registry.drafts import CompactionDraft, FileDraft, SegmentDraft, SnapshotDraft, TableDraft
+from registry.inputs import CompactionDraft, FileDraft, SegmentDraft, SnapshotDraft, TableDraft
 from registry.json_text import JsonText
 from registry.models import (
     OWN,

@@ -11,10 +11,10 @@ from astha.cli.exits import Exit, Failure
 from astha.cli.options import concealed_url, json_option, registry_option
 from astha.cli.output import confirm, print_json, print_pairs, table_progress
 from astha.settings import load_settings
+from registry.connect import open_store
 from registry.copy import Progress, copy_registry
 from registry.engines import StoreSettings, parse_url, shown
-from registry.migration import migrate, require_known, status
-from registry.opening import open_store
+from registry.migrate import migrate, require_known, status
 
 _UNHURRIED = StoreSettings(statement_timeout_s=0)  # counting a large table may take its time
 

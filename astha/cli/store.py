@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from astha.settings import Settings
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.opening import open_store
 
 T = TypeVar("T")
 

@@ -24,10 +24,10 @@ from astha.server.options import listener_options
 from astha.settings import Settings
 from astha.sources.postgres.slot import connected
 from astha.subscribers import Checkable, RegistryWriter
+from registry.connect import open_store
 from registry.engines import parse_url, sqlite_path
 from registry.errors import PermissionDenied, RegistryError, SchemaMismatch
-from registry.migration import status
-from registry.opening import open_store
+from registry.migrate import status
 from registry.privileges import Area, daemon_grants, reader_grants
 
 Subscriptions = Mapping[str, Subscription]

@@ -15,9 +15,9 @@ from astha.routing.subscriptions import read_subscriptions
 from astha.settings import Settings
 from astha.validation_errors import described
 from components.lake.tables import find_table
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import LakeTable
-from registry.opening import open_store
 
 if TYPE_CHECKING:
     from components.compactor.settings import CompactorSettings

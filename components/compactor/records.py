@@ -11,7 +11,7 @@ from components.compactor.decide.decider import Decider
 from components.compactor.work.takeover import end_dead
 from registry.clock import Clock, UnchangedValues
 from registry.contract import MetadataStore
-from registry.drafts import CompactionDraft
+from registry.inputs import CompactionDraft
 from registry.models import CompactionStatus
 
 log = structlog.get_logger(__name__)

@@ -22,10 +22,10 @@ from astha.cli.options import json_option, server_options, settings_options
 from astha.cli.output import print_json, print_pairs
 from astha.client import NoDaemon, Refused
 from astha.settings import Settings
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.models import LakeTable
-from registry.opening import open_store
 
 if TYPE_CHECKING:
     from components.iceberg_updater.foreign import Outcome

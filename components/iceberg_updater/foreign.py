@@ -34,8 +34,8 @@ from components.lake.iceberg.schemas import same_columns, spec_key
 from components.lake.iceberg.stamp import SCHEMA_VERSION
 from components.lake.schema import TableSchema
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft
 from registry.errors import NotFound
+from registry.inputs import FileDraft
 from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats, LakeTable, TableFile
 

@@ -28,7 +28,7 @@ from components.lake.changes import (
 )
 from components.lake.fields import EvolutionProblem
 from components.lake.schema import TableSchema, inner_fields, walk
-from registry.drafts import TableDraft
+from registry.inputs import TableDraft
 from registry.json_text import parse_json_as
 from registry.models import TableMetadata
 

@@ -17,8 +17,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from astha.clock import LoopClock
 from registry.contract import Files
-from registry.drafts import FileDraft, Registration
 from registry.errors import Conflict, RegistryError, SchemaMismatch, Unavailable
+from registry.inputs import FileDraft, Registration
 from registry.json_text import parse_json_as
 from registry.models import TableFile
 

@@ -37,7 +37,7 @@ from pyiceberg.types import (
 
 from components.lake.grouping import CYCLE_DAYS, CYCLE_YEARS, EPOCH, date_of, group
 from components.lake.schema import SchemaProblem, TableSchema
-from registry.checks import MAX_PATH_BYTES
+from registry.validation import MAX_PATH_BYTES
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 

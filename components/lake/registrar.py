@@ -24,8 +24,8 @@ import structlog
 from astha.clock import LoopClock
 from components.lake.group_commit import Entry, GroupCommit, Retries, give_up
 from registry.contract import Files
-from registry.drafts import Registration
 from registry.errors import Unavailable
+from registry.inputs import Registration
 from registry.models import TableFile
 
 __all__ = ["Closed", "Registrar", "RegistrarStatistics", "Result", "Retries"]

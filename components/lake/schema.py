@@ -22,7 +22,7 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, TruncateTra
 from pyiceberg.types import DecimalType, DoubleType, FixedType, IcebergType, ListType, MapType, NestedField, StructType
 
 from astha.errors import AsthaError
-from registry.drafts import TableDraft
+from registry.inputs import TableDraft
 from registry.json_text import EMPTY_OBJECT, JsonText, parse_json, to_json_text
 from registry.models import TableMetadata
 

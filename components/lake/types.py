@@ -37,7 +37,7 @@ from pyiceberg.types import (
 
 from astha.errors import ConfigError
 from components.lake.schema import SchemaProblem, check_type, inner_fields
-from registry.checks import MAX_NAME
+from registry.validation import MAX_NAME
 
 UNNUMBERED = -1
 

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from registry.contract import MetadataStore
-from registry.drafts import OffsetDraft
 from registry.errors import NotFound
+from registry.inputs import OffsetDraft
 from registry.models import ConsumerGroup, ConsumerOffset
 
 Origin: TypeAlias = Literal["earliest", "latest"]

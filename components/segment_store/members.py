@@ -25,9 +25,9 @@ from components.segment_store.groups import Groups, Origin
 from components.segment_store.reader.ahead import ReadAhead
 from components.segment_store.reader.reader import MAX_BYTES
 from registry.contract import MetadataStore
-from registry.drafts import OffsetDraft
 from registry.errors import Fenced
 from registry.forwarding import ForwardingStore
+from registry.inputs import OffsetDraft
 from registry.models import GroupLease, PartitionLease
 
 log = structlog.get_logger(__name__)

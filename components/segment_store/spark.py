@@ -37,9 +37,9 @@ from components.segment_store.pushdown import EVERYTHING, ScanBounds
 from components.segment_store.reader.block_cache import runs
 from components.segment_store.reader.blocks import BlockPlan, SegmentLayout
 from components.segment_store.reading import Reading, open_reading
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Segment
-from registry.opening import open_store
 
 T = TypeVar("T")
 

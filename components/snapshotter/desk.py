@@ -15,10 +15,10 @@ from astha.errors import ConfigError
 from astha.routing.subscriptions import read_subscriptions
 from astha.settings import Settings
 from astha.validation_errors import described
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.models import LakeTable, TableSnapshot
-from registry.opening import open_store
 
 if TYPE_CHECKING:
     from components.lake.iceberg import IcebergTables

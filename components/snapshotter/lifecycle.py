@@ -29,8 +29,8 @@ from components.snapshotter.retention import Verdict, judge_files, judge_snapsho
 from components.snapshotter.tags import release, retire
 from registry.clock import Clock
 from registry.contract import PAGE, MetadataStore
-from registry.drafts import SnapshotDraft
 from registry.errors import RegistryError
+from registry.inputs import SnapshotDraft
 from registry.json_text import parse_json
 from registry.models import FileAwaitingDeletion, LakeTable, TableSnapshot
 

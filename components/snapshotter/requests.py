@@ -15,8 +15,8 @@ from components.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableP
 from components.snapshotter.tags import Pinned, Seen, look, pin, release
 from components.snapshotter.turns import Turns
 from registry.contract import MetadataStore
-from registry.drafts import SnapshotDraft
 from registry.errors import AlreadyExists, NotFound, Unavailable
+from registry.inputs import SnapshotDraft
 from registry.json_text import to_json_text
 from registry.models import LakeTable, LedgerEntry, TableSnapshot
 from registry.position import Position

@@ -20,8 +20,8 @@ from components.lake.iceberg import IcebergTables, live_files
 from components.lake.objects import Objects
 from components.snapshotter.requests import Call
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft
 from registry.errors import AlreadyExists, Conflict
+from registry.inputs import FileDraft
 from registry.json_text import parse_json_as
 from registry.models import LakeTable, TableFile
 

@@ -29,8 +29,8 @@ from components.storage_manager.inserted import Inserted
 from components.storage_manager.manager import StorageManager
 from components.storage_manager.readers import FORMATS, Format, Source, format_of, open_source
 from components.storage_manager.settings import StorageSettings
+from registry.connect import open_store
 from registry.errors import RegistryError
-from registry.opening import open_store
 
 _STDIN = "-"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.models import TableFile
 
 log = structlog.get_logger(__name__)

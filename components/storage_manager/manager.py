@@ -35,8 +35,8 @@ from components.storage_manager.settings import StorageSettings
 from components.storage_manager.stream import InsertStream
 from components.storage_manager.targets import Target, Targets
 from components.storage_manager.upload import Upload
-from registry.drafts import FileDraft, Registration
 from registry.errors import NotFound, RegistryError
+from registry.inputs import FileDraft, Registration
 
 log = structlog.get_logger(__name__)
 

@@ -36,9 +36,9 @@ from components.storage_manager.manager import StorageManager
 from components.storage_manager.settings import StorageSettings
 from components.storage_manager.targets import Target
 from components.storage_manager.uuids import uuid_columns, with_uuids
-from registry.drafts import FileDraft, Registration
+from registry.connect import open_store
 from registry.engines import StoreSettings
-from registry.opening import open_store
+from registry.inputs import FileDraft, Registration
 
 T = TypeVar("T")
 

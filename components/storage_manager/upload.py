@@ -11,7 +11,7 @@ from components.lake.sinks import Sink
 from components.storage_manager.buffers import Part
 from components.storage_manager.names import Names
 from components.storage_manager.targets import Target
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 
 
 class Upload:

@@ -25,8 +25,8 @@ from astha.settings import Settings
 from components.segment_store.cli.asides import log_to_stderr
 from components.segment_store.cli.notation import Duration, Size
 from components.segment_store.cli.topics import topics_commands
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.opening import open_store
 
 if TYPE_CHECKING:
     from components.topic_tables.job import TopicTable, Wish

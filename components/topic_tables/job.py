@@ -15,8 +15,8 @@ from components.topic_tables.conversion import Values, wanted_columns
 from components.topic_tables.rounds import Planner, Round, Standing, look
 from components.topic_tables.writer import RoundOrder
 from registry.contract import MetadataStore
-from registry.drafts import Registration
 from registry.errors import RegistryError
+from registry.inputs import Registration
 
 log = structlog.get_logger(__name__)
 

@@ -10,8 +10,8 @@ import msgspec
 
 from components.segment_store.errors import OffsetBeyondEnd, OffsetTooOld
 from registry.contract import MetadataStore
-from registry.drafts import Advance
 from registry.errors import NotFound
+from registry.inputs import Advance
 from registry.models import ConsumerOffset, Partition
 
 _PAGE = 256

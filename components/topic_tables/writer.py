@@ -19,7 +19,7 @@ from components.storage_manager.targets import Target
 from components.topic_tables.conversion import Conversion, Values, row_form
 from components.topic_tables.errors import RoundFailed
 from components.topic_tables.rounds import Round
-from registry.drafts import Registration
+from registry.inputs import Registration
 
 NAME = "astha_topic_table"
 

@@ -17,9 +17,9 @@ from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from components.lake.tables import find_table
 from components.verifier.report import Difference, Report, TableReport
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
-from registry.opening import open_store
 
 if TYPE_CHECKING:
     from components.verifier.stored import Progress

@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 
 from deploy.demo import compaction, daemon, lake, registry, streams
 from deploy.demo.stage import Stage
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 from registry.errors import RegistryError, Unavailable
 
 

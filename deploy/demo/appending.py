@@ -17,7 +17,7 @@ from astha.subscribers import LakeSettings, Surroundings
 from components.segment_store.agents import Agent, AgentSettings
 from components.segment_store.errors import AppendFailed, AppendUnknown, NotLeader
 from components.segment_store.writer import SegmentWriter, Stamp
-from registry.opening import open_store
+from registry.connect import open_store
 
 LEASE_S = 2.0
 _AGAIN_S = 0.05

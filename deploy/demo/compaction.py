@@ -32,9 +32,9 @@ from components.verifier.verification import Options, Verification
 from deploy.demo.daemon import running, until
 from deploy.demo.lake import load_iceberg
 from deploy.demo.stage import Stage
-from registry.migration import migrate
+from registry.connect import open_store
+from registry.migrate import migrate
 from registry.models import Compaction, LakeTable
-from registry.opening import open_store
 
 TABLE = "shop.visits"
 INSERTS, ROWS = 200, 400

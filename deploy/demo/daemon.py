@@ -22,12 +22,12 @@ from astha.subscribers import Subscriber
 from astha.subscribers.policy import LanePolicy
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from deploy.demo.stage import Stage
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft, TableDraft
+from registry.inputs import FileDraft, TableDraft
 from registry.json_text import to_json_text
-from registry.migration import migrate
+from registry.migrate import migrate
 from registry.models import PUBLISHED, Row
-from registry.opening import open_store
 
 WRITERS, COMMITS, FILES = 4, 100, 5
 PATIENCE_S = 120.0

@@ -32,10 +32,10 @@ from components.storage_manager import StorageManager
 from components.verifier.verification import Options, Verification
 from deploy.demo.daemon import running, until
 from deploy.demo.stage import Stage
+from registry.connect import open_store
 from registry.contract import ConsistentRead
-from registry.migration import migrate
+from registry.migrate import migrate
 from registry.models import Row
-from registry.opening import open_store
 
 TABLE = "shop.orders"
 WRITERS, BATCHES, ROWS = 4, 25, 4_000

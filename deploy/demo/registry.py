@@ -10,10 +10,10 @@ from time import perf_counter
 
 from deploy.demo.stage import Stage
 from registry.cache.store import CachedStore
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import SegmentDraft
-from registry.migration import migrate
-from registry.opening import open_store
+from registry.inputs import SegmentDraft
+from registry.migrate import migrate
 
 TOPICS, PARTITIONS = 100, 10
 BATCH = 10_000

@@ -30,8 +30,8 @@ from components.segment_store.reading import Reading
 from deploy.demo.appending import LEASE_S, Line, Order
 from deploy.demo.daemon import PATIENCE_S, until
 from deploy.demo.stage import Advance, Stage
-from registry.migration import migrate
-from registry.opening import open_store
+from registry.connect import open_store
+from registry.migrate import migrate
 
 TOPIC, GROUP = "clicks", "dashboard"
 AGENTS, EACH = 3, 2  # agents, and partitions that each of them writes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from registry.embedded import die_with_parent
+from registry.embedded_postgres import die_with_parent
 
 _LOOK_S = 0.05
 

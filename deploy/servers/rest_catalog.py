@@ -12,7 +12,7 @@ from urllib.request import urlopen
 
 from deploy.servers.jars import Jar, JarsMissing, fetch, java
 from deploy.servers.process import ServerProcess
-from registry.embedded import free_port
+from registry.embedded_postgres import free_port
 
 ICEBERG = "1.11.0"
 

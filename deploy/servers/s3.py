@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from astha.subscribers.surroundings import S3Settings
 from deploy.servers.jars import Jar, JarsMissing, cache_directory, fetch, java
 from deploy.servers.process import NoServer, ServerProcess
-from registry.embedded import free_port
+from registry.embedded_postgres import free_port
 
 SETTING = "ASTHA_S3_SERVER"
 """Path of a versitygw binary."""

@@ -18,7 +18,7 @@ from typing import Self
 
 from deploy.servers.jars import JarsMissing, java
 from deploy.servers.process import ServerProcess
-from registry.embedded import free_port
+from registry.embedded_postgres import free_port
 
 _LOOPBACK = "127.0.0.1"
 _START_S = 120.0

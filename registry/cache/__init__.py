@@ -4,7 +4,7 @@ In: reads, and change events of anybody's writes. Out: rows as fresh as the even
 Guaranteed: never older than an event that was applied; an offset that exists is always found.
 """
 
-from registry.cache.contents import CachePolicy, Change
+from registry.cache.entries import CachePolicy, Change
 from registry.cache.lru import Counts
 from registry.cache.segment_index import IndexPolicy, SegmentIndex
 from registry.cache.store import CachedStore

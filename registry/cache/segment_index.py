@@ -17,9 +17,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from registry import checks
-from registry.cache.flights import Flight, Flights
+from registry import validation
 from registry.cache.segment_blocks import NO_BLOCK, SegmentBlocks
+from registry.cache.single_flight import Flight, Flights
 from registry.contract import Segments
 from registry.errors import NotFound
 from registry.models import Segment
@@ -119,9 +119,9 @@ class SegmentIndex:
 
     async def ask(self, topic: str, partition_id: int, offset: int, *, floor: Position = NO_FLOOR) -> Segment | None:
         """`find` that doesn't trust its memory. Invalid for arguments that no store takes."""
-        checks.name("topic", topic)
-        checks.whole32("partition_id", partition_id)
-        checks.whole("offset", offset)
+        validation.name("topic", topic)
+        validation.whole32("partition_id", partition_id)
+        validation.whole("offset", offset)
         for _ in range(_REASKS):
             flight = self._flights.join((topic, partition_id, offset), floor)
             if flight is None:

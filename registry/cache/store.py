@@ -21,15 +21,15 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
-from registry.cache.contents import ALL_TOPICS, CacheContents, CachePolicy, Change
-from registry.cache.flights import Flight, Flights
+from registry.cache.entries import ALL_TOPICS, CacheContents, CachePolicy, Change
 from registry.cache.lru import Counts
 from registry.cache.segment_index import SegmentIndex
+from registry.cache.single_flight import Flight, Flights
 from registry.clock import Clock, SystemClock
 from registry.contract import Load, MetadataStore
-from registry.drafts import Fence, ProducerDraft, SegmentDraft
 from registry.errors import NotFound
 from registry.forwarding import ForwardingStore
+from registry.inputs import Fence, ProducerDraft, SegmentDraft
 from registry.json_text import JsonValue
 from registry.models import Partition, Segment, Topic
 from registry.position import Position

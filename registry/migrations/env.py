@@ -1,4 +1,4 @@
-"""Alembic's entry: `registry.migration` hands over an open connection and keeps the transaction itself."""
+"""Alembic's entry: `registry.migrate` hands over an open connection and keeps the transaction itself."""
 
 from __future__ import annotations
 

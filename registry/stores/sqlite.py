@@ -24,12 +24,12 @@ from registry.models import DatabaseTime
 from registry.position import Position, SequencePlace
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
-from registry.stores.sql.daemon import SqlDaemonBooks
+from registry.stores.sql.consistent_read import SqlConsistentRead, SqlWhole
+from registry.stores.sql.daemon_state import SqlDaemonBooks
 from registry.stores.sql.files import SqlFiles
 from registry.stores.sql.intents import SqlIntents
 from registry.stores.sql.segments import SqlSegments
 from registry.stores.sql.snapshots import SqlSnapshots
-from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
 from registry.stores.sqlite_engine import FileEngine
 from registry.stores.writer_turns import WriterTurns
 

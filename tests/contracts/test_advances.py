@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import Advance, FileDraft, Registration
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, OffsetsMoved
+from registry.inputs import Advance, FileDraft, Registration
 from registry.models import ConsumerOffset, LakeTable
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, Refused
 from tests.contracts.contents import assert_counted, unchanged

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import CompactionDraft, CompactionOutcome
 from registry.errors import Conflict, NotFound
+from registry.inputs import CompactionDraft, CompactionOutcome
 from registry.json_text import JsonText
 from registry.models import Compaction, Savings
 from tests.contracts.bad_input import BAD_COUNTS, Refused

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft, Registration
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
+from registry.inputs import FileDraft, Registration
 from registry.json_text import JsonText, parse_json_as
 from registry.models import FileOperation, LakeTable, TableFile
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_PATHS, BAD_TEXT, Refused

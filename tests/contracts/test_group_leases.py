@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import OffsetDraft
 from registry.errors import Fenced, Invalid, NotFound
+from registry.inputs import OffsetDraft
 from registry.models import GroupLease
 from tests.contracts.contents import unchanged
 from tests.doubles.clock import ManualClock

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import OffsetDraft
 from registry.errors import Invalid, NotFound
+from registry.inputs import OffsetDraft
 from registry.models import ConsumerGroup, ConsumerOffset
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, Refused
 from tests.contracts.contents import contents, unchanged

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import ProducerDraft
 from registry.errors import Invalid, OutOfSequence, RegistryError
+from registry.inputs import ProducerDraft
 from tests.contracts.contents import unchanged
 from tests.doubles.clock import ManualClock
 from tests.samples import segment

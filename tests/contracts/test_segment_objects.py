@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import SegmentDraft
 from registry.errors import Conflict, Invalid, NotFound
+from registry.inputs import SegmentDraft
 from registry.models import LOCAL_BUCKET, Segment, SegmentObject
 from tests.contracts.contents import unchanged
 from tests.doubles.clock import ManualClock

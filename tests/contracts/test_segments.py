@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import Fence, SegmentDraft
 from registry.errors import Conflict, Fenced, Invalid, NotFound
+from registry.inputs import Fence, SegmentDraft
 from registry.models import PartitionLease, Segment
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_PATHS, Refused
 from tests.contracts.contents import unchanged

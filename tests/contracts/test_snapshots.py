@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import SnapshotDraft
 from registry.errors import AlreadyExists, Invalid, NotFound
+from registry.inputs import SnapshotDraft
 from registry.json_text import JsonText
 from registry.models import LakeTable, TableSnapshot
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_TEXT, Refused

@@ -12,7 +12,7 @@ import pytest
 from astha.events import Operation, Transaction
 from astha.sources.limits import TransactionLimits
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft, SegmentDraft, TableDraft
+from registry.inputs import FileDraft, SegmentDraft, TableDraft
 from registry.json_text import JsonText
 from registry.models import PUBLISHED, ConsumerGroup, Partition, Row, Segment, TableFile, Topic
 from registry.position import Position

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import TableDraft
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
+from registry.inputs import TableDraft
 from registry.json_text import JsonText, parse_json, parse_json_as
 from registry.models import LakeTable, TableFile, TableMetadata
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, BAD_TEXT, Refused

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import OffsetDraft
 from registry.errors import AlreadyExists, Invalid, NotFound
+from registry.inputs import OffsetDraft
 from registry.json_text import parse_json
 from registry.models import Partition, Topic
 from tests.contracts.bad_input import BAD_COUNTS, BAD_NAMES, Refused

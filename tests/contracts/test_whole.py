@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from registry.contract import ConsistentRead, MetadataStore
-from registry.drafts import OffsetDraft
 from registry.engines import StoreSettings
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, Unavailable
+from registry.inputs import OffsetDraft
 from registry.models import OWN, PUBLISHED, ConsumerOffset, Partition, Row, Segment, Topic, UploadIntent
 from tests.contracts.contents import contents
 from tests.fixtures.stores import OpenStore

@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import cast
 
 from registry.contract import PAGE, MetadataStore
-from registry.drafts import Registration
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, Unavailable
 from registry.forwarding import ForwardingStore
+from registry.inputs import Registration
 from registry.json_text import to_json_text
 from registry.models import FileAwaitingDeletion, TableFile
 

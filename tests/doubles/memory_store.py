@@ -13,9 +13,9 @@ from typing import TypeVar, cast
 
 from astha.events import Commit, Event, Operation
 from registry.contract import PAGE, MetadataStore
-from registry.drafts import Fence, ProducerDraft, SegmentDraft
 from registry.errors import AlreadyExists, NotFound
 from registry.forwarding import ForwardingStore
+from registry.inputs import Fence, ProducerDraft, SegmentDraft
 from registry.json_text import JsonValue, to_json_text
 from registry.models import Partition, Row, Segment, Topic
 from registry.position import Position

@@ -14,7 +14,7 @@ from components.lake import disk
 from components.lake.files import engine_of
 from components.lake.locations import parse
 from components.lake.schema import TableSchema
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 
 
 def naive_merge(task: MergeTask) -> MergeResult:

@@ -23,8 +23,8 @@ from components.lake.objects import Objects
 from components.storage_manager import StorageManager, StorageSettings
 from components.verifier.report import Kind
 from components.verifier.verification import Options, Verification
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.opening import open_store
 from tests.e2e.book import Book
 from tests.e2e.engines import Rows, read_with_pyiceberg
 from tests.e2e.writers import Writer

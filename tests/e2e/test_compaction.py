@@ -19,9 +19,9 @@ from astha.subscribers.surroundings import LakeSettings, Surroundings
 from components.lake.locations import table_location
 from components.lake.notation import parse_definition
 from components.storage_manager import StorageManager
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import LakeTable
-from registry.opening import open_store
 from tests.e2e.engines import Spark, read_with_duckdb, read_with_pyiceberg
 from tests.e2e.run import is_at_work
 from tests.integration.astha.processes import Astha, drop_slots

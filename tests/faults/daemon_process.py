@@ -17,10 +17,10 @@ from astha.sources.contract import Source
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource, TailSettings
 from astha.subscribers.policy import LanePolicy
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Unavailable
 from registry.models import PUBLISHED
-from registry.opening import open_store
 from tests.faults.diary import Diary, Mood
 
 EVERYTHING = frozenset(kind.table for kind in PUBLISHED)

@@ -39,10 +39,10 @@ from components.segment_store.upkeep.merging import Merger
 from components.segment_store.upkeep.plan import MergePolicy
 from components.segment_store.upkeep.retention import Retention
 from components.segment_store.writer import SegmentWriter, Stamp, WriterSettings
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings
 from registry.errors import Unavailable
-from registry.opening import open_store
 
 TOPIC, PARTITIONS = "doomed", 4
 TAIL, SHARED = "tail", "shared"  # groups: of the test's own consumer, and of the agents

@@ -24,8 +24,8 @@ from components.lake import disk
 from components.lake.locations import parse
 from components.lake.objects import Objects
 from components.lake.sinks import Writable
+from registry.connect import open_store
 from registry.engines import StoreSettings
-from registry.opening import open_store
 from tests.doubles.merging import naive_merge
 
 STEPS = [*list(Step)[1:], "half a file"]

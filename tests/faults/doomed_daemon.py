@@ -32,8 +32,8 @@ from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake import disk
 from components.lake.sinks import Writable
-from registry.drafts import FileDraft
 from registry.forwarding import ForwardingStore
+from registry.inputs import FileDraft
 from registry.models import FileOperation, Row, TableFile
 from registry.private_files import PRIVATE, Modes
 

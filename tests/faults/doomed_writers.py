@@ -21,10 +21,10 @@ from astha.subscribers import LakeSettings
 from components.lake.intents import purpose_of
 from components.lake.objects import Objects
 from components.lake.registrar import Registrar, Result
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft, Registration
 from registry.engines import StoreSettings
-from registry.opening import open_store
+from registry.inputs import FileDraft, Registration
 
 TASKS = 4
 LONGEST_LIFE = 80  # steps

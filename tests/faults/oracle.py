@@ -20,9 +20,9 @@ from typing import Protocol
 import msgspec
 import psycopg
 
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.embedded import EmbeddedPostgres
-from registry.opening import open_store
+from registry.embedded_postgres import EmbeddedPostgres
 from tests.doubles.proxy import PostgresProxy
 from tests.faults.daemon_process import COMPONENTS, Order
 from tests.faults.diary import KINDS, Reading, spelled

@@ -22,10 +22,10 @@ from components.lake.locations import parse
 from components.lake.objects import Objects
 from components.snapshotter.desk import call
 from components.snapshotter.rollback import CantRollBack, Rollback
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Conflict
 from registry.models import TableFile
-from registry.opening import open_store
 from tests.integration.components.compactor.bench import Bench, Gate
 from tests.lake import iceberg_tables
 

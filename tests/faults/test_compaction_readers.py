@@ -18,9 +18,9 @@ from components.compactor.subscriber import Compactor
 from components.compactor.work.local import LocalExecutor
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Conflict
-from registry.opening import open_store
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.compactor.bench import Bench
 from tests.lake import iceberg_tables

@@ -23,9 +23,9 @@ from components.lake.cleaner import clean_intents
 from components.segment_store.consumer import Consumer
 from components.segment_store.format import NewRecord, Record
 from components.segment_store.reading import Reading
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
-from registry.opening import open_store
 from registry.position import Position
 from tests.faults.doomed_agents import PARTITIONS, SHARED, TAIL, TOPIC, Order, around, following, read_notes, read_taken
 from tests.streams import stored_files

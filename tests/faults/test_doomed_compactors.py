@@ -18,8 +18,8 @@ from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects
 from components.verifier.verification import Options, Verification
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.opening import open_store
 from tests.faults.doomed_compactors import STEPS, Order
 from tests.integration.components.compactor.bench import Bench
 from tests.lake import files_below, iceberg_tables

@@ -23,7 +23,7 @@ from astha.subscribers import LakeSettings
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects
 from components.verifier.verification import Options, Verification
-from registry.opening import open_store
+from registry.connect import open_store
 from tests.e2e.run import is_at_work
 from tests.faults.doomed_daemon import STEP, Death
 from tests.integration.astha.processes import Astha, drop_slots

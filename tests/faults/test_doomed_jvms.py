@@ -24,7 +24,7 @@ from components.compactor.spark.host import SparkExecutor
 from components.compactor.subscriber import Compactor
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects
-from registry.opening import open_store
+from registry.connect import open_store
 from tests.faults.doomed_jvms import (
     IN_A_WORKER,
     WITHOUT_SESSION,

@@ -12,8 +12,8 @@ import pytest
 from astha.subscribers import LakeSettings
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.opening import open_store
 from tests.contracts.contents import assert_counted
 from tests.faults.doomed_writers import Order
 from tests.samples import TABLE

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 from tests.doubles.proxy import PostgresProxy
 from tests.faults.oracle import Oracle
 

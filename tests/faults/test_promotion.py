@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from astha.testing import RecordingSubscriber
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 from registry.errors import Unavailable
 from registry.models import ConsumerGroup
 from tests.doubles.proxy import PostgresProxy

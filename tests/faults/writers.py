@@ -10,12 +10,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from registry import changelog
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft, OffsetDraft, SegmentDraft, TableDraft
 from registry.engines import StoreSettings, async_engine, parse_url
 from registry.errors import RegistryError
+from registry.inputs import FileDraft, OffsetDraft, SegmentDraft, TableDraft
 from registry.json_text import JsonText
-from registry.opening import open_store
 from tests.faults.diary import PAIR
 
 PAIRS = 12

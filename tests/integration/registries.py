@@ -10,7 +10,8 @@ import psycopg
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import (
+from registry.embedded_postgres import EmbeddedPostgres
+from registry.inputs import (
     CompactionDraft,
     FileDraft,
     OffsetDraft,
@@ -19,10 +20,9 @@ from registry.drafts import (
     SnapshotDraft,
     TableDraft,
 )
-from registry.embedded import EmbeddedPostgres
 from registry.json_text import to_json_text
 from registry.models import LAKE_IDENTITY, CatalogNamespace, CatalogTable, Row
-from registry.stores.sql.whole import SqlLoad, SqlWhole
+from registry.stores.sql.consistent_read import SqlLoad, SqlWhole
 
 NewUrl = Callable[[str], str]
 """From a backend's name to the URL of a database that does not hold a registry yet."""

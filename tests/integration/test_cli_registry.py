@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from registry.connect import open_store
 from registry.copy import COPIED
-from registry.migration import migrate
-from registry.opening import open_store
+from registry.migrate import migrate
 from tests.integration.registries import NewUrl, contents, copy_server, fill, new_url
 
 __all__ = ["copy_server", "new_url"]  # fixtures

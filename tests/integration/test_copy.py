@@ -13,15 +13,15 @@ import pytest
 from sqlalchemy import text
 
 from registry import copy
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.copy import COPIED, copy_registry
-from registry.drafts import CompactionDraft, FileDraft, SegmentDraft, TableDraft
 from registry.engines import StoreSettings, parse_url, sync_engine
 from registry.errors import Conflict
+from registry.inputs import CompactionDraft, FileDraft, SegmentDraft, TableDraft
 from registry.json_text import JsonText
-from registry.migration import migrate
+from registry.migrate import migrate
 from registry.models import LAKE_IDENTITY, OWN, PUBLISHED, DaemonLease, LedgerEntry, Segment, SourceIdentity
-from registry.opening import open_store
 from tests.integration.registries import NewUrl, contents, copy_server, fill, new_url
 
 __all__ = ["copy_server", "new_url"]  # fixtures

@@ -11,7 +11,7 @@ from components.compactor.decide.counters import Key
 from components.compactor.decide.explanation import explain_decision
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.rules import OVER, Verdict
-from registry.drafts import CompactionDraft
+from registry.inputs import CompactionDraft
 from registry.models import Compaction, CompactionTrigger
 from registry.position import Position
 

@@ -49,7 +49,7 @@ from components.lake.files.statistics import Leaf, count_nan, leaves, parquet_st
 from components.lake.objects import Objects
 from components.lake.schema import TableSchema
 from components.lake.sinks import Sink, Tally
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 

@@ -18,7 +18,7 @@ from components.lake.files.parquet import ColumnHints, ParquetEngine
 from components.lake.objects import Objects
 from components.lake.schema import TableSchema
 from components.lake.sinks import Sink, checksum_of
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 
 _READ_BACK_ROWS = 65_536
 

@@ -12,7 +12,7 @@ import msgspec
 from astha.errors import AsthaError
 from astha.subscribers.surroundings import LakeSettings
 from components.lake.objects import StorageError
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.json_text import JsonText
 from registry.models import TableFile, TableMetadata
 

@@ -10,8 +10,8 @@ from components.compactor.work.brake import Brake
 from components.compactor.work.names import Names
 from components.compactor.work.outcome import Outcome
 from registry.contract import MetadataStore
-from registry.drafts import CompactionDraft
 from registry.errors import Conflict, NotFound, RegistryError, Unavailable
+from registry.inputs import CompactionDraft
 from registry.models import Compaction
 
 log = structlog.get_logger(__name__)

@@ -10,7 +10,7 @@ import msgspec
 from components.compactor.merge import BadFile
 from components.compactor.work.group import Swapped
 from components.compactor.work.left_out import told_left_out
-from registry.drafts import CompactionOutcome
+from registry.inputs import CompactionOutcome
 from registry.json_text import JsonText, parse_json, to_json_text
 from registry.models import TableFile
 

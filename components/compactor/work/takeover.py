@@ -6,8 +6,8 @@ import structlog
 
 from registry.clock import Clock, UnchangedValues
 from registry.contract import MetadataStore
-from registry.drafts import CompactionOutcome
 from registry.errors import Conflict, NotFound
+from registry.inputs import CompactionOutcome
 from registry.models import Compaction
 
 log = structlog.get_logger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeAlias
 
-from registry.drafts import Fence
+from registry.inputs import Fence
 from registry.models import PartitionLease
 
 Key: TypeAlias = tuple[str, int]

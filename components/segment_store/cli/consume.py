@@ -26,8 +26,8 @@ from components.segment_store.errors import OffsetBeyondEnd, OffsetTooOld
 from components.segment_store.groups import Groups, Origin
 from components.segment_store.members import Member
 from components.segment_store.reading import Reading, open_reading
+from registry.connect import open_store
 from registry.errors import NotFound
-from registry.opening import open_store
 
 _WAIT_S = 1.0
 _COMMIT_EVERY_S = 1.0

@@ -19,8 +19,8 @@ from components.segment_store.cli.notation import Place, PlaceParam, offsets_at
 from components.segment_store.groups import Groups, PartitionLag
 from components.segment_store.members import LEASE_S
 from components.segment_store.reading import Reading, open_reading
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.opening import open_store
 
 T = TypeVar("T")
 

@@ -29,8 +29,8 @@ from components.segment_store.cli.lines import BadLine, read_json, read_line
 from components.segment_store.errors import AppendFailed, AppendUnknown, NotLeader
 from components.segment_store.format import NewRecord
 from components.segment_store.writer import Producer, SegmentWriter
+from registry.connect import open_store
 from registry.errors import NotFound
-from registry.opening import open_store
 
 _AT_ONCE = 1 << 20
 _LONGEST = 256 << 20  # bytes of a line

@@ -32,8 +32,8 @@ from components.segment_store.reader.block_cache import BlockCache
 from components.segment_store.reader.blocks import Block, BlockPlan, SegmentLayout
 from components.segment_store.upkeep.plan import MergePolicy, choose, left_over
 from registry.contract import PAGE, MetadataStore
-from registry.drafts import SegmentDraft
 from registry.errors import Conflict, NotFound, RegistryError
+from registry.inputs import SegmentDraft
 from registry.models import LOCAL_BUCKET, Segment
 
 log = structlog.get_logger(__name__)

@@ -12,7 +12,7 @@ from components.segment_store.agents import Held
 from components.segment_store.errors import Duplicate, OutOfOrder
 from components.segment_store.format import Columns
 from components.segment_store.writer.settings import WriterSettings
-from registry.drafts import ProducerDraft
+from registry.inputs import ProducerDraft
 from registry.models import ProducerSequence
 
 _AT_ONCE = float("-inf")

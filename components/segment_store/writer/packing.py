@@ -9,7 +9,7 @@ import msgspec
 
 from components.segment_store.format import EncodedSegment, SegmentEntry, encode_footer, encode_segment, partition_tag
 from components.segment_store.writer.appends import Part
-from registry.drafts import SegmentDraft
+from registry.inputs import SegmentDraft
 
 _tag = lru_cache(maxsize=100_000)(partition_tag)
 

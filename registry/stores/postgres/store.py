@@ -26,9 +26,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.types import TypeEngine
 
-from registry.drafts import FileDraft, SegmentDraft
 from registry.engines import refusal
 from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
+from registry.inputs import FileDraft, SegmentDraft
 from registry.json_text import to_json_text
 from registry.models import (
     LOCAL_BUCKET,
@@ -56,17 +56,17 @@ from registry.stores.postgres.statements import (
 )
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
-from registry.stores.sql.daemon import SqlDaemonBooks
+from registry.stores.sql.consistent_read import SqlConsistentRead, SqlWhole
+from registry.stores.sql.daemon_state import SqlDaemonBooks
 from registry.stores.sql.files import FileChange, SqlFiles, differences, lost_intents, touched_files
 from registry.stores.sql.groups import offsets_moved
 from registry.stores.sql.intents import SqlIntents
 from registry.stores.sql.leases import L, Leases
-from registry.stores.sql.objects import PURPOSE, counted, lost_objects
 from registry.stores.sql.producers import out_of_sequence
+from registry.stores.sql.segment_objects import PURPOSE, counted, lost_objects
 from registry.stores.sql.segments import Addition, SqlSegments, fenced
 from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.topics import partition_name
-from registry.stores.sql.whole import SqlConsistentRead, SqlWhole
 
 _OLD_FIELDS = {
     "old_id": "id",

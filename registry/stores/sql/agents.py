@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import delete, update
 
-from registry import checks
+from registry import validation
 from registry.errors import Conflict, NotFound
 from registry.json_text import JsonValue, to_json_text
 from registry.models import Agent, PartitionLease
@@ -27,10 +27,10 @@ class SqlAgents(SqlLeases):
         group: str = "",
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> Agent:
-        checks.name("agent_id", agent_id)
-        checks.filled("address", address)
-        checks.text("zone", zone)
-        checks.text("group", group)
+        validation.name("agent_id", agent_id)
+        validation.filled("address", address)
+        validation.text("zone", zone)
+        validation.text("group", group)
         now = self._clock.now_ms()
         agent = Agent(agent_id, address, zone, group, now, now, to_json_text(metadata or {}, "metadata"))
         values = {field: getattr(agent, field) for field in Agent.__struct_fields__}
@@ -44,18 +44,18 @@ class SqlAgents(SqlLeases):
         return agent
 
     async def heartbeat(self, agent_id: str) -> None:
-        checks.name("agent_id", agent_id)
+        validation.name("agent_id", agent_id)
         now = self._clock.now_ms()
         if not await self._write(update(agents).where(agents.c.agent_id == agent_id).values(last_heartbeat=now)):
             raise NotFound(f"agent {agent_id!r} is not registered")
 
     async def get_agent(self, agent_id: str) -> Agent | None:
-        checks.name("agent_id", agent_id)
+        validation.name("agent_id", agent_id)
         return await self._row(Agent, select_rows(Agent).where(agents.c.agent_id == agent_id))
 
     async def list_agents(self, *, alive_within_ms: int | None = None, group: str | None = None) -> list[Agent]:
-        checks.optional("alive_within_ms", alive_within_ms, checks.whole)
-        checks.optional("group", group, checks.text)
+        validation.optional("alive_within_ms", alive_within_ms, validation.whole)
+        validation.optional("group", group, validation.text)
         query = select_rows(Agent)
         if alive_within_ms is not None:
             query = query.where(agents.c.last_heartbeat >= self._clock.now_ms() - alive_within_ms)
@@ -65,7 +65,7 @@ class SqlAgents(SqlLeases):
         return sorted(await self._rows(Agent, query), key=lambda agent: agent.agent_id)
 
     async def deregister_agent(self, agent_id: str) -> None:
-        checks.name("agent_id", agent_id)
+        validation.name("agent_id", agent_id)
         if not await self._write(delete(agents).where(agents.c.agent_id == agent_id)):
             raise NotFound(f"agent {agent_id!r} is not registered")
 
@@ -87,7 +87,7 @@ class SqlAgents(SqlLeases):
     async def acquire_partition_leases(
         self, partitions_wanted: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
-        checks.name("agent_id", agent_id)
+        validation.name("agent_id", agent_id)
         try:
             return await self._acquire_leases(WRITERS, [], partitions_wanted, agent_id, ttl_ms)
         except NotFound:
@@ -107,8 +107,8 @@ class SqlAgents(SqlLeases):
         return await self._release_lease(WRITERS, lease)
 
     async def get_partition_lease(self, topic: str, partition_id: int) -> PartitionLease | None:
-        checks.name("topic", topic)
-        checks.whole32("partition_id", partition_id)
+        validation.name("topic", topic)
+        validation.whole32("partition_id", partition_id)
         query = select_rows(PartitionLease).where(
             partition_leases.c.topic == topic, partition_leases.c.partition_id == partition_id
         )
@@ -117,8 +117,8 @@ class SqlAgents(SqlLeases):
     async def list_partition_leases(
         self, *, topic: str | None = None, agent_id: str | None = None
     ) -> list[PartitionLease]:
-        checks.optional("topic", topic, checks.name)
-        checks.optional("agent_id", agent_id, checks.name)
+        validation.optional("topic", topic, validation.name)
+        validation.optional("agent_id", agent_id, validation.name)
         query = select_rows(PartitionLease).order_by(partition_leases.c.topic, partition_leases.c.partition_id)
         if topic is not None:
             query = query.where(partition_leases.c.topic == topic)

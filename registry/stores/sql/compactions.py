@@ -8,10 +8,10 @@ from typing import get_args
 import msgspec
 from sqlalchemy import case, cast, delete, func, select, true, tuple_, update
 
-from registry import checks
+from registry import validation
 from registry.contract import PAGE
-from registry.drafts import CompactionDraft, CompactionOutcome, checked
 from registry.errors import AlreadyExists, Conflict, Invalid
+from registry.inputs import CompactionDraft, CompactionOutcome, checked
 from registry.models import Compaction, CompactionStatus, Savings
 from registry.schema import RUNNING, STANDING, Big, compactions
 from registry.stores.sql.base import SqlBase, found, select_rows
@@ -48,9 +48,9 @@ class SqlCompactions(SqlBase):
         self, draft: CompactionDraft, *, operation_id: str, owner: str, stale_after_ms: int
     ) -> Compaction:
         checked([draft])
-        checks.name("operation_id", operation_id)
-        checks.filled("owner", owner)
-        checks.ttl("stale_after_ms", stale_after_ms)
+        validation.name("operation_id", operation_id)
+        validation.filled("owner", owner)
+        validation.ttl("stale_after_ms", stale_after_ms)
         now = self._clock.now_ms()
         row = compactions.c
         here = (row.table_id == draft.table_id, row.partition_path == draft.partition_path)
@@ -97,8 +97,8 @@ class SqlCompactions(SqlBase):
         )
 
     async def renew_compactions(self, ids: Sequence[int], *, owner: str) -> list[Compaction]:
-        checks.every("id", ids, checks.whole)
-        checks.filled("owner", owner)
+        validation.every("id", ids, validation.whole)
+        validation.filled("owner", owner)
         if not ids:
             return []
         row = compactions.c
@@ -110,8 +110,8 @@ class SqlCompactions(SqlBase):
             return sorted((Compaction(*one) for one in renewed), key=lambda one: one.id)
 
     async def finish_compaction(self, row_id: int, outcome: CompactionOutcome, *, owner: str) -> Compaction:
-        checks.whole("row_id", row_id)
-        checks.filled("owner", owner)
+        validation.whole("row_id", row_id)
+        validation.filled("owner", owner)
         checked([outcome])
         now = self._clock.now_ms()
         row = compactions.c
@@ -128,8 +128,8 @@ class SqlCompactions(SqlBase):
         raise Conflict(f"compaction {row_id} of {there.owner} is {there.status}: it can't become {outcome.status}")
 
     async def request_cancel(self, table_id: int, *, partition_path: str | None = None) -> list[Compaction]:
-        checks.whole("table_id", table_id)
-        checks.optional("partition_path", partition_path, checks.path)
+        validation.whole("table_id", table_id)
+        validation.optional("partition_path", partition_path, validation.path)
         now = self._clock.now_ms()
         row = compactions.c
         open_ones = select(row.id).where(row.table_id == table_id, row.status.in_(("waiting", "running")))
@@ -152,7 +152,7 @@ class SqlCompactions(SqlBase):
             return sorted((Compaction(*one) for one in await connection.execute(cancel)), key=lambda one: one.id)
 
     async def get_compaction(self, row_id: int) -> Compaction | None:
-        checks.whole("row_id", row_id)
+        validation.whole("row_id", row_id)
         return await self._row(Compaction, select_rows(Compaction).where(compactions.c.id == row_id))
 
     async def list_compactions(
@@ -164,11 +164,11 @@ class SqlCompactions(SqlBase):
         before: tuple[int, int] | None = None,
         limit: int = PAGE,
     ) -> list[Compaction]:
-        checks.optional("table_id", table_id, checks.whole)
+        validation.optional("table_id", table_id, validation.whole)
         _check_statuses(statuses)
-        checks.optional("started_since", started_since, checks.whole)
-        checks.every("before", before or (), checks.whole)
-        checks.whole("limit", limit, 1)
+        validation.optional("started_since", started_since, validation.whole)
+        validation.every("before", before or (), validation.whole)
+        validation.whole("limit", limit, 1)
         row = compactions.c
         query = select_rows(Compaction)
         if table_id is not None:
@@ -182,7 +182,7 @@ class SqlCompactions(SqlBase):
         return await self._rows(Compaction, query.order_by(row.decided_at.desc(), row.id.desc()).limit(limit))
 
     async def get_savings(self, *, table_id: int | None = None) -> list[Savings]:
-        checks.optional("table_id", table_id, checks.whole)
+        validation.optional("table_id", table_id, validation.whole)
         row = compactions.c
         sums = (cast(func.sum(row[name]), Big) for name in _SUMS)
         query = select(row.table_id, func.max(row.table_name), func.count(), *sums).where(row.status == "done")
@@ -195,11 +195,11 @@ class SqlCompactions(SqlBase):
     async def prune_compactions(
         self, older_than_ms: int, *, statuses: Sequence[CompactionStatus] = ("waiting", "declined"), limit: int = PAGE
     ) -> int:
-        checks.whole("older_than_ms", older_than_ms)
+        validation.whole("older_than_ms", older_than_ms)
         _check_statuses(statuses)
         if "running" in statuses:
             raise Invalid("statuses", "running", "is at work: finish it first")
-        checks.whole("limit", limit, 1)
+        validation.whole("limit", limit, 1)
         row = compactions.c
         old = (
             select(row.id)
@@ -221,4 +221,4 @@ def _values(draft: CompactionDraft, now: int) -> tuple[object, ...]:
 
 def _check_statuses(statuses: Sequence[str]) -> None:
     for status in statuses:
-        checks.one_of("statuses", status, get_args(CompactionStatus))
+        validation.one_of("statuses", status, get_args(CompactionStatus))

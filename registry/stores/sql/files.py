@@ -13,10 +13,10 @@ import msgspec
 from sqlalchemy import Select, cast, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from registry import checks
+from registry import validation
 from registry.contract import PAGE
-from registry.drafts import Advance, FileDraft, Registration, checked
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
+from registry.inputs import Advance, FileDraft, Registration, checked
 from registry.models import FileOperation, LakeTable, TableFile, TableStats
 from registry.schema import (
     Big,
@@ -53,7 +53,7 @@ class FileChange(msgspec.Struct, frozen=True):
         checked(self.new)
         for field in ("file_size", "row_count"):
             total = sum(getattr(draft, field) for draft in self.new)
-            if total > checks.MAX_INT:
+            if total > validation.MAX_INT:
                 raise Invalid(field, total, "is beyond 64 bits in the sum of this call, so statistics can't hold it")
         paths = [draft.file_path for draft in self.new]
         twice = _repeated([*paths, *(file.file_path for file in self.old)])
@@ -65,11 +65,11 @@ class FileChange(msgspec.Struct, frozen=True):
 
     def check_operation(self) -> None:
         """All but the files."""
-        checks.whole("table_id", self.table_id)
-        checks.one_of("operation", self.operation, get_args(FileOperation))
-        checks.optional("operation_id", self.operation_id, checks.name)
-        checks.filled("reason", self.reason)
-        checks.optional("intents_of", self.intents_of, checks.filled)
+        validation.whole("table_id", self.table_id)
+        validation.one_of("operation", self.operation, get_args(FileOperation))
+        validation.optional("operation_id", self.operation_id, validation.name)
+        validation.filled("reason", self.reason)
+        validation.optional("intents_of", self.intents_of, validation.filled)
         check_advances(self.advances)
         if self.operation == "compaction" and self.operation_id is None:
             raise Invalid("operation_id", None, "a compaction names its swap")
@@ -319,8 +319,8 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
                 raise NotFound(f"table {change.table_id} has no schema version {draft.schema_version}")
 
     async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
-        checks.whole("table_id", table_id)
-        checks.every("path", paths, checks.filled_path)
+        validation.whole("table_id", table_id)
+        validation.every("path", paths, validation.filled_path)
         if not paths:
             return []
         given = self._given([table_files.c.file_path], [(path,) for path in paths])
@@ -332,10 +332,10 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
     async def list_files(
         self, table_id: int, *, partition_path: str | None = None, after: int = 0, limit: int = PAGE
     ) -> list[TableFile]:
-        checks.whole("table_id", table_id)
-        checks.optional("partition_path", partition_path, checks.path)
-        checks.whole("after", after)
-        checks.whole("limit", limit, 1)
+        validation.whole("table_id", table_id)
+        validation.optional("partition_path", partition_path, validation.path)
+        validation.whole("after", after)
+        validation.whole("limit", limit, 1)
         query = select_rows(TableFile).where(table_files.c.table_id == table_id, table_files.c.id > after)
         if partition_path is not None:
             query = query.where(table_files.c.partition_path == partition_path)
@@ -349,13 +349,13 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
             after = page[-1].id
 
     async def get_statistics(self, table_id: int) -> list[TableStats]:
-        checks.whole("table_id", table_id)
+        validation.whole("table_id", table_id)
         query = select_rows(TableStats).where(table_stats.c.table_id == table_id)
         return await self._rows(TableStats, query.order_by(table_stats.c.partition_path))
 
     async def recount_statistics(self, table_id: int) -> LakeTable:
         """Writes only what is wrong, so that a recount of right statistics is no change to anybody."""
-        checks.whole("table_id", table_id)
+        validation.whole("table_id", table_id)
         now = self._clock.now_ms()
         async with self._writing() as connection:
             await self._lock_table(connection, table_id)

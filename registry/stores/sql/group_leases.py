@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import and_, exists, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from registry import checks
+from registry import validation
 from registry.errors import Fenced, Invalid, NotFound
 from registry.models import GroupLease
 from registry.schema import agents, consumer_groups, group_leases
@@ -19,8 +19,8 @@ class SqlGroupLeases(SqlLeases):
     async def acquire_group_leases(
         self, group_id: str, partitions_wanted: Sequence[tuple[str, int]], member_id: str, ttl_ms: int
     ) -> list[GroupLease]:
-        checks.name("group_id", group_id)
-        checks.name("member_id", member_id)
+        validation.name("group_id", group_id)
+        validation.name("member_id", member_id)
         try:
             return await self._acquire_leases(MEMBERS, [group_id], partitions_wanted, member_id, ttl_ms)
         except NotFound:
@@ -39,8 +39,8 @@ class SqlGroupLeases(SqlLeases):
         return await self._release_lease(MEMBERS, lease)
 
     async def list_group_leases(self, group_id: str, *, topic: str | None = None) -> list[GroupLease]:
-        checks.name("group_id", group_id)
-        checks.optional("topic", topic, checks.name)
+        validation.name("group_id", group_id)
+        validation.optional("topic", topic, validation.name)
         columns = group_leases.c
         query = select_rows(GroupLease).where(columns.group_id == group_id)
         if topic is not None:

@@ -9,9 +9,9 @@ from sqlalchemy import and_, bindparam, delete, exists, func, literal, select, u
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql import Executable
 
-from registry import checks
-from registry.drafts import Advance, OffsetDraft, checked
+from registry import validation
 from registry.errors import Invalid, NotFound, OffsetsMoved
+from registry.inputs import Advance, OffsetDraft, checked
 from registry.models import ConsumerGroup, ConsumerOffset, GroupLease
 from registry.schema import consumer_groups, consumer_offsets, partitions, segments
 from registry.stores.sql.base import found, select_rows
@@ -27,7 +27,7 @@ GET_OFFSET = select_rows(ConsumerOffset).where(
 
 class SqlConsumerGroups(SqlGroupLeases):
     async def ensure_consumer_group(self, group_id: str) -> ConsumerGroup:
-        checks.name("group_id", group_id)
+        validation.name("group_id", group_id)
         now = self._clock.now_ms()
         statement = (
             self._insert(consumer_groups)
@@ -50,7 +50,7 @@ class SqlConsumerGroups(SqlGroupLeases):
     async def commit_offsets(
         self, group_id: str, offsets: Sequence[OffsetDraft], *, leases: Sequence[GroupLease] = ()
     ) -> None:
-        checks.name("group_id", group_id)
+        validation.name("group_id", group_id)
         checked(offsets)
         check_leases(leases, group_id)
         last = {(draft.topic, draft.partition_id): draft for draft in offsets}
@@ -86,7 +86,7 @@ class SqlConsumerGroups(SqlGroupLeases):
         )
 
     async def reset_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> list[OffsetDraft]:
-        checks.name("group_id", group_id)
+        validation.name("group_id", group_id)
         checked(offsets)
         wanted = {(draft.topic, draft.partition_id): draft for draft in offsets}
         if not wanted:
@@ -129,13 +129,13 @@ class SqlConsumerGroups(SqlGroupLeases):
         }
 
     async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None:
-        checks.name("group_id", group_id)
-        checks.name("topic", topic)
-        checks.whole32("partition_id", partition_id)
+        validation.name("group_id", group_id)
+        validation.name("topic", topic)
+        validation.whole32("partition_id", partition_id)
         return await self._row(ConsumerOffset, GET_OFFSET, group_id=group_id, topic=topic, partition_id=partition_id)
 
     async def get_consumer_offsets(self, group_id: str) -> list[ConsumerOffset]:
-        checks.name("group_id", group_id)
+        validation.name("group_id", group_id)
         query = (
             select_rows(ConsumerOffset)
             .where(consumer_offsets.c.group_id == group_id)
@@ -144,7 +144,7 @@ class SqlConsumerGroups(SqlGroupLeases):
         return await self._rows(ConsumerOffset, query)
 
     async def delete_consumer_group(self, group_id: str) -> None:
-        checks.name("group_id", group_id)
+        validation.name("group_id", group_id)
         if not await self._write(delete(consumer_groups).where(consumer_groups.c.group_id == group_id)):
             raise NotFound(f"consumer group {group_id!r} does not exist")
 

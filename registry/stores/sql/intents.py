@@ -9,7 +9,7 @@ from sqlalchemy import Select, delete, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningDelete
 
-from registry import checks
+from registry import validation
 from registry.contract import PAGE
 from registry.models import FileAwaitingDeletion, UploadIntent
 from registry.schema import files_awaiting_deletion, upload_intents
@@ -18,9 +18,9 @@ from registry.stores.sql.base import SqlBase, select_rows
 
 class SqlIntents(SqlBase):
     async def record_intents(self, paths: Sequence[str], *, purpose: str, owner: str) -> None:
-        checks.every("path", paths, checks.filled_path)
-        checks.filled("purpose", purpose)
-        checks.filled("owner", owner)
+        validation.every("path", paths, validation.filled_path)
+        validation.filled("purpose", purpose)
+        validation.filled("owner", owner)
         if paths:
             await self._record_intents(sorted(set(paths)), purpose, owner)
 
@@ -41,9 +41,9 @@ class SqlIntents(SqlBase):
     async def renew_intents(
         self, paths: Sequence[str] | None, *, owner: str, new_owner: str | None = None
     ) -> list[str]:
-        checks.every("path", paths or (), checks.filled_path)
-        checks.filled("owner", owner)
-        checks.optional("new_owner", new_owner, checks.filled)
+        validation.every("path", paths or (), validation.filled_path)
+        validation.filled("owner", owner)
+        validation.optional("new_owner", new_owner, validation.filled)
         if paths is not None and not paths:
             return []
         renew = (
@@ -59,25 +59,25 @@ class SqlIntents(SqlBase):
             return sorted((await connection.execute(renew)).scalars())
 
     async def complete_intents(self, paths: Sequence[str]) -> None:
-        checks.every("path", paths, checks.filled_path)
+        validation.every("path", paths, validation.filled_path)
         if not paths:
             return
         given = self._given([upload_intents.c.path], [(path,) for path in paths])
         await self._write(delete(upload_intents).where(upload_intents.c.path.in_(select(given.c.path))))
 
     async def list_stale_intents(self, older_than_ms: int, *, after: str = "", limit: int = PAGE) -> list[UploadIntent]:
-        checks.whole("older_than_ms", older_than_ms)
-        checks.path("after", after)
-        checks.whole("limit", limit, 1)
+        validation.whole("older_than_ms", older_than_ms)
+        validation.path("after", after)
+        validation.whole("limit", limit, 1)
         query = select_rows(UploadIntent).where(
             upload_intents.c.created_at <= self._clock.now_ms() - older_than_ms, upload_intents.c.path > after
         )
         return await self._rows(UploadIntent, query.order_by(upload_intents.c.path).limit(limit))
 
     async def claim_stale_intents(self, older_than_ms: int, *, owner: str, limit: int = PAGE) -> list[UploadIntent]:
-        checks.whole("older_than_ms", older_than_ms)
-        checks.filled("owner", owner)
-        checks.whole("limit", limit, 1)
+        validation.whole("older_than_ms", older_than_ms)
+        validation.filled("owner", owner)
+        validation.whole("limit", limit, 1)
         now = self._clock.now_ms()
         columns = upload_intents.c
         stale = (
@@ -100,10 +100,10 @@ class SqlIntents(SqlBase):
     async def list_files_awaiting_deletion(
         self, *, table_id: int | None = None, removed_before: int | None = None, after: int = 0, limit: int = PAGE
     ) -> list[FileAwaitingDeletion]:
-        checks.optional("table_id", table_id, checks.whole)
-        checks.optional("removed_before", removed_before, checks.whole)
-        checks.whole("after", after)
-        checks.whole("limit", limit, 1)
+        validation.optional("table_id", table_id, validation.whole)
+        validation.optional("removed_before", removed_before, validation.whole)
+        validation.whole("after", after)
+        validation.whole("limit", limit, 1)
         columns = files_awaiting_deletion.c
         query = select_rows(FileAwaitingDeletion).where(columns.id > after)
         if table_id is not None:
@@ -115,9 +115,9 @@ class SqlIntents(SqlBase):
     async def claim_files_awaiting_deletion(
         self, ids: Sequence[int], *, purpose: str, owner: str
     ) -> list[FileAwaitingDeletion]:
-        checks.every("id", ids, checks.whole)
-        checks.filled("purpose", purpose)
-        checks.filled("owner", owner)
+        validation.every("id", ids, validation.whole)
+        validation.filled("purpose", purpose)
+        validation.filled("owner", owner)
         if not ids:
             return []
         given = self._given([files_awaiting_deletion.c.id], [(number,) for number in ids])
@@ -138,7 +138,7 @@ class SqlIntents(SqlBase):
             return files
 
     async def forget_deleted_files(self, ids: Sequence[int]) -> None:
-        checks.every("id", ids, checks.whole)
+        validation.every("id", ids, validation.whole)
         if not ids:
             return
         given = self._given([files_awaiting_deletion.c.id], [(number,) for number in ids])

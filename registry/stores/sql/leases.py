@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Column, Table, literal, or_, select, update
 from sqlalchemy.sql import Executable
 
-from registry import checks
+from registry import validation
 from registry.models import GroupLease, PartitionLease
 from registry.schema import table_of
 from registry.stores.sql.topics import SqlTopics
@@ -49,13 +49,13 @@ class Leases(msgspec.Struct, Generic[L], frozen=True):
         return sorted((self.row(*row) for row in found), key=lambda lease: (lease.topic, lease.partition_id))
 
     def check(self, leases: Sequence[L]) -> None:
-        how = {"partition_id": checks.whole32, "epoch": checks.whole, self.holder: _optional_name}
+        how = {"partition_id": validation.whole32, "epoch": validation.whole, self.holder: _optional_name}
         for name in self.held:
-            checks.every(name, [getattr(lease, name) for lease in leases], how.get(name, checks.name))
+            validation.every(name, [getattr(lease, name) for lease in leases], how.get(name, validation.name))
 
 
 def _optional_name(field: str, value: object) -> None:
-    checks.optional(field, value, checks.name)
+    validation.optional(field, value, validation.name)
 
 
 WRITERS = Leases(PartitionLease, "leader_agent_id")
@@ -67,10 +67,10 @@ class SqlLeases(SqlTopics):
         self, kind: Leases[L], group: Sequence[str], partitions: Sequence[tuple[str, int]], holder: str, ttl_ms: int
     ) -> list[L]:
         """Those that are free, expired or the holder's own. ``group``: what stands before the partition in the key."""
-        checks.ttl("ttl_ms", ttl_ms)
+        validation.ttl("ttl_ms", ttl_ms)
         for topic, number in partitions:
-            checks.name("topic", topic)
-            checks.whole32("partition_id", number)
+            validation.name("topic", topic)
+            validation.whole32("partition_id", number)
         if not partitions:
             return []
         now, columns = self._clock.now_ms(), kind.table.c
@@ -92,7 +92,7 @@ class SqlLeases(SqlTopics):
         return await self._write_leases(kind, statement)
 
     async def _renew_leases(self, kind: Leases[L], leases: Sequence[L], ttl_ms: int) -> list[L]:
-        checks.ttl("ttl_ms", ttl_ms)
+        validation.ttl("ttl_ms", ttl_ms)
         kind.check(leases)
         held = sorted({kind.holding(lease) for lease in leases if kind.is_held(lease)})
         return await self._renew_held(kind, held, self._clock.now_ms() + ttl_ms) if held else []

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from sqlalchemy import ColumnElement, FromClause, delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from registry import checks
+from registry import validation
 from registry.contract import PAGE
-from registry.drafts import ProducerDraft
 from registry.errors import Invalid, OutOfSequence
+from registry.inputs import ProducerDraft
 from registry.models import ProducerSequence
 from registry.schema import producer_sequences
 from registry.stores.sql.base import SqlBase
@@ -23,9 +23,9 @@ _COLUMNS = ProducerSequence.__struct_fields__
 class SqlProducers(SqlBase):
     async def get_producer_sequences(self, keys: Sequence[tuple[str, int, str]]) -> list[ProducerSequence]:
         for topic, number, producer in keys:
-            checks.name("topic", topic)
-            checks.whole32("partition_id", number)
-            checks.name("producer_id", producer)
+            validation.name("topic", topic)
+            validation.whole32("partition_id", number)
+            validation.name("producer_id", producer)
         if not keys:
             return []
         given = self._given(_KEY, sorted(set(keys)))
@@ -33,8 +33,8 @@ class SqlProducers(SqlBase):
         return await self._rows(ProducerSequence, query)
 
     async def forget_producers(self, idle_ms: int, *, limit: int = PAGE) -> int:
-        checks.whole("idle_ms", idle_ms)
-        checks.whole("limit", limit, 1)
+        validation.whole("idle_ms", idle_ms)
+        validation.whole("limit", limit, 1)
         idle = select(*_KEY).where(_C.updated_at <= self._clock.now_ms() - idle_ms).order_by(_C.updated_at).limit(limit)
         given = idle.with_for_update(skip_locked=True).subquery("idle")
         return await self._write(delete(producer_sequences).where(select(given.c.topic).where(_same(given)).exists()))

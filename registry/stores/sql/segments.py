@@ -10,14 +10,14 @@ import msgspec
 from sqlalchemy import ColumnElement, FromClause, Integer, ScalarSelect, bindparam, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from registry import checks
+from registry import validation
 from registry.contract import PAGE
-from registry.drafts import Fence, ProducerDraft, SegmentDraft, checked
 from registry.errors import AlreadyExists, Conflict, Fenced, Invalid, NotFound
+from registry.inputs import Fence, ProducerDraft, SegmentDraft, checked
 from registry.models import Segment
 from registry.schema import Big, Words, partition_leases, partitions, segments
-from registry.stores.sql.objects import counted
 from registry.stores.sql.producers import SqlProducers, check_producers
+from registry.stores.sql.segment_objects import counted
 from registry.stores.sql.topics import SqlTopics, partition_name
 
 COLUMNS = (*SegmentDraft.__struct_fields__, "created_at")
@@ -93,7 +93,7 @@ class SqlSegments(SqlTopics, SqlProducers):
         checked(drafts)
         checked(fences)
         checked(producers)
-        checks.optional("intents_of", intents_of, checks.filled)
+        validation.optional("intents_of", intents_of, validation.filled)
         spans = _spans(drafts)
         check_producers(producers, set(spans))
         if not drafts:
@@ -128,7 +128,7 @@ class SqlSegments(SqlTopics, SqlProducers):
         self, old: Sequence[Segment], new: Sequence[SegmentDraft], *, intents_of: str | None = None
     ) -> None:
         checked(new)
-        checks.optional("intents_of", intents_of, checks.filled)
+        validation.optional("intents_of", intents_of, validation.filled)
         spans = _spans(new)
         if _covered(old) != _covered(new):
             raise Invalid("new", len(new), "holds other offsets than old")
@@ -213,10 +213,10 @@ class SqlSegments(SqlTopics, SqlProducers):
     async def get_segments(
         self, topic: str, partition_id: int, *, from_offset: int = 0, limit: int = PAGE
     ) -> list[Segment]:
-        checks.name("topic", topic)
-        checks.whole32("partition_id", partition_id)
-        checks.whole("from_offset", from_offset)
-        checks.whole("limit", limit, 1)
+        validation.name("topic", topic)
+        validation.whole32("partition_id", partition_id)
+        validation.whole("from_offset", from_offset)
+        validation.whole("limit", limit, 1)
         rows = await self._rows(
             Segment, GET_SEGMENTS, topic=topic, partition_id=partition_id, offset=from_offset, page=limit
         )
@@ -228,14 +228,14 @@ class SqlSegments(SqlTopics, SqlProducers):
         while page := await self.get_segments(topic, partition_id, from_offset=from_offset):
             for segment in page:
                 yield segment
-            if page[-1].end_offset == checks.MAX_INT - 1:
+            if page[-1].end_offset == validation.MAX_INT - 1:
                 return
             from_offset = page[-1].end_offset + 1
 
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
-        checks.name("topic", topic)
-        checks.whole32("partition_id", partition_id)
-        checks.whole("offset", offset)
+        validation.name("topic", topic)
+        validation.whole32("partition_id", partition_id)
+        validation.whole("offset", offset)
         async with self._reading() as connection:
             values = {"topic": topic, "partition_id": partition_id, "offset": offset}
             row = (await connection.execute(FIND_SEGMENT, values)).first()
@@ -245,9 +245,9 @@ class SqlSegments(SqlTopics, SqlProducers):
         return segment if segment is not None and segment.end_offset >= offset else None
 
     async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
-        checks.name("topic", topic)
-        checks.whole32("partition_id", partition_id)
-        checks.time("timestamp", timestamp)
+        validation.name("topic", topic)
+        validation.whole32("partition_id", partition_id)
+        validation.time("timestamp", timestamp)
         query = (
             select(segments)
             .where(segments.c.topic == topic, segments.c.partition_id == partition_id)
@@ -261,18 +261,18 @@ class SqlSegments(SqlTopics, SqlProducers):
         return row
 
     async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:
-        checks.bucket("s3_bucket", s3_bucket)
-        checks.filled_path("s3_key", s3_key)
+        validation.bucket("s3_bucket", s3_bucket)
+        validation.filled_path("s3_key", s3_key)
         query = select(segments).where(segments.c.s3_bucket == s3_bucket, segments.c.s3_key == s3_key)
         return await self._rows(Segment, query.order_by(segments.c.byte_offset, segments.c.id))
 
     async def delete_segments_before(
         self, topic: str, partition_id: int, offset: int, *, limit: int | None = None
     ) -> int:
-        checks.name("topic", topic)
-        checks.whole32("partition_id", partition_id)
-        checks.whole("offset", offset)
-        checks.optional("limit", limit, lambda field, value: checks.whole(field, value, 1))
+        validation.name("topic", topic)
+        validation.whole32("partition_id", partition_id)
+        validation.whole("offset", offset)
+        validation.optional("limit", limit, lambda field, value: validation.whole(field, value, 1))
         count = await self._delete_segments(topic, partition_id, offset, limit)
         if not count:
             await self._require_partitions([(topic, partition_id)])

@@ -8,10 +8,10 @@ import msgspec
 from sqlalchemy import insert, update
 from sqlalchemy.sql import Executable
 
-from registry import checks
+from registry import validation
 from registry.contract import PAGE
-from registry.drafts import SnapshotDraft, checked
 from registry.errors import AlreadyExists, Invalid, NotFound
+from registry.inputs import SnapshotDraft, checked
 from registry.models import SnapshotStatus, SnapshotTrigger, TableSnapshot
 from registry.schema import table_snapshots
 from registry.stores.sql.base import SqlBase, found, select_rows
@@ -26,7 +26,7 @@ class SqlSnapshots(SqlBase):
         return await self.record_snapshot(table_id, draft)
 
     async def record_snapshot(self, table_id: int, draft: SnapshotDraft) -> TableSnapshot:
-        checks.whole("table_id", table_id)
+        validation.whole("table_id", table_id)
         _check(draft)
         now = self._clock.now_ms()
         values = {**msgspec.structs.asdict(draft), "table_id": table_id, "created_at": now, "updated_at": now}
@@ -37,7 +37,7 @@ class SqlSnapshots(SqlBase):
         return found(row, f"table {table_id}")
 
     async def update_snapshot(self, row_id: int, draft: SnapshotDraft) -> TableSnapshot:
-        checks.whole("row_id", row_id)
+        validation.whole("row_id", row_id)
         _check(draft)
         values = {**msgspec.structs.asdict(draft), "updated_at": self._clock.now_ms()}
         statement = update(table_snapshots).where(table_snapshots.c.id == row_id).values(values)
@@ -46,10 +46,10 @@ class SqlSnapshots(SqlBase):
     async def list_snapshots(
         self, table_id: int, *, status: SnapshotStatus | None = None, after: int = 0, limit: int = PAGE
     ) -> list[TableSnapshot]:
-        checks.whole("table_id", table_id)
-        checks.optional("status", status, lambda f, v: checks.one_of(f, v, get_args(SnapshotStatus)))
-        checks.whole("after", after)
-        checks.whole("limit", limit, 1)
+        validation.whole("table_id", table_id)
+        validation.optional("status", status, lambda f, v: validation.one_of(f, v, get_args(SnapshotStatus)))
+        validation.whole("after", after)
+        validation.whole("limit", limit, 1)
         query = select_rows(TableSnapshot).where(table_snapshots.c.table_id == table_id, table_snapshots.c.id > after)
         if status is not None:
             query = query.where(table_snapshots.c.status == status)

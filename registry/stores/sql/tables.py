@@ -9,10 +9,10 @@ import msgspec
 from sqlalchemy import ColumnElement, delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from registry import checks
+from registry import validation
 from registry.contract import PAGE
-from registry.drafts import TableDraft, checked
 from registry.errors import AlreadyExists, Conflict, NotFound
+from registry.inputs import TableDraft, checked
 from registry.json_text import JsonText, JsonValue, to_json_text
 from registry.models import LakeTable, TableFile, TableMetadata, TableStatus
 from registry.schema import files_awaiting_deletion, table_files, table_metadata, tables
@@ -21,9 +21,9 @@ from registry.stores.sql.base import SqlBase, found, select_rows
 
 class SqlTables(SqlBase):
     async def create_table(self, database: str, name: str, location: str, draft: TableDraft) -> LakeTable:
-        checks.name("database", database)
-        checks.name("name", name)
-        checks.filled("location", location)
+        validation.name("database", database)
+        validation.name("name", name)
+        validation.filled("location", location)
         checked([draft])
         now = self._clock.now_ms()
         statement = (
@@ -43,19 +43,19 @@ class SqlTables(SqlBase):
         return table
 
     async def get_table(self, database: str, name: str) -> LakeTable | None:
-        checks.name("database", database)
-        checks.name("name", name)
+        validation.name("database", database)
+        validation.name("name", name)
         query = select_rows(LakeTable).where(tables.c.database == database, tables.c.name == name)
         return await self._row(LakeTable, query)
 
     async def get_table_by_id(self, table_id: int) -> LakeTable | None:
-        checks.whole("table_id", table_id)
+        validation.whole("table_id", table_id)
         return await self._row(LakeTable, select_rows(LakeTable).where(tables.c.id == table_id))
 
     async def list_tables(self, database: str | None = None) -> list[LakeTable]:
         query = select_rows(LakeTable).order_by(tables.c.database, tables.c.name)
         if database is not None:
-            checks.name("database", database)
+            validation.name("database", database)
             query = query.where(tables.c.database == database)
         return await self._rows(LakeTable, query)
 
@@ -69,11 +69,11 @@ class SqlTables(SqlBase):
         status: TableStatus | None = None,
         properties: Mapping[str, JsonValue] | None = None,
     ) -> LakeTable:
-        checks.whole("table_id", table_id)
-        checks.optional("database", database, checks.name)
-        checks.optional("name", name, checks.name)
-        checks.optional("location", location, checks.filled)
-        checks.optional("status", status, lambda f, v: checks.one_of(f, v, get_args(TableStatus)))
+        validation.whole("table_id", table_id)
+        validation.optional("database", database, validation.name)
+        validation.optional("name", name, validation.name)
+        validation.optional("location", location, validation.filled)
+        validation.optional("status", status, lambda f, v: validation.one_of(f, v, get_args(TableStatus)))
         now = self._clock.now_ms()
         given = {"database": database, "name": name, "location": location, "status": status}
         changes = {column: value for column, value in given.items() if value is not None}
@@ -96,7 +96,7 @@ class SqlTables(SqlBase):
         return table
 
     async def drop_table(self, table_id: int, *, purge: bool = False) -> None:
-        checks.whole("table_id", table_id)
+        validation.whole("table_id", table_id)
         async with self._writing() as connection:
             locked = select(tables.c.id).where(tables.c.id == table_id).with_for_update()
             if (await connection.execute(locked)).first() is None:
@@ -118,8 +118,8 @@ class SqlTables(SqlBase):
             after = files[-1].id
 
     async def add_schema_version(self, table_id: int, draft: TableDraft, *, expected: int) -> TableMetadata:
-        checks.whole("table_id", table_id)
-        checks.whole("expected", expected, 1, checks.MAX_INT32 - 1)
+        validation.whole("table_id", table_id)
+        validation.whole("expected", expected, 1, validation.MAX_INT32 - 1)
         checked([draft])
         now = self._clock.now_ms()
         try:
@@ -138,8 +138,8 @@ class SqlTables(SqlBase):
             raise Conflict(f"table {table_id} has got schema version {expected + 1} meanwhile") from None
 
     async def get_table_metadata(self, table_id: int, schema_version: int | None = None) -> TableMetadata | None:
-        checks.whole("table_id", table_id)
-        checks.optional("schema_version", schema_version, checks.whole32)
+        validation.whole("table_id", table_id)
+        validation.optional("schema_version", schema_version, validation.whole32)
         query = select_rows(TableMetadata).where(table_metadata.c.table_id == table_id)
         if schema_version is None:
             query = query.order_by(table_metadata.c.schema_version.desc()).limit(1)
@@ -148,7 +148,7 @@ class SqlTables(SqlBase):
         return await self._row(TableMetadata, query)
 
     async def list_table_metadata(self, table_id: int) -> list[TableMetadata]:
-        checks.whole("table_id", table_id)
+        validation.whole("table_id", table_id)
         query = select_rows(TableMetadata).where(table_metadata.c.table_id == table_id)
         return await self._rows(TableMetadata, query.order_by(table_metadata.c.schema_version))
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from sqlalchemy import ColumnElement, bindparam, delete, exists, func, insert, select, update
 
-from registry import checks
+from registry import validation
 from registry.errors import AlreadyExists, Invalid, NotFound
 from registry.json_text import JsonText, JsonValue, to_json_text
 from registry.models import Partition, Topic
 from registry.schema import partitions, segments, topics
 from registry.stores.sql.base import found, select_rows
-from registry.stores.sql.objects import SqlSegmentObjects
+from registry.stores.sql.segment_objects import SqlSegmentObjects
 
 MAX_PARTITIONS = 1_000_000
 
@@ -31,9 +31,9 @@ class SqlTopics(SqlSegmentObjects):
         retention_ms: int | None = None,
         config: Mapping[str, JsonValue] | None = None,
     ) -> Topic:
-        checks.name("topic", name)
-        checks.whole("partition_count", partition_count, 1, MAX_PARTITIONS)
-        checks.optional("retention_ms", retention_ms, checks.whole)
+        validation.name("topic", name)
+        validation.whole("partition_count", partition_count, 1, MAX_PARTITIONS)
+        validation.optional("retention_ms", retention_ms, validation.whole)
         now = self._clock.now_ms()
         topic = Topic(name, partition_count, retention_ms, _config(config), now, now)
         try:
@@ -59,7 +59,7 @@ class SqlTopics(SqlSegmentObjects):
         return topic
 
     async def delete_topic(self, name: str) -> None:
-        checks.name("topic", name)
+        validation.name("topic", name)
         mine = select(partitions.c.partition_id).where(partitions.c.topic == name)
         in_objects = (
             select(segments.c.s3_bucket, segments.c.s3_key, func.count())
@@ -75,7 +75,7 @@ class SqlTopics(SqlSegmentObjects):
                 raise NotFound(f"topic {name!r} does not exist")
 
     async def get_topic(self, name: str) -> Topic | None:
-        checks.name("topic", name)
+        validation.name("topic", name)
         return await self._row(Topic, GET_TOPIC, name=name)
 
     async def list_topics(self) -> list[Topic]:
@@ -84,8 +84,8 @@ class SqlTopics(SqlSegmentObjects):
     async def update_topic_config(
         self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
     ) -> Topic:
-        checks.name("topic", name)
-        checks.optional("retention_ms", retention_ms, checks.whole)
+        validation.name("topic", name)
+        validation.optional("retention_ms", retention_ms, validation.whole)
         statement = (
             update(topics)
             .where(topics.c.name == name)
@@ -95,14 +95,14 @@ class SqlTopics(SqlSegmentObjects):
         return found(await self._write_one(Topic, statement), f"topic {name!r}")
 
     async def get_partition(self, topic: str, partition_id: int) -> Partition | None:
-        checks.name("topic", topic)
-        checks.whole32("partition_id", partition_id)
+        validation.name("topic", topic)
+        validation.whole32("partition_id", partition_id)
         return await self._row(Partition, GET_PARTITION, topic=topic, partition_id=partition_id)
 
     async def get_partitions(self, keys: Sequence[tuple[str, int]]) -> list[Partition]:
         for topic, number in keys:
-            checks.name("topic", topic)
-            checks.whole32("partition_id", number)
+            validation.name("topic", topic)
+            validation.whole32("partition_id", number)
         if not keys:
             return []
         given = self._given([partitions.c.topic, partitions.c.partition_id], sorted(set(keys)))
@@ -111,7 +111,7 @@ class SqlTopics(SqlSegmentObjects):
         return await self._rows(Partition, query.order_by(partitions.c.topic, partitions.c.partition_id))
 
     async def list_partitions(self, topic: str) -> list[Partition]:
-        checks.name("topic", topic)
+        validation.name("topic", topic)
         query = select_rows(Partition).where(partitions.c.topic == topic).order_by(partitions.c.partition_id)
         rows = await self._rows(Partition, query)
         if not rows:  # every topic has partitions
@@ -119,9 +119,9 @@ class SqlTopics(SqlSegmentObjects):
         return rows
 
     async def update_high_watermark(self, topic: str, partition_id: int, high_watermark: int) -> Partition:
-        checks.name("topic", topic)
-        checks.whole32("partition_id", partition_id)
-        checks.whole("high_watermark", high_watermark)
+        validation.name("topic", topic)
+        validation.whole32("partition_id", partition_id)
+        validation.whole("high_watermark", high_watermark)
         statement = (
             update(partitions)
             .where(_is(topic, partition_id), partitions.c.high_watermark < high_watermark)

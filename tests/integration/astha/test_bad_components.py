@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.migration import migrate
+from registry.migrate import migrate
 from tests.integration.astha.processes import TOKEN, Astha, add_topic, prepared
 from tests.waiting import eventually_now
 

@@ -18,9 +18,9 @@ from astha.lanes.state import LaneState
 from astha.server.health import readiness
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from registry.contract import ConsistentRead, MetadataStore
-from registry.drafts import SegmentDraft
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 from registry.engines import parse_url
+from registry.inputs import SegmentDraft
 from registry.models import ConsumerGroup, Row
 from tests.doubles.proxy import PostgresProxy
 from tests.faults.oracle import drop_slot

@@ -15,7 +15,7 @@ from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
 from astha.sources.postgres.source import PostgresSource
 from registry.contract import MetadataStore
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 from registry.models import ConsumerGroup, Topic
 from registry.position import Position
 from tests.doubles.proxy import PostgresProxy

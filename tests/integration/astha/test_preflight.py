@@ -13,8 +13,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from astha.preflight import Finding, Verdict, preflight
 from astha.settings import Settings, load_settings
-from registry.embedded import EmbeddedPostgres
-from registry.migration import migrate
+from registry.embedded_postgres import EmbeddedPostgres
+from registry.migrate import migrate
 from tests.integration.astha.processes import postgres_registry
 
 __all__ = ["postgres_registry"]  # fixtures

@@ -13,11 +13,11 @@ from astha.server.health import readiness
 from astha.subscribers import LakeSettings
 from astha.testing import RecordingSubscriber
 from components.lake.iceberg import open_catalog
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import parse_url, sqlite_path
 from registry.errors import Unavailable
-from registry.migration import migrate
-from registry.opening import open_store
+from registry.migrate import migrate
 from tests.fixtures.daemons import RunDaemon, Running
 
 GROUPS = "consumer_groups"

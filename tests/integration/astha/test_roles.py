@@ -11,11 +11,11 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import parse_url
 from registry.errors import PermissionDenied, ReadOnly
 from registry.models import OWN, PUBLISHED
-from registry.opening import open_store
 from registry.privileges import AREAS, BOOKS
 from tests.integration.astha.processes import Astha, add_topic, astha, postgres_registry, prepared
 from tests.integration.astha.test_preflight import checked, execute, settings_of

@@ -16,9 +16,9 @@ from astha.sources.contract import Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite import SqliteSource, TailSettings
 from astha.sources.sqlite.watch import Pace
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Topic
-from registry.opening import open_store
 from registry.position import Position, SequencePlace
 from tests.fixtures.sources import DEADLINE_S, EVERYTHING, START, Follower
 

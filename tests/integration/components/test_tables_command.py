@@ -21,11 +21,11 @@ from astha.subscribers import LakeSettings
 from components.lake.schema import TableSchema
 from components.lake.tables import PURGE, begin_drop, find_table, finish_drop
 from deploy.servers.s3 import S3Server
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft, TableDraft
 from registry.errors import NotFound
+from registry.inputs import FileDraft, TableDraft
 from registry.json_text import to_json_text
-from registry.opening import open_store
 from tests.lake import environment_of
 
 T = TypeVar("T")

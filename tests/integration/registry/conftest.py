@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 from tests.doubles.proxy import PostgresProxy
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from registry import changelog
 from registry.contract import MetadataStore
-from registry.drafts import OffsetDraft
 from registry.engines import parse_url, sqlite_path
 from registry.errors import RegistryError
+from registry.inputs import OffsetDraft
 from registry.models import OWN, PUBLISHED, Row
 from registry.position import Position
 from registry.schema import PUBLISHED_TABLES

@@ -9,12 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 from registry.engines import StoreSettings
 from registry.errors import RegistryError, SchemaMismatch, Unavailable
-from registry.migration import migrate, status
-from registry.opening import open_store
+from registry.migrate import migrate, status
 from tests.doubles.proxy import PostgresProxy
 from tests.fixtures.databases import SERVER_SETTINGS
 from tests.fixtures.stores import OpenStore

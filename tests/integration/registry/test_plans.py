@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import event
 
 from registry.contract import MetadataStore
-from registry.drafts import OffsetDraft
 from registry.engines import parse_url, sqlite_path
+from registry.inputs import OffsetDraft
 from registry.json_text import JsonText
 from registry.models import Agent
 from registry.schema import metadata, table_of

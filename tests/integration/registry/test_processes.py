@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from registry.connect import open_store
 from registry.engines import StoreSettings, parse_url, sqlite_path
 from registry.errors import Unavailable
 from registry.models import Segment
-from registry.opening import open_store
 from tests.contracts.contents import assert_counted, contents
 from tests.samples import TABLE, file, segment
 

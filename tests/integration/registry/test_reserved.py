@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from registry.connect import Stores, open_stores
 from registry.engines import StoreSettings
 from registry.errors import Unavailable
-from registry.opening import Stores, open_stores
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import Advance, Fence, OffsetDraft, Registration
+from registry.inputs import Advance, Fence, OffsetDraft, Registration
 from registry.models import LakeTable, PartitionLease, TableFile
 from tests.doubles.proxy import PostgresProxy
 from tests.fixtures.stores import OpenStore

@@ -15,8 +15,8 @@ import psycopg
 import pytest
 
 from registry.contract import MetadataStore
-from registry.drafts import Fence
 from registry.errors import AlreadyExists, Conflict, Fenced, NotFound
+from registry.inputs import Fence
 from registry.models import LakeTable, PartitionLease
 from tests.contracts.contents import assert_counted, contents
 from tests.fixtures.stores import OpenStore

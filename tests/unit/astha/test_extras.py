@@ -13,7 +13,7 @@ import pytest
 from astha import extras
 from astha.cli.exits import Exit, failure_of
 from astha.cli.plugins import found
-from registry.migration import migrate
+from registry.migrate import migrate
 from tests.integration.astha.processes import ROOT
 
 WITHOUT = """

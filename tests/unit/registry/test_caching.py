@@ -9,8 +9,8 @@ import pytest
 from registry.cache.segment_index import IndexPolicy
 from registry.cache.store import CachedStore, CachePolicy
 from registry.contract import MetadataStore
-from registry.drafts import SegmentDraft
 from registry.errors import NotFound, Unavailable
+from registry.inputs import SegmentDraft
 from registry.json_text import JsonValue, to_json_text
 from registry.models import Partition, Topic
 from registry.position import Position

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from registry.connect import open_store
 from registry.engines import StoreSettings
-from registry.migration import migrate
-from registry.opening import open_store
+from registry.migrate import migrate
 from registry.private_files import create_file, make_directories, opener
 
 NAMES = ("registry.db", "registry.db-wal", "registry.db-shm")

@@ -23,7 +23,7 @@ from components.lake.locations import parse
 from components.lake.objects import Objects
 from components.lake.schema import TableSchema
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.models import Compaction, LakeTable, TableFile
 from tests.contracts.contents import assert_counted
 from tests.lake import files_below

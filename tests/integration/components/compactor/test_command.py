@@ -22,8 +22,8 @@ from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import Executor, SessionProblem
 from components.compactor.work.local import LocalExecutor
 from components.lake.locations import parse
-from registry.drafts import CompactionDraft
-from registry.opening import open_store
+from registry.connect import open_store
+from registry.inputs import CompactionDraft
 from tests.doubles.merging import ScriptedExecutor
 from tests.integration.astha.processes import Astha
 from tests.integration.components.compactor.bench import Bench

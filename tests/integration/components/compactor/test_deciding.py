@@ -14,7 +14,7 @@ from components.compactor.decide.decider import Decider
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.rules import MANY
 from registry.contract import MetadataStore
-from registry.drafts import CompactionOutcome
+from registry.inputs import CompactionOutcome
 from registry.models import TableFile, TableStats
 from tests.contracts.contents import contents
 from tests.doubles.clock import ManualClock

@@ -26,9 +26,9 @@ from components.compactor.work.steps import Step
 from components.lake.locations import parse
 from components.lake.objects import StorageUnavailable
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft
 from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore
+from registry.inputs import FileDraft
 from registry.models import FileOperation, TableFile
 from tests.doubles.merging import HeldExecutor, ScriptedExecutor, naive_merge
 from tests.integration.components.compactor.bench import QUICK, Bench, Gate

@@ -24,7 +24,7 @@ from components.compactor.work.steps import Step
 from components.lake.cleaner import clean_intents
 from components.lake.locations import parse
 from components.lake.objects import Objects
-from registry.opening import open_store
+from registry.connect import open_store
 from tests.integration.components.compactor.bench import QUICK, Bench, Gate
 from tests.integration.components.compactor.patient import merge_patiently
 from tests.poison import HANGS, poison

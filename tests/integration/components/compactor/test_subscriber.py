@@ -22,10 +22,10 @@ from components.compactor.subscriber import Compactor
 from components.compactor.work.limits import JobLimits
 from components.compactor.work.local import LocalExecutor
 from components.lake.locations import parse
+from registry.connect import open_store
 from registry.contract import ConsistentRead, MetadataStore
-from registry.drafts import CompactionDraft
+from registry.inputs import CompactionDraft
 from registry.models import Compaction, CompactionStatus
-from registry.opening import open_store
 from tests.doubles.merging import HeldExecutor
 from tests.fixtures.daemons import QUICK, RunDaemon, Running
 from tests.integration.components.compactor.bench import Bench

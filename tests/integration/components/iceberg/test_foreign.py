@@ -15,7 +15,7 @@ from astha.cli.root import main
 from components.iceberg_updater.foreign import adopt, revert
 from components.iceberg_updater.report import report_all
 from components.lake.iceberg import Stamp, TableProblem
-from registry.drafts import SnapshotDraft
+from registry.inputs import SnapshotDraft
 from registry.models import LakeTable
 from tests.integration.components.iceberg.conftest import Lake
 from tests.lake import execute_sql

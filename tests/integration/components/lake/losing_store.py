@@ -6,9 +6,9 @@ import random
 from collections.abc import Sequence
 
 from registry.contract import MetadataStore
-from registry.drafts import Registration
 from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore
+from registry.inputs import Registration
 from registry.models import TableFile
 
 

@@ -11,9 +11,9 @@ import pytest
 from astha.clock import SystemLoopClock
 from components.lake.registrar import Registrar, Result, Retries
 from registry.contract import MetadataStore
-from registry.drafts import Advance, Registration
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, OffsetsMoved, RegistryError, Unavailable
 from registry.forwarding import ForwardingStore
+from registry.inputs import Advance, Registration
 from registry.models import LakeTable, TableFile
 from tests.contracts.contents import assert_counted
 from tests.integration.components.lake.losing_store import LosingStore

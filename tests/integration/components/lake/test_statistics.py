@@ -10,8 +10,8 @@ import pytest
 from astha.clock import SystemLoopClock
 from components.lake.registrar import Registrar
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft, Registration
 from registry.errors import Conflict
+from registry.inputs import FileDraft, Registration
 from tests.contracts.contents import assert_counted
 from tests.samples import TABLE, file
 

@@ -12,11 +12,11 @@ from pydantic import SecretStr
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings, Surroundings
 from components.metadata_orchestrator import MetadataOrchestrator, create
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import TableDraft
+from registry.inputs import TableDraft
 from registry.json_text import to_json_text
 from registry.models import LakeTable, UploadIntent
-from registry.opening import open_store
 from tests.fixtures.daemons import RunDaemon, Running
 from tests.samples import file
 

@@ -19,7 +19,7 @@ from components.segment_store.reader.blocks import Block, decode
 from components.segment_store.reader.reader import Reader
 from registry.cache import CachedStore
 from registry.contract import MetadataStore
-from registry.drafts import SegmentDraft
+from registry.inputs import SegmentDraft
 from registry.models import LOCAL_BUCKET, Row, Segment, object_uri
 from registry.position import Position
 

@@ -15,9 +15,9 @@ from astha.subscribers import LakeSettings, Surroundings
 from components import metadata_orchestrator
 from components.segment_store import create
 from components.segment_store.subscriber import SegmentStore
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import ProducerDraft
-from registry.opening import open_store
+from registry.inputs import ProducerDraft
 from tests.fixtures.daemons import RunDaemon, Running
 from tests.integration.components.segment_store.bench import TOPIC, Bench, numbers
 from tests.waiting import eventually

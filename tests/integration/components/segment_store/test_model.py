@@ -28,9 +28,9 @@ from components.segment_store.upkeep.merging import Merger
 from components.segment_store.upkeep.plan import MergePolicy
 from components.segment_store.upkeep.retention import BYTES, RECORDS, Retention
 from components.segment_store.writer import Stamp, WriterSettings
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Segment
-from registry.opening import open_store
 from registry.position import Position
 from tests.streams import Process, stored_files
 from tests.waiting import eventually

@@ -17,8 +17,8 @@ from components.segment_store.reading import Reading
 from components.segment_store.upkeep.merging import Merger
 from components.segment_store.upkeep.plan import MergePolicy
 from components.segment_store.writer import SegmentWriter
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.opening import open_store
 from registry.position import Position
 
 pytestmark = pytest.mark.slow

@@ -23,7 +23,7 @@ from components.lake.iceberg import Stamp, live_digest
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.subscriber import Snapshotter
 from registry.contract import MetadataStore
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.json_text import JsonText
 from registry.models import LakeTable, LedgerEntry, Row, TableFile, TableMetadata, TableSnapshot
 from registry.position import XidPlace

@@ -15,8 +15,8 @@ from components.snapshotter import tags
 from components.snapshotter.desk import call
 from components.snapshotter.lifecycle import Lifecycle, Report
 from components.snapshotter.policy import Policy
-from registry.drafts import FileDraft
 from registry.errors import Unavailable
+from registry.inputs import FileDraft
 from registry.models import LakeTable, LedgerEntry, TableFile, TableSnapshot
 from tests.integration.components.snapshotter.conftest import Lake
 

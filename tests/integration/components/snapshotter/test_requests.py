@@ -8,8 +8,8 @@ import pytest
 from components.lake.iceberg import IcebergTables
 from components.snapshotter import tags
 from registry.contract import MetadataStore
-from registry.drafts import SnapshotDraft
 from registry.errors import Unavailable
+from registry.inputs import SnapshotDraft
 from registry.models import TableSnapshot
 from tests.integration.components.snapshotter.conftest import Lake
 from tests.lake import execute_sql

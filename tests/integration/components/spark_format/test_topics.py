@@ -23,8 +23,8 @@ from components.segment_store.format import NewRecord
 from components.segment_store.spark import TopicReader, TopicScan
 from components.segment_store.writer import SegmentWriter, WriterSettings
 from components.spark_format import register
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.opening import open_store
 
 pytestmark = [
     pytest.mark.slow,

@@ -36,9 +36,9 @@ from components.storage_manager.spark import Job
 from components.topic_tables.conversion import PLACE
 from components.topic_tables.job import TopicTable, Wish
 from components.topic_tables.writer import RoundOrder, RoundWriter
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import LakeTable
-from registry.opening import open_store
 from tests.lake import SIMPLE, create_table, files_below, read_rows, table_schema
 
 TOPIC = "orders"

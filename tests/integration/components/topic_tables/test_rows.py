@@ -22,8 +22,8 @@ from pyiceberg.types import (
 from components.lake.schema import TableSchema
 from components.segment_store.format import NewRecord
 from components.topic_tables.errors import BadRecord, Unsuitable
-from registry.drafts import TableDraft
 from registry.errors import NotFound
+from registry.inputs import TableDraft
 from registry.json_text import JsonText
 from tests.integration.components.topic_tables.bench import Shop, finish, open_shop, order, orders
 from tests.lake import SIMPLE, read_rows

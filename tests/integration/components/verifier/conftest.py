@@ -20,10 +20,10 @@ from components.lake.objects import Objects
 from components.storage_manager import StorageManager
 from components.verifier.report import Difference, Kind, Report
 from components.verifier.verification import Options, Verification
+from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.json_text import to_json_text
 from registry.models import LakeTable, LedgerEntry, TableFile
-from registry.opening import open_store
 from registry.position import Position
 from tests.fixtures.stores import OpenStore
 from tests.lake import create_table, execute_sql, iceberg_tables, table_schema

@@ -12,7 +12,7 @@ from components.iceberg_updater.foreign import revert
 from components.lake.iceberg import IcebergTables, TableCommit, TableProblem, data_files
 from components.verifier.report import Kind
 from components.verifier.verification import Verification
-from registry.drafts import SnapshotDraft
+from registry.inputs import SnapshotDraft
 from registry.models import LakeTable
 from tests.integration.components.verifier.conftest import Stage, kinds, only, path_of
 from tests.lake import table_schema

@@ -9,7 +9,7 @@ import pytest
 
 from astha.subscribers.policy import LanePolicy
 from components.verifier.report import Kind, Report
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.models import LakeTable, TableFile
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.verifier.conftest import Stage, only

@@ -10,7 +10,7 @@ from astha.events import Commit, Event, Operation
 from components.iceberg_updater.changes import TableTransaction, by_table, fold, is_swap
 from components.lake.digest import Digest, LiveFile
 from components.lake.iceberg import Change
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.models import Row, TableFile, TableMetadata
 from registry.position import Position
 from tests.parquet_files import PLAIN, as_row

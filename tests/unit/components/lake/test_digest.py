@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from components.lake.digest import Digest, LiveFile
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from tests.parquet_files import as_row
 
 files = st.builds(

@@ -20,7 +20,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import IcebergType, LongType, NestedField, StringType, StructType
 
 from components.lake.partitions import NULL, Partitioning, PartitionProblem, split
-from registry.checks import MAX_PATH_BYTES
+from registry.validation import MAX_PATH_BYTES
 from tests.unit.components.lake.schemas import PRIMITIVES, of_one, partitioned
 
 INT32 = st.integers(-(2**31), 2**31 - 1)

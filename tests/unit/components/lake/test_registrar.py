@@ -9,8 +9,8 @@ import pytest
 
 from astha.testing import ManualClock
 from components.lake.registrar import Closed, Registrar, Result, Retries
-from registry.drafts import Registration
 from registry.errors import AlreadyExists, Conflict, NotFound, RegistryError, Unavailable
+from registry.inputs import Registration
 from registry.models import TableFile
 from tests.doubles.file_store import Answer, FileStore
 from tests.samples import file

@@ -14,7 +14,7 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.types import NestedField
 
 from components.lake.schema import SchemaProblem, TableSchema
-from registry.drafts import TableDraft
+from registry.inputs import TableDraft
 from registry.json_text import to_json_text
 from registry.models import TableMetadata
 from tests.unit.components.lake.schemas import NESTED, PRIMITIVES

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from components.verifier.registered import Counts, RegisteredTable, batches
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.json_text import JsonText
 from registry.models import LakeTable, TableMetadata
 from tests.parquet_files import as_row

@@ -9,7 +9,7 @@ from components.lake.objects import StorageUnavailable
 from components.lake.sinks import checksum_of
 from components.verifier.report import Kind
 from components.verifier.stored import StorageCheck, Stored
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 from registry.models import LakeTable, TableFile
 from tests.parquet_files import as_row
 

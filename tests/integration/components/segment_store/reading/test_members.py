@@ -18,7 +18,7 @@ from components.segment_store.reader.ahead import AheadPolicy, ReadAhead
 from components.segment_store.reader.block_cache import BlockCache
 from components.segment_store.reader.blocks import Block, decode
 from components.segment_store.reader.reader import Reader
-from registry.drafts import OffsetDraft
+from registry.inputs import OffsetDraft
 from registry.models import GroupLease
 from tests.doubles.clock import ManualClock
 from tests.integration.components.segment_store.bench import TOPIC, Bench

@@ -11,8 +11,8 @@ from astha.events import Operation
 from components.lake.objects import ObjectMissing
 from components.segment_store.errors import Corrupt, OffsetBeyondEnd, OffsetTooOld
 from components.segment_store.reader.records import Records
-from registry.drafts import SegmentDraft
 from registry.errors import NotFound
+from registry.inputs import SegmentDraft
 from registry.models import LOCAL_BUCKET, Segment
 from tests.integration.components.segment_store.bench import START_MS, TOPIC, Bench, numbers
 from tests.waiting import eventually

@@ -17,10 +17,10 @@ from astha.server.status import Self, report
 from astha.settings import Settings
 from astha.telemetry.metrics import DaemonCollector
 from components.segment_store.upkeep.retention import Retention
+from registry.connect import open_store
 from registry.contract import MetadataStore
-from registry.drafts import SegmentDraft
+from registry.inputs import SegmentDraft
 from registry.models import DatabaseTime
-from registry.opening import open_store
 from tests.doubles.clock import ManualClock
 from tests.fixtures.sources import release_slot, slot_of
 from tests.integration.components.segment_store.bench import Bench

@@ -13,9 +13,9 @@ from components.lake.objects import StorageUnavailable
 from components.segment_store.upkeep.merging import Merger
 from components.segment_store.upkeep.plan import MergePolicy
 from registry.contract import MetadataStore
-from registry.drafts import SegmentDraft
 from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore
+from registry.inputs import SegmentDraft
 from registry.models import Segment
 from tests.integration.components.segment_store.bench import TOPIC, Bench, numbers
 

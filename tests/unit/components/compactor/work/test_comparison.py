@@ -7,7 +7,7 @@ import pytest
 
 from components.compactor.merge import MergeInput, MergeResult, MergeTask
 from components.compactor.work.comparison import Mismatch, compare
-from registry.drafts import FileDraft
+from registry.inputs import FileDraft
 
 TASK = MergeTask(
     operation_id="op", table="shop.orders", partition_path="day=1",

@@ -12,10 +12,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from registry import embedded
-from registry.embedded import EmbeddedPostgres
+from registry import embedded_postgres
+from registry.embedded_postgres import EmbeddedPostgres
 from registry.errors import Unavailable
-from registry.migration import migrate
+from registry.migrate import migrate
 from tests.fixtures.databases import SERVER_SETTINGS
 from tests.waiting import eventually_now
 
@@ -44,7 +44,7 @@ def test_it_leaves_nothing_behind(scratch: Path, monkeypatch: pytest.MonkeyPatch
         with psycopg.connect(url) as connection:
             assert connection.execute("SHOW wal_level").fetchone() == ("logical",)
         assert _answers(server.url("postgres", unix=True))
-        backends = list(embedded._children(pid))
+        backends = list(embedded_postgres._children(pid))
     assert not any(_running(one) for one in (pid, *backends))
     assert not _answers(url)
     assert list((scratch / "temporary").iterdir()) == []
@@ -90,10 +90,12 @@ def test_a_server_that_does_not_start_says_why(scratch: Path) -> None:
 
 @pytest.mark.slow
 def test_packaged_programs_serve_as_well(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packaged = [directory for directory in embedded._packaged_directories() if embedded._has_server(directory)]
+    packaged = [
+        directory for directory in embedded_postgres._packaged_directories() if embedded_postgres._has_server(directory)
+    ]
     assert packaged, "the extra `embedded` is part of `dev`"
-    monkeypatch.delenv(embedded.BIN_SETTING, raising=False)
-    monkeypatch.setattr(embedded, "_system_directories", lambda: iter(()))
+    monkeypatch.delenv(embedded_postgres.BIN_SETTING, raising=False)
+    monkeypatch.setattr(embedded_postgres, "_system_directories", lambda: iter(()))
     with EmbeddedPostgres(scratch / "packaged", settings=SERVER_SETTINGS) as server:
         assert migrate(server.url("postgres")).state == "current"
         with psycopg.connect(server.url("postgres")) as connection:
@@ -104,11 +106,11 @@ def test_packaged_programs_serve_as_well(scratch: Path, monkeypatch: pytest.Monk
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server runs as another user")
 def test_programs_below_a_closed_directory_are_brought_along(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A virtualenv in a 0700 home: root may enter, the server's user may not."""
-    (packaged, *_) = (one for one in embedded._packaged_directories() if embedded._has_server(one))
+    (packaged, *_) = (one for one in embedded_postgres._packaged_directories() if embedded_postgres._has_server(one))
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
     (closed / "install").symlink_to(packaged.parent)
-    monkeypatch.setenv(embedded.BIN_SETTING, str(closed / "install" / "bin"))
+    monkeypatch.setenv(embedded_postgres.BIN_SETTING, str(closed / "install" / "bin"))
     with EmbeddedPostgres(scratch / "brought", settings=SERVER_SETTINGS) as server:
         assert server.bin.is_relative_to(server.directory)
         assert _answers(server.url("postgres"))
@@ -117,7 +119,7 @@ def test_programs_below_a_closed_directory_are_brought_along(scratch: Path, monk
 _PARENT = """
 import sys, time
 from pathlib import Path
-from registry.embedded import EmbeddedPostgres
+from registry.embedded_postgres import EmbeddedPostgres
 server = EmbeddedPostgres(Path(sys.argv[1]), settings={"fsync": "off"})
 server.start()
 print(server.pid, server.url("postgres"), flush=True)

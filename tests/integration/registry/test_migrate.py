@@ -12,13 +12,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine
 
-from registry.drafts import SnapshotDraft
-from registry.embedded import EmbeddedPostgres
+from registry.connect import open_store
+from registry.embedded_postgres import EmbeddedPostgres
 from registry.engines import StoreSettings, parse_url, sqlite_path
 from registry.errors import Invalid, SchemaMismatch, Unavailable
-from registry.migration import migrate, status
+from registry.inputs import SnapshotDraft
+from registry.migrate import migrate, status
 from registry.models import OWN, PUBLISHED, SegmentObject
-from registry.opening import open_store
 from registry.schema import OWN_TABLES, PUBLICATION, PUBLISHED_TABLES, metadata, table_of
 from tests.fixtures.databases import Backend, MakeDatabase
 from tests.integration.registry.catalog import catalog, without
@@ -228,7 +228,7 @@ async def test_a_newer_schema_is_a_stop(url: str) -> None:
 
 async def test_an_older_schema_is_a_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the code speak a later one."""
-    monkeypatch.setattr("registry.migration._head", lambda: "0007")
+    monkeypatch.setattr("registry.migrate._head", lambda: "0007")
     with pytest.raises(SchemaMismatch, match=r"schema 0006, older than 0007: run `astha registry migrate`"):
         await open_store(url)
 

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import ColumnElement, and_, delete, false, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
-from registry import checks
+from registry import validation
 from registry.errors import Conflict, Fenced
 from registry.models import DaemonLease, LedgerEntry, SourceIdentity
 from registry.schema import daemon_lease, ledger, source_identity
@@ -19,9 +19,9 @@ class SqlDaemonBooks(SqlBase):
     async def take_daemon_lease(
         self, name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None
     ) -> DaemonLease | None:
-        checks.name("name", name)
-        checks.filled("holder", holder)
-        checks.ttl("ttl_ms", ttl_ms)
+        validation.name("name", name)
+        validation.filled("holder", holder)
+        validation.ttl("ttl_ms", ttl_ms)
         now = self._clock.now_ms()
         statement = self._insert(daemon_lease).values(
             name=name, holder=holder, epoch=1, acquired_at=now, expires_at=now + ttl_ms
@@ -39,7 +39,7 @@ class SqlDaemonBooks(SqlBase):
         return await self._write_one(DaemonLease, statement.returning(daemon_lease))
 
     async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
-        checks.ttl("ttl_ms", ttl_ms)
+        validation.ttl("ttl_ms", ttl_ms)
         statement = update(daemon_lease).where(*_held(lease)).values(expires_at=self._clock.now_ms() + ttl_ms)
         renewed = await self._write_one(DaemonLease, statement.returning(daemon_lease))
         if renewed is None:
@@ -51,7 +51,7 @@ class SqlDaemonBooks(SqlBase):
         return bool(await self._write(statement))
 
     async def get_daemon_lease(self, name: str) -> DaemonLease | None:
-        checks.name("name", name)
+        validation.name("name", name)
         return await self._row(DaemonLease, select_rows(DaemonLease).where(daemon_lease.c.name == name))
 
     async def read_ledger(self) -> list[LedgerEntry]:
@@ -80,11 +80,11 @@ class SqlDaemonBooks(SqlBase):
         return True
 
     async def forget_component(self, component: str) -> None:
-        checks.name("component", component)
+        validation.name("component", component)
         await self._write(delete(ledger).where(ledger.c.component == component))
 
     async def get_source_identity(self, name: str) -> SourceIdentity | None:
-        checks.name("name", name)
+        validation.name("name", name)
         return await self._row(SourceIdentity, select_rows(SourceIdentity).where(source_identity.c.name == name))
 
     async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
@@ -105,20 +105,20 @@ class SqlDaemonBooks(SqlBase):
         )
 
     def _identity_row(self, name: str, identity: str) -> postgresql.Insert | sqlite.Insert:
-        checks.name("name", name)
-        checks.filled("identity", identity)
+        validation.name("name", name)
+        validation.filled("identity", identity)
         values = {"name": name, "identity": identity, "recorded_at": self._clock.now_ms()}
         return self._insert(source_identity).values(values)
 
 
 def _check_entry(entry: LedgerEntry) -> None:
-    checks.name("component", entry.component)
-    checks.optional("position", entry.position, checks.whole)
-    checks.optional("place", entry.place, checks.filled)
-    checks.filled("state", entry.state)
-    checks.flag("refresh_owed", entry.refresh_owed)
-    checks.optional("reason", entry.reason, checks.text)
-    checks.whole("updated_at", entry.updated_at)
+    validation.name("component", entry.component)
+    validation.optional("position", entry.position, validation.whole)
+    validation.optional("place", entry.place, validation.filled)
+    validation.filled("state", entry.state)
+    validation.flag("refresh_owed", entry.refresh_owed)
+    validation.optional("reason", entry.reason, validation.text)
+    validation.whole("updated_at", entry.updated_at)
 
 
 def _unchanged(lease: DaemonLease | None) -> ColumnElement[bool]:

@@ -13,8 +13,8 @@ from typing import TypeAlias
 from sqlalchemy import delete, literal, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from registry.drafts import SegmentDraft
 from registry.errors import Conflict
+from registry.inputs import SegmentDraft
 from registry.models import object_uri
 from registry.schema import segment_objects, upload_intents
 from registry.stores.sql.intents import SqlIntents

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from registry import embedded
-from registry.embedded import BIN_SETTING, EmbeddedPostgres, find_binaries
+from registry import embedded_postgres
+from registry.embedded_postgres import BIN_SETTING, EmbeddedPostgres, find_binaries
 from registry.errors import Unavailable
 
 
@@ -20,23 +20,23 @@ def _programs(directory: Path) -> Path:
 @pytest.fixture
 def nothing(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.delenv(BIN_SETTING, raising=False)
-    monkeypatch.setattr(embedded, "_system_directories", lambda: iter(()))
-    monkeypatch.setattr(embedded, "_packaged_directories", lambda: iter(()))
+    monkeypatch.setattr(embedded_postgres, "_system_directories", lambda: iter(()))
+    monkeypatch.setattr(embedded_postgres, "_packaged_directories", lambda: iter(()))
     return monkeypatch
 
 
 def test_setting_then_system_then_packaged(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
     packaged, system, explicit = (_programs(tmp_path / name) for name in ("packaged", "system", "explicit"))
-    nothing.setattr(embedded, "_packaged_directories", lambda: iter([packaged]))
+    nothing.setattr(embedded_postgres, "_packaged_directories", lambda: iter([packaged]))
     assert find_binaries() == packaged
-    nothing.setattr(embedded, "_system_directories", lambda: iter([tmp_path / "gone", system]))
+    nothing.setattr(embedded_postgres, "_system_directories", lambda: iter([tmp_path / "gone", system]))
     assert find_binaries() == system
     nothing.setenv(BIN_SETTING, str(explicit))
     assert find_binaries() == explicit
 
 
 def test_a_setting_that_is_wrong_is_not_replaced_by_a_guess(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    nothing.setattr(embedded, "_system_directories", lambda: iter([_programs(tmp_path / "system")]))
+    nothing.setattr(embedded_postgres, "_system_directories", lambda: iter([_programs(tmp_path / "system")]))
     nothing.setenv(BIN_SETTING, str(tmp_path / "empty"))
     with pytest.raises(Unavailable, match=f"{BIN_SETTING}=.*empty"):
         find_binaries()
@@ -50,7 +50,7 @@ def test_without_any_the_message_says_what_to_do() -> None:
 
 def test_a_directory_without_initdb_does_not_count(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (_programs(tmp_path / "client") / "initdb").unlink()
-    nothing.setattr(embedded, "_system_directories", lambda: iter([tmp_path / "client"]))
+    nothing.setattr(embedded_postgres, "_system_directories", lambda: iter([tmp_path / "client"]))
     with pytest.raises(Unavailable):
         find_binaries()
 

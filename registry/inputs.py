@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, TypeAlias, get_args
 
 import msgspec
 
-from registry import checks
+from registry import validation
 from registry.errors import Invalid
 from registry.json_text import EMPTY_LIST, EMPTY_OBJECT, JsonText
 from registry.models import (
@@ -52,19 +52,19 @@ class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
     max_timestamp: int | None = None
     block_index: str | None = None
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "topic": checks.name,
-        "partition_id": checks.whole32,
-        "base_offset": checks.whole,
-        "end_offset": checks.whole,
-        "record_count": checks.whole,
-        "size_bytes": checks.whole,
-        "s3_bucket": checks.bucket,
-        "s3_key": checks.filled_path,
-        "byte_offset": checks.whole,
-        "min_timestamp": lambda field, value: checks.optional(field, value, checks.time),
-        "max_timestamp": lambda field, value: checks.optional(field, value, checks.time),
-        "block_index": lambda field, value: checks.optional(field, value, checks.filled),
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "topic": validation.name,
+        "partition_id": validation.whole32,
+        "base_offset": validation.whole,
+        "end_offset": validation.whole,
+        "record_count": validation.whole,
+        "size_bytes": validation.whole,
+        "s3_bucket": validation.bucket,
+        "s3_key": validation.filled_path,
+        "byte_offset": validation.whole,
+        "min_timestamp": lambda field, value: validation.optional(field, value, validation.time),
+        "max_timestamp": lambda field, value: validation.optional(field, value, validation.time),
+        "block_index": lambda field, value: validation.optional(field, value, validation.filled),
     }
 
     @property
@@ -81,11 +81,11 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
     agent_id: str
     epoch: int
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "topic": checks.name,
-        "partition_id": checks.whole32,
-        "agent_id": checks.name,
-        "epoch": checks.whole,
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "topic": validation.name,
+        "partition_id": validation.whole32,
+        "agent_id": validation.name,
+        "epoch": validation.whole,
     }
 
 
@@ -104,15 +104,15 @@ class ProducerDraft(msgspec.Struct, frozen=True, gc=False):
     base_offset: int
     record_count: int
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "topic": checks.name,
-        "partition_id": checks.whole32,
-        "producer_id": checks.name,
-        "epoch": checks.whole,
-        "first_sequence": checks.whole,
-        "last_sequence": checks.whole,
-        "base_offset": checks.whole,
-        "record_count": checks.whole,
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "topic": validation.name,
+        "partition_id": validation.whole32,
+        "producer_id": validation.name,
+        "epoch": validation.whole,
+        "first_sequence": validation.whole,
+        "last_sequence": validation.whole,
+        "base_offset": validation.whole,
+        "record_count": validation.whole,
     }
 
 
@@ -122,11 +122,11 @@ class OffsetDraft(msgspec.Struct, frozen=True, gc=False):
     committed_offset: int
     metadata: str | None = None
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "topic": checks.name,
-        "partition_id": checks.whole32,
-        "committed_offset": checks.whole,
-        "metadata": lambda field, value: checks.optional(field, value, checks.text),
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "topic": validation.name,
+        "partition_id": validation.whole32,
+        "committed_offset": validation.whole,
+        "metadata": lambda field, value: validation.optional(field, value, validation.text),
     }
 
 
@@ -143,13 +143,13 @@ class Advance(msgspec.Struct, frozen=True, gc=False):
     committed_offset: int
     metadata: str | None = None
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "group_id": checks.name,
-        "topic": checks.name,
-        "partition_id": checks.whole32,
-        "expected": lambda field, value: checks.optional(field, value, checks.whole),
-        "committed_offset": checks.whole,
-        "metadata": lambda field, value: checks.optional(field, value, checks.text),
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "group_id": validation.name,
+        "topic": validation.name,
+        "partition_id": validation.whole32,
+        "expected": lambda field, value: validation.optional(field, value, validation.whole),
+        "committed_offset": validation.whole,
+        "metadata": lambda field, value: validation.optional(field, value, validation.text),
     }
 
     @property
@@ -169,15 +169,15 @@ class TableDraft(msgspec.Struct, frozen=True, kw_only=True):
     sort_by: JsonText = EMPTY_LIST
     properties: JsonText = EMPTY_OBJECT
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "schema": checks.filled,
-        "storage_engine": checks.filled,
-        "engine_config": checks.filled,
-        "format": checks.filled,
-        "compression": checks.filled,
-        "partition_by": checks.filled,
-        "sort_by": checks.filled,
-        "properties": checks.filled,
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "schema": validation.filled,
+        "storage_engine": validation.filled,
+        "engine_config": validation.filled,
+        "format": validation.filled,
+        "compression": validation.filled,
+        "partition_by": validation.filled,
+        "sort_by": validation.filled,
+        "properties": validation.filled,
     }
 
 
@@ -192,16 +192,16 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
     is_compressed: bool = True
     column_stats: JsonText | None = None
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "file_path": checks.filled_path,
-        "file_size": checks.whole,
-        "row_count": checks.whole,
-        "schema_version": checks.whole32,
-        "partition_path": checks.path,
-        "file_type": checks.filled,
-        "checksum": lambda field, value: checks.optional(field, value, checks.text),
-        "is_compressed": checks.flag,
-        "column_stats": lambda field, value: checks.optional(field, value, checks.filled),
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "file_path": validation.filled_path,
+        "file_size": validation.whole,
+        "row_count": validation.whole,
+        "schema_version": validation.whole32,
+        "partition_path": validation.path,
+        "file_type": validation.filled,
+        "checksum": lambda field, value: validation.optional(field, value, validation.text),
+        "is_compressed": validation.flag,
+        "column_stats": lambda field, value: validation.optional(field, value, validation.filled),
     }
 
     @property
@@ -231,16 +231,16 @@ class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
     tag: str | None = None
     reason: str | None = None
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "snapshot_id": lambda field, value: checks.optional(field, value, checks.whole),
-        "timestamp": checks.whole,
-        "manifest_list": lambda field, value: checks.optional(field, value, checks.filled),
-        "summary": checks.filled,
-        "schema_id": lambda field, value: checks.optional(field, value, checks.whole32),
-        "trigger": lambda field, value: checks.one_of(field, value, get_args(SnapshotTrigger)),
-        "status": lambda field, value: checks.one_of(field, value, get_args(SnapshotStatus)),
-        "tag": lambda field, value: checks.optional(field, value, checks.name),
-        "reason": lambda field, value: checks.optional(field, value, checks.text),
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "snapshot_id": lambda field, value: validation.optional(field, value, validation.whole),
+        "timestamp": validation.whole,
+        "manifest_list": lambda field, value: validation.optional(field, value, validation.filled),
+        "summary": validation.filled,
+        "schema_id": lambda field, value: validation.optional(field, value, validation.whole32),
+        "trigger": lambda field, value: validation.one_of(field, value, get_args(SnapshotTrigger)),
+        "status": lambda field, value: validation.one_of(field, value, get_args(SnapshotStatus)),
+        "tag": lambda field, value: validation.optional(field, value, validation.name),
+        "reason": lambda field, value: validation.optional(field, value, validation.text),
     }
 
 
@@ -261,20 +261,20 @@ class CompactionDraft(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     decided_at: int | None = None  # None: now
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "table_id": checks.whole,
-        "table_name": checks.filled,
-        "partition_path": checks.path,
-        "status": lambda field, value: checks.one_of(field, value, ("waiting", "declined")),
-        "trigger": lambda field, value: checks.one_of(field, value, get_args(CompactionTrigger)),
-        "rule": checks.filled,
-        "strategy": lambda field, value: checks.optional(field, value, checks.filled),
-        "explanation": checks.filled,
-        "position": lambda field, value: checks.optional(field, value, checks.whole),
-        "input_files": checks.whole,
-        "input_bytes": checks.whole,
-        "reason": lambda field, value: checks.optional(field, value, checks.text),
-        "decided_at": lambda field, value: checks.optional(field, value, checks.whole),
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "table_id": validation.whole,
+        "table_name": validation.filled,
+        "partition_path": validation.path,
+        "status": lambda field, value: validation.one_of(field, value, ("waiting", "declined")),
+        "trigger": lambda field, value: validation.one_of(field, value, get_args(CompactionTrigger)),
+        "rule": validation.filled,
+        "strategy": lambda field, value: validation.optional(field, value, validation.filled),
+        "explanation": validation.filled,
+        "position": lambda field, value: validation.optional(field, value, validation.whole),
+        "input_files": validation.whole,
+        "input_bytes": validation.whole,
+        "reason": lambda field, value: validation.optional(field, value, validation.text),
+        "decided_at": lambda field, value: validation.optional(field, value, validation.whole),
     }
 
 
@@ -291,16 +291,16 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     output_bytes: int | None = None
     row_count: int | None = None
 
-    checks: ClassVar[dict[str, checks.Check]] = {
-        "status": lambda field, value: checks.one_of(field, value, ENDED),
-        "reason": lambda field, value: checks.optional(field, value, checks.text),
-        "strategy": lambda field, value: checks.optional(field, value, checks.filled),
-        "explanation": lambda field, value: checks.optional(field, value, checks.filled),
-        "input_files": lambda field, value: checks.optional(field, value, checks.whole),
-        "input_bytes": lambda field, value: checks.optional(field, value, checks.whole),
-        "output_files": lambda field, value: checks.optional(field, value, checks.whole),
-        "output_bytes": lambda field, value: checks.optional(field, value, checks.whole),
-        "row_count": lambda field, value: checks.optional(field, value, checks.whole),
+    checks: ClassVar[dict[str, validation.Check]] = {
+        "status": lambda field, value: validation.one_of(field, value, ENDED),
+        "reason": lambda field, value: validation.optional(field, value, validation.text),
+        "strategy": lambda field, value: validation.optional(field, value, validation.filled),
+        "explanation": lambda field, value: validation.optional(field, value, validation.filled),
+        "input_files": lambda field, value: validation.optional(field, value, validation.whole),
+        "input_bytes": lambda field, value: validation.optional(field, value, validation.whole),
+        "output_files": lambda field, value: validation.optional(field, value, validation.whole),
+        "output_bytes": lambda field, value: validation.optional(field, value, validation.whole),
+        "row_count": lambda field, value: validation.optional(field, value, validation.whole),
     }
 
 
@@ -326,11 +326,11 @@ def checked(drafts: Sequence[Draft]) -> None:
         return
     kind = type(drafts[0])
     for field, check in kind.checks.items():
-        checks.every(field, [getattr(draft, field) for draft in drafts], check)
+        validation.every(field, [getattr(draft, field) for draft in drafts], check)
     if isinstance(drafts[0], SegmentDraft):
         for draft in drafts:
             assert isinstance(draft, SegmentDraft)  # noqa: S101  (one kind)
             if draft.end_offset < draft.base_offset:
                 raise Invalid("end_offset", draft.end_offset, f"is below base_offset {draft.base_offset}")
-            if draft.end_offset == checks.MAX_INT:
+            if draft.end_offset == validation.MAX_INT:
                 raise Invalid("end_offset", draft.end_offset, "leaves no next offset to assign")

@@ -11,7 +11,7 @@ import msgspec
 from sqlalchemy import Select, func, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from registry import checks
+from registry import validation
 from registry.contract import PAGE
 from registry.errors import Conflict, Unavailable
 from registry.models import OWN, PUBLISHED, Row
@@ -39,7 +39,7 @@ class SqlConsistentRead:
             return await _count(self._connection, kind)
 
     async def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
-        checks.whole("page", page, 1)
+        validation.whole("page", page, 1)
         key = [table_of(kind).c[name] for name in kind.key]
         query: Select[Any] = select_rows(kind).order_by(*key).limit(page)
         if table_id is not None:

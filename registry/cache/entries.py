@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias, TypeVar
 
-from registry.cache.amendments import Amendments
-from registry.cache.flights import Flight, Flights
 from registry.cache.lru import Lru, Progress
+from registry.cache.recent_changes import Amendments
 from registry.cache.segment_index import IndexPolicy, SegmentIndex
+from registry.cache.single_flight import Flight, Flights
 from registry.clock import Clock
 from registry.models import Partition, Row, Segment, Topic
 from registry.position import Position
@@ -38,7 +38,7 @@ class CachePolicy:
     ttl_by_topic: Mapping[str, float] = field(default_factory=dict)  # for the topic's row and its partitions
     segment_ttl: float = 30.0  # how long segments are believed with no word from the change stream
     index: IndexPolicy = field(default_factory=IndexPolicy)
-    changes_remembered: int = 4_096  # see registry.cache.amendments
+    changes_remembered: int = 4_096  # see registry.cache.recent_changes
 
 
 class Change(Protocol):

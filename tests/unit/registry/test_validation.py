@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry import checks
+from registry import validation
 from registry.errors import Invalid
 
 BIG = 2**63
@@ -14,30 +14,30 @@ BIG = 2**63
 
 @pytest.mark.parametrize("value", [0, 1, BIG - 1])
 def test_whole_numbers_of_64_bits_pass(value: int) -> None:
-    checks.whole("n", value)
+    validation.whole("n", value)
 
 
 @pytest.mark.parametrize("value", [-1, BIG, True, False, 1.0, "1", None, float("inf")])
 def test_other_numbers_are_refused_by_name(value: object) -> None:
     with pytest.raises(Invalid) as caught:
-        checks.whole("n", value)
+        validation.whole("n", value)
     assert (caught.value.field, caught.value.value) == ("n", value)
 
 
 def test_the_message_says_what_the_limit_is() -> None:
     with pytest.raises(Invalid, match="64-bit"):
-        checks.whole("n", BIG)
+        validation.whole("n", BIG)
     with pytest.raises(Invalid, match="32-bit"):
-        checks.whole32("n", 2**31)
+        validation.whole32("n", 2**31)
     with pytest.raises(Invalid, match="at least 1"):
-        checks.whole("n", 0, 1)
+        validation.whole("n", 0, 1)
     with pytest.raises(Invalid, match="allowed number, 9"):
-        checks.whole("n", 10, 1, 9)
+        validation.whole("n", 10, 1, 9)
 
 
 @pytest.mark.parametrize("value", ["a", "ü", "a.b", "...", "x" * 255, "\U0001f600", "a b", "-", "a\\b"])
 def test_names(value: str) -> None:
-    checks.name("n", value)
+    validation.name("n", value)
 
 
 @pytest.mark.parametrize(
@@ -46,34 +46,34 @@ def test_names(value: str) -> None:
 )
 def test_what_is_no_name(value: object) -> None:
     with pytest.raises(Invalid):
-        checks.name("n", value)
+        validation.name("n", value)
 
 
 def test_paths_are_limited_in_bytes() -> None:
-    checks.filled_path("p", "ä" * 1_024)
+    validation.filled_path("p", "ä" * 1_024)
     with pytest.raises(Invalid, match="2048 bytes"):
-        checks.filled_path("p", "ä" * 1_024 + "a")
-    checks.path("p", "")
+        validation.filled_path("p", "ä" * 1_024 + "a")
+    validation.path("p", "")
     with pytest.raises(Invalid, match="empty"):
-        checks.filled_path("p", "")
+        validation.filled_path("p", "")
 
 
 def test_flags_and_times() -> None:
     for good in (True, False):
-        checks.flag("f", good)
+        validation.flag("f", good)
     for bad in (0, 1, None, "true"):
         with pytest.raises(Invalid, match="true or false"):
-            checks.flag("f", bad)
-    checks.ttl("t", 1)
-    for number in (0, -1, checks.MAX_TTL_MS + 1, True):
+            validation.flag("f", bad)
+    validation.ttl("t", 1)
+    for number in (0, -1, validation.MAX_TTL_MS + 1, True):
         with pytest.raises(Invalid):
-            checks.ttl("t", number)
-    checks.one_of("o", "a", ["a", "b"])
+            validation.ttl("t", number)
+    validation.one_of("o", "a", ["a", "b"])
     with pytest.raises(Invalid, match="a, b"):
-        checks.one_of("o", "c", ["a", "b"])
-    checks.optional("o", None, checks.name)
+        validation.one_of("o", "c", ["a", "b"])
+    validation.optional("o", None, validation.name)
     with pytest.raises(Invalid):
-        checks.optional("o", "", checks.name)
+        validation.optional("o", "", validation.name)
 
 
 _VALUES: st.SearchStrategy[Any] = st.one_of(
@@ -83,10 +83,19 @@ _VALUES: st.SearchStrategy[Any] = st.one_of(
 
 
 @given(
-    st.sampled_from([checks.whole, checks.whole32, checks.name, checks.text, checks.filled_path, checks.flag]),
+    st.sampled_from(
+        [
+            validation.whole,
+            validation.whole32,
+            validation.name,
+            validation.text,
+            validation.filled_path,
+            validation.flag,
+        ]
+    ),
     st.lists(_VALUES, max_size=6),
 )
-def test_a_column_is_refused_exactly_if_one_of_its_values_is(check: checks.Check, column: list[object]) -> None:
+def test_a_column_is_refused_exactly_if_one_of_its_values_is(check: validation.Check, column: list[object]) -> None:
     def refused(value: object) -> bool:
         try:
             check("f", value)
@@ -96,9 +105,9 @@ def test_a_column_is_refused_exactly_if_one_of_its_values_is(check: checks.Check
 
     first = next((row for row, value in enumerate(column) if refused(value)), None)
     if first is None:
-        checks.every("f", column, check)
+        validation.every("f", column, check)
         return
     with pytest.raises(Invalid) as caught:
-        checks.every("f", column, check)
+        validation.every("f", column, check)
     assert caught.value.field == (f"f of row {first}" if len(column) > 1 else "f")
     assert caught.value.value is column[first]

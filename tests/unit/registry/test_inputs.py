@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from registry.drafts import Fence, FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft, checked
 from registry.errors import Invalid
+from registry.inputs import Fence, FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft, checked
 from tests.samples import TABLE, file, segment, snapshot
 
 
