@@ -21,14 +21,14 @@ from astha.events import Transaction
 from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
-from astha.lanes.service import Service
+from astha.lanes.lifecycle import Service
 from astha.lanes.state import Around, LaneState
 from astha.leadership import Leadership
-from astha.loopwatch import LoopWatch
+from astha.loop_watchdog import LoopWatch
 from astha.routing.router import Router
 from astha.sources.contract import Batch, Gap, Progress, Replays, Source, Started
 from astha.subscribers.contract import Subscriber
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from registry.contract import MetadataStore
 from registry.errors import Fenced as RegistryFenced
 from registry.errors import PermissionDenied, RegistryError, SchemaMismatch, Unavailable

@@ -18,11 +18,11 @@ from pyspark.sql import SparkSession
 
 from astha.clock import SystemLoopClock
 from astha.daemon import Component, Daemon, DaemonSettings
-from astha.garbage import SparingCollector
+from astha.gc_tuning import SparingCollector
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.subscribers import LakeSettings, Subscriber, Surroundings
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.registries import new_registry
 from components import iceberg_updater

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from benchmarks.compaction_data import PARTITIONS
 from components.lake.iceberg import Change, IcebergTables, TableCommit, open_catalog
 from components.lake.schema import TableSchema

@@ -20,7 +20,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.registries import new_registry
 from benchmarks.report import Report, interleaved, rates
 from components.lake.locations import canonical

@@ -15,11 +15,11 @@ import msgspec
 import structlog
 
 from astha.clock import SystemLoopClock
-from astha.concealment import NOTHING
 from astha.daemon import Component, Daemon, DaemonSettings
 from astha.events import Event, Transaction
-from astha.garbage import SparingCollector
+from astha.gc_tuning import SparingCollector
 from astha.leadership import Leadership, LeaseSettings
+from astha.redaction import NOTHING
 from astha.server import Server
 from astha.server.status import Self
 from astha.settings import ServerSettings

@@ -11,8 +11,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.garbage import SparingCollector
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.gc_tuning import SparingCollector
+from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.registries import age, new_registry
 from benchmarks.report import Report, run
 from benchmarks.segments_appends import pathological

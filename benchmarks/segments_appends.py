@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import psutil
 
-from astha.subscribers.surroundings import Surroundings
+from astha.subscribers.context import Surroundings
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.report import Report, percentile
 from benchmarks.segments_consumer import ConsumerJob, ConsumerProcess

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.settings.models import RegistrySettings, Settings
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.report import percentile
 from components.segment_store.consumer import Consumer
 from components.segment_store.reader.block_cache import Counts

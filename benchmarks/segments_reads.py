@@ -18,7 +18,7 @@ import lz4.block
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.report import Report, interleaved
 from components.lake.objects import Objects
 from components.segment_store.agents import Agent

@@ -19,8 +19,8 @@ from pydantic import SecretStr
 from astha.clock import SystemLoopClock
 from astha.events import Event
 from astha.settings.models import RegistrySettings, Settings
-from astha.sources.opening import open_follower
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.sources.factory import open_follower
+from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.report import Report, percentile
 from components.lake.objects import Objects
 from components.segment_store.agents import Agent

@@ -38,7 +38,7 @@ from pyiceberg.types import (
 )
 from sqlalchemy import text
 
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from components.lake.iceberg import IcebergTables, open_catalog
 from components.lake.identity import registry_identity
 from components.lake.locations import table_location

@@ -11,7 +11,7 @@ import obstore
 from pydantic import SecretStr
 
 from astha.clock import LoopClock, SystemLoopClock
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from components.lake.locations import parse
 from components.lake.objects import Objects, open_bucket
 from components.segment_store.agents import Agent, AgentSettings

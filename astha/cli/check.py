@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from astha.cli.exits import Exit
+from astha.cli.exit_codes import Exit
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.preflight import Finding, Verdict, grants, preflight

@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from astha.cli.exits import Exit
+from astha.cli.exit_codes import Exit
 from astha.cli.options import json_option, server_options, settings_options
 from astha.cli.output import print_json, print_pairs, time_text
 from astha.client import Client

@@ -10,8 +10,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from astha.cli.exits import conceal_with, concealment_of, failure_of
-from astha.concealment import secrets_in_url
+from astha.cli.exit_codes import conceal_with, concealment_of, failure_of
+from astha.redaction import secrets_in_url
 from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
 from registry.engines import url_secrets
 from registry.errors import Invalid

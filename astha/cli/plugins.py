@@ -12,7 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 
 import click
 
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.extras import install, missing_extras, remedy_for
 
 GROUP = "astha.commands"

@@ -7,7 +7,7 @@ from time import monotonic
 
 import click
 
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import concealed_url, json_option, registry_option
 from astha.cli.output import confirm, print_json, print_pairs, table_progress
 from astha.settings import load_settings

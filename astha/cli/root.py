@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from astha.cli.exits import LEGEND, concealment_of, failure_of
+from astha.cli.exit_codes import LEGEND, concealment_of, failure_of
 from astha.cli.plugins import PluggableGroup
 
 _OWN = {

@@ -9,9 +9,9 @@ from collections.abc import Callable, Coroutine
 
 import click
 
-from astha.cli.exits import Exit, Failure, failure_of
+from astha.cli.exit_codes import Exit, Failure, failure_of
 from astha.cli.options import settings_options
-from astha.concealment import Concealment
+from astha.redaction import Concealment
 from astha.settings import Settings
 
 _PATIENCE_S = 5.0
@@ -28,7 +28,7 @@ def run_command(reload: Callable[[], Settings]) -> None:
     A registry that does not answer at the start ends the command with code 3; whoever supervises it tries again. Once
     it runs, it reconnects by itself.
     """
-    from astha.service import serve  # the web server need not be loaded for all other commands
+    from astha.process import serve  # the web server need not be loaded for all other commands
 
     settings = reload()
     last_resort = _LastResort(settings.concealment())

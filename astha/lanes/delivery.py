@@ -16,10 +16,10 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 from astha.clock import LoopClock
 from astha.events import Event, Run
 from astha.lanes.breaker import Breaker
-from astha.lanes.policy import Action, treatment
+from astha.lanes.error_policy import Action, treatment
 from astha.lanes.queue import LaneQueue
 from astha.subscribers.contract import Subscriber
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from registry.models import Row
 
 log = structlog.get_logger(__name__)

@@ -22,15 +22,15 @@ from astha.errors import ConfigError, SourceError
 from astha.events import Commit, Run, Transaction
 from astha.lanes.breaker import Breaker
 from astha.lanes.delivery import Abandoned, Delivery, Dropped, backoff
+from astha.lanes.error_policy import Action, treatment
 from astha.lanes.health import Health
-from astha.lanes.policy import Action, treatment
 from astha.lanes.queue import LaneQueue
 from astha.lanes.refresh import Contained, snapshot_after
 from astha.lanes.state import Around, LaneCounts, LaneState
-from astha.lanes.worker import Worker
+from astha.lanes.supervisor import Worker
 from astha.sources.contract import Progress, Replay
 from astha.subscribers.contract import Subscriber, is_durable
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from astha.subscribers.work import Work, Working
 from registry.position import Position
 

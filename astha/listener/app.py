@@ -10,7 +10,7 @@ from itertools import count
 import msgspec
 from aiohttp import web
 
-from astha.listener.access import Access
+from astha.listener.auth import Access
 from astha.listener.connections import Connections
 from astha.listener.link import Batch, Figures, Reply, Routes, Watch
 from astha.listener.options import Options

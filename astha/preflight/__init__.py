@@ -4,7 +4,7 @@ In: settings. Out: one finding for each check: ok, a problem with its remedy, or
 Guaranteed: nothing is changed; what can't be checked is never reported as right or wrong.
 """
 
+from astha.preflight.checks import grants, preflight
 from astha.preflight.findings import Finding, Verdict
-from astha.preflight.run import grants, preflight
 
 __all__ = ["Finding", "Verdict", "grants", "preflight"]

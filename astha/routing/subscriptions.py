@@ -6,7 +6,7 @@ components:
     lane: {delivery_timeout_s: 120}      # optional, see LanePolicy
     settings: {...}                      # optional, the component's own
   audit:
-    use: acme.audit:create               # optional, a component from elsewhere: see astha.subscribers.load
+    use: acme.audit:create               # optional, a component from elsewhere: see astha.subscribers.loader
     tables: [tables]
 """
 
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from astha import strict_yaml
 from astha.errors import ConfigError
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from registry.schema import PUBLISHED_TABLES
 
 

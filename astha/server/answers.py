@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
 from astha.clock import LoopClock
-from astha.concealment import Concealment
 from astha.daemon import Daemon
 from astha.lanes.state import LaneState
 from astha.listener.link import Ask, Reply, Routes
+from astha.redaction import Concealment
 from astha.server.health import readiness
 from astha.server.metrics import ListenerCollector
 from astha.server.status import Self, component_report, report

@@ -18,14 +18,14 @@ import structlog
 
 import astha
 from astha.clock import LoopClock
-from astha.concealment import Concealment
 from astha.daemon import Daemon
 from astha.errors import AddressTaken, ConfigError
 from astha.listener.link import Ask, Link, Reply, Said, ToDaemon, daemon_decoder
+from astha.redaction import Concealment
 from astha.server.answers import Answers
+from astha.server.event_stream import Tap
 from astha.server.options import listener_options
 from astha.server.status import Self
-from astha.server.tap import Tap
 from astha.settings import ServerSettings
 from registry.contract import MetadataStore
 

@@ -13,15 +13,15 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from astha import strict_yaml
 from astha.clock_guard import ClockSettings
-from astha.concealment import Concealment
 from astha.daemon import DaemonSettings
 from astha.errors import ConfigError
 from astha.file_modes import FileMode, mode_of
 from astha.leadership import LeaseSettings
-from astha.sources.opening import conninfo_of
+from astha.redaction import Concealment
+from astha.sources.factory import conninfo_of
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from registry.engines import StoreSettings, parse_url, shown, url_secrets
 from registry.errors import Invalid
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from astha.settings.models import DEFAULT_REGISTRY, PREFIX, Settings
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 
 
 class Entry(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from astha.concealment import Concealment
+from astha.redaction import Concealment
 from astha.settings import LogSettings
 
 _CHATTY = (

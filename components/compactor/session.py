@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from astha.concealment import Concealment
-from astha.subscribers.surroundings import LakeSettings
+from astha.redaction import Concealment
+from astha.subscribers.context import LakeSettings
 from components.compactor.merge import merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.environment import with_lake

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from astha.cli.control import client_of
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, server_options, settings_options
 from astha.cli.output import print_json, print_pairs
 from astha.client import NoDaemon, Refused

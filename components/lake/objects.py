@@ -26,7 +26,7 @@ from obstore.exceptions import BaseError, PermissionDeniedError, Unauthenticated
 from obstore.store import S3Store
 
 from astha.errors import AsthaError
-from astha.subscribers.surroundings import LakeSettings, S3Settings
+from astha.subscribers.context import LakeSettings, S3Settings
 from components.lake import disk
 from components.lake.locations import Location, canonical, parse
 from components.lake.roots import Roots, refusals

@@ -8,8 +8,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from astha.settings import Settings
-from astha.sources.opening import open_follower
-from astha.subscribers.surroundings import Surroundings
+from astha.sources.factory import open_follower
+from astha.subscribers.context import Surroundings
 from components.lake.objects import Objects
 from components.segment_store.feed import Feed
 from components.segment_store.following import Following

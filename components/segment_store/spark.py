@@ -23,11 +23,11 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Fil
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from astha.assembly import surroundings
 from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
 from astha.settings import Settings, load_settings
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
+from astha.wiring import surroundings
 from components.lake.objects import Objects
 from components.segment_store.cli.notation import Place, offsets_at, read_place
 from components.segment_store.errors import OffsetTooOld

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.settings import Settings

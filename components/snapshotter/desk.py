@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.clock import LoopClock, SystemLoopClock
 from astha.clock_guard import ClockGuard
 from astha.errors import ConfigError

@@ -17,12 +17,12 @@ import pyarrow as pa
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
-from astha.assembly import surroundings
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
+from astha.wiring import surroundings
 from components.lake.objects import StorageUnavailable
 from components.storage_manager.errors import InsertError, NoSuchTable
 from components.storage_manager.inserted import Inserted

@@ -20,7 +20,7 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
-from astha.subscribers.surroundings import Surroundings
+from astha.subscribers.context import Surroundings
 from components.lake.objects import Objects
 from components.lake.registrar import Registrar
 from components.lake.removal import remove

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from astha.clock import SystemLoopClock
 from astha.settings import Settings, load_settings
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from components.lake.objects import Objects
 from components.lake.registrar import Registrar
 from components.lake.removal import remove

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 
 
 def assignments(pairs: tuple[str, ...], option: str, example: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.cli.store import with_store

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import click
 
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.cli.store import with_store

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.settings import Settings
 from components.lake.locations import canonical, table_location
 from components.lake.objects import Objects, StorageError

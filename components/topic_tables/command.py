@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Literal, cast
 import click
 import msgspec
 
-from astha.assembly import surroundings
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
+from astha.wiring import surroundings
 from components.segment_store.cli.asides import log_to_stderr
 from components.segment_store.cli.notation import Duration, Size
 from components.segment_store.cli.topics import topics_commands

@@ -15,11 +15,11 @@ from astha.clock import SystemLoopClock
 from astha.daemon import Component, Daemon, DaemonSettings
 from astha.lanes.lane import Lane
 from astha.leadership import Leadership, LeaseSettings
-from astha.sources.opening import open_source
+from astha.sources.factory import open_source
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import Subscriber
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import Fault, FaultySubscriber, RecordingSubscriber
 from deploy.demo.stage import Stage
 from registry.connect import open_store

@@ -19,7 +19,7 @@ import structlog
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.sources.opening import open_follower
+from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings

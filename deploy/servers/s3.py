@@ -18,7 +18,7 @@ from typing import Self
 
 from pydantic import SecretStr
 
-from astha.subscribers.surroundings import S3Settings
+from astha.subscribers.context import S3Settings
 from deploy.servers.jars import Jar, JarsMissing, cache_directory, fetch, java
 from deploy.servers.process import NoServer, ServerProcess
 from registry.embedded_postgres import free_port

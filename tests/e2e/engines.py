@@ -15,7 +15,7 @@ from fsspec.implementations.arrow import ArrowFSWrapper
 from pyarrow.fs import S3FileSystem
 from pyiceberg.table import Table
 
-from astha.subscribers.surroundings import S3Settings
+from astha.subscribers.context import S3Settings
 from deploy.servers.jars import Jar, fetch
 
 RUNTIME = Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.11.0", transitive=False)

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from components.lake.iceberg import IcebergTables
 from components.lake.objects import Objects
 from components.storage_manager import StorageManager, StorageSettings

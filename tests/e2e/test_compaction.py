@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from components.lake.locations import table_location
 from components.lake.notation import parse_definition
 from components.storage_manager import StorageManager

@@ -15,7 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from tests.e2e.engines import S3_JARS, Spark, read_with_duckdb, s3_files, s3_settings
 from tests.e2e.run import LakeRun
 from tests.integration.astha.processes import drop_slots

@@ -16,7 +16,7 @@ from astha.leadership import Leadership, LeaseSettings
 from astha.sources.contract import Source
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource, TailSettings
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Unavailable

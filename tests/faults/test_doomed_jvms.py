@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import Surroundings
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.host import SparkExecutor
 from components.compactor.subscriber import Compactor

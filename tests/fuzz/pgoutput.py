@@ -18,7 +18,7 @@ from astha.errors import ConfigError, DecodeError
 from astha.events import Event, Operation
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres import decode
-from astha.sources.postgres.relations import Relation, compile_decoders, parse_relation
+from astha.sources.postgres.row_decoder import Relation, compile_decoders, parse_relation
 from registry.json_text import JsonText
 from registry.models import PUBLISHED, Row
 from registry.schema import table_of

@@ -15,7 +15,7 @@ import structlog
 from astha.errors import DecodeError
 from astha.events import Commit, Event, Operation, Transaction
 from astha.sources.limits import TransactionLimits
-from astha.sources.postgres.relations import (
+from astha.sources.postgres.row_decoder import (
     DecodeRow,
     Relation,
     RowDecoders,

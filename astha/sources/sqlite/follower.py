@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator
 
 from astha.sources.contract import Batch, Gap, Progress, Started
 from astha.sources.limits import TransactionLimits
+from astha.sources.sqlite.commit_watcher import Watch
 from astha.sources.sqlite.reader import LogReader
+from astha.sources.sqlite.reader_thread import Tail
 from astha.sources.sqlite.source import TailSettings
-from astha.sources.sqlite.tail import Tail
-from astha.sources.sqlite.watch import Watch
 from registry.engines import parse_url, sqlite_path
 from registry.position import Position
 

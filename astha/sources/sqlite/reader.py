@@ -15,7 +15,7 @@ from pathlib import Path
 
 from astha.sources.contract import Batch, Gap, Progress
 from astha.sources.limits import TransactionLimits
-from astha.sources.sqlite.changelog import HEADERS, LAST, LogDecoder, LogRow
+from astha.sources.sqlite.decode import HEADERS, LAST, LogDecoder, LogRow
 from registry.position import Position
 from registry.sqlite_file import FileIdentity, OpenFile
 

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from astha.errors import Fenced, SourceLost
 from astha.sources.contract import Batch, Gap, Progress, Replay, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
+from astha.sources.sqlite.commit_watcher import Pace, Watch
 from astha.sources.sqlite.reader import LogReader, oldest
-from astha.sources.sqlite.tail import Tail
-from astha.sources.sqlite.trim import Trimmer
-from astha.sources.sqlite.watch import Pace, Watch
+from astha.sources.sqlite.reader_thread import Tail
+from astha.sources.sqlite.trimmer import Trimmer
 from registry.contract import MetadataStore
 from registry.engines import parse_url, sqlite_path
 from registry.errors import RegistryError

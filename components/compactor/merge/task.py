@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from astha.errors import AsthaError
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from components.lake.objects import StorageError
 from registry.inputs import FileDraft
 from registry.json_text import JsonText

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from astha.concealment import Concealment
+from astha.redaction import Concealment
 from components.compactor.spark import daemon, worker
 from components.compactor.spark.environment import environment_for
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SessionProblem, SparkError

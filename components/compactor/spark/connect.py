@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from astha.concealment import Concealment
+from astha.redaction import Concealment
 from components.compactor.spark import worker
 from components.compactor.spark.errors import SessionLost, SessionProblem, SparkError
 from components.compactor.spark.failures import explain

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
-from astha.concealment import is_secret_name
-from astha.subscribers.surroundings import LakeSettings
+from astha.redaction import is_secret_name
+from astha.subscribers.context import LakeSettings
 from components.compactor.spark.settings import SparkSettings
 
 NEEDED = (

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import msgspec
 
-from astha.concealment import Concealment
+from astha.redaction import Concealment
 from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect
 from components.compactor.spark.answers import read_answer
 from components.compactor.spark.errors import MergeTimeout, SessionLost, SparkError, StillWriting

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from astha.concealment import Concealment
+from astha.redaction import Concealment
 from components.compactor.spark.errors import SessionLost, SessionProblem
 from components.compactor.spark.logs import LogRelay
 from components.compactor.spark.scratch import Scratch

@@ -9,7 +9,7 @@ from threading import Thread
 
 import structlog
 
-from astha.concealment import Concealment
+from astha.redaction import Concealment
 
 log = structlog.get_logger(__name__)
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, field_validator
 
-from astha.concealment import is_secret_name, secrets_in_url
+from astha.redaction import is_secret_name, secrets_in_url
 
 Seconds = Annotated[float, Field(gt=0)]
 

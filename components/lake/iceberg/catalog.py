@@ -31,7 +31,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from astha.subscribers.surroundings import LakeSettings, S3Settings
+from astha.subscribers.context import LakeSettings, S3Settings
 from components.lake.iceberg.file_io import mode_properties
 from components.lake.iceberg.trouble import explained
 from registry.engines import parse_url, sqlite_path

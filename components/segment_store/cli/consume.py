@@ -11,12 +11,12 @@ from typing import IO
 
 import click
 
-from astha.assembly import surroundings
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import settings_options
 from astha.clock import SystemLoopClock
-from astha.garbage import SparingCollector
+from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
+from astha.wiring import surroundings
 from components.lake.objects import StorageUnavailable
 from components.segment_store.cli.asides import log_to_stderr
 from components.segment_store.cli.lines import Write, write_json, write_line

@@ -8,13 +8,13 @@ from typing import TypeVar
 
 import click
 
-from astha.assembly import surroundings
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import confirm, print_json, print_rows, time_text
 from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
+from astha.wiring import surroundings
 from components.segment_store.cli.notation import Place, PlaceParam, offsets_at
 from components.segment_store.groups import Groups, PartitionLag
 from components.segment_store.members import LEASE_S

@@ -15,13 +15,13 @@ from typing import IO
 
 import click
 
-from astha.assembly import surroundings
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
-from astha.garbage import SparingCollector
+from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
+from astha.wiring import surroundings
 from components.lake.objects import StorageError
 from components.segment_store.agents import Agent
 from components.segment_store.cli.asides import log_to_stderr

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 import msgspec
 
-from astha.cli.exits import Exit, Failure
+from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import confirm, print_json, print_pairs, print_rows, size_text, time_text
 from astha.cli.store import with_store

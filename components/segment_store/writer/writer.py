@@ -20,7 +20,7 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from astha.subscribers.surroundings import Surroundings
+from astha.subscribers.context import Surroundings
 from components.lake.locations import canonical, join, parse
 from components.lake.objects import Objects, StorageError, StorageUnavailable
 from components.segment_store.agents import Agent, Held

@@ -15,7 +15,7 @@ import pytest
 from astha.sources.contract import Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite import SqliteSource, TailSettings
-from astha.sources.sqlite.watch import Pace
+from astha.sources.sqlite.commit_watcher import Pace
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Topic

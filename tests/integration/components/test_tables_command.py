@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from astha.cli import main
-from astha.cli.exits import Exit
+from astha.cli.exit_codes import Exit
 from astha.subscribers import LakeSettings
 from components.lake.schema import TableSchema
 from components.lake.tables import PURGE, begin_drop, find_table, finish_drop

@@ -14,7 +14,7 @@ from astha.errors import ConfigError, SourceError
 from astha.lanes.state import LaneState
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.contract import Gap, Progress, Started
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import Fault, FaultySubscriber
 from registry.models import ConsumerGroup
 from registry.position import Position

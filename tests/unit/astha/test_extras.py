@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from astha import extras
-from astha.cli.exits import Exit, failure_of
+from astha.cli.exit_codes import Exit, failure_of
 from astha.cli.plugins import found
 from registry.migrate import migrate
 from tests.integration.astha.processes import ROOT

@@ -15,8 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from astha.cli.root import main
-from astha.concealment import Concealment
-from astha.subscribers.surroundings import LakeSettings
+from astha.redaction import Concealment
+from astha.subscribers.context import LakeSettings
 from components.compactor.merge import MergeFailed, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import Executor, SessionProblem

@@ -16,7 +16,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from components.compactor.merge import MergeTask, merge
 from components.lake.locations import join
 from components.lake.objects import ObjectMissing, Objects, StorageUnavailable

@@ -19,7 +19,7 @@ import pytest_asyncio
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from astha.subscribers.surroundings import LakeSettings, S3Settings
+from astha.subscribers.context import LakeSettings, S3Settings
 from components.compactor.merge import MergeFailed, MergeTask
 from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionLost, SessionProblem

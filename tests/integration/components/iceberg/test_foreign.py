@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
-from astha.cli.exits import Exit
+from astha.cli.exit_codes import Exit
 from astha.cli.root import main
 from components.iceberg_updater.foreign import adopt, revert
 from components.iceberg_updater.report import report_all

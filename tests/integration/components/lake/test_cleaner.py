@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from components.lake.cleaner import Cleaned, clean_intents
 from components.lake.intents import purpose_of, table_of
 from components.lake.objects import Objects, StorageRefused

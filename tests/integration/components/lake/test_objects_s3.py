@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from components.lake.locations import join
 from components.lake.objects import ObjectMissing, Objects, StorageRefused, StorageUnavailable
 from components.lake.sinks import Sink

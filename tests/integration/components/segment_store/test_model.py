@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.sources.opening import open_follower
+from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings

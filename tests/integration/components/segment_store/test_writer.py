@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects
 from components.segment_store.agents import AgentSettings

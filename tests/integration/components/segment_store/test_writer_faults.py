@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects, StorageRefused
 from components.segment_store.agents import AgentSettings

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from pyiceberg.transforms import IdentityTransform
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from astha.testing import ManualClock
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects

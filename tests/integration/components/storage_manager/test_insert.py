@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import NestedField, StringType
 
-from astha.subscribers.surroundings import Surroundings
+from astha.subscribers.context import Surroundings
 from astha.testing import ManualClock
 from components.storage_manager import NoSuchTable, RowsRefused, StorageManager, StorageSettings
 from registry.contract import MetadataStore

@@ -16,7 +16,7 @@ from pyspark import SparkContext, TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
-from astha.subscribers.surroundings import LakeSettings
+from astha.subscribers.context import LakeSettings
 from components.lake.cleaner import clean_intents
 from components.lake.objects import Objects
 from components.storage_manager.spark import register

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField, StringType
 
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from astha.testing import ManualClock
 from components.storage_manager import RowsRefused, StorageManager, StorageSettings
 from registry.contract import MetadataStore

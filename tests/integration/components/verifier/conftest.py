@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lake.iceberg import IcebergTables, open_catalog

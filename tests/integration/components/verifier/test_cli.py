@@ -5,7 +5,7 @@ import json
 
 from click.testing import CliRunner, Result
 
-from astha.cli.exits import Exit
+from astha.cli.exit_codes import Exit
 from astha.cli.root import main
 from tests.integration.components.verifier.conftest import Stage, path_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from astha.cli.exits import Exit
+from astha.cli.exit_codes import Exit
 from components.lake.locations import parse
 from components.verifier.deadline import within
 from components.verifier.report import Kind

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from components.verifier.report import Kind, Report
 from registry.inputs import FileDraft
 from registry.models import LakeTable, TableFile

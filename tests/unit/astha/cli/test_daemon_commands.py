@@ -13,7 +13,7 @@ import structlog
 from click.testing import CliRunner, Result
 
 from astha.cli import main
-from astha.cli.exits import Exit
+from astha.cli.exit_codes import Exit
 
 AUDIT = "components:\n  audit:\n    use: astha_cli_test_audit:create\n    tables: [topics]\n"
 

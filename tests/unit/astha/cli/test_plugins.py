@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from astha.cli import main, plugins
-from astha.cli.exits import Exit
+from astha.cli.exit_codes import Exit
 
 NOT_A_COMMAND = "text"
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from sqlalchemy import text
 
 from astha.cli import main
-from astha.cli.exits import Exit
+from astha.cli.exit_codes import Exit
 from registry.engines import StoreSettings, parse_url, sync_engine
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from astha.events import Commit, Event, Operation
-from astha.server import tap
+from astha.server import event_stream
 from registry.json_text import json_columns, to_json_text
 from registry.models import PUBLISHED, Row, Topic
 from registry.position import Position
@@ -54,7 +54,7 @@ def test_msgspec_and_json_take_a_row_as_it_is(kind: type[Row]) -> None:
 
 def test_an_event_is_as_the_server_shows_it() -> None:
     event = event_of(Topic("orders", 1, None, to_json_text(HELD), 1, 2))
-    shown: dict[str, Any] = json.loads(tap._encoder.encode(tap._seen(event)))
+    shown: dict[str, Any] = json.loads(event_stream._encoder.encode(event_stream._seen(event)))
     assert json.loads(json.dumps(event.to_builtins())) == shown
     assert shown["data"]["config"] == HELD
     assert shown["last"] is True

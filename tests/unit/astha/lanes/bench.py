@@ -12,7 +12,7 @@ from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
 from astha.lanes.state import Around, LaneState
 from astha.routing.router import Router
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import FaultySubscriber, ManualClock
 from registry.contract import ConsistentRead
 from registry.models import ConsumerGroup, Row

@@ -12,7 +12,7 @@ from astha.errors import Reject
 from astha.events import Event
 from astha.lanes.delivery import backoff
 from astha.lanes.state import LaneState
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import Fault, ManualClock
 from registry.models import Row
 from tests.doubles.registry import GROUPS, TOPICS, group, topic

@@ -17,7 +17,7 @@ from astha.testing import Fault, ManualClock
 from registry.contract import ConsistentRead
 from registry.models import Row
 from tests.unit.astha.lanes.bench import Bench, Subject
-from tests.unit.astha.lanes.test_service import Term
+from tests.unit.astha.lanes.test_lifecycle import Term
 from tests.waiting import eventually
 
 

@@ -12,7 +12,7 @@ from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
 from astha.lanes.refresh import Contained
 from astha.lanes.state import Around, LaneState
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import ManualClock, RecordingSubscriber
 from registry.errors import Fenced, Unavailable
 from registry.json_text import parse_json_as

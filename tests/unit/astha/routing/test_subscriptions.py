@@ -6,12 +6,12 @@ from typing import cast
 import pytest
 from pydantic import SecretStr
 
-from astha.assembly import BadComponent, load_components
 from astha.daemon import Component
 from astha.errors import ConfigError
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
 from astha.subscribers import LakeSettings, Surroundings
 from astha.testing import ManualClock
+from astha.wiring import BadComponent, load_components
 from registry.contract import MetadataStore
 
 SHIPPED = Path(__file__).parents[4] / "subscriptions.yaml"

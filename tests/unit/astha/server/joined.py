@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 
-from astha.concealment import Concealment
 from astha.listener import process
+from astha.redaction import Concealment
 from astha.server import Server
 from astha.server.status import Self
 from astha.settings import ServerSettings

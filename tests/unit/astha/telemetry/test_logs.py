@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from astha.concealment import Concealment
+from astha.redaction import Concealment
 from astha.settings import LogSettings
 from astha.telemetry import configure_logging, set_level
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.subscribers.surroundings import LakeSettings, S3Settings
+from astha.subscribers.context import LakeSettings, S3Settings
 from components.lake.objects import DeletionRefused, ObjectMissing, Objects, StorageRefused, StorageUnavailable
 from components.lake.sinks import Sink, Tally, checksum_of
 

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 
 from astha.errors import ConfigError
 from astha.subscribers import LakeSettings, Surroundings
-from astha.subscribers.load import load_component
+from astha.subscribers.loader import load_component
 from astha.testing import ManualClock
 from components.lake.objects import Objects
 from components.metadata_orchestrator.settings import OrchestratorSettings

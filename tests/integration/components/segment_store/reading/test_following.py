@@ -10,7 +10,7 @@ import pytest
 
 from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
-from astha.sources.opening import open_follower
+from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource, TailSettings
 from components.segment_store.following import Following

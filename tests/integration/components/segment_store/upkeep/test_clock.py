@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from astha.assembly import Assembly, assemble
 from astha.clock import SystemLoopClock
 from astha.clock_guard import ClockGuard, ClockSettings
 from astha.lanes.state import LaneState
 from astha.server.status import Self, report
 from astha.settings import Settings
 from astha.telemetry.metrics import DaemonCollector
+from astha.wiring import Assembly, assemble
 from components.segment_store.upkeep.retention import Retention
 from registry.connect import open_store
 from registry.contract import MetadataStore

@@ -5,7 +5,7 @@ import pickle
 import msgspec
 from pydantic import SecretStr
 
-from astha.subscribers.surroundings import LakeSettings, S3Settings
+from astha.subscribers.context import LakeSettings, S3Settings
 from components.compactor.merge import MergeInput, MergeResult, MergeTask
 from registry.json_text import JsonText, parse_json
 from registry.models import TableMetadata

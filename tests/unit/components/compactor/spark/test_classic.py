@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.concealment import NOTHING
+from astha.redaction import NOTHING
 from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SparkError
 from components.compactor.spark.jvm import Jvm

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from astha.subscribers.surroundings import LakeSettings, S3Settings
+from astha.subscribers.context import LakeSettings, S3Settings
 from components.compactor.spark.environment import environment_for, with_lake
 from components.compactor.spark.settings import SparkSettings
 

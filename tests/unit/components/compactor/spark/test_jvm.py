@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.concealment import NOTHING
+from astha.redaction import NOTHING
 from components.compactor.spark.errors import SessionProblem
 from components.compactor.spark.jvm import Jvm, _placed, find_java
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from astha.concealment import Concealment
+from astha.redaction import Concealment
 from components.compactor.spark.logs import LogRelay
 
 

@@ -14,17 +14,17 @@ import structlog
 
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
-from astha.concealment import secrets_in
 from astha.daemon import Component, Daemon
 from astha.errors import ComponentError, ConfigError
 from astha.leadership import Leadership
+from astha.redaction import secrets_in
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
 from astha.settings import Settings
-from astha.sources.opening import open_source
+from astha.sources.factory import open_source
 from astha.subscribers.broken import BrokenComponent
+from astha.subscribers.context import Surroundings
 from astha.subscribers.contract import Subscriber, is_durable
-from astha.subscribers.load import load_component
-from astha.subscribers.surroundings import Surroundings
+from astha.subscribers.loader import load_component
 from registry.connect import Stores, open_stores, require_schema
 from registry.contract import MetadataStore
 

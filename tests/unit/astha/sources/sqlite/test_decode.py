@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from astha.errors import ConfigError, DecodeError
 from astha.events import Operation
 from astha.sources.limits import TransactionLimits
-from astha.sources.sqlite.changelog import LogDecoder, LogRow, decode_images, image_decoder
+from astha.sources.sqlite.decode import LogDecoder, LogRow, decode_images, image_decoder
 from registry.json_text import JsonText
 from registry.models import ConsumerGroup, Row, TableFile, Topic
 from tests.fixtures.rows import extreme_rows

@@ -13,7 +13,7 @@ import structlog
 
 from astha.clock import LoopClock
 from astha.lanes.delivery import Delivery, Overdue
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 
 log = structlog.get_logger(__name__)
 

@@ -9,13 +9,13 @@ from typing import IO, Any
 import click
 
 from astha.client import NoDaemon
-from astha.concealment import NOTHING, Concealment
 from astha.errors import AddressTaken, AsthaError, ConfigError, SourceLost
 from astha.extras import extras_with, install
+from astha.redaction import NOTHING, Concealment
 from registry.errors import Invalid, RegistryError, Unavailable
 
 TRACEBACK_SETTING = "ASTHA_TRACEBACK"
-_CONCEALMENT = "astha.concealment"  # in the context of a command
+_CONCEALMENT = "astha.redaction"  # in the context of a command
 
 
 class Exit(IntEnum):

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping
 
 import psycopg
 
-from astha.assembly import BadComponent, load_components, surroundings, usable
 from astha.client import Client, NoDaemon, Refused
 from astha.clock import SystemLoopClock
 from astha.daemon import Component
 from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
-from astha.preflight import server as server_checks
+from astha.preflight import postgres_checks as server_checks
 from astha.preflight.file_modes import file_modes
 from astha.preflight.findings import Finding, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
@@ -24,6 +23,7 @@ from astha.server.options import listener_options
 from astha.settings import Settings
 from astha.sources.postgres.slot import connected
 from astha.subscribers import Checkable, RegistryWriter
+from astha.wiring import BadComponent, load_components, surroundings, usable
 from registry.connect import open_store
 from registry.engines import parse_url, sqlite_path
 from registry.errors import PermissionDenied, RegistryError, SchemaMismatch

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astha.concealment import MASK, Concealment, secrets_in, secrets_in_url
+from astha.redaction import MASK, Concealment, secrets_in, secrets_in_url
 
 
 def test_a_secret_is_hidden_however_it_is_spelt() -> None:

@@ -6,7 +6,7 @@ from weakref import ref
 
 import pytest
 
-from astha.garbage import SparingCollector
+from astha.gc_tuning import SparingCollector
 
 
 class Knot:

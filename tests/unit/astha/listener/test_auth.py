@@ -4,7 +4,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from astha.listener.access import Access
+from astha.listener.auth import Access
 from astha.listener.options import Options
 
 WRITE, READ = "a-token-that-writes", "a-token-that-reads"

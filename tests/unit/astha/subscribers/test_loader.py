@@ -9,8 +9,8 @@ import pytest
 from pydantic import SecretStr
 
 from astha.errors import ComponentError, ConfigError
-from astha.subscribers.load import load_component
-from astha.subscribers.surroundings import LakeSettings, Surroundings
+from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.loader import load_component
 from astha.testing import ManualClock
 from registry.contract import MetadataStore
 

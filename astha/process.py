@@ -10,17 +10,17 @@ from collections.abc import Callable
 
 import structlog
 
-from astha.assembly import Assembly, assemble
 from astha.clock import LoopClock, SystemLoopClock
 from astha.daemon import Daemon
 from astha.errors import ConfigError
-from astha.garbage import SparingCollector
-from astha.notify import Notifier
+from astha.gc_tuning import SparingCollector
 from astha.server import Server
 from astha.server.health import role
 from astha.server.status import Self
 from astha.settings import Settings
+from astha.systemd import Notifier
 from astha.telemetry import configure_logging, set_level
+from astha.wiring import Assembly, assemble
 
 log = structlog.get_logger(__name__)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from astha.cli.exits import Exit, failure_of
+from astha.cli.exit_codes import Exit, failure_of
 from astha.client import NoDaemon, Refused
-from astha.concealment import Concealment
 from astha.errors import AddressTaken, ConfigError, SourceLost
+from astha.redaction import Concealment
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, SchemaMismatch, Unavailable
 
 ROOT = Path(__file__).parents[4]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.notify import Notifier
+from astha.systemd import Notifier
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
 from astha.subscribers.broken import BrokenComponent
 from astha.subscribers.contract import Startable, Stoppable, Subscriber
-from astha.subscribers.policy import LanePolicy
+from astha.subscribers.lane_policy import LanePolicy
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.sources.sqlite.watch import DirectoryWatch, Pace, Watch
+from astha.sources.sqlite.commit_watcher import DirectoryWatch, Pace, Watch
 
 DEADLINE_S = 30.0
 PATIENT = Pace(idle=3600.0, longest=0.002)

@@ -25,8 +25,8 @@ from pydantic import ValidationError
 
 from astha.errors import ComponentError, ConfigError
 from astha.extras import remedy_for
+from astha.subscribers.context import Surroundings
 from astha.subscribers.contract import Subscriber
-from astha.subscribers.surroundings import Surroundings
 from astha.validation_errors import described
 
 _REQUIRED = ("on_event", "on_health", "on_refresh")

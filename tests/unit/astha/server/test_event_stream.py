@@ -6,8 +6,8 @@ import json
 import pytest
 
 from astha.listener.link import Batch
-from astha.server import tap as module
-from astha.server.tap import Tap
+from astha.server import event_stream as module
+from astha.server.event_stream import Tap
 from tests.unit.astha.server.daemons import tables, topics
 from tests.waiting import eventually
 

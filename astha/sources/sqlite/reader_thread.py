@@ -8,8 +8,8 @@ import sqlite3
 import threading
 
 from astha.sources.contract import Batch, Gap
+from astha.sources.sqlite.commit_watcher import Watch
 from astha.sources.sqlite.reader import LogReader
-from astha.sources.sqlite.watch import Watch
 
 log = logging.getLogger(__name__)
 

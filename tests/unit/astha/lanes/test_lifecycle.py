@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from astha.events import Run
-from astha.lanes.service import Service
+from astha.lanes.lifecycle import Service
 from astha.lanes.state import LaneState
 from astha.testing import Fault, ManualClock
 from tests.unit.astha.lanes.bench import Bench, Subject, _Alone

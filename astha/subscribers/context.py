@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
-from astha.concealment import Concealment, is_secret_name, secrets_in_url
 from astha.errors import ConfigError
 from astha.file_modes import FileMode, mode_of
+from astha.redaction import Concealment, is_secret_name, secrets_in_url
 from registry.contract import MetadataStore
 from registry.private_files import Modes
 
