@@ -21,7 +21,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.segment_store": ("streams",),
     "components.snapshotter": ("lake",),
     "components.spark_format": ("lake", "spark", "streams"),
-    "components.storage_manager": ("lake",),
+    "components.lib.storage_manager": ("lake",),
     "components.tables": ("lake",),
     "components.topic_tables.command": ("streams",),  # only `to-table` needs the others
     "components.topic_tables": ("lake", "spark", "streams"),

@@ -25,7 +25,7 @@ from benchmarks.compaction_peers import IcebergProcedure, duckdb_alone, plain_sp
 from benchmarks.processes import peaks_mb, tree_cpu_seconds
 from benchmarks.registries import SERVER
 from benchmarks.report import Report, run
-from components.lake.schema import TableSchema
+from components.lib.lake.schema.table_schema import TableSchema
 from registry.embedded_postgres import EmbeddedPostgres
 
 TARGET = 128 << 20

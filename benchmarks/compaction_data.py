@@ -23,9 +23,9 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from components.lake.files.parquet import ParquetEngine
-from components.lake.locations import canonical
-from components.lake.schema import TableSchema
+from components.lib.lake.files.parquet import ParquetEngine
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.locations import canonical
 from registry.inputs import FileDraft
 
 ROWS = 10_000

@@ -32,8 +32,8 @@ from pyiceberg.types import (
 )
 
 from components.compactor.merge import MergeInput, MergeTask, Strategy, merge
-from components.lake.files import engine_of
-from components.lake.schema import TableSchema
+from components.lib.lake.files import engine_of
+from components.lib.lake.schema.table_schema import TableSchema
 from registry.models import TableMetadata
 
 ROWS = 10_000  # a file

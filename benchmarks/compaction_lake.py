@@ -30,9 +30,9 @@ from components.compactor.session import open_executor
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.classic import ClassicSession
 from components.compactor.subscriber import Compactor
-from components.lake.iceberg import open_catalog
-from components.lake.locations import canonical
-from components.lake.schema import TableSchema
+from components.lib.lake.iceberg import open_catalog
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.locations import canonical
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.inputs import FileDraft

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from astha.subscribers.context import LakeSettings
 from benchmarks.compaction_data import PARTITIONS
-from components.lake.iceberg import Change, IcebergTables, TableCommit, open_catalog
-from components.lake.schema import TableSchema
+from components.lib.lake.iceberg import Change, IcebergTables, TableCommit, open_catalog
+from components.lib.lake.schema.table_schema import TableSchema
 from deploy.servers.jars import Jar, fetch
 from registry.inputs import FileDraft
 from registry.migrate import migrate

@@ -24,10 +24,10 @@ from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings, Surroundings
 from benchmarks.registries import SERVER, new_registry
 from benchmarks.report import Report, percentile
-from components.lake.iceberg import open_catalog
-from components.lake.locations import table_location
-from components.lake.notation import parse_definition
-from components.storage_manager import StorageManager
+from components.lib.lake.iceberg import open_catalog
+from components.lib.lake.schema.table_definition import parse_definition
+from components.lib.lake.storage.locations import table_location
+from components.lib.storage_manager import StorageManager
 from registry.embedded_postgres import EmbeddedPostgres
 
 RATE = 20  # inserts a second

@@ -20,9 +20,9 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from astha.subscribers import LakeSettings
 from benchmarks.report import Report, run
-from components.lake.files.parquet import ParquetEngine
-from components.lake.iceberg import Change, IcebergTables, Retention, TableCommit, open_catalog
-from components.lake.schema import TableSchema
+from components.lib.lake.files.parquet import ParquetEngine
+from components.lib.lake.iceberg import Change, IcebergTables, Retention, TableCommit, open_catalog
+from components.lib.lake.schema.table_schema import TableSchema
 from registry.migrate import migrate
 from registry.models import LakeTable, TableFile
 from registry.position import Position

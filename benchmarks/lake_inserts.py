@@ -23,9 +23,9 @@ from astha.clock import SystemLoopClock
 from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.registries import new_registry
 from benchmarks.report import Report, interleaved, rates
-from components.lake.locations import canonical
-from components.lake.schema import TableSchema
-from components.storage_manager import StorageManager
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.locations import canonical
+from components.lib.storage_manager import StorageManager
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres

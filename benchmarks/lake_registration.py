@@ -14,7 +14,7 @@ import msgspec
 from astha.clock import SystemLoopClock
 from benchmarks.registries import SERVER, new_registry
 from benchmarks.report import Report, run
-from components.lake.registrar import Registrar
+from components.lib.lake.registration.registrar import Registrar
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from astha.clock import SystemLoopClock
 from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.report import Report, interleaved
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.segment_store.agents import Agent
 from components.segment_store.format import HEADER_SIZE, read_header
 from components.segment_store.reader.ahead import Cursor

@@ -22,7 +22,7 @@ from astha.settings.models import RegistrySettings, Settings
 from astha.sources.factory import open_follower
 from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.report import Report, percentile
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.segment_store.agents import Agent
 from components.segment_store.feed import Feed, PartitionKey
 from components.segment_store.following import Following

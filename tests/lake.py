@@ -39,12 +39,12 @@ from pyiceberg.types import (
 from sqlalchemy import text
 
 from astha.subscribers.context import LakeSettings
-from components.lake.iceberg import IcebergTables, open_catalog
-from components.lake.identity import registry_identity
-from components.lake.locations import table_location
-from components.lake.objects import Objects
-from components.lake.schema import TableSchema
-from components.lake.sinks import checksum_of
+from components.lib.lake.iceberg import IcebergTables, open_catalog
+from components.lib.lake.identity import registry_identity
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.locations import table_location
+from components.lib.lake.storage.objects import Objects
+from components.lib.lake.storage.output_streams import checksum_of
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings, parse_url, sync_engine

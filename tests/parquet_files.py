@@ -20,8 +20,8 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from components.lake.partitions import split
-from components.lake.schema import TableSchema
+from components.lib.lake.partitioning.partition_values import split
+from components.lib.lake.schema.table_schema import TableSchema
 from registry.inputs import FileDraft
 from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats, TableFile

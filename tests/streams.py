@@ -12,8 +12,8 @@ from pydantic import SecretStr
 
 from astha.clock import LoopClock, SystemLoopClock
 from astha.subscribers.context import LakeSettings, Surroundings
-from components.lake.locations import parse
-from components.lake.objects import Objects, open_bucket
+from components.lib.lake.storage.locations import parse
+from components.lib.lake.storage.objects import Objects, open_bucket
 from components.segment_store.agents import Agent, AgentSettings
 from components.segment_store.format import BlockIndex, Record, decode_block, partition_tag
 from components.segment_store.writer import SegmentWriter, WriterSettings

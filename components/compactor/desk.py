@@ -14,7 +14,7 @@ from astha.errors import ConfigError
 from astha.routing.subscriptions import read_subscriptions
 from astha.settings import Settings
 from astha.validation_errors import described
-from components.lake.tables import find_table
+from components.lib.lake.table_lookup import find_table
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import LakeTable
@@ -78,7 +78,7 @@ def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:
 
 def _translated(error: Exception, settings: Settings) -> Exception:
     from components.compactor.spark.errors import SparkError
-    from components.lake.objects import StorageUnavailable
+    from components.lib.lake.storage.objects import StorageUnavailable
 
     if isinstance(error, SparkError | StorageUnavailable):
         return Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE)

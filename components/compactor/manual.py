@@ -17,8 +17,8 @@ from components.compactor.work.assignment import Assignment
 from components.compactor.work.job import Job, Workshop
 from components.compactor.work.outcome import Outcome
 from components.compactor.work.planning import Planned, Planning, Wish
-from components.lake.objects import Objects
-from components.lake.tables import full_name
+from components.lib.lake.storage.objects import Objects
+from components.lib.lake.table_lookup import full_name
 from registry.errors import NotFound
 from registry.models import LakeTable, TableStats
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from components.compactor.decide.policy import Policy, PolicyProblem, read_policy
 from components.compactor.spark.settings import SparkSettings
 from components.compactor.work.limits import JobLimits
-from components.lake.properties import size_bytes
+from components.lib.lake.table_properties import size_bytes
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]

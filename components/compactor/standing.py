@@ -10,7 +10,7 @@ from components.compactor.decide.counters import Counters
 from components.compactor.decide.policy import Policy, PolicyProblem, read_policy
 from components.compactor.decide.rules import Heap, judge
 from components.compactor.work.left_out import newest_left_out
-from components.lake.tables import current_metadata, full_name
+from components.lib.lake.table_lookup import current_metadata, full_name
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.json_text import JsonValue, parse_json

@@ -35,8 +35,8 @@ from components.compactor.work.job import Workshop
 from components.compactor.work.outcome import Outcome
 from components.compactor.work.planning import Planning, Wish
 from components.compactor.work.steps import Reached, go_on
-from components.lake.objects import Objects
-from components.lake.troubles import Troubles
+from components.lib.lake.problem_log import Troubles
+from components.lib.lake.storage.objects import Objects
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from astha.events import Event, Operation
-from components.lake.digest import LiveFile
-from components.lake.iceberg import Change
+from components.lib.lake.file_set_digest import LiveFile
+from components.lib.lake.iceberg import Change
 from registry.models import Row, TableFile, TableMetadata
 from registry.position import Position
 

@@ -30,8 +30,8 @@ from registry.models import LakeTable
 if TYPE_CHECKING:
     from components.iceberg_updater.foreign import Outcome
     from components.iceberg_updater.report import TableReport
-    from components.lake.iceberg import IcebergTables
-    from components.lake.troubled import TroubledTable
+    from components.lib.lake.iceberg import IcebergTables
+    from components.lib.lake.table_problems import TroubledTable
 
 T = TypeVar("T")
 Work: TypeAlias = "Callable[[MetadataStore, IcebergTables], Awaitable[T]]"
@@ -141,8 +141,8 @@ async def _table(store: MetadataStore, name: str) -> LakeTable:
 
 
 def _with_lake(settings: Settings, work: Work[T], *, writes: bool) -> T:
-    from components.lake.iceberg import CatalogTrouble, IcebergTables, open_catalog
-    from components.lake.identity import recorded_identity, registry_identity
+    from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, open_catalog
+    from components.lib.lake.identity import recorded_identity, registry_identity
 
     url = settings.registry.url.get_secret_value()
 

@@ -8,8 +8,8 @@ import msgspec
 import structlog
 
 from components.iceberg_updater.changes import TableEvents, fold
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import (
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import (
     BadFile,
     Change,
     ForeignCommit,
@@ -23,9 +23,9 @@ from components.lake.iceberg import (
     require_format,
     require_supported,
 )
-from components.lake.iceberg.commits import FilesMissing
-from components.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
-from components.lake.schema import SchemaProblem, TableSchema
+from components.lib.lake.iceberg.commits import FilesMissing
+from components.lib.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from registry.json_text import parse_json
 from registry.models import LakeTable, TableFile, TableMetadata
 

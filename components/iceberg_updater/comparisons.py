@@ -19,9 +19,9 @@ from components.iceberg_updater.committer import NeedsComparison, TableWork, is_
 from components.iceberg_updater.owed import Owed, joined, known_place, splits, without
 from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.thread import IcebergThread
-from components.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
-from components.lake.schema import SchemaProblem
-from components.lake.troubled import Compared, TroubledTable
+from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
+from components.lib.lake.schema.table_schema import SchemaProblem
+from components.lib.lake.table_problems import Compared, TroubledTable
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import RegistryError
 from registry.models import LakeTable

@@ -15,8 +15,8 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from components.iceberg_updater.committer import COMPARE
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import (
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import (
     Change,
     IcebergTables,
     PartitionPaths,
@@ -30,9 +30,9 @@ from components.lake.iceberg import (
     require_format,
     require_supported,
 )
-from components.lake.iceberg.schemas import same_columns, spec_key
-from components.lake.iceberg.stamp import SCHEMA_VERSION
-from components.lake.schema import TableSchema
+from components.lib.lake.iceberg.schemas import same_columns, spec_key
+from components.lib.lake.iceberg.stamp import SCHEMA_VERSION
+from components.lib.lake.schema.table_schema import TableSchema
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.inputs import FileDraft

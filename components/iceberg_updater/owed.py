@@ -17,7 +17,7 @@ import structlog
 from astha.clock import LoopClock
 from components.iceberg_updater.changes import TableEvents, TableTransaction
 from components.iceberg_updater.settings import UpdaterSettings
-from components.lake.troubled import AnyPlace, Compared, Notes, TroubledTable, read_notes, write_notes
+from components.lib.lake.table_problems import AnyPlace, Compared, Notes, TroubledTable, read_notes, write_notes
 from registry.contract import MetadataStore
 from registry.position import Place, Position, SequencePlace, XidPlace
 

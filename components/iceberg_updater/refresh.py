@@ -17,9 +17,9 @@ import structlog
 
 from components.iceberg_updater.committer import Committer, TableWork, is_iceberg
 from components.iceberg_updater.thread import IcebergThread
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
-from components.lake.schema import SchemaProblem
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
+from components.lib.lake.schema.table_schema import SchemaProblem
 from registry.contract import ConsistentRead
 from registry.models import LakeTable, TableFile, TableMetadata
 

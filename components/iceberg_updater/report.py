@@ -8,7 +8,7 @@ import msgspec
 from pyiceberg.table import Table
 
 from components.iceberg_updater.committer import is_iceberg
-from components.lake.iceberg import (
+from components.lib.lake.iceberg import (
     ForeignCommit,
     IcebergTables,
     Stamp,
@@ -18,8 +18,8 @@ from components.lake.iceberg import (
     require_format,
     require_supported,
 )
-from components.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
-from components.lake.troubled import TroubledTable, read_troubled
+from components.lib.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
+from components.lib.lake.table_problems import TroubledTable, read_troubled
 from registry.contract import MetadataStore
 from registry.models import LakeTable, TableMetadata
 

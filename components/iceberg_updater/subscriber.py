@@ -26,7 +26,7 @@ from components.iceberg_updater.owed import Owed
 from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.thread import IcebergThread
-from components.lake.iceberg import (
+from components.lib.lake.iceberg import (
     CatalogProbe,
     CatalogTrouble,
     IcebergTables,
@@ -35,10 +35,10 @@ from components.lake.iceberg import (
     TableProblem,
     open_catalog,
 )
-from components.lake.identity import registry_identity
-from components.lake.schema import SchemaProblem
-from components.lake.troubled import TroubledTable
-from components.lake.warehouse import check_warehouse
+from components.lib.lake.identity import registry_identity
+from components.lib.lake.schema.table_schema import SchemaProblem
+from components.lib.lake.storage.warehouse_check import check_warehouse
+from components.lib.lake.table_problems import TroubledTable
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import LakeTable, Row, TableFile, TableMetadata

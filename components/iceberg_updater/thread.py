@@ -10,7 +10,7 @@ from typing import TypeVar
 import structlog
 
 from components.iceberg_updater.committer import Committer
-from components.lake.iceberg import IcebergTables, Retention, StorageTrouble, explained
+from components.lib.lake.iceberg import IcebergTables, Retention, StorageTrouble, explained
 from registry.models import LakeTable
 
 log = structlog.get_logger(__name__)

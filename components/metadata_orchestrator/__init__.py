@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from astha.subscribers import Surroundings
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.metadata_orchestrator.inspection import Inspection
 from components.metadata_orchestrator.orchestrator import MetadataOrchestrator
 from components.metadata_orchestrator.settings import OrchestratorSettings

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from astha.subscribers import Checked, LakeSettings
-from components.lake.evolution import check_evolution
-from components.lake.locations import BadLocation, Location, join, parse
-from components.lake.objects import ObjectMissing, Objects, StorageError
-from components.lake.schema import SchemaProblem, TableSchema
-from components.lake.warehouse import check_warehouse
+from components.lib.lake.schema.evolution import check_evolution
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.storage.locations import BadLocation, Location, join, parse
+from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageError
+from components.lib.lake.storage.warehouse_check import check_warehouse
 from registry.models import TableMetadata
 from registry.private_files import Modes, make_directories
 

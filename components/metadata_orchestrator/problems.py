@@ -7,7 +7,7 @@ from collections.abc import Collection
 import msgspec
 import structlog
 
-from components.lake.tables import full_name
+from components.lib.lake.table_lookup import full_name
 from registry.models import LakeTable
 
 log = structlog.get_logger(__name__)

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from components.lake.moved import SharedThreshold
+from components.lib.lake.moved import SharedThreshold
 
 Seconds = Annotated[float, Field(gt=0)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from astha.settings import Settings
 from astha.sources.factory import open_follower
 from astha.subscribers.context import Surroundings
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.segment_store.feed import Feed
 from components.segment_store.following import Following
 from components.segment_store.lent import LentStore

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from components.lake.moved import SharedThreshold
+from components.lib.lake.moved import SharedThreshold
 from components.segment_store.reader.block_cache import CachePolicy
 from components.segment_store.upkeep.plan import MergePolicy
 

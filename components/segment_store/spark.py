@@ -28,7 +28,7 @@ from astha.errors import ConfigError
 from astha.settings import Settings, load_settings
 from astha.subscribers.context import LakeSettings
 from astha.wiring import surroundings
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.segment_store.cli.notation import Place, offsets_at, read_place
 from components.segment_store.errors import OffsetTooOld
 from components.segment_store.format import decode_block, partition_tag

@@ -16,8 +16,8 @@ import structlog
 from astha.clock_guard import may_delete_by_age
 from astha.events import Event, Operation
 from astha.subscribers import Measure, Surroundings, Work
-from components.lake.cleaner import warn_if_neglected
-from components.lake.locations import canonical, join
+from components.lib.lake.registration.upload_cleaner import warn_if_neglected
+from components.lib.lake.storage.locations import canonical, join
 from components.segment_store.reader.block_cache import CachePolicy
 from components.segment_store.reader.disk_blocks import DiskBlocks
 from components.segment_store.reading import Reading

@@ -167,7 +167,7 @@ def clean_command(
 
     Exits with 1 if a table could not be cleaned.
     """
-    from components.lake.cleaner import Cleaned
+    from components.lib.lake.registration.upload_cleaner import Cleaned
 
     settings = reload()
     least_s = settings.lake.intents_stale_after_s

@@ -21,7 +21,7 @@ from registry.errors import NotFound
 from registry.models import LakeTable, TableSnapshot
 
 if TYPE_CHECKING:
-    from components.lake.iceberg import IcebergTables
+    from components.lib.lake.iceberg import IcebergTables
     from components.snapshotter.lifecycle import Lifecycle, Report
     from components.snapshotter.rollback import Rollback
     from components.snapshotter.settings import SnapshotterSettings
@@ -40,7 +40,7 @@ class Desk:
 
     async def lifecycle(self) -> Lifecycle:
         """With the defaults that the daemon has."""
-        from components.lake.objects import Objects
+        from components.lib.lake.storage.objects import Objects
         from components.snapshotter.lifecycle import Lifecycle
 
         chosen = self._component_settings()
@@ -55,7 +55,7 @@ class Desk:
         )
 
     async def rollback(self) -> Rollback:
-        from components.lake.objects import Objects
+        from components.lib.lake.storage.objects import Objects
         from components.snapshotter.rollback import Rollback
 
         return Rollback(self.store, await self._opened_tables(), call, Objects(self.settings.lake))
@@ -97,8 +97,8 @@ class Desk:
             self._tables.close()
 
     async def _opened_tables(self) -> IcebergTables:
-        from components.lake.iceberg import IcebergTables, open_catalog
-        from components.lake.identity import registry_identity
+        from components.lib.lake.iceberg import IcebergTables, open_catalog
+        from components.lib.lake.identity import registry_identity
 
         if self._tables is None:
             identity = await registry_identity(self.store)
@@ -149,8 +149,8 @@ def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:
 
 
 def _translated(error: Exception, settings: Settings) -> Exception:
-    from components.lake.iceberg import CatalogTrouble
-    from components.lake.objects import StorageUnavailable
+    from components.lib.lake.iceberg import CatalogTrouble
+    from components.lib.lake.storage.objects import StorageUnavailable
 
     if isinstance(error, CatalogTrouble | StorageUnavailable):
         return Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE)

@@ -14,13 +14,13 @@ from functools import partial
 import msgspec
 import structlog
 
-from components.lake.cleaner import Cleaned, clean_intents
-from components.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, StorageTrouble
-from components.lake.iceberg.tables import Identifier
-from components.lake.intents import purpose_of
-from components.lake.objects import Objects, StorageError
-from components.lake.roots import known_roots, refusals
-from components.lake.troubled import read_troubled
+from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, StorageTrouble
+from components.lib.lake.iceberg.tables import Identifier
+from components.lib.lake.registration.upload_cleaner import Cleaned, clean_intents
+from components.lib.lake.registration.upload_intents import purpose_of
+from components.lib.lake.storage.objects import Objects, StorageError
+from components.lib.lake.storage.roots import known_roots, refusals
+from components.lib.lake.table_problems import read_troubled
 from components.snapshotter.books import awaits_release
 from components.snapshotter.policy import Policy, read_policy
 from components.snapshotter.references import required

@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from components.lake.properties import (
+from components.lib.lake.table_properties import (
     DAY_MS,
     PolicyProblem,
     Reader,

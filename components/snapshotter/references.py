@@ -11,9 +11,9 @@ from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
-from components.lake.iceberg import IcebergTables
-from components.lake.iceberg.errors import BrokenTable
-from components.lake.tables import full_name
+from components.lib.lake.iceberg import IcebergTables
+from components.lib.lake.iceberg.errors import BrokenTable
+from components.lib.lake.table_lookup import full_name
 from registry.models import LakeTable, TableSnapshot
 
 

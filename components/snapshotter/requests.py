@@ -10,8 +10,8 @@ import msgspec
 import structlog
 
 from astha.clock import LoopClock
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableProblem
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableProblem
 from components.snapshotter.tags import Pinned, Seen, look, pin, release
 from components.snapshotter.turns import Turns
 from registry.contract import MetadataStore

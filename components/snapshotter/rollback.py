@@ -15,9 +15,9 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot
 
 from astha.errors import AsthaError
-from components.lake.digest import LiveFile
-from components.lake.iceberg import IcebergTables, live_files
-from components.lake.objects import Objects
+from components.lib.lake.file_set_digest import LiveFile
+from components.lib.lake.iceberg import IcebergTables, live_files
+from components.lib.lake.storage.objects import Objects
 from components.snapshotter.requests import Call
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from components.lake.moved import SharedThreshold
+from components.lib.lake.moved import SharedThreshold
 from components.snapshotter.policy import Policy, PolicyProblem, read_policy
 
 Seconds = Annotated[float, Field(gt=0)]

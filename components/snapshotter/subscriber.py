@@ -20,11 +20,11 @@ from astha.clock_guard import may_delete_by_age
 from astha.errors import Retry
 from astha.events import Event
 from astha.subscribers import Measure, Problem, Surroundings
-from components.lake.cleaner import warn_if_neglected
-from components.lake.iceberg import CatalogProbe, IcebergTables, StorageTrouble, open_catalog
-from components.lake.identity import registry_identity
-from components.lake.objects import Objects
-from components.lake.troubles import Troubles
+from components.lib.lake.iceberg import CatalogProbe, IcebergTables, StorageTrouble, open_catalog
+from components.lib.lake.identity import registry_identity
+from components.lib.lake.problem_log import Troubles
+from components.lib.lake.registration.upload_cleaner import warn_if_neglected
+from components.lib.lake.storage.objects import Objects
 from components.snapshotter.books import Books, awaits_release
 from components.snapshotter.lifecycle import Lifecycle
 from components.snapshotter.requests import Requests

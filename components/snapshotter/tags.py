@@ -18,8 +18,8 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemovePropertiesUpdate, RemoveSnapshotsUpdate
 
-from components.lake.iceberg import IcebergTables, Stamp, TableCommit, TableProblem
-from components.lake.iceberg.stamp import STOPPED, TAG
+from components.lib.lake.iceberg import IcebergTables, Stamp, TableCommit, TableProblem
+from components.lib.lake.iceberg.stamp import STOPPED, TAG
 from components.snapshotter.references import unreferenced_metadata
 from registry.models import LakeTable, TableSnapshot
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from components.lib.storage_manager.spark import AsthaDataSource
 from components.segment_store.spark import TopicReader, TopicScan, TopicStreamReader
-from components.storage_manager.spark import AsthaDataSource
 
 __all__ = ["AsthaFormat", "register"]
 

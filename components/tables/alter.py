@@ -13,10 +13,10 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.cli.store import with_store
 from astha.settings import Settings
-from components.lake.evolution import Add, Change, Drop, MakeOptional, Move, Rename, SortBy, Widen, evolve
-from components.lake.schema import SchemaProblem
-from components.lake.tables import find_table, full_name, split_name
-from components.lake.types import NotationProblem, parse_column
+from components.lib.lake.schema.evolution import Add, Change, Drop, MakeOptional, Move, Rename, SortBy, Widen, evolve
+from components.lib.lake.schema.table_schema import SchemaProblem
+from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
+from components.lib.lake.table_lookup import find_table, full_name, split_name
 from components.tables.assignments import assignments
 from components.tables.description import Description, describe
 from registry.contract import MetadataStore

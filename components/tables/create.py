@@ -13,14 +13,14 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.cli.store import with_store
 from astha.settings import Settings
-from components.lake.arrow_types import columns_like
-from components.lake.files import engine_of
-from components.lake.locations import BadLocation, canonical
-from components.lake.notation import Definition, read_definition
-from components.lake.placement import overlap
-from components.lake.schema import SchemaProblem, TableSchema
-from components.lake.tables import begin_drop, current_metadata, finish_drop, full_name, split_name
-from components.lake.types import NotationProblem, parse_column
+from components.lib.lake.files import engine_of
+from components.lib.lake.schema.arrow_types import columns_like
+from components.lib.lake.schema.table_definition import Definition, read_definition
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
+from components.lib.lake.storage.locations import BadLocation, canonical
+from components.lib.lake.storage.placement import overlap
+from components.lib.lake.table_lookup import begin_drop, current_metadata, finish_drop, full_name, split_name
 from components.tables.assignments import assignments
 from components.tables.description import Description, describe
 from components.tables.place import Place

@@ -11,8 +11,8 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.cli.store import with_store
 from astha.settings import Settings
-from components.lake.tables import current_metadata, find_table, full_name
-from components.lake.troubled import read_troubled
+from components.lib.lake.table_lookup import current_metadata, find_table, full_name
+from components.lib.lake.table_problems import read_troubled
 from components.tables.description import Description, describe, print_description
 from registry.contract import MetadataStore
 

@@ -8,11 +8,11 @@ import click
 import msgspec
 
 from astha.cli.output import print_pairs, print_rows, size_text, time_text
-from components.lake.schema import SchemaProblem, TableSchema
-from components.lake.tables import full_name
-from components.lake.terms import show_order, show_partition
-from components.lake.troubled import TroubledTable
-from components.lake.types import show
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.schema.transform_syntax import show_order, show_partition
+from components.lib.lake.schema.type_syntax import show
+from components.lib.lake.table_lookup import full_name
+from components.lib.lake.table_problems import TroubledTable
 from registry.json_text import parse_json
 from registry.models import LakeTable, TableMetadata, TableStats
 

@@ -10,7 +10,7 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import confirm, print_json
 from astha.cli.store import with_store
 from astha.settings import Settings
-from components.lake.tables import begin_drop, find_table, finish_drop, full_name
+from components.lib.lake.table_lookup import begin_drop, find_table, finish_drop, full_name
 from registry.contract import MetadataStore
 
 

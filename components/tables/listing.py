@@ -10,7 +10,7 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json, print_rows, size_text, time_text
 from astha.cli.store import with_store
 from astha.settings import Settings
-from components.lake.tables import full_name
+from components.lib.lake.table_lookup import full_name
 
 
 @click.command("list", short_help="All tables, with rows, files and size.")

@@ -120,7 +120,7 @@ class _Work:
     async def run(self, settings: Settings) -> bool:
         """False if it was stopped before its end."""
         from components.compactor.spark.errors import SparkError
-        from components.lake.objects import StorageUnavailable
+        from components.lib.lake.storage.objects import StorageUnavailable
         from components.topic_tables.errors import BadRecord, RoundFailed
 
         clock = SystemLoopClock()

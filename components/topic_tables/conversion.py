@@ -8,9 +8,9 @@ from typing import Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from components.lake.schema import TableSchema
-from components.storage_manager.errors import RowsRefused
-from components.storage_manager.fitting import fit
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.errors import RowsRefused
 from components.topic_tables.errors import BadRecord, Unsuitable
 from components.topic_tables.json_columns import JsonColumns
 

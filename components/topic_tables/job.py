@@ -9,8 +9,8 @@ import msgspec
 import structlog
 
 from astha.errors import AsthaError
-from components.lake.schema import TableSchema
-from components.lake.tables import current_metadata, find_table, full_name, split_name
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.table_lookup import current_metadata, find_table, full_name, split_name
 from components.topic_tables.conversion import Values, wanted_columns
 from components.topic_tables.rounds import Planner, Round, Standing, look
 from components.topic_tables.writer import RoundOrder

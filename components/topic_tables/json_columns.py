@@ -1,7 +1,7 @@
 """JSON objects as Arrow columns, all of a batch at once.
 
 Arrow's own reader does the work where it is as strict as the house is; what it refuses, or would take too easily, is
-read again one by one by `components.storage_manager.json_rows`, which has the last word and names the row.
+read again one by one by `components.lib.storage_manager.json_rows`, which has the last word and names the row.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from components.lake.schema import TableSchema
-from components.storage_manager.errors import RowsRefused
-from components.storage_manager.fitting import fit
-from components.storage_manager.json_rows import read_json
-from components.storage_manager.uuids import with_uuids
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.errors import RowsRefused
+from components.lib.storage_manager.json_rows import read_json
+from components.lib.storage_manager.uuids import with_uuids
 
 _SAME = (BooleanType, IntegerType, LongType, StringType, DecimalType)
 _EXACT: dict[type[IcebergType], float] = {FloatType: 2.0**24, DoubleType: 2.0**53}
@@ -43,7 +43,7 @@ _UNSAFE_DECIMALS = (
     r"|\.[0-9]{39}"
     r"|\\u00(?:2[bBdDeE]|3[0-9]|[46]5)"  # either of them, escaped
 )
-"""Numbers that may have more than 38 places: see `components.storage_manager.decimals`."""
+"""Numbers that may have more than 38 places: see `components.lib.storage_manager.decimals`."""
 _AS_TEXT = (DateType, TimestampType, TimestamptzType, UUIDType)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from astha.clock import LoopClock
 from components.compactor.spark.errors import SessionProblem, SparkError
-from components.lake.objects import StorageUnavailable
+from components.lib.lake.storage.objects import StorageUnavailable
 from components.segment_store.reading import Reading
 from components.topic_tables.errors import RoundFailed
 from components.topic_tables.job import TopicTable

@@ -12,10 +12,10 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from astha.settings import Settings
+from components.lib.storage_manager.manager import StorageManager
+from components.lib.storage_manager.spark import AsthaWriter, Job, Written
+from components.lib.storage_manager.table_handles import Target
 from components.segment_store.spark import TopicReader, TopicScan
-from components.storage_manager.manager import StorageManager
-from components.storage_manager.spark import AsthaWriter, Job, Written
-from components.storage_manager.targets import Target
 from components.topic_tables.conversion import Conversion, Values, row_form
 from components.topic_tables.errors import RoundFailed
 from components.topic_tables.rounds import Round

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.lake.troubled import TroubledTable
+from components.lib.lake.table_problems import TroubledTable
 from components.verifier.committed import Committed
 from components.verifier.report import Cause
 from components.verifier.updater import COMPONENT, UpdaterState

@@ -15,7 +15,7 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json, table_progress
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
-from components.lake.tables import find_table
+from components.lib.lake.table_lookup import find_table
 from components.verifier.report import Difference, Report, TableReport
 from registry.connect import open_store
 from registry.contract import MetadataStore
@@ -93,8 +93,8 @@ def verify_command(
 
 
 def _verify(settings: Settings, names: tuple[str, ...], options: Options, progress: Progress) -> Report:
-    from components.lake.iceberg import CatalogTrouble
-    from components.lake.objects import StorageError
+    from components.lib.lake.iceberg import CatalogTrouble
+    from components.lib.lake.storage.objects import StorageError
 
     try:
         return asyncio.run(_run(settings, names, options, progress))
@@ -103,9 +103,9 @@ def _verify(settings: Settings, names: tuple[str, ...], options: Options, progre
 
 
 async def _run(settings: Settings, names: tuple[str, ...], options: Options, progress: Progress) -> Report:
-    from components.lake.iceberg import IcebergTables, open_catalog
-    from components.lake.identity import recorded_identity
-    from components.lake.objects import Objects
+    from components.lib.lake.iceberg import IcebergTables, open_catalog
+    from components.lib.lake.identity import recorded_identity
+    from components.lib.lake.storage.objects import Objects
     from components.verifier.verification import Verification
 
     clock = SystemLoopClock()

@@ -9,8 +9,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import (
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import (
     ForeignTable,
     IcebergTables,
     Stamp,
@@ -20,10 +20,10 @@ from components.lake.iceberg import (
     identifier_of,
     require_supported,
 )
-from components.lake.iceberg.schemas import same_columns, spec_key
-from components.lake.iceberg.stamp import SCHEMA_ID, SCHEMA_VERSION, STOPPED
-from components.lake.schema import SchemaProblem, TableSchema
-from components.lake.tables import full_name
+from components.lib.lake.iceberg.schemas import same_columns, spec_key
+from components.lib.lake.iceberg.stamp import SCHEMA_ID, SCHEMA_VERSION, STOPPED
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.table_lookup import full_name
 from components.verifier.report import Kind
 from registry.models import LakeTable, TableMetadata
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from components.lake.digest import LiveFile
+from components.lib.lake.file_set_digest import LiveFile
 from components.verifier.report import Kind
 
 

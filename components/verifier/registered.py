@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from components.lake.digest import Digest, LiveFile
-from components.lake.tables import full_name
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.table_lookup import full_name
 from components.verifier.observation import Comparison
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import LakeTable, TableFile, TableMetadata, TableStats

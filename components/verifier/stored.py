@@ -8,9 +8,9 @@ from typing import Protocol
 
 import msgspec
 
-from components.lake.objects import ObjectMissing
-from components.lake.sinks import Tally
-from components.lake.tables import full_name
+from components.lib.lake.storage.objects import ObjectMissing
+from components.lib.lake.storage.output_streams import Tally
+from components.lib.lake.table_lookup import full_name
 from components.verifier.report import Kind
 from registry.contract import MetadataStore
 from registry.models import LakeTable, TableFile

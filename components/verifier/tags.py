@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from pyiceberg.table.metadata import TableMetadata
 
-from components.lake.iceberg.stamp import TAG
+from components.lib.lake.iceberg.stamp import TAG
 from components.verifier.report import Kind
 from registry.models import TableSnapshot
 

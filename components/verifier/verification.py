@@ -14,10 +14,10 @@ from typing import TypeVar
 import msgspec
 
 from astha.clock import LoopClock
-from components.lake.iceberg import IcebergTables, StorageTrouble, TableProblem
-from components.lake.objects import StorageError
-from components.lake.tables import full_name
-from components.lake.troubled import TroubledTable, read_troubled
+from components.lib.lake.iceberg import IcebergTables, StorageTrouble, TableProblem
+from components.lib.lake.storage.objects import StorageError
+from components.lib.lake.table_lookup import full_name
+from components.lib.lake.table_problems import TroubledTable, read_troubled
 from components.verifier import causes
 from components.verifier.committed import Committed, look, remarks
 from components.verifier.deadline import within

@@ -22,12 +22,12 @@ from astha.lanes.lane import Lane
 from astha.subscribers import LakeSettings, Subscriber, Surroundings
 from components import compactor, iceberg_updater
 from components.compactor.subscriber import Compactor
-from components.lake.iceberg import IcebergTables, open_catalog
-from components.lake.identity import registry_identity
-from components.lake.locations import table_location
-from components.lake.notation import parse_definition
-from components.lake.objects import Objects
-from components.storage_manager import StorageManager
+from components.lib.lake.iceberg import IcebergTables, open_catalog
+from components.lib.lake.identity import registry_identity
+from components.lib.lake.schema.table_definition import parse_definition
+from components.lib.lake.storage.locations import table_location
+from components.lib.lake.storage.objects import Objects
+from components.lib.storage_manager import StorageManager
 from components.verifier.verification import Options, Verification
 from deploy.demo.daemon import running, until
 from deploy.demo.lake import load_iceberg

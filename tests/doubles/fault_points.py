@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from enum import Enum
 from typing import Any, TypeVar
 
-from components.lake.objects import Objects, StorageError, StorageRefused, StorageUnavailable
-from components.lake.roots import Roots
-from components.lake.sinks import Sink
+from components.lib.lake.storage.objects import Objects, StorageError, StorageRefused, StorageUnavailable
+from components.lib.lake.storage.output_streams import Sink
+from components.lib.lake.storage.roots import Roots
 from registry.contract import MetadataStore
 from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore

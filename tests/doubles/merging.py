@@ -10,21 +10,21 @@ import pyarrow.parquet as pq
 
 from components.compactor.merge import MergeResult, MergeTask
 from components.compactor.work.local import LocalExecutor
-from components.lake import disk
-from components.lake.files import engine_of
-from components.lake.locations import parse
-from components.lake.schema import TableSchema
+from components.lib.lake.files import engine_of
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage import local_files
+from components.lib.lake.storage.locations import parse
 from registry.inputs import FileDraft
 
 
 def naive_merge(task: MergeTask) -> MergeResult:
-    """All rows into one file, of one schema version, on local disk."""
+    """All rows into one file, of one schema version, on local local_files."""
     schema = TableSchema.of(task.versions[0])
     rows = pa.concat_tables(
         [pq.ParquetFile(parse(part.path).path).read().cast(schema.arrow()) for part in task.inputs]
     ).combine_chunks()
     engine = engine_of(schema)
-    written = disk.write(parse(task.outputs[0]).path, lambda sink: engine.write(rows, schema, sink))
+    written = local_files.write(parse(task.outputs[0]).path, lambda sink: engine.write(rows, schema, sink))
     draft = FileDraft(
         file_path=task.outputs[0],
         file_size=written.size,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from components.lake.objects import ObjectMissing
+from components.lib.lake.storage.objects import ObjectMissing
 
 
 class RangedObjects:

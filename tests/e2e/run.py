@@ -18,9 +18,9 @@ from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
 from astha.subscribers.context import LakeSettings, Surroundings
-from components.lake.iceberg import IcebergTables
-from components.lake.objects import Objects
-from components.storage_manager import StorageManager, StorageSettings
+from components.lib.lake.iceberg import IcebergTables
+from components.lib.lake.storage.objects import Objects
+from components.lib.storage_manager import StorageManager, StorageSettings
 from components.verifier.report import Kind
 from components.verifier.verification import Options, Verification
 from registry.connect import open_store

@@ -16,9 +16,9 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers.context import LakeSettings, Surroundings
-from components.lake.locations import table_location
-from components.lake.notation import parse_definition
-from components.storage_manager import StorageManager
+from components.lib.lake.schema.table_definition import parse_definition
+from components.lib.lake.storage.locations import table_location
+from components.lib.storage_manager import StorageManager
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import LakeTable

@@ -14,16 +14,16 @@ import pyarrow.parquet as pq
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from astha.errors import AsthaError
-from components.lake.evolution import Add, Change, Drop, Rename, Widen, evolve
-from components.lake.iceberg import IcebergTables
-from components.lake.locations import table_location
-from components.lake.notation import parse_definition
-from components.lake.objects import Objects
-from components.lake.schema import TableSchema
-from components.lake.tables import begin_drop
+from components.lib.lake.iceberg import IcebergTables
+from components.lib.lake.schema.evolution import Add, Change, Drop, Rename, Widen, evolve
+from components.lib.lake.schema.table_definition import parse_definition
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.locations import table_location
+from components.lib.lake.storage.objects import Objects
+from components.lib.lake.table_lookup import begin_drop
+from components.lib.storage_manager import StorageManager
+from components.lib.storage_manager.upload import Upload
 from components.snapshotter.rollback import Rollback
-from components.storage_manager import StorageManager
-from components.storage_manager.upload import Upload
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 from registry.models import LakeTable, TableFile, TableMetadata

@@ -27,7 +27,7 @@ from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings
-from components.lake.locations import canonical, join
+from components.lib.lake.storage.locations import canonical, join
 from components.segment_store.agents import Agent, AgentSettings
 from components.segment_store.errors import AppendFailed, AppendUnknown, NotLeader
 from components.segment_store.following import Following

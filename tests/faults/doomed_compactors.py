@@ -20,10 +20,10 @@ from components.compactor.work.assignment import Assignment
 from components.compactor.work.job import Job, Workshop
 from components.compactor.work.local import LocalExecutor
 from components.compactor.work.steps import Step
-from components.lake import disk
-from components.lake.locations import parse
-from components.lake.objects import Objects
-from components.lake.sinks import Writable
+from components.lib.lake.storage import local_files
+from components.lib.lake.storage.locations import parse
+from components.lib.lake.storage.objects import Objects
+from components.lib.lake.storage.output_streams import Writable
 from registry.connect import open_store
 from registry.engines import StoreSettings
 from tests.doubles.merging import naive_merge
@@ -47,7 +47,7 @@ def half_a_file(task: MergeTask) -> MergeResult:
         sink.write(b"PAR1")
         die()
 
-    disk.write(parse(task.outputs[0]).path, write)
+    local_files.write(parse(task.outputs[0]).path, write)
     raise AssertionError("it should be dead")
 
 

@@ -30,8 +30,8 @@ from components.compactor.subscriber import Compactor
 from components.compactor.work.steps import Step
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake import disk
-from components.lake.sinks import Writable
+from components.lib.lake.storage import local_files
+from components.lib.lake.storage.output_streams import Writable
 from registry.forwarding import ForwardingStore
 from registry.inputs import FileDraft
 from registry.models import FileOperation, Row, TableFile
@@ -90,7 +90,7 @@ async def reached(step: Step) -> None:
 def merge_fatally(task: MergeTask) -> MergeResult:
     """In a worker."""
     if os.environ.get(STEP) == Death.HALF_A_FILE:
-        disk.write = write_half
+        local_files.write = write_half
     result = merge(task)
     reach(Death.ALL_WRITTEN)
     return result

@@ -23,9 +23,9 @@ from components.compactor.spark.host import SparkExecutor
 from components.compactor.spark.jvm import Jvm
 from components.compactor.spark.session import Job
 from components.compactor.spark.settings import SparkSettings
-from components.lake import disk
-from components.lake.locations import parse
-from components.lake.sinks import Writable
+from components.lib.lake.storage import local_files
+from components.lib.lake.storage.locations import parse
+from components.lib.lake.storage.output_streams import Writable
 from registry.private_files import PRIVATE, Modes
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ def merge_fatally(task: MergeTask) -> MergeResult:
     if point is Point.BEGINNING:
         kill_jvm()
     if point is Point.HALF_A_FILE:
-        disk.write = write_half
+        local_files.write = write_half
     result = merge(task)
     if point is Point.ALL_WRITTEN:
         kill_jvm()

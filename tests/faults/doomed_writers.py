@@ -18,9 +18,9 @@ import msgspec
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
-from components.lake.intents import purpose_of
-from components.lake.objects import Objects
-from components.lake.registrar import Registrar, Result
+from components.lib.lake.registration.registrar import Registrar, Result
+from components.lib.lake.registration.upload_intents import purpose_of
+from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings

@@ -15,11 +15,11 @@ from astha.subscribers import Surroundings
 from components.compactor.work.steps import Step
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake import disk
-from components.lake.evolution import Add, evolve
-from components.lake.iceberg import TableCommit
-from components.lake.locations import parse
-from components.lake.objects import Objects
+from components.lib.lake.iceberg import TableCommit
+from components.lib.lake.schema.evolution import Add, evolve
+from components.lib.lake.storage import local_files
+from components.lib.lake.storage.locations import parse
+from components.lib.lake.storage.objects import Objects
 from components.snapshotter.desk import call
 from components.snapshotter.rollback import CantRollBack, Rollback
 from registry.connect import open_store
@@ -91,7 +91,7 @@ class Table:
         try:
             await self.store.swap_files(self.bench.table.id, self.files[:2], drafts, operation_id="another")
         except Conflict:
-            disk.delete(parse(draft.file_path).path for draft in drafts)
+            local_files.delete(parse(draft.file_path).path for draft in drafts)
 
     async def change_schema(self) -> None:
         versions = await self.store.list_table_metadata(self.bench.table.id)

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from astha.subscribers import LakeSettings, Surroundings
-from components.lake.cleaner import clean_intents
+from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.segment_store.consumer import Consumer
 from components.segment_store.format import NewRecord, Record
 from components.segment_store.reading import Reading

@@ -15,8 +15,8 @@ from astha.subscribers import Surroundings
 from components.compactor.work.limits import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake.cleaner import clean_intents
-from components.lake.objects import Objects
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.objects import Objects
 from components.verifier.verification import Options, Verification
 from registry.connect import open_store
 from registry.contract import MetadataStore

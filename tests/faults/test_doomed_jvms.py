@@ -22,8 +22,8 @@ from astha.subscribers.lane_policy import LanePolicy
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.host import SparkExecutor
 from components.compactor.subscriber import Compactor
-from components.lake.cleaner import clean_intents
-from components.lake.objects import Objects
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from tests.faults.doomed_jvms import (
     IN_A_WORKER,

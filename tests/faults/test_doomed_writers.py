@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from astha.subscribers import LakeSettings
-from components.lake.cleaner import clean_intents
-from components.lake.objects import Objects
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from tests.contracts.contents import assert_counted

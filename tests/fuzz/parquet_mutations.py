@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import random
 
-from components.lake.files.parquet import ParquetEngine, ParquetOptions
-from components.lake.schema import TableSchema
+from components.lib.lake.files.parquet import ParquetEngine, ParquetOptions
+from components.lib.lake.schema.table_schema import TableSchema
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, rows_of, table_schema
 
 SCHEMA = table_schema(EVERYTHING)

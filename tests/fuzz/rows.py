@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from components.storage_manager.errors import InsertError, RowsRefused
-from components.storage_manager.fitting import fit
-from components.storage_manager.json_rows import read_json
-from components.storage_manager.readers import open_source
+from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.errors import InsertError, RowsRefused
+from components.lib.storage_manager.json_rows import read_json
+from components.lib.storage_manager.readers import open_source
 from components.topic_tables.conversion import Conversion, row_form
 from components.topic_tables.errors import BadRecord
 from components.topic_tables.json_columns import JsonColumns

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from components.compactor.merge import inspect
-from components.lake.isolation import ChildDied, Children
+from components.lib.lake.isolation import ChildDied, Children
 from tests.fuzz.budget import seconds, seed
 from tests.fuzz.merged import ROWS, SORTED, STRATEGIES, Case
 from tests.fuzz.parquet_mutations import SCHEMA, damaged, stored

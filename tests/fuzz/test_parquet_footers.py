@@ -7,7 +7,7 @@ import time
 
 from components.compactor.merge.footer import Footer
 from components.compactor.merge.task import BadInput
-from components.lake.files.footers import BadFooter, read_arrow_schema, read_statistics
+from components.lib.lake.files.footers import BadFooter, read_arrow_schema, read_statistics
 from tests.fuzz.budget import seconds, seed
 from tests.fuzz.parquet_mutations import SCHEMA, damaged, stored
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from astha.errors import ConfigError
 from astha.routing.subscriptions import read_subscriptions
 from astha.settings.loading import load_settings
-from components.lake.notation import read_definition
-from components.lake.schema import SchemaProblem
+from components.lib.lake.schema.table_definition import read_definition
+from components.lib.lake.schema.table_schema import SchemaProblem
 from tests.fuzz.mutations import mutated
 
 SHIPPED = (Path(__file__).parents[2] / "subscriptions.yaml").read_bytes()

@@ -36,9 +36,9 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from components.lake.changes import Add, Change, Drop, MakeOptional, Move, Rename, Widen, apply
-from components.lake.schema import SchemaProblem, TableSchema
-from components.lake.types import UNNUMBERED, number
+from components.lib.lake.schema.schema_changes import Add, Change, Drop, MakeOptional, Move, Rename, Widen, apply
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.schema.type_syntax import UNNUMBERED, number
 from tests.lake import table_schema
 
 Row: TypeAlias = dict[str, Any]

@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from components.compactor.merge import merge
-from components.lake.files import engine_of
-from components.lake.files.order import sort
-from components.lake.schema import TableSchema
+from components.lib.lake.files import engine_of
+from components.lib.lake.files.sorting import sort
+from components.lib.lake.schema.table_schema import TableSchema
 from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 from tests.properties.lake_tables import Row, evolved, in_order, naive, rows, schemas, successors

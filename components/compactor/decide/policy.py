@@ -20,7 +20,15 @@ import msgspec
 
 from components.compactor.decide.quiet import QuietHours, read_quiet_hours
 from components.compactor.merge import Strategy
-from components.lake.properties import PolicyProblem, Reader, count, duration_ms, flag, read_properties, size_bytes
+from components.lib.lake.table_properties import (
+    PolicyProblem,
+    Reader,
+    count,
+    duration_ms,
+    flag,
+    read_properties,
+    size_bytes,
+)
 from registry.json_text import JsonValue
 
 __all__ = ["Policy", "PolicyProblem", "read_policy"]

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from components.lake.properties import PolicyProblem
+from components.lib.lake.table_properties import PolicyProblem
 
 _WINDOW = re.compile(r"(\d\d?):(\d\d)\s*-\s*(\d\d?):(\d\d)")
 _DAY = 24 * 60

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from components.compactor.merge.task import ROWS
-from components.lake.files.statistics import leaves
-from components.lake.schema import TableSchema
+from components.lib.lake.files.statistics import leaves
+from components.lib.lake.schema.table_schema import TableSchema
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 

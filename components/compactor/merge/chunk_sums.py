@@ -6,8 +6,8 @@ import zlib
 from collections.abc import Sequence
 
 from components.compactor.merge.task import ROWS
-from components.lake.files.statistics import leaves
-from components.lake.schema import TableSchema
+from components.lib.lake.files.statistics import leaves
+from components.lib.lake.schema.table_schema import TableSchema
 
 _EVERY_BIT = 2**64 - 1
 _ODD = 0x9E3779B97F4A7C15

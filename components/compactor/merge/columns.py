@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pyiceberg.types import BinaryType, StringType
 
 from components.compactor.merge.footer import UNCOMPRESSED, VALUES, Footer, path_of
-from components.lake.files.parquet import ColumnHints
-from components.lake.files.statistics import Leaf, leaves
-from components.lake.schema import TableSchema
+from components.lib.lake.files.parquet import ColumnHints
+from components.lib.lake.files.statistics import Leaf, leaves
+from components.lib.lake.schema.table_schema import TableSchema
 
 _FEW = 0.5  # of its plain size: text that takes less has few values, and is kept as numbers of them
 _WITHOUT_SIZES = 4  # times what is encoded: a guess for text of writers that don't say

@@ -43,12 +43,12 @@ from components.compactor.merge.footer import (
 from components.compactor.merge.inputs import Inputs
 from components.compactor.merge.task import MergeFailed, MergeInput, reading
 from components.compactor.merge.thrift import I16, I64, LIST, STRUCT, Fields, write_struct
-from components.lake.files import WrittenFile
-from components.lake.files.parquet import ParquetEngine
-from components.lake.files.statistics import Leaf, count_nan, leaves, parquet_statistics
-from components.lake.objects import Objects
-from components.lake.schema import TableSchema
-from components.lake.sinks import Sink, Tally
+from components.lib.lake.files import WrittenFile
+from components.lib.lake.files.parquet import ParquetEngine
+from components.lib.lake.files.statistics import Leaf, count_nan, leaves, parquet_statistics
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.objects import Objects
+from components.lib.lake.storage.output_streams import Sink, Tally
 from registry.inputs import FileDraft
 from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats

@@ -21,8 +21,8 @@ from components.compactor.merge.inputs import decode, fetch
 from components.compactor.merge.merging import engine_of_task, known_ids, versions_of
 from components.compactor.merge.projection import Projection
 from components.compactor.merge.task import BadInput, MergeInput, MergeTask
-from components.lake.isolation import ChildDied, ChildRaised, Children
-from components.lake.objects import ObjectMissing, Objects
+from components.lib.lake.isolation import ChildDied, ChildRaised, Children
+from components.lib.lake.storage.objects import ObjectMissing, Objects
 
 _LIMIT_S = 60.0  # for a file, and a second more for each
 _SLOWEST = 1 << 20  # bytes

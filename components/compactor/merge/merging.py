@@ -20,11 +20,11 @@ from components.compactor.merge.phases import Phases
 from components.compactor.merge.projection import Projection
 from components.compactor.merge.task import BadInput, MergeFailed, MergeResult, MergeTask, Strategy
 from components.compactor.merge.zorder import z_order
-from components.lake.files import engine_of
-from components.lake.files.order import arrange, sorted_order
-from components.lake.files.parquet import ParquetEngine
-from components.lake.objects import Objects
-from components.lake.schema import SchemaProblem, TableSchema
+from components.lib.lake.files import engine_of
+from components.lib.lake.files.parquet import ParquetEngine
+from components.lib.lake.files.sorting import arrange, sorted_order
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.storage.objects import Objects
 
 _HELD = 4  # a group that may stream is read at once if it is no more than this part of the memory
 

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 from components.compactor.merge.checksums import Checksums
 from components.compactor.merge.phases import Phases
 from components.compactor.merge.task import MergeFailed, MergeTask
-from components.lake.files import WrittenFile
-from components.lake.files.parquet import ColumnHints, ParquetEngine
-from components.lake.objects import Objects
-from components.lake.schema import TableSchema
-from components.lake.sinks import Sink, checksum_of
+from components.lib.lake.files import WrittenFile
+from components.lib.lake.files.parquet import ColumnHints, ParquetEngine
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.objects import Objects
+from components.lib.lake.storage.output_streams import Sink, checksum_of
 from registry.inputs import FileDraft
 
 _READ_BACK_ROWS = 65_536

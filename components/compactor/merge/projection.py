@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyiceberg.types import ListType, MapType, NestedField, StructType
 
 from components.compactor.merge.task import BadInput
-from components.lake.schema import TableSchema, inner_fields
+from components.lib.lake.schema.table_schema import TableSchema, inner_fields
 
 _FIELD_ID = b"PARQUET:field_id"
 

@@ -11,7 +11,7 @@ import msgspec
 
 from astha.errors import AsthaError
 from astha.subscribers.context import LakeSettings
-from components.lake.objects import StorageError
+from components.lib.lake.storage.objects import StorageError
 from registry.inputs import FileDraft
 from registry.json_text import JsonText
 from registry.models import TableFile, TableMetadata

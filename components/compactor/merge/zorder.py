@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from components.lake.files.order import Key, field_keys
-from components.lake.schema import TableSchema
+from components.lib.lake.files.sorting import Key, field_keys
+from components.lib.lake.schema.table_schema import TableSchema
 
 _SAMPLE = 1 << 16  # values by which a column is cut: more would not make its buckets better
 _MOST_BITS = 16

@@ -23,7 +23,7 @@ def describe(_nothing: object = None) -> Fitness:
     """Runs in a worker, which is warm for the first merge afterwards."""
     import pyarrow as pa
 
-    import components.lake.objects  # noqa: F401
+    import components.lib.lake.storage.objects  # noqa: F401
 
     return Fitness(socket.gethostname(), version(), platform.python_version(), pa.__version__)
 

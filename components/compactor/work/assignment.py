@@ -10,8 +10,8 @@ from astha.subscribers import LakeSettings
 from components.compactor.decide.policy import Policy
 from components.compactor.decide.rules import Heap
 from components.compactor.merge import Strategy
-from components.lake.schema import TableSchema
-from components.lake.tables import full_name
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.table_lookup import full_name
 from registry.json_text import EMPTY_OBJECT, JsonText
 from registry.models import CompactionTrigger, LakeTable, TableFile, TableMetadata
 

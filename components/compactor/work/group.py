@@ -17,8 +17,8 @@ from components.compactor.work.comparison import Mismatch, compare
 from components.compactor.work.limits import JobLimits
 from components.compactor.work.names import Names
 from components.compactor.work.steps import Reached, Step, go_on
-from components.lake.objects import ObjectMissing, Objects, StorageRefused
-from components.lake.removal import remove
+from components.lib.lake.registration.upload_removal import remove
+from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageRefused
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict, NotFound, RegistryError, Unavailable
 from registry.models import TableFile

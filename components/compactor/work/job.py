@@ -44,9 +44,9 @@ from components.compactor.work.names import Names
 from components.compactor.work.outcome import Outcome, Tally
 from components.compactor.work.steps import Reached, Step, go_on
 from components.compactor.work.worklist import Piece, Worklist
-from components.lake.isolation import NoChild
-from components.lake.objects import ObjectMissing, Objects, StorageError, StorageUnavailable
-from components.lake.schema import SchemaProblem
+from components.lib.lake.isolation import NoChild
+from components.lib.lake.schema.table_schema import SchemaProblem
+from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageError, StorageUnavailable
 from registry.contract import MetadataStore
 from registry.errors import Conflict, RegistryError
 from registry.models import TableFile

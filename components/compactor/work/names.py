@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from components.compactor.work.assignment import Assignment
-from components.lake.files import engine_of
-from components.lake.intents import purpose_of
-from components.lake.locations import file_location
-from components.lake.schema import TableSchema
+from components.lib.lake.files import engine_of
+from components.lib.lake.registration.upload_intents import purpose_of
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.locations import file_location
 from registry.clock import Clock
 from registry.contract import Files
 from registry.models import TableFile

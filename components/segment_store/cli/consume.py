@@ -17,7 +17,7 @@ from astha.clock import SystemLoopClock
 from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
 from astha.wiring import surroundings
-from components.lake.objects import StorageUnavailable
+from components.lib.lake.storage.objects import StorageUnavailable
 from components.segment_store.cli.asides import log_to_stderr
 from components.segment_store.cli.lines import Write, write_json, write_line
 from components.segment_store.cli.notation import Place, PlaceParam, offsets_at

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import click
 import msgspec
 
-from components.lake.properties import read_size
+from components.lib.lake.table_properties import read_size
 from components.segment_store.groups import ends_of
 from components.segment_store.reader.reader import Reader
 

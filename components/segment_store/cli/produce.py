@@ -22,7 +22,7 @@ from astha.clock import SystemLoopClock
 from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
 from astha.wiring import surroundings
-from components.lake.objects import StorageError
+from components.lib.lake.storage.objects import StorageError
 from components.segment_store.agents import Agent
 from components.segment_store.cli.asides import log_to_stderr
 from components.segment_store.cli.lines import BadLine, read_json, read_line

@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from components.lake.objects import StorageUnavailable
+from components.lib.lake.storage.objects import StorageUnavailable
 from components.segment_store.reader.disk_blocks import DiskBlocks
 
 log = structlog.get_logger(__name__)

@@ -13,7 +13,7 @@ from itertools import islice
 import msgspec
 
 from astha.clock import LoopClock
-from components.lake.objects import ObjectMissing
+from components.lib.lake.storage.objects import ObjectMissing
 from components.segment_store.errors import OffsetBeyondEnd, OffsetTooOld
 from components.segment_store.feed import Feed, Watch
 from components.segment_store.format import BLOCK_BYTES, RecordBatch

@@ -16,8 +16,8 @@ import msgspec
 import structlog
 
 from astha.clock import LoopClock
-from components.lake.locations import join, parse
-from components.lake.objects import ObjectMissing, Objects, StorageError
+from components.lib.lake.storage.locations import join, parse
+from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageError
 from components.segment_store.errors import Corrupt
 from components.segment_store.format import (
     Columns,

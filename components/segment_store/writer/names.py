@@ -11,7 +11,7 @@ from collections import deque
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from components.lake.locations import join
+from components.lib.lake.storage.locations import join
 from registry.clock import Clock
 from registry.contract import Files
 from registry.errors import RegistryError

@@ -21,8 +21,8 @@ import msgspec
 import structlog
 
 from astha.subscribers.context import Surroundings
-from components.lake.locations import canonical, join, parse
-from components.lake.objects import Objects, StorageError, StorageUnavailable
+from components.lib.lake.storage.locations import canonical, join, parse
+from components.lib.lake.storage.objects import Objects, StorageError, StorageUnavailable
 from components.segment_store.agents import Agent, Held
 from components.segment_store.errors import AppendFailed, AppendUnknown, RecordTooLarge, WriterClosed
 from components.segment_store.format import Columns, NewRecord

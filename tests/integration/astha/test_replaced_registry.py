@@ -12,7 +12,7 @@ import pytest
 from astha.server.health import readiness
 from astha.subscribers import LakeSettings
 from astha.testing import RecordingSubscriber
-from components.lake.iceberg import open_catalog
+from components.lib.lake.iceberg import open_catalog
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import parse_url, sqlite_path

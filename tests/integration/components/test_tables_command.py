@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 from astha.cli import main
 from astha.cli.exit_codes import Exit
 from astha.subscribers import LakeSettings
-from components.lake.schema import TableSchema
-from components.lake.tables import PURGE, begin_drop, find_table, finish_drop
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.table_lookup import PURGE, begin_drop, find_table, finish_drop
 from deploy.servers.s3 import S3Server
 from registry.connect import open_store
 from registry.contract import MetadataStore

@@ -19,9 +19,9 @@ from components.compactor.work.job import Job, Workshop
 from components.compactor.work.limits import JobLimits
 from components.compactor.work.local import LocalExecutor
 from components.compactor.work.steps import Step
-from components.lake.locations import parse
-from components.lake.objects import Objects
-from components.lake.schema import TableSchema
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.locations import parse
+from components.lib.lake.storage.objects import Objects
 from registry.contract import MetadataStore
 from registry.inputs import FileDraft
 from registry.models import Compaction, LakeTable, TableFile

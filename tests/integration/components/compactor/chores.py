@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from components.compactor.merge import MergeFailed, MergeResult, MergeTask, merge
-from components.lake.objects import StorageUnavailable
+from components.lib.lake.storage.objects import StorageUnavailable
 
 
 def chore(task: MergeTask) -> MergeResult:

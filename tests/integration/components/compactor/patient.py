@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from components.compactor.merge import MergeResult, MergeTask, merge
-from components.lake.locations import parse
+from components.lib.lake.storage.locations import parse
 
 LONGEST_S = 60.0
 

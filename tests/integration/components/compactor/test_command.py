@@ -21,7 +21,7 @@ from components.compactor.merge import MergeFailed, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import Executor, SessionProblem
 from components.compactor.work.local import LocalExecutor
-from components.lake.locations import parse
+from components.lib.lake.storage.locations import parse
 from registry.connect import open_store
 from registry.inputs import CompactionDraft
 from tests.doubles.merging import ScriptedExecutor

@@ -23,8 +23,8 @@ from components.compactor.work.job import Job
 from components.compactor.work.left_out import read_left_out
 from components.compactor.work.local import LocalExecutor
 from components.compactor.work.steps import Step
-from components.lake.locations import parse
-from components.lake.objects import StorageUnavailable
+from components.lib.lake.storage.locations import parse
+from components.lib.lake.storage.objects import StorageUnavailable
 from registry.contract import MetadataStore
 from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore

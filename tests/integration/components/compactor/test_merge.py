@@ -18,9 +18,9 @@ from pyiceberg.transforms import IdentityTransform
 
 from astha.subscribers.context import LakeSettings
 from components.compactor.merge import MergeTask, merge
-from components.lake.locations import join
-from components.lake.objects import ObjectMissing, Objects, StorageUnavailable
-from components.lake.schema import TableSchema
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.locations import join
+from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageUnavailable
 from tests.lake import EVERYTHING, FULL_ROW, order_of, rows_of, table_schema
 from tests.unit.components.compactor.merge.groups import path_of, task, write
 

@@ -25,7 +25,7 @@ from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionLost, SessionProblem
 from components.compactor.spark.host import SparkExecutor
 from components.compactor.spark.settings import SparkSettings
-from components.lake.objects import StorageUnavailable
+from components.lib.lake.storage.objects import StorageUnavailable
 from deploy.servers.spark import SparkCluster, SparkConnectServer, SparkProcess
 from tests.integration.components.compactor.chores import attempts, chore, written
 from tests.lake import rows_of

@@ -21,9 +21,9 @@ from components.compactor.spark.settings import SparkSettings
 from components.compactor.work.job import Job
 from components.compactor.work.outcome import Outcome
 from components.compactor.work.steps import Step
-from components.lake.cleaner import clean_intents
-from components.lake.locations import parse
-from components.lake.objects import Objects
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.locations import parse
+from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from tests.integration.components.compactor.bench import QUICK, Bench, Gate
 from tests.integration.components.compactor.patient import merge_patiently

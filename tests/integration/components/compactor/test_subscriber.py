@@ -21,7 +21,7 @@ from components.compactor.spark.executor import Executor, SessionProblem
 from components.compactor.subscriber import Compactor
 from components.compactor.work.limits import JobLimits
 from components.compactor.work.local import LocalExecutor
-from components.lake.locations import parse
+from components.lib.lake.storage.locations import parse
 from registry.connect import open_store
 from registry.contract import ConsistentRead, MetadataStore
 from registry.inputs import CompactionDraft

@@ -15,10 +15,10 @@ from astha.events import Commit, Event, Operation
 from astha.subscribers import LakeSettings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import Stamp, live_digest
-from components.lake.schema import TableSchema
-from components.lake.troubled import read_troubled
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import Stamp, live_digest
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.table_problems import read_troubled
 from registry.contract import MetadataStore
 from registry.models import LakeTable, Row, TableFile, TableMetadata
 from tests.fixtures.stores import OpenStore

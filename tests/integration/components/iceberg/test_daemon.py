@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import Stamp, live_digest
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import Stamp, live_digest
 from registry.models import LakeTable
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.astha.processes import Astha

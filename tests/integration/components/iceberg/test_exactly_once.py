@@ -8,7 +8,7 @@ from contextlib import suppress
 import pytest
 
 from astha.errors import DeliveryError
-from components.lake.iceberg import Stamp
+from components.lib.lake.iceberg import Stamp
 from tests.integration.components.iceberg.conftest import Lake
 from tests.integration.components.iceberg.faulty import Faults, break_catalog
 

@@ -14,7 +14,7 @@ from astha.cli.exit_codes import Exit
 from astha.cli.root import main
 from components.iceberg_updater.foreign import adopt, revert
 from components.iceberg_updater.report import report_all
-from components.lake.iceberg import Stamp, TableProblem
+from components.lib.lake.iceberg import Stamp, TableProblem
 from registry.inputs import SnapshotDraft
 from registry.models import LakeTable
 from tests.integration.components.iceberg.conftest import Lake

@@ -16,7 +16,7 @@ from astha.events import Operation
 from astha.subscribers import LakeSettings, S3Settings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake.troubled import read_troubled
+from components.lib.lake.table_problems import read_troubled
 from registry.models import LakeTable
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.iceberg.conftest import Lake

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import make_url
 
 from components.iceberg_updater.foreign import adopt, revert
-from components.lake.iceberg import TableProblem
+from components.lib.lake.iceberg import TableProblem
 from registry.models import LakeTable
 from tests.integration.components.iceberg.conftest import Lake
 from tests.integration.components.iceberg.spark_process import Spark

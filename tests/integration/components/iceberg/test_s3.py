@@ -10,9 +10,9 @@ from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake.iceberg import live_digest
-from components.lake.iceberg.stamp import Stamp
-from components.storage_manager import StorageManager
+from components.lib.lake.iceberg import live_digest
+from components.lib.lake.iceberg.stamp import Stamp
+from components.lib.storage_manager import StorageManager
 from registry.contract import MetadataStore
 from tests.lake import iceberg_tables
 from tests.parquet_files import BY_NAME, row

@@ -8,8 +8,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType
 
 from astha.events import Operation
-from components.lake.iceberg import Stamp
-from components.lake.schema import TableSchema
+from components.lib.lake.iceberg import Stamp
+from components.lib.lake.schema.table_schema import TableSchema
 from registry.position import Position
 from tests.integration.components.iceberg.conftest import Lake
 from tests.parquet_files import BY_DAY, COLUMNS, PLAIN, write_files

@@ -11,7 +11,7 @@ import msgspec
 from astha.clock import SystemLoopClock
 from astha.events import Commit, Event, Operation
 from astha.subscribers import LakeSettings
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.segment_store.feed import Feed
 from components.segment_store.format import Columns, NewRecord, encode_segment, partition_tag
 from components.segment_store.reader.block_cache import BlockCache

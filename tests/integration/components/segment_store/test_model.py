@@ -19,8 +19,8 @@ from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings
-from components.lake.cleaner import clean_intents
-from components.lake.locations import canonical, join
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.locations import canonical, join
 from components.segment_store.errors import AppendFailed
 from components.segment_store.following import Following
 from components.segment_store.reading import Reading

@@ -9,9 +9,9 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings, Surroundings
-from components.lake.cleaner import clean_intents
-from components.lake.locations import join
-from components.lake.objects import Objects
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.locations import join
+from components.lib.lake.storage.objects import Objects
 from components.segment_store.agents import Agent
 from components.segment_store.reading import Reading
 from components.segment_store.upkeep.merging import Merger

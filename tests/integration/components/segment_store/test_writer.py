@@ -7,8 +7,8 @@ import pytest
 from pydantic import SecretStr
 
 from astha.subscribers.context import LakeSettings, Surroundings
-from components.lake.cleaner import clean_intents
-from components.lake.objects import Objects
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.objects import Objects
 from components.segment_store.agents import AgentSettings
 from components.segment_store.errors import AppendFailed, NotLeader, OutOfOrder, RecordTooLarge, WriterClosed
 from components.segment_store.format import NewRecord, Record, read_footer

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import pytest
 
 from astha.subscribers.context import LakeSettings
-from components.lake.cleaner import clean_intents
-from components.lake.objects import Objects, StorageRefused
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.objects import Objects, StorageRefused
 from components.segment_store.agents import AgentSettings
 from components.segment_store.errors import AppendFailed, NotLeader, WriterClosed
 from components.segment_store.writer import Producer, WriterSettings

@@ -18,8 +18,8 @@ from astha.events import Commit, Event, Operation
 from astha.subscribers import LakeSettings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import Stamp, live_digest
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import Stamp, live_digest
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.subscriber import Snapshotter
 from registry.contract import MetadataStore

@@ -7,7 +7,7 @@ from datetime import timedelta
 import msgspec
 
 from astha.clock_guard import ClockGuard, ClockSettings
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.metadata_orchestrator.settings import OrchestratorSettings
 from components.metadata_orchestrator.upkeep import Upkeep
 from registry.contract import MetadataStore

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from astha.cli.root import main
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.snapshotter.desk import call
 from components.snapshotter.lifecycle import Lifecycle
 from components.snapshotter.policy import Policy

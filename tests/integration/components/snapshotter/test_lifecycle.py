@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlparse
 
 import pytest
 
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.snapshotter import tags
 from components.snapshotter.desk import call
 from components.snapshotter.lifecycle import Lifecycle, Report

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from components.lake.iceberg import IcebergTables
+from components.lib.lake.iceberg import IcebergTables
 from components.snapshotter import tags
 from registry.contract import MetadataStore
 from registry.errors import Unavailable

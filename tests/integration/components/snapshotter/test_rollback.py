@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.snapshotter.desk import call
 from components.snapshotter.rollback import CantRollBack, Plan, Rollback
 from registry.errors import Conflict

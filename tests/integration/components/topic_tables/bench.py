@@ -26,13 +26,13 @@ from pyspark.sql.types import (
 from astha.clock import SystemLoopClock
 from astha.settings import Settings, load_settings
 from astha.subscribers import LakeSettings, Surroundings
-from components.lake.cleaner import clean_intents
-from components.lake.objects import Objects
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.objects import Objects
+from components.lib.storage_manager.spark import Job
 from components.segment_store.agents import Agent
 from components.segment_store.format import NewRecord
 from components.segment_store.spark import TopicReader, TopicScan
 from components.segment_store.writer import SegmentWriter, WriterSettings
-from components.storage_manager.spark import Job
 from components.topic_tables.conversion import PLACE
 from components.topic_tables.job import TopicTable, Wish
 from components.topic_tables.writer import RoundOrder, RoundWriter

@@ -19,7 +19,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from components.lake.schema import TableSchema
+from components.lib.lake.schema.table_schema import TableSchema
 from components.segment_store.format import NewRecord
 from components.topic_tables.errors import BadRecord, Unsuitable
 from registry.errors import NotFound

@@ -14,10 +14,10 @@ from astha.clock import SystemLoopClock
 from astha.subscribers.context import LakeSettings, Surroundings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lake.iceberg import IcebergTables, open_catalog
-from components.lake.identity import recorded_identity
-from components.lake.objects import Objects
-from components.storage_manager import StorageManager
+from components.lib.lake.iceberg import IcebergTables, open_catalog
+from components.lib.lake.identity import recorded_identity
+from components.lib.lake.storage.objects import Objects
+from components.lib.storage_manager import StorageManager
 from components.verifier.report import Difference, Kind, Report
 from components.verifier.verification import Options, Verification
 from registry.connect import open_store

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.transforms import IdentityTransform
 
 from components.iceberg_updater.foreign import revert
-from components.lake.iceberg import IcebergTables, TableCommit, TableProblem, data_files
+from components.lib.lake.iceberg import IcebergTables, TableCommit, TableProblem, data_files
 from components.verifier.report import Kind
 from components.verifier.verification import Verification
 from registry.inputs import SnapshotDraft

@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from astha.cli.exit_codes import Exit
-from components.lake.locations import parse
+from components.lib.lake.storage.locations import parse
 from components.verifier.deadline import within
 from components.verifier.report import Kind
 from registry.models import LakeTable

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from astha.events import Commit, Event, Operation
 from components.iceberg_updater.changes import TableTransaction, by_table, fold, is_swap
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import Change
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import Change
 from registry.inputs import FileDraft
 from registry.models import Row, TableFile, TableMetadata
 from registry.position import Position

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from astha.subscribers import LakeSettings, S3Settings
-from components.lake.objects import ObjectMissing, Objects
+from components.lib.lake.storage.objects import ObjectMissing, Objects
 from components.metadata_orchestrator.inspection import Inspection, bad_versions, probe_of
 from registry.json_text import EMPTY_LIST, EMPTY_OBJECT, JsonText, to_json_text
 from registry.models import TableMetadata

@@ -10,7 +10,7 @@ from astha.errors import ConfigError
 from astha.subscribers import LakeSettings, Surroundings
 from astha.subscribers.loader import load_component
 from astha.testing import ManualClock
-from components.lake.objects import Objects
+from components.lib.lake.storage.objects import Objects
 from components.metadata_orchestrator.settings import OrchestratorSettings
 from components.metadata_orchestrator.upkeep import Upkeep
 from registry.contract import PAGE, MetadataStore

@@ -28,8 +28,8 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from components.storage_manager.errors import RowsRefused
-from components.storage_manager.fitting import fit
+from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.errors import RowsRefused
 from components.topic_tables.json_columns import JsonColumns
 from tests.lake import table_schema
 

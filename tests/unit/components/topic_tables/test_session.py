@@ -13,7 +13,7 @@ from components.topic_tables.session import explain
 
 TRACE = """[PYTHON_EXCEPTION] Job aborted due to stage failure: Traceback (most recent call last):
   File "x.py", line 1, in write
-components.storage_manager.errors.RowsRefused: row 3: not a JSON object: JSON is malformed
+components.lib.storage_manager.errors.RowsRefused: row 3: not a JSON object: JSON is malformed
 
 The above exception was the direct cause of the following exception:
 
@@ -26,7 +26,7 @@ The above exception was the direct cause of the following exception:
     ("last", "kind", "words", "passes"),
     [
         ("components.topic_tables.errors.BadRecord: orders/0, offset 3: x", BadRecord, "orders/0, offset 3: x", False),
-        ("components.lake.objects.StorageUnavailable: s3://b: down", RoundFailed, "s3://b: down", True),
+        ("components.lib.lake.storage.objects.StorageUnavailable: s3://b: down", RoundFailed, "s3://b: down", True),
         ("registry.errors.Unavailable: sqlite: locked", RoundFailed, "sqlite: locked", True),
         ("components.segment_store.errors.OffsetTooOld: offset 1", RoundFailed, "offset 1", False),
     ],

@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from components.lake.digest import Digest, LiveFile
-from components.lake.iceberg import Stamp
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg import Stamp
 from components.verifier import causes
 from components.verifier.committed import Committed
 from components.verifier.report import Cause

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from components.lake.digest import LiveFile
+from components.lib.lake.file_set_digest import LiveFile
 from components.verifier.observation import Comparison, Observation, sort
 from components.verifier.report import Kind
 

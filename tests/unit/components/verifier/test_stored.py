@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from components.lake.objects import StorageUnavailable
-from components.lake.sinks import checksum_of
+from components.lib.lake.storage.objects import StorageUnavailable
+from components.lib.lake.storage.output_streams import checksum_of
 from components.verifier.report import Kind
 from components.verifier.stored import StorageCheck, Stored
 from registry.inputs import FileDraft

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from astha.events import Operation
-from components.lake.objects import ObjectMissing
+from components.lib.lake.storage.objects import ObjectMissing
 from components.segment_store.errors import Corrupt, OffsetBeyondEnd, OffsetTooOld
 from components.segment_store.reader.records import Records
 from registry.errors import NotFound

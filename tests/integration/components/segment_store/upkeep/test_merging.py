@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from astha.clock import SystemLoopClock
-from components.lake.cleaner import clean_intents
-from components.lake.objects import StorageUnavailable
+from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.storage.objects import StorageUnavailable
 from components.segment_store.upkeep.merging import Merger
 from components.segment_store.upkeep.plan import MergePolicy
 from registry.contract import MetadataStore

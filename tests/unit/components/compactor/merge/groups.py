@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from components.compactor.merge import MergeInput, MergeResult, MergeTask
-from components.lake.files import engine_of
-from components.lake.schema import TableSchema
-from components.lake.sinks import checksum_of
+from components.lib.lake.files import engine_of
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.output_streams import checksum_of
 from registry.json_text import EMPTY_OBJECT, JsonText
 from registry.models import TableMetadata
 

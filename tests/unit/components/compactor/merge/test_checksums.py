@@ -12,7 +12,7 @@ from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField
 from components.compactor.merge.checksums import Checksums
 from components.compactor.merge.chunk_sums import ChunkSums
 from components.compactor.merge.task import ROWS
-from components.lake.schema import TableSchema
+from components.lib.lake.schema.table_schema import TableSchema
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, rows_of, table_schema
 
 SCHEMA = table_schema(

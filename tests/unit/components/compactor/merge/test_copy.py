@@ -16,9 +16,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType, LongType, NestedField, StringType
 
 from components.compactor.merge import MergeInput, merge
-from components.lake.files import engine_of
-from components.lake.schema import TableSchema
-from components.lake.sinks import checksum_of
+from components.lib.lake.files import engine_of
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.output_streams import checksum_of
 from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 from tests.lake import EVERYTHING, FULL_ROW, rows_of, table_schema

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from components.compactor.merge import BadFile, MergeInput, inspect, inspection
-from components.lake.schema import TableSchema
+from components.lib.lake.schema.table_schema import TableSchema
 from tests.lake import EVERYTHING, FULL_ROW, rows_of, table_schema
 from tests.poison import poison
 from tests.unit.components.compactor.merge.groups import path_of, task, write
 
 SCHEMA = table_schema(EVERYTHING)
-FUNCTIONS = "tests.unit.components.lake.child_functions"
+FUNCTIONS = "tests.unit.components.lib.lake.child_functions"
 
 
 def group(directory: Path, schema: TableSchema = SCHEMA, files: int = 3) -> list[MergeInput]:

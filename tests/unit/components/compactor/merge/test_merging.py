@@ -22,10 +22,10 @@ from pyiceberg.types import BinaryType, LongType, NestedField, StringType, Struc
 
 from components.compactor.merge import BadInput, MergeFailed, MergeInput, MergeTask, merge, merging
 from components.compactor.merge.task import reading
-from components.lake.files import engine_of
-from components.lake.files.order import arrange
-from components.lake.objects import ObjectMissing, Objects
-from components.lake.schema import TableSchema
+from components.lib.lake.files import engine_of
+from components.lib.lake.files.sorting import arrange
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.storage.objects import ObjectMissing, Objects
 from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, order_of, rows_of, table_schema

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from components.lake.objects import StorageUnavailable
+from components.lib.lake.storage.objects import StorageUnavailable
 from components.segment_store.reader.block_cache import BlockAddress, BlockCache, CachePolicy, runs
 from components.segment_store.reader.disk_blocks import DiskBlocks
 from tests.doubles.ranged_objects import RangedObjects

@@ -1,0 +1,1 @@
+"""Libraries of the components: the lake, streams of records, Spark. Nothing here subscribes to anything."""

@@ -1,0 +1,160 @@
+"""Parquet, by Arrow: field ids in the schema, so that Iceberg takes the files as they are."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from components.lib.lake.files.sorting import sort, sorting_columns
+from components.lib.lake.files.statistics import count_nan, leaves, parquet_statistics
+from components.lib.lake.files.writer_protocol import WrittenFile
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema, said
+from components.lib.lake.storage.output_streams import Tally, Writable
+
+_UNCOMPRESSED = ("none", "uncompressed")
+_LEVELS = {"zstd": 3, "gzip": 6}  # Arrow's own default for zstd is 1
+
+
+class ParquetOptions(BaseModel):
+    """`engine_config` of a table in this format, and its compression."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    compression: Literal["zstd", "snappy", "gzip", "lz4", "brotli", "none", "uncompressed"] = "zstd"
+    compression_level: int | None = Field(None, description="Of zstd, gzip or brotli.")
+    row_group_rows: int = Field(1 << 20, gt=0, description="Rows in a row group.")
+
+
+class ParquetEngine:
+    file_type = "parquet"
+    extension = ".parquet"
+
+    def __init__(self, options: ParquetOptions | None = None) -> None:
+        self._options = options or ParquetOptions()
+
+    @classmethod
+    def of(cls, compression: str, config: dict[str, Any]) -> ParquetEngine:
+        try:
+            return cls(ParquetOptions(**{"compression": compression.lower(), **config}))
+        except ValidationError as error:
+            raise SchemaProblem(f"engine_config or compression of a Parquet table: {said(error)}") from error
+
+    @property
+    def compressed(self) -> bool:
+        return self._options.compression not in _UNCOMPRESSED
+
+    def write(self, table: pa.Table, schema: TableSchema, sink: Writable) -> WrittenFile:
+        with self.open(schema, sink) as writer:
+            writer.write(sort(table, schema))
+        return writer.written
+
+    def open(self, schema: TableSchema, sink: Writable, hints: ColumnHints | None = None) -> ParquetWriter:
+        """For rows that come in their final order, some at a time."""
+        return ParquetWriter(self._options, schema, sink, hints or ColumnHints())
+
+    @property
+    def row_group_rows(self) -> int:
+        return self._options.row_group_rows
+
+    @property
+    def codec(self) -> str:
+        """As a file's footer names it."""
+        name = self._options.compression.upper() if self.compressed else "UNCOMPRESSED"
+        return "LZ4_RAW" if name == "LZ4" else name
+
+
+@dataclass(frozen=True)
+class ColumnHints:
+    """What is known of the columns of rows that are about to be written: it saves work and changes no value."""
+
+    dictionary_typed: frozenset[str] = frozenset()
+    """Top-level columns of text or bytes that come as Arrow dictionaries."""
+
+    dictionary_encoded: Sequence[str] | None = None
+    """Parquet paths of columns with values that repeat; None to try it with all of them."""
+
+    in_order: bool = True
+    """Whether the rows come in the table's order, and the file may say so."""
+
+
+class ParquetWriter:
+    """Writes one file. As a context it ends it, or gives it up after an error; then `written` says what is in it."""
+
+    written: WrittenFile
+
+    def __init__(self, options: ParquetOptions, schema: TableSchema, sink: Writable, hints: ColumnHints) -> None:
+        self._options = options
+        self._leaves = leaves(schema)
+        self._nans = {leaf.field_id: 0 for leaf in self._leaves if leaf.floating}
+        self.rows = 0
+        self._tally = Tally(sink)
+        self._footers: list[pq.FileMetaData] = []
+        compressed = options.compression not in _UNCOMPRESSED
+        level = options.compression_level or _LEVELS.get(options.compression)
+        order = sorting_columns(schema) if hints.in_order else []
+        self._writer = pq.ParquetWriter(
+            self._tally,
+            _with_dictionaries(schema.arrow(), hints.dictionary_typed),
+            compression=options.compression if compressed else "none",
+            compression_level=level if compressed else None,
+            use_dictionary=True if hints.dictionary_encoded is None else list(hints.dictionary_encoded),
+            store_decimal_as_integer=True,  # as Iceberg's specification has small decimals
+            store_schema=not hints.dictionary_typed,
+            sorting_columns=[pq.SortingColumn(*column) for column in order] or None,
+            metadata_collector=self._footers,
+        )
+        if hints.dictionary_typed:  # how they came is nobody's business who reads the file
+            self._writer.add_key_value_metadata({"ARROW:schema": b64encode(schema.arrow().serialize()).decode()})
+
+    def __enter__(self) -> ParquetWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            self._finish()
+        else:
+            self._give_up()
+
+    @property
+    def size(self) -> int:
+        """Of the row groups so far."""
+        return self._tally.size
+
+    def write(self, rows: pa.Table) -> None:
+        """As whole row groups: only the last of a file should come with fewer rows than one has."""
+        self._writer.write_table(rows, row_group_size=self._options.row_group_rows)
+        self.rows += rows.num_rows
+        for leaf in self._leaves:
+            if leaf.floating:
+                self._nans[leaf.field_id] += count_nan(rows, leaf)
+
+    def _give_up(self) -> None:
+        self._tally.ignore_the_rest()
+        with suppress(Exception):  # what went wrong before is what counts
+            self._writer.close()
+        self._writer.is_open = False  # or it would try once more when it is collected, and fail where nobody looks
+
+    def _finish(self) -> None:
+        try:
+            self._writer.close()
+        except BaseException:
+            self._give_up()
+            raise
+        found = parquet_statistics(self._footers[0], self._leaves, self._nans)
+        self.written = WrittenFile(self._tally.size, self.rows, self._tally.checksum, found)
+
+
+def _with_dictionaries(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
+    for name in names:
+        place = schema.get_field_index(name)
+        field = schema.field(place)
+        values = pa.binary() if pa.types.is_large_binary(field.type) else pa.string()  # as Arrow reads them
+        schema = schema.set(place, field.with_type(pa.dictionary(pa.int32(), values)))
+    return schema

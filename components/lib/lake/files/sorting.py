@@ -1,0 +1,143 @@
+"""A table's sort order, applied to rows.
+
+As Iceberg has it: text by its bytes, -0.0 before 0.0, every NaN after all numbers, NULLs where the order says.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
+from pyiceberg.transforms import IdentityTransform
+
+from components.lib.lake.partitioning.partition_split import transformed
+from components.lib.lake.schema.table_schema import TableSchema
+
+Key: TypeAlias = npt.NDArray[Any]
+
+
+def sort(table: pa.Table, schema: TableSchema) -> pa.Table:
+    """In the table's order; as it is if there is none. Equal rows keep their order."""
+    order = sorted_order(table, schema)
+    return table if order is None else arrange(table, order)
+
+
+def sorted_order(table: pa.Table, schema: TableSchema) -> npt.NDArray[np.int64] | None:
+    """For each place the row that belongs there; None if every row is where it belongs."""
+    if not schema.order.fields or table.num_rows < 2:
+        return None
+    keys = sort_keys(table, schema)
+    if _ascending(keys):
+        return None
+    if len(keys) == 1:
+        return np.argsort(keys[0], kind="stable")  # quick where the rows are a few sorted runs
+    return np.lexsort(keys[::-1])
+
+
+def arrange(table: pa.Table, order: npt.NDArray[np.int64]) -> pa.Table:
+    """Column by column, so that no more than one of them is there twice."""
+    rows = pa.array(order)
+    columns = table.columns
+    schema = table.schema
+    del table
+    for place, column in enumerate(columns):
+        columns[place] = _one(column).take(rows)
+    return pa.table(columns, schema=schema)
+
+
+def sort_keys(table: pa.Table, schema: TableSchema) -> list[Key]:
+    """Numbers whose ascending order is the table's, the most significant first."""
+    return [key for field in schema.order.fields for key in field_keys(table, schema, field)]
+
+
+def field_keys(table: pa.Table, schema: TableSchema, field: SortField) -> list[Key]:
+    """Of one field of the order: whether a row is null, if any is, and then the values, if there are any."""
+    kind = schema.iceberg.find_field(field.source_id).field_type
+    column = _column(table, schema, field.source_id)
+    if pa.types.is_dictionary(column.type) and isinstance(field.transform, IdentityTransform):
+        values = _one(column.unify_dictionaries())
+    else:
+        plain = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+        values = transformed(plain, kind, field.transform)
+        values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    keys: list[Key] = []
+    if values.null_count:
+        null = values.is_null().to_numpy(zero_copy_only=False)
+        keys.append(~null if field.null_order == NullOrder.NULLS_FIRST else null)
+    if values.null_count < len(values):
+        ascending = _numbers(values)
+        keys.append(~ascending if field.direction == SortDirection.DESC else ascending)
+    return keys
+
+
+def sorting_columns(schema: TableSchema) -> list[tuple[int, bool, bool]]:
+    """(position of a top-level column, descending, nulls first), as far as a file's footer can say it."""
+    places = {field.field_id: place for place, field in enumerate(schema.iceberg.fields)}
+    found = []
+    for field in schema.order.fields:
+        if not isinstance(field.transform, IdentityTransform) or field.source_id not in places:
+            break
+        nulls_first = field.null_order == NullOrder.NULLS_FIRST
+        found.append((places[field.source_id], field.direction == SortDirection.DESC, nulls_first))
+    return found
+
+
+def _numbers(values: pa.Array) -> Key:
+    """In the order of the values; the same one for every NULL, so that those keep their order too."""
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        return _numbers(values.dictionary)[_whole(pc.fill_null(values.indices, 0))]
+    if pa.types.is_floating(kind):
+        return _float_order(_whole(pc.fill_null(values, 0.0)))
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return _whole(pc.fill_null(values, pa.scalar(0).cast(kind)))
+    if pa.types.is_fixed_size_binary(kind):
+        values = values.cast(pa.large_binary())
+    return _whole(pc.rank(values, sort_keys="ascending", tiebreaker="dense"))
+
+
+def _float_order(floats: Key) -> Key:
+    """The bits of a float are in its order, of negative ones in the reverse."""
+    kind = np.int32 if floats.dtype == np.float32 else np.int64
+    bits: Key = floats.view(kind)
+    most = int(np.iinfo(kind).max)
+    ordered = np.where(bits < 0, bits ^ most, bits)
+    ordered[np.isnan(floats)] = most
+    return ordered
+
+
+def _whole(numbers: pa.Array) -> Key:
+    found: Key = numbers.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _ascending(keys: list[Key]) -> bool:
+    if not keys:
+        return True
+    tied: npt.NDArray[np.bool_] = np.ones(len(keys[0]) - 1, dtype=bool)
+    for key in keys:
+        one, next_one = key[:-1], key[1:]
+        if np.any(tied & (one > next_one)):
+            return False
+        tied &= one == next_one
+    return True
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    if pa.types.is_dictionary(column.type):
+        column = column.unify_dictionaries()
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _column(table: pa.Table, schema: TableSchema, field_id: int) -> pa.ChunkedArray:
+    """A column, or a field inside structs: null where the struct is."""
+    for top in schema.iceberg.fields:
+        if top.field_id == field_id:
+            return table.column(top.name)
+    name = schema.iceberg.find_column_name(field_id) or ""
+    top_name = next(top.name for top in schema.iceberg.fields if name.startswith(f"{top.name}."))
+    return pc.struct_field(table.column(top_name), name[len(top_name) + 1 :].split("."))

@@ -1,0 +1,352 @@
+"""One catalog commit in the making: snapshots, schema, stamp, tags and expiry that happen together or not at all.
+
+Written on PyIceberg's manifests and table updates rather than its snapshot producers: those copy all metadata a dozen
+times a commit, add files under the current partition spec only, and have no `replace`, which is what leaves streaming
+readers alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSnapshotUpdate,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    RemovePropertiesUpdate,
+    RemoveSnapshotRefUpdate,
+    RemoveSnapshotsUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Record
+
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.iceberg.data_files import DataFiles
+from components.lib.lake.iceberg.errors import ForeignCommit
+from components.lib.lake.iceberg.manifests import ManifestWriting, is_live, may_hold, merge_groups
+from components.lib.lake.iceberg.retention import Retention, unreferenced_files
+from components.lib.lake.iceberg.schemas import evolution, find_spec, partition_kinds, schema_of
+from components.lib.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
+from components.lib.lake.partitioning.partition_values import Partitioning, PartitionProblem
+from components.lib.lake.schema.table_schema import TableSchema
+from registry.models import TableFile
+from registry.position import Position
+
+
+class Change(msgspec.Struct):
+    """What one snapshot does. `replaces` if added and removed files hold the same rows."""
+
+    added: list[TableFile] = []
+    removed: list[LiveFile] = []
+    replaces: bool = False
+
+    @property
+    def operation(self) -> Operation:
+        if self.replaces:
+            return Operation.REPLACE
+        if self.added:
+            return Operation.OVERWRITE if self.removed else Operation.APPEND
+        return Operation.DELETE if self.removed else Operation.OVERWRITE
+
+
+class FilesMissing(Exception):
+    """Files to be removed are not there: Iceberg has missed something, and has to be compared with the registry."""
+
+
+class TableCommit:
+    """Everything is relative to `table` as it was loaded; the catalog refuses if that is no longer the newest.
+
+    `manifests` are those of the table's current snapshot, for who knows them already.
+    """
+
+    def __init__(self, table: Table, manifests: list[ManifestFile] | None = None) -> None:
+        self.table = table
+        self.stamp = Stamp.read(table.metadata)
+        self.updates: list[TableUpdate] = []
+        self.unreferenced: list[str] = []
+        """Metadata files that nothing refers to once this is committed."""
+        current = table.metadata.current_snapshot()
+        self._base = self._head = current
+        self._manifests = manifests
+        self._digest = self.stamp.digest.copy()
+        self._schema = table.metadata.schema()
+        self._specs = dict(table.metadata.specs())
+        self._known: dict[int, DataFiles] = {}
+        self._writings: list[ManifestWriting] = []
+
+    @property
+    def digest(self) -> Digest:
+        """Of the live files as they will be."""
+        return self._digest
+
+    @property
+    def snapshots(self) -> int:
+        """New ones so far."""
+        return len(self._writings)
+
+    @property
+    def head(self) -> tuple[int, list[ManifestFile]] | None:
+        """The snapshot that will be current, and its manifests, as far as they had to be known."""
+        return None if self._head is None or self._manifests is None else (self._head.snapshot_id, self._manifests)
+
+    def require_own(self) -> None:
+        """ForeignCommit unless the current snapshot and schema are the ones that the stamp was written with."""
+        found = None if self._base is None else self._base.snapshot_id
+        known = self.table.metadata.properties.get(SCHEMA_ID)
+        if known != str(self.table.metadata.current_schema_id):
+            raise ForeignCommit(
+                f"{'.'.join(self.table.name())}: its schema was changed by another engine. Add a version with that "
+                "change to the registry's table, or undo it with `astha iceberg revert`"
+            )
+        if found != self.stamp.snapshot:
+            raise ForeignCommit(
+                f"{'.'.join(self.table.name())}: snapshot {found} is not Astha's, whose last one is "
+                f"{self.stamp.snapshot}: somebody else has committed. `astha iceberg adopt` takes the change over into "
+                "the registry, `astha iceberg revert` undoes it"
+            )
+
+    def evolve(self, schema: TableSchema) -> None:
+        """The table's current schema, partition spec and sort order. SchemaProblem if Iceberg can't get there."""
+        found = evolution(self.table.metadata, schema)
+        self.updates += found.updates
+        self._schema, self._specs = found.schema, found.specs
+
+    def drop_delete_files(self) -> bool:
+        """Another engine's, from the next snapshot on. Whether there are any."""
+        before = self._current_manifests()
+        self._manifests = [manifest for manifest in before if manifest.content == ManifestContent.DATA]
+        return len(self._manifests) < len(before)
+
+    def add_snapshot(
+        self, change: Change, schemas: Mapping[int, TableSchema], position: Position | None = None
+    ) -> None:
+        """On top of the snapshots before it. ``schemas`` has the version of every file."""
+        before = self._current_manifests()
+        writing = self._begin()
+        manifests = self._without(writing, before, change.removed)
+        manifests = self._merged(writing, manifests)
+        added = self._added(writing, change.added, schemas)
+        for removed in change.removed:
+            self._digest.remove(removed)
+        for file in change.added:
+            self._digest.add(LiveFile.of(file))
+        self._finish(writing, added + manifests, change, position)
+
+    def set_stamp(self, position: Position | None) -> None:
+        """Once, after the last snapshot, which becomes the current one."""
+        head = self._head
+        if self._writings and head is not None:
+            self.updates.append(_ref(MAIN_BRANCH, SnapshotRefType.BRANCH, head.snapshot_id))
+        before = self.table.metadata.properties
+        if position is None and POSITION in before:
+            self.updates.append(RemovePropertiesUpdate(removals=[POSITION]))
+        wanted = Stamp(self._digest, None if head is None else head.snapshot_id, position).properties()
+        if any(before.get(name) != value for name, value in wanted.items()):
+            self.set_properties(wanted)
+
+    def restart_digest(self, digest: Digest) -> None:
+        """What is live was counted: from here on it is what the stamp builds on."""
+        self._digest = digest.copy()
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        self.updates.append(SetPropertiesUpdate(updates=dict(properties)))
+
+    def stop(self, reason: str | None) -> None:
+        """Says in the table itself why nobody commits to it, or that this is over."""
+        before = self.table.metadata.properties.get(STOPPED)
+        if reason is None and before is not None:
+            self.updates.append(RemovePropertiesUpdate(removals=[STOPPED]))
+        elif reason is not None and reason != before:
+            self.set_properties({STOPPED: reason})
+
+    def set_tag(self, name: str, snapshot_id: int) -> None:
+        self.updates.append(_ref(name, SnapshotRefType.TAG, snapshot_id))
+
+    def remove_tag(self, name: str) -> None:
+        self.updates.append(RemoveSnapshotRefUpdate(ref_name=name))
+
+    def retain(self, retention: Retention) -> None:
+        """Expires what is beyond, among the snapshots that were there before this commit."""
+        if not self._writings:
+            return
+        self.expire([snapshot.snapshot_id for snapshot in retention.expired(self.table.metadata, _now_ms())])
+
+    def expire(self, snapshot_ids: Iterable[int]) -> None:
+        """Those that a branch or tag names must have lost it before."""
+        known = {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
+        expired = [known[wanted] for wanted in snapshot_ids if wanted in known]
+        if not expired:
+            return
+        self.unreferenced += unreferenced_files(self.table.io, self.table.metadata, expired)
+        self.updates.append(RemoveSnapshotsUpdate(snapshot_ids=[snapshot.snapshot_id for snapshot in expired]))
+
+    def requirements(self) -> tuple[TableRequirement, ...]:
+        base = None if self._base is None else self._base.snapshot_id
+        return (
+            AssertTableUUID(uuid=self.table.metadata.table_uuid),
+            AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=base),
+        )
+
+    def discard(self) -> None:
+        """Removes the files that were written for it. Only if it is certain that it was not committed."""
+        for writing in self._writings:
+            writing.discard()
+
+    def _begin(self) -> ManifestWriting:
+        sequence = self.table.metadata.next_sequence_number() + len(self._writings)
+        writing = ManifestWriting(self.table, self._schema, self.table.metadata.new_snapshot_id(), sequence)
+        self._writings.append(writing)
+        return writing
+
+    def _current_manifests(self) -> list[ManifestFile]:
+        if self._manifests is None:
+            found = [] if self._base is None else self._base.manifests(self.table.io)
+            self._manifests = found
+        return [manifest for manifest in self._manifests if is_live(manifest)]
+
+    def _added(
+        self, writing: ManifestWriting, files: Sequence[TableFile], schemas: Mapping[int, TableSchema]
+    ) -> list[ManifestFile]:
+        by_spec: defaultdict[int, list[DataFile]] = defaultdict(list)
+        for file in files:
+            spec = self._spec_of(schemas[file.schema_version])
+            made = self._data_files(schemas[file.schema_version]).make(file, spec.spec_id, self.table.io)
+            by_spec[spec.spec_id].append(made)
+        return [manifest for spec_id, made in by_spec.items() for manifest in writing.add(self._specs[spec_id], made)]
+
+    def _without(
+        self, writing: ManifestWriting, manifests: list[ManifestFile], removed: Sequence[LiveFile]
+    ) -> list[ManifestFile]:
+        """Looks where the partitions say first, and newest first; everywhere else only for what was not found."""
+        missing = {file.path for file in removed}
+        if not missing:
+            return manifests
+        partitions = self._partitions({file.partition_path for file in removed})
+        kinds = {spec_id: partition_kinds(self._schema, self._specs[spec_id]) for spec_id in partitions}
+        result = dict(enumerate(manifests))
+        places = [place for place, found in result.items() if found.content == ManifestContent.DATA]
+        likely = [
+            place
+            for place in places
+            if (spec_id := manifests[place].partition_spec_id) in partitions
+            and may_hold(manifests[place], partitions[spec_id], kinds[spec_id])
+        ]
+        likely.sort(key=lambda place: manifests[place].sequence_number, reverse=True)
+        for place in [*likely, *sorted(set(places) - set(likely))]:
+            if not missing:
+                break
+            manifest = manifests[place]
+            result[place], found_paths = writing.remove(self._specs[manifest.partition_spec_id], manifest, missing)
+            missing -= found_paths
+        if missing:
+            raise FilesMissing(
+                f"{'.'.join(self.table.name())}: {sorted(missing)[0]} is to be removed, and is not in Iceberg's "
+                "current snapshot"
+            )
+        return [result[place] for place in range(len(manifests))]
+
+    def _partitions(self, paths: set[str]) -> dict[int, set[Record]]:
+        """By spec, of those to which a path can belong."""
+        found: defaultdict[int, set[Record]] = defaultdict(set)
+        for spec in self._specs.values():
+            schema = schema_of(self.table.metadata, spec, self._schema)
+            partitioning = Partitioning(TableSchema(0, schema, spec, UNSORTED_SORT_ORDER))
+            for path in paths:
+                with suppress(PartitionProblem):
+                    found[spec.spec_id].add(partitioning.values(path))
+        return found
+
+    def _merged(self, writing: ManifestWriting, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Those of earlier snapshots: entries of this one's must say what it did to them."""
+        old = [manifest for manifest in manifests if manifest.added_snapshot_id != writing.snapshot_id]
+        for spec_id, group in merge_groups(old):
+            gone = {manifest.manifest_path for manifest in group}
+            manifests = [
+                *writing.merge(self._specs[spec_id], group),
+                *(manifest for manifest in manifests if manifest.manifest_path not in gone),
+            ]
+        return manifests
+
+    def _finish(
+        self, writing: ManifestWriting, manifests: list[ManifestFile], change: Change, position: Position | None
+    ) -> None:
+        parent = self._head
+        stamp = Stamp(self._digest, writing.snapshot_id, position)
+        path = writing.write_list(manifests, None if parent is None else parent.snapshot_id)
+        snapshot = Snapshot(
+            snapshot_id=writing.snapshot_id,
+            parent_snapshot_id=None if parent is None else parent.snapshot_id,
+            sequence_number=writing.sequence_number,
+            timestamp_ms=max(_now_ms(), self.table.metadata.last_updated_ms),
+            manifest_list=path,
+            summary=Summary(change.operation, **_summary(change, parent), **stamp.summary()),
+            schema_id=self._schema.schema_id,
+        )
+        self.updates.append(AddSnapshotUpdate(snapshot=snapshot))
+        self._head, self._manifests = snapshot, manifests
+
+    def _data_files(self, schema: TableSchema) -> DataFiles:
+        known = self._known.get(schema.version)
+        if known is None:
+            known = self._known[schema.version] = DataFiles(schema)
+        return known
+
+    def _spec_of(self, schema: TableSchema) -> PartitionSpec:
+        """The table's spec for files of this version; one that it never had is added beside the current."""
+        known = find_spec(self._specs, schema.partition)
+        if known is not None:
+            return known
+        spec = PartitionSpec(*schema.partition.fields, spec_id=max(self._specs) + 1)
+        self._specs[spec.spec_id] = spec
+        self.updates.append(AddPartitionSpecUpdate(spec=spec))
+        return spec
+
+
+def _summary(change: Change, parent: Snapshot | None) -> dict[str, str]:
+    added, removed = change.added, change.removed
+    told = {
+        "added-data-files": len(added),
+        "added-records": sum(file.row_count for file in added),
+        "added-files-size": sum(file.file_size for file in added),
+        "deleted-data-files": len(removed),
+        "deleted-records": sum(file.rows for file in removed),
+        "removed-files-size": sum(file.size_bytes for file in removed),
+        "changed-partition-count": len(
+            {file.partition_path for file in added} | {file.partition_path for file in removed}
+        ),
+    }
+    before = _plain(parent) if parent is not None else {}
+    totals = {
+        "total-data-files": told["added-data-files"] - told["deleted-data-files"],
+        "total-records": told["added-records"] - told["deleted-records"],
+        "total-files-size": told["added-files-size"] - told["removed-files-size"],
+    }
+    none = dict.fromkeys(("total-delete-files", "total-position-deletes", "total-equality-deletes"), "0")
+    changed = {name: str(value) for name, value in told.items() if value}
+    return changed | none | {name: str(int(before.get(name, 0)) + value) for name, value in totals.items()}
+
+
+def _ref(name: str, kind: str, snapshot_id: int) -> SetSnapshotRefUpdate:
+    return SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": snapshot_id})
+
+
+def _plain(snapshot: Snapshot) -> dict[str, str]:
+    return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

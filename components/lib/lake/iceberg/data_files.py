@@ -1,0 +1,112 @@
+"""A file of the registry as Iceberg's manifests know it: made from what is kept with its row, without opening it."""
+
+from __future__ import annotations
+
+from binascii import a2b_base64
+from collections.abc import Mapping
+from os import SEEK_END
+
+import msgspec
+import structlog
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+from components.lib.lake.files.footers import BadFooter, footer_length, read_statistics
+from components.lib.lake.iceberg.errors import BadFile, CatalogTrouble
+from components.lib.lake.isolation import NoChild
+from components.lib.lake.partitioning.partition_values import Partitioning
+from components.lib.lake.schema.table_schema import TableSchema
+from registry.models import ColumnStats, TableFile
+
+log = structlog.get_logger(__name__)
+
+_TAIL = 64 * 1024
+"""Read at once; most footers are smaller."""
+
+_statistics = msgspec.json.Decoder(dict[int, ColumnStats])
+
+
+class DataFiles:
+    """Of one schema version; keep it for as long as that version is written to."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self.schema = schema
+        self._partitioning = Partitioning(schema)
+        self._partitions: dict[str, Record] = {}
+
+    def partition(self, path: str) -> Record:
+        """PartitionProblem if it is not one of this schema version."""
+        found = self._partitions.get(path)
+        if found is None:
+            if len(self._partitions) >= 10_000:
+                self._partitions.clear()
+            found = self._partitions[path] = self._partitioning.values(path)
+        return found
+
+    def make(self, file: TableFile, spec_id: int, io: FileIO) -> DataFile:
+        """From the file's footer if nobody has kept its statistics. BadFile if that can't be read either."""
+        if file.column_stats is None:
+            kept = _read_footer(file, self.schema, io)
+        else:
+            try:
+                kept = _columns(_statistics.decode(str(file.column_stats)))
+            except (msgspec.DecodeError, ValueError) as error:
+                raise BadFile(f"{file.file_path}: its column statistics can't be read: {error}") from error
+        made = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=file.file_path,
+            file_format=FileFormat.PARQUET,
+            partition=self.partition(file.partition_path),
+            record_count=file.row_count,
+            file_size_in_bytes=file.file_size,
+            **kept,  # type: ignore[arg-type]  # columns of a manifest, none of them the version
+        )
+        made.spec_id = spec_id  # from_args does not take it
+        return made
+
+
+def _columns(columns: Mapping[int, ColumnStats]) -> dict[str, object]:
+    return {
+        "column_sizes": {key: column.size_bytes for key, column in columns.items() if column.size_bytes is not None},
+        "value_counts": {key: column.value_count for key, column in columns.items()},
+        "null_value_counts": {key: column.null_count for key, column in columns.items()},
+        "nan_value_counts": {key: column.nan_count for key, column in columns.items() if column.nan_count is not None},
+        "lower_bounds": {key: a2b_base64(column.lower) for key, column in columns.items() if column.lower is not None},
+        "upper_bounds": {key: a2b_base64(column.upper) for key, column in columns.items() if column.upper is not None},
+    }
+
+
+def _read_footer(file: TableFile, schema: TableSchema, io: FileIO) -> dict[str, object]:
+    """In a child process: the file is not one that Astha wrote, or its row would have statistics."""
+    try:
+        found = read_statistics(_ending(file, io), schema.iceberg)
+    except BadFooter as error:
+        raise BadFile(
+            f"{file.file_path} has no statistics in the registry, and its footer does not say: {error}. Remove the "
+            "file from the table, or register it again with statistics"
+        ) from error
+    except NoChild as error:
+        raise CatalogTrouble(f"{file.file_path}: {error}") from error
+    log.info("statistics read from a file's footer", file=file.file_path, registered_with="none")
+    if found.record_count != file.row_count:
+        raise BadFile(f"{file.file_path} is registered with {file.row_count} rows, and has {found.record_count}")
+    kept = msgspec.structs.asdict(found)
+    del kept["record_count"]
+    return kept
+
+
+def _ending(file: TableFile, io: FileIO) -> bytes:
+    """As much of the file's end as holds its footer. OSError is the storage's trouble, BadFile the file's."""
+    try:
+        with io.new_input(file.file_path).open() as stream:
+            size = stream.seek(0, SEEK_END)
+            stream.seek(max(0, size - _TAIL))
+            tail = stream.read(_TAIL)
+            needed = footer_length(tail)
+            if _TAIL < needed <= size:
+                stream.seek(size - needed)
+                tail = stream.read(needed)
+    except FileNotFoundError as error:
+        raise BadFile(f"{file.file_path} is registered, and not there: remove it from the table") from error
+    return tail

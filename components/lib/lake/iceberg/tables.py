@@ -1,0 +1,466 @@
+"""The registry's tables in the Iceberg catalog: found, created, evolved, renamed, dropped, committed to.
+
+Blocking, and safe from several threads: one commit to a table at a time in this process, and whoever finds that
+another process was quicker starts again from the newest metadata.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeAlias, TypeVar
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+import structlog
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationError,
+)
+from pyiceberg.io import load_file_io
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import StagedTable, Table, TableProperties
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.update import AssertCreate
+from sqlalchemy.exc import SQLAlchemyError
+
+from components.lib.lake.iceberg.commits import TableCommit
+from components.lib.lake.iceberg.error_mapping import explained
+from components.lib.lake.iceberg.errors import BrokenTable, CatalogTrouble, ForeignTable, StorageTrouble
+from components.lib.lake.iceberg.schemas import creation
+from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
+from components.lib.lake.schema.table_schema import TableSchema
+from registry.models import LakeTable
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+
+Identifier: TypeAlias = tuple[str, ...]
+Build: TypeAlias = Callable[[TableCommit], None]
+
+PROPERTIES = {
+    TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "20",
+    TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
+    # Ours to merge; said for other engines, which would else merge everything into one now and then.
+    TableProperties.MANIFEST_MERGE_ENABLED: "true",
+}
+"""Of a new table."""
+
+_ATTEMPTS = 10
+_LOCKED_S = 60.0
+_MOST_LOADED = 512
+_locks: WeakValueDictionary[object, threading.Lock] = WeakValueDictionary()  # while somebody holds or waits for one
+_locks_guard = threading.Lock()
+
+
+def identifier_of(table: LakeTable) -> Identifier:
+    return (*table.database.split("."), table.name)
+
+
+class IcebergTables:
+    """`TableProblem` is one table's and needs a person; `StorageTrouble` is one table's and passes; any other
+    `CatalogTrouble` is everybody's and passes.
+
+    `identity` tells the tables of this registry from those of another that has the same ids (see
+    `components.lib.lake.identity`): a table of another one is never read, committed to, renamed or dropped.
+    """
+
+    def __init__(self, catalog: Catalog, identity: str) -> None:
+        if not identity:
+            raise ValueError("IcebergTables needs the registry's identity: see components.lib.lake.identity")
+        self.catalog = catalog
+        self._identity = identity
+        self._loaded: OrderedDict[int, Table] = OrderedDict()  # the last used at the end
+        self._names: dict[int, Identifier] | None = None
+        self._heads: dict[int, tuple[int, list[ManifestFile]]] = {}  # of some of the loaded ones
+        self._unreadable: set[Identifier] = set()
+        self.claimed: frozenset[Identifier] = frozenset()
+        """Names that the registry's tables have now: what can't be read under one of them is that table's."""
+        self._retired = False
+
+    def close(self) -> None:
+        self.catalog.close()
+
+    def retired(self) -> IcebergTables:
+        """Another one for the same catalog. This one commits nothing more: a call that was left behind in a thread must
+        not, when it comes back, do again what has been done by other means meanwhile.
+        """
+        self._retired = True
+        successor = IcebergTables(self.catalog, self._identity)
+        successor.claimed = self.claimed
+        return successor
+
+    def answers(self) -> bool:
+        """Whether the catalog itself does: then what has failed was one table's storage."""
+        try:
+            self.catalog.list_namespaces()
+        except Exception as error:
+            log.debug("the catalog does not answer", error=repr(error))
+            return False
+        return True
+
+    def load(self, table: LakeTable, *, cached: bool = False) -> Table | None:
+        """By its name in the registry. ForeignTable if the catalog's table of that name is another."""
+        if cached and (known := self._loaded.get(table.id)) is not None and known.name() == identifier_of(table):
+            self._keep(table.id, known)
+            return known
+        found = self._load(identifier_of(table))
+        if found is None:
+            self._loaded.pop(table.id, None)
+            return None
+        owner = found.metadata.properties.get(TABLE_ID)
+        if owner != str(table.id) or not self._is_ours(found):
+            whose = "not Astha's" if owner is None else f"that of table {owner} of this or another registry"
+            raise ForeignTable(
+                f"the catalog has a table {table.database}.{table.name}, and it is {whose}: rename or drop one of them"
+            )
+        self._keep(table.id, found)
+        return found
+
+    def _keep(self, table_id: int, table: Table) -> None:
+        """Metadata of a table can be megabytes: those that were not used for long are read again when they are."""
+        self._loaded[table_id] = table
+        with suppress(KeyError):  # another thread has forgotten it meanwhile
+            self._loaded.move_to_end(table_id)
+            while len(self._loaded) > _MOST_LOADED:
+                gone, _ = self._loaded.popitem(last=False)
+                self._heads.pop(gone, None)
+
+    def has(self, table: LakeTable) -> bool:
+        """Under its own or another name."""
+        if table.id in self._loaded:
+            return True
+        with suppress(ForeignTable):
+            if self.load(table) is not None:
+                return True
+        return table.id in self.names()
+
+    def owner(self, identifier: Identifier) -> int | None:
+        """Which of the registry's tables the catalog has under this name; None if it is none of them."""
+        found = self._load(identifier)
+        if found is None or TABLE_ID not in found.metadata.properties or not self._is_ours(found):
+            return None
+        return int(found.metadata.properties[TABLE_ID])
+
+    def ensure(self, table: LakeTable, schema: TableSchema, *, new: bool = False) -> Table:
+        """The table under its name, created if it is not there, renamed if it is there under another. ``new``: it can't
+        be there under another.
+
+        A name is one table's in the registry: another of its tables that still has it is on its way to another name,
+        or out, and has to wait for that elsewhere.
+        """
+        try:
+            found = self.load(table, cached=True)
+        except ForeignTable:
+            if not self._move_aside(identifier_of(table)):
+                raise
+            found = None
+        if found is not None:
+            return found
+        former = self.names().get(table.id)
+        if former is not None and former != identifier_of(table):
+            renamed = self._rename(former, table)
+            if renamed is not None:
+                return renamed
+        if not new and self._unreadable - self.claimed:
+            self._names = dict(self._scan())  # it may be readable by now
+        doubtful = self._unreadable - self.claimed
+        if doubtful and not new:
+            raise StorageTrouble(
+                f"{table.database}.{table.name} may be {'.'.join(min(doubtful))}, under a former name, which can't be "
+                "read now"
+            )
+        return self._create(table, schema)
+
+    def commit(self, table: LakeTable, build: Build) -> TableCommit | None:
+        """What `build` makes of the newest metadata; it is called again if another process commits meanwhile.
+
+        None if it found nothing to do. NoSuchTableError can't be: call `ensure` first.
+        """
+        with _locked(self.catalog, table):
+            loaded = self.load(table, cached=True)
+            for _ in range(_ATTEMPTS):
+                self._require_wanted(table)
+                if loaded is None:
+                    raise StorageTrouble(f"the Iceberg table {table.database}.{table.name} was dropped meanwhile")
+                draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
+                if not self._built(draft, build):
+                    return None
+                try:
+                    self._require_wanted(table)
+                    self._commit(draft)
+                except CommitFailedException:
+                    draft.discard()
+                    loaded = self.load(table)
+                    continue
+                except Exception:
+                    # Who knows what was committed: the next attempt starts from what the catalog says.
+                    self._loaded.pop(table.id, None)
+                    raise
+                if draft.head is not None:
+                    self._heads[table.id] = draft.head
+                return draft
+            raise StorageTrouble(f"{table.database}.{table.name}: {_ATTEMPTS} commits in a row met another's")
+
+    def read(self, table: LakeTable, call: Callable[[], T]) -> T:
+        """What reads the table's manifests. BrokenTable if one is missing, StorageTrouble if one can't be read now."""
+        name = f"{table.database}.{table.name}"
+        try:
+            return self._of_table(name, call)
+        except FileNotFoundError as error:
+            raise BrokenTable(f"{name} refers to a file that is not there: {error}") from error
+
+    def try_storage(self, table: Table) -> None:
+        """Writes a small object beside the table's metadata, reads and deletes it. StorageTrouble if that fails."""
+        name = ".".join(table.name())
+        probe = f"{table.location().rstrip('/')}/metadata/.astha-probe-{uuid4().hex}"
+
+        def attempt() -> None:
+            with table.io.new_output(probe).create() as output:
+                output.write(b"probe")
+            try:
+                with table.io.new_input(probe).open() as written:
+                    if written.read() != b"probe":
+                        raise OSError(f"{probe} does not have the content that was written")
+            finally:
+                table.io.delete(probe)
+
+        try:
+            self._of_table(name, attempt)
+        except FileNotFoundError as error:
+            raise StorageTrouble(f"{name}: nothing can be written to {table.location()}: {error}") from error
+
+    def drop(self, table_id: int) -> bool:
+        """From the catalog; files stay. False if there was none."""
+        name = self.names().pop(table_id, None)
+        self._loaded.pop(table_id, None)
+        self._heads.pop(table_id, None)
+        if name is None:
+            if self._unreadable:
+                self._names = None  # it may be one of those: read again the next time
+            return False
+        try:
+            self.catalog.drop_table(name)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return False
+        self._drop_empty_namespace(name[:-1])
+        return True
+
+    def metadata_files(self, table_id: int) -> list[str]:
+        """Everything that was written for the table beside its data, as far as its metadata still knows of it."""
+        name = self.names().get(table_id)
+        table = None if name is None else self._load(name)
+        if table is None:
+            return []
+        found = [table.metadata_location, *(entry.metadata_file for entry in table.metadata.metadata_log)]
+        manifests: set[str] = set()
+        for snapshot in table.metadata.snapshots:
+            found.append(snapshot.manifest_list)
+            manifests.update(manifest.manifest_path for manifest in snapshot.manifests(table.io))
+        return [*found, *sorted(manifests)]
+
+    def names(self) -> dict[int, Identifier]:
+        """Of all tables that are the registry's. Read from the catalog once, which costs one load a table."""
+        if self._names is None:
+            self._names = dict(self._scan())
+        return self._names
+
+    @property
+    def unreadable(self) -> frozenset[Identifier]:
+        """Met by the last look at all tables: nobody knows whose they are."""
+        return frozenset(self._unreadable)
+
+    def is_unreadable(self, identifier: Identifier) -> bool:
+        """Whether the last look at all tables found one of that name that could not be read."""
+        return identifier in self._unreadable
+
+    def forget_one(self, table_id: int) -> None:
+        """What is remembered of this table may be out of date."""
+        self._loaded.pop(table_id, None)
+        self._heads.pop(table_id, None)
+
+    def forget(self) -> None:
+        """Whatever is remembered may be out of date."""
+        self._names = None
+        self._loaded.clear()
+        self._heads.clear()
+
+    def _require_wanted(self, table: LakeTable) -> None:
+        if self._retired:
+            raise CatalogTrouble(f"{table.database}.{table.name}: this call was given up")
+
+    def _manifests_of(self, table_id: int, table: Table) -> list[ManifestFile] | None:
+        snapshot_id, manifests = self._heads.get(table_id, (None, []))
+        return manifests if snapshot_id is not None and snapshot_id == table.metadata.current_snapshot_id else None
+
+    def _scan(self) -> Iterator[tuple[int, Identifier]]:
+        """A table that can't be read is left out, and remembered as such: it must not keep the others."""
+        self._unreadable = set()
+        for namespace in explained(lambda: list(self._namespaces(()))):
+            for identifier in explained(lambda name=namespace: self._list(name)):  # type: ignore[misc]
+                try:
+                    found = self._load(identifier)
+                except (BrokenTable, StorageTrouble) as problem:  # its own, when somebody asks for it
+                    self._unreadable.add(tuple(identifier))
+                    log.warning("an Iceberg table can't be read", table=".".join(identifier), problem=str(problem))
+                    continue
+                if found is not None and TABLE_ID in found.metadata.properties and self._is_ours(found):
+                    yield int(found.metadata.properties[TABLE_ID]), tuple(identifier)
+
+    def _list(self, namespace: Identifier) -> list[Identifier]:
+        try:
+            return self.catalog.list_tables(namespace)
+        except NoSuchNamespaceError:  # dropped with its last table, just now
+            return []
+
+    def _is_ours(self, table: Table) -> bool:
+        return table.metadata.properties.get(REGISTRY) == self._identity
+
+    def _namespaces(self, parent: Identifier) -> Iterator[Identifier]:
+        with suppress(NoSuchNamespaceError):  # likewise
+            for namespace in self.catalog.list_namespaces(parent):
+                if namespace != parent:
+                    yield tuple(namespace)
+                    yield from self._namespaces(tuple(namespace))
+
+    def _load(self, identifier: Identifier) -> Table | None:
+        try:
+            return self._of_table(".".join(identifier), lambda: self.catalog.load_table(identifier))
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except FileNotFoundError as error:
+            raise BrokenTable(
+                f"{'.'.join(identifier)}: the catalog points to metadata that is not there ({error}): restore it, or "
+                "drop the table from the catalog, and `astha refresh iceberg_updater` creates it anew"
+            ) from error
+        except (ValueError, ValidationError) as error:
+            reason = " ".join(str(error).split("[type=")[0].split())
+            raise BrokenTable(
+                f"{'.'.join(identifier)}: the catalog points to metadata that can't be read ({reason}): restore it, or "
+                "drop the table from the catalog, and `astha refresh iceberg_updater` creates it again"
+            ) from error
+
+    def _create(self, table: LakeTable, schema: TableSchema) -> Table:
+        identifier = identifier_of(table)
+        self._create_namespace(identifier[:-1])
+        properties = {**PROPERTIES, TABLE_ID: str(table.id), REGISTRY: self._identity}
+        draft = new_table_metadata(schema.iceberg, schema.partition, schema.order, table.location, properties)
+        staged = StagedTable(identifier, draft, "", load_file_io(self.catalog.properties, table.location), self.catalog)
+        name = f"{table.database}.{table.name}"
+        try:
+            self._of_table(
+                name,
+                lambda: self.catalog.commit_table(
+                    staged, (AssertCreate(),), creation(schema, table.location, properties)
+                ),
+            )
+        except FileNotFoundError as error:
+            raise StorageTrouble(f"{name}: nothing can be written to {table.location}: {error}") from error
+        except (CommitFailedException, TableAlreadyExistsError):
+            log.info("the Iceberg table was there already", table=name)
+        found = self.load(table)
+        if found is None:
+            raise StorageTrouble(f"the Iceberg table {table.database}.{table.name} is gone as soon as it was created")
+        self._remember(table)
+        return found
+
+    def _create_namespace(self, namespace: Identifier) -> None:
+        for depth in range(1, len(namespace) + 1):
+            try:
+                explained(lambda name=namespace[:depth]: self.catalog.create_namespace(name))  # type: ignore[misc]
+            except NamespaceAlreadyExistsError:
+                continue
+
+    def _drop_empty_namespace(self, namespace: Identifier) -> None:
+        try:
+            if not self.catalog.list_tables(namespace):
+                self.catalog.drop_namespace(namespace)
+        except (NamespaceNotEmptyError, NoSuchNamespaceError):
+            pass
+
+    def _rename(self, former: Identifier, table: LakeTable) -> Table | None:
+        self._create_namespace(identifier_of(table)[:-1])
+        try:
+            explained(lambda: self.catalog.rename_table(former, identifier_of(table)))
+        except (NoSuchTableError, NoSuchNamespaceError):
+            return None
+        except TableAlreadyExistsError as error:
+            raise ForeignTable(f"{'.'.join(former)} can't become {table.database}.{table.name}: {error}") from error
+        self._remember(table)
+        log.info("Iceberg table renamed", was=".".join(former), table=f"{table.database}.{table.name}")
+        return self.load(table)
+
+    def _move_aside(self, identifier: Identifier) -> bool:
+        found = self._load(identifier)
+        owner = None if found is None else found.metadata.properties.get(TABLE_ID)
+        if found is None or owner is None or not self._is_ours(found):
+            return False
+        aside = (*identifier[:-1], f"{identifier[-1]}__astha_{owner}")
+        explained(lambda: self.catalog.rename_table(identifier, aside))
+        self._loaded.pop(int(owner), None)
+        self.names()[int(owner)] = aside
+        log.info("Iceberg table moved aside", was=".".join(identifier), now=".".join(aside))
+        return True
+
+    def _remember(self, table: LakeTable) -> None:
+        if self._names is not None:
+            self._names[table.id] = identifier_of(table)
+
+    def _built(self, draft: TableCommit, build: Build) -> bool:
+        """Whether there is anything to commit. What was written for nothing is removed."""
+        try:
+            self._of_table(".".join(draft.table.name()), lambda: build(draft))
+        except FileNotFoundError as error:
+            draft.discard()
+            raise BrokenTable(f"{'.'.join(draft.table.name())} refers to a file that is not there: {error}") from error
+        except BaseException:
+            draft.discard()
+            raise
+        return bool(draft.updates)
+
+    def _commit(self, draft: TableCommit) -> None:
+        """Through `Table`, which also removes metadata files that are too old."""
+        updates, requirements = tuple(draft.updates), draft.requirements()
+        try:
+            self._of_table(".".join(draft.table.name()), lambda: draft.table._do_commit(updates, requirements))
+        except FileNotFoundError as error:
+            raise StorageTrouble(
+                f"{'.'.join(draft.table.name())}: nothing can be written to {draft.table.location()}: {error}"
+            ) from error
+
+    def _of_table(self, name: str, call: Callable[[], T]) -> T:
+        """`explained`; StorageTrouble if the catalog answers all the same."""
+        try:
+            return explained(call)
+        except StorageTrouble:
+            raise
+        except CatalogTrouble as trouble:
+            cause = trouble.__cause__
+            if cause is None or isinstance(cause, SQLAlchemyError) or not self.answers():
+                raise
+            raise StorageTrouble(f"{name}: its storage does not answer: {cause}") from cause
+
+
+@contextmanager
+def _locked(catalog: Catalog, table: LakeTable) -> Iterator[None]:
+    """One commit to a table at a time. A call that hangs in its storage must not take the others with it."""
+    with _locks_guard:
+        lock = threading.Lock()
+        lock = _locks.setdefault((catalog.name, catalog.properties.get("uri"), table.id), lock)
+    if not lock.acquire(timeout=_LOCKED_S):
+        raise StorageTrouble(
+            f"{table.database}.{table.name}: another commit to it has not come back for {_LOCKED_S:g} s"
+        )
+    try:
+        yield
+    finally:
+        lock.release()

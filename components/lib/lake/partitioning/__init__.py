@@ -1,0 +1,1 @@
+"""Partition values, their paths, and the split of Arrow tables by partition."""

@@ -1,0 +1,1 @@
+"""Table schemas: their syntax for users, their JSON in the registry, and their evolution."""

@@ -1,0 +1,274 @@
+"""Objects on local disk and S3-compatible storage, by canonical URI.
+
+An object appears whole or not at all, and is durable when a call returns. Errors:
+
+    StorageError
+    |-- StorageUnavailable  no answer, or none in time   -> retry; a write may or may not have happened
+    |-- StorageRefused      the storage says no          -> fix credentials, permissions, bucket or disk
+    |-- DeletionRefused     outside of what is ours      -> correct the row, or name the place in lake.roots
+    `-- ObjectMissing       there is no such object      -> it was deleted, or never written
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+from functools import cached_property
+from tempfile import SpooledTemporaryFile
+from threading import Event
+from typing import TypeVar
+
+import obstore
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import S3Store
+
+from astha.errors import AsthaError
+from astha.subscribers.context import LakeSettings, S3Settings
+from components.lib.lake.storage import local_files
+from components.lib.lake.storage.locations import Location, canonical, parse
+from components.lib.lake.storage.output_streams import Sink, Writable
+from components.lib.lake.storage.roots import Roots, refusals
+
+T = TypeVar("T")
+
+_IN_MEMORY = 64 << 20  # what is larger waits in a temporary file until it is uploaded
+_PART = 8 << 20
+_REFUSED = (
+    "403 Forbidden",
+    "401 Unauthorized",
+    "400 Bad Request",
+    "NoSuchBucket",
+    "InvalidAccessKeyId",
+    "AccessDenied",
+)
+
+
+class StorageError(AsthaError):
+    pass
+
+
+class StorageUnavailable(StorageError):
+    pass
+
+
+class StorageRefused(StorageError):
+    pass
+
+
+class DeletionRefused(StorageError):
+    pass
+
+
+class ObjectMissing(StorageError):
+    pass
+
+
+class Abandoned(Exception):
+    """Raised inside a writer whose caller was cancelled. Nobody else sees it."""
+
+
+class Objects:
+    """Safe for concurrent use in one event loop; opens nothing until it is asked for something."""
+
+    def __init__(self, lake: LakeSettings, *, timeout_s: float = 60.0, retry_s: float = 30.0) -> None:
+        self.modes = lake.modes
+        self._s3 = lake.s3
+        self._lake = lake
+        self._timeout = timedelta(seconds=timeout_s)
+        self._retry = timedelta(seconds=retry_s)
+        self._stores: dict[str, S3Store] = {}
+
+    async def put(self, uri: str, data: bytes) -> None:
+        """Replaces what is there."""
+
+        def fill(sink: Sink) -> None:
+            sink.write(data)
+
+        await self.write(uri, fill)
+
+    async def write(self, uri: str, fill: Callable[[Sink], T]) -> T:
+        """What ``fill`` writes, in a thread, becomes the object once it returns.
+
+        Cancelled, it waits until nothing of it can appear any more: who deletes the object then deletes it for good.
+        """
+        place = parse(uri)
+        abandoned = Event()
+        if place.scheme == "file":
+            writing = asyncio.to_thread(local_files.write, place.path, _guarded(fill, abandoned), self.modes)
+            return await _to_the_end(_local(place, writing), abandoned)
+        return await _to_the_end(self._upload(place, _guarded(fill, abandoned)), abandoned)
+
+    async def get(self, uri: str) -> bytes:
+        place = parse(uri)
+        if place.scheme == "file":
+            return await _local(place, asyncio.to_thread(place.path.read_bytes))
+        async with _translated(place):
+            found = await obstore.get_async(self._store(place), place.key)
+            return bytes(await found.bytes_async())
+
+    async def get_range(self, uri: str, start: int, length: int) -> bytes:
+        """Fewer bytes than asked for if the object ends before."""
+        place = parse(uri)
+        if place.scheme == "file":
+            return await _local(place, asyncio.to_thread(local_files.read_range, place.path, start, length))
+        if length == 0:
+            return b""
+        async with _translated(place):
+            return bytes(await obstore.get_range_async(self._store(place), place.key, start=start, length=length))
+
+    async def size(self, uri: str) -> int | None:
+        """None if there is no such object."""
+        place = parse(uri)
+        try:
+            if place.scheme == "file":
+                return (await _local(place, asyncio.to_thread(place.path.stat))).st_size
+            async with _translated(place):
+                return (await obstore.head_async(self._store(place), place.key))["size"]
+        except ObjectMissing:
+            return None
+
+    async def exists(self, uri: str) -> bool:
+        return await self.size(uri) is not None
+
+    @cached_property
+    def roots(self) -> Roots:
+        """Below which files may be deleted whatever tables there are."""
+        return Roots(canonical(place) for place in (self._lake.warehouse, *self._lake.roots))
+
+    async def delete_many(self, uris: Iterable[str], *, roots: Roots | None = None) -> None:
+        """With whatever an interrupted write has left of them. One that is not there is deleted already.
+
+        DeletionRefused, and nothing is deleted, if one is not below ``roots`` (those of the settings unless given).
+        """
+        uris = list(uris)
+        refused = await asyncio.to_thread(refusals, roots or self.roots, uris)
+        if refused:
+            raise DeletionRefused(f"{next(iter(refused.values()))}; {len(refused)} of {len(uris)} files: none deleted")
+        places = [parse(uri) for uri in uris]
+        local = [place for place in places if place.scheme == "file"]
+        if local:
+            await _local(local[0], asyncio.to_thread(local_files.delete, [place.path for place in local]))
+        by_bucket: dict[str, list[Location]] = defaultdict(list)
+        for place in places:
+            if place.scheme == "s3":
+                by_bucket[place.root].append(place)
+        for some in by_bucket.values():
+            await self._delete(some)
+
+    async def _delete(self, places: Sequence[Location]) -> None:
+        async with _translated(places[0]):
+            try:
+                await obstore.delete_async(self._store(places[0]), [place.key for place in places])
+            except FileNotFoundError:  # some services say so, and stop there
+                for place in places:
+                    try:
+                        await obstore.delete_async(self._store(place), place.key)
+                    except FileNotFoundError:
+                        continue
+
+    async def _upload(self, place: Location, fill: Callable[[Writable], T]) -> T:
+        with SpooledTemporaryFile(_IN_MEMORY) as spool:
+            made = await asyncio.to_thread(fill, spool)
+            size = spool.tell()
+            spool.seek(0)
+            async with _translated(place):
+                content = spool if size > _IN_MEMORY else spool.read()
+                try:
+                    await obstore.put_async(
+                        self._store(place), place.key, content, use_multipart=size > _PART, chunk_size=_PART
+                    )
+                except FileNotFoundError as error:
+                    raise StorageRefused(f"{place.uri}: there is no bucket {place.root!r}: create it") from error
+            return made
+
+    def _store(self, place: Location) -> S3Store:
+        found = self._stores.get(place.root)
+        if found is None:
+            found = self._stores[place.root] = open_bucket(place.root, self._s3, self._timeout, self._retry)
+        return found
+
+
+def open_bucket(bucket: str, s3: S3Settings, timeout: timedelta, retry: timedelta) -> S3Store:
+    options: dict[str, str | bool] = {"region": s3.region, "virtual_hosted_style_request": s3.virtual_hosted}
+    if s3.endpoint is not None:
+        options["endpoint"] = s3.endpoint
+    for name, secret in (
+        ("access_key_id", s3.access_key),
+        ("secret_access_key", s3.secret_key),
+        ("session_token", s3.session_token),
+    ):
+        if secret is not None:
+            options[name] = secret.get_secret_value()
+    return S3Store(
+        bucket,
+        config=options,  # type: ignore[arg-type]
+        client_options={"allow_http": s3.allow_http, "timeout": timeout, "connect_timeout": timedelta(seconds=5)},
+        retry_config={"max_retries": 10, "retry_timeout": retry},
+    )
+
+
+def _guarded(fill: Callable[[Sink], T], abandoned: Event) -> Callable[[Writable], T]:
+    """Ends a writer at its next write, and before its object appears, once nobody wants it any more."""
+
+    def guarded(target: Writable) -> T:
+        def write(data: bytes) -> int:
+            if abandoned.is_set():
+                raise Abandoned
+            return target.write(data)
+
+        made = fill(Sink(write))
+        if abandoned.is_set():
+            raise Abandoned
+        return made
+
+    return guarded
+
+
+async def _to_the_end(work: Coroutine[None, None, T], abandoned: Event) -> T:
+    """Shields a write: a thread can't be cancelled, and a request that was sent may still be carried out."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        abandoned.set()
+        while not task.done():
+            with suppress(asyncio.CancelledError):  # once is enough
+                await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # seen
+        raise
+
+
+async def _local(place: Location, work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except FileNotFoundError as error:
+        raise ObjectMissing(f"{place.uri} does not exist") from error
+    except OSError as error:
+        raise StorageRefused(f"{place.uri}: {error.strerror or error}: check the disk and its permissions") from error
+
+
+@asynccontextmanager
+async def _translated(place: Location) -> AsyncIterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ObjectMissing(f"{place.uri} does not exist, or its bucket does not") from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise StorageRefused(
+            f"{place.uri}: {_first_line(error)}: check lake.s3's keys and their permissions"
+        ) from error
+    except BaseError as error:
+        text = str(error)
+        if any(sign in text for sign in _REFUSED):
+            raise StorageRefused(f"{place.uri}: {_first_line(error)}: check lake.s3 and the bucket") from error
+        raise StorageUnavailable(f"{place.uri}: {_first_line(error)}: is lake.s3.endpoint reachable?") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0] if lines else type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,95 @@
+"""Below which places files may be deleted: whatever a row of the registry names, nothing else is ever touched.
+
+The warehouse, `lake.roots` and the locations of the registry's tables. A path is compared part by part, and on local
+disk after symbolic links are resolved; one with `.` or `..` in it, percent-encoded or not, is refused as it stands.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import unquote
+
+from components.lib.lake.storage.locations import BadLocation, Location, parse
+from registry.contract import Tables
+
+Parts: TypeAlias = tuple[str, ...]
+
+
+class Roots:
+    """Asks the file system (for symbolic links): not for an event loop's thread if the paths are local."""
+
+    def __init__(self, uris: Iterable[str]) -> None:
+        self.uris = tuple(dict.fromkeys(uris))
+
+    def extended(self, uris: Iterable[str]) -> Roots:
+        return Roots((*self.uris, *uris))
+
+    def refusal(self, uri: str) -> str | None:
+        """Why the file must not be deleted; None if it may be."""
+        try:
+            place = parse(uri)
+        except BadLocation as problem:
+            return str(problem)
+        bad = next((part for part in place.key.split("/") if _is_ambiguous(part)), None)
+        if bad is not None:
+            return f"{uri!r} has {bad!r} in its path, which can lead elsewhere"
+        if place.scheme == "file":
+            inside = any(parent in self._directories for parent in _chain(_resolved(place.path.parent)))
+        else:
+            parts = tuple(place.key.split("/"))
+            inside = any((place.root, parts[:count]) in self._prefixes for count in range(len(parts)))
+        return None if inside else f"{uri} is not below the warehouse, lake.roots or the location of a table"
+
+    @cached_property
+    def _directories(self) -> frozenset[Parts]:
+        found = (_resolved(place.path) for place in self._places if place.scheme == "file")
+        return frozenset(parts for parts in found if len(parts) > 1)  # the whole disk is no root
+
+    @cached_property
+    def _prefixes(self) -> frozenset[tuple[str, Parts]]:
+        places = (place for place in self._places if place.scheme == "s3")
+        return frozenset((place.root, tuple(part for part in place.key.split("/") if part)) for place in places)
+
+    @cached_property
+    def _places(self) -> list[Location]:
+        found = []
+        for uri in self.uris:
+            try:
+                found.append(parse(uri))
+            except BadLocation:
+                continue  # of a table that can't be worked with: nothing is below it
+        return found
+
+
+def refusals(roots: Roots, uris: Iterable[str]) -> dict[str, str]:
+    """Of the paths, those that must not be deleted, with the reason. Blocking, as `Roots` is."""
+    found = ((uri, roots.refusal(uri)) for uri in uris)
+    return {uri: reason for uri, reason in found if reason is not None}
+
+
+async def known_roots(store: Tables, roots: Roots, *, above: Sequence[str]) -> Roots:
+    """With the locations of the tables, which are asked for only if one of the paths is not below ``roots`` itself."""
+    prefixes = tuple(f"{root.rstrip('/')}/" for root in roots.uris)
+    if all(path.startswith(prefixes) for path in above):
+        return roots
+    return roots.extended(table.location for table in await store.list_tables())
+
+
+def _is_ambiguous(part: str) -> bool:
+    decoded = part
+    while (further := unquote(decoded)) != decoded:
+        decoded = further
+    return any(piece in (".", "..") for piece in decoded.replace("\\", "/").split("/")) or "\0" in decoded
+
+
+def _resolved(path: Path) -> Parts:
+    return Path(os.path.realpath(path)).parts
+
+
+def _chain(parts: Parts) -> Iterable[Parts]:
+    """Itself and everything above it."""
+    return (parts[:count] for count in range(1, len(parts) + 1))

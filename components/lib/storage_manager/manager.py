@@ -1,0 +1,293 @@
+"""`StorageManager`: rows become files, files become the table's.
+
+    async with StorageManager(surroundings) as manager:
+        inserted = await manager.insert("shop.orders", table)   # its files are durable
+        await inserted.registered                               # and they are the table's
+
+Intents are recorded before an object can come to exist, and completed by its registration. So whatever happens to this
+process, an object is either registered or found by the cleaner; and an insert that fails removes its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from types import TracebackType
+from typing import Self, TypeAlias, TypeGuard
+from uuid import uuid4
+
+import pyarrow as pa
+import structlog
+
+from astha.subscribers.context import Surroundings
+from components.lib.lake.registration.registrar import Registrar
+from components.lib.lake.registration.upload_removal import remove
+from components.lib.lake.storage.objects import Objects
+from components.lib.storage_manager.buffers import Buffers, Part, divide
+from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.errors import RowsRefused
+from components.lib.storage_manager.frames import Frame, from_frame
+from components.lib.storage_manager.insert_result import Inserted, Outcome, Pending
+from components.lib.storage_manager.row_conversion import Row, tabulate
+from components.lib.storage_manager.settings import StorageSettings
+from components.lib.storage_manager.stream import InsertStream
+from components.lib.storage_manager.table_handles import Target, Targets
+from components.lib.storage_manager.upload import Upload
+from components.lib.storage_manager.upload_names import Names
+from registry.errors import NotFound, RegistryError
+from registry.inputs import FileDraft, Registration
+
+log = structlog.get_logger(__name__)
+
+Batches: TypeAlias = "pa.RecordBatchReader | Iterable[pa.RecordBatch | pa.Table]"
+Data: TypeAlias = "pa.Table | pa.RecordBatch | Frame | Sequence[Row] | Batches"
+
+_PACE = 9.0  # while nobody waits, the registry gets at most a tenth of a core
+_SMALL = 256 << 10  # bytes that are checked and split faster than a thread is asked to
+
+
+class StorageManager:
+    """One a process is enough; safe for concurrent inserts in one event loop."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        settings: StorageSettings | None = None,
+        *,
+        registrar: Registrar | None = None,
+        objects: Objects | None = None,
+        owner: str | None = None,
+    ) -> None:
+        """A ``registrar`` or ``objects`` given stay their owner's; else the manager has its own. ``owner`` is that of
+        its intents: the same for all managers whose files are registered together.
+        """
+        self.settings = settings or StorageSettings()
+        self.clock = surroundings.clock
+        self.owner = owner or f"storage-manager {uuid4().hex}"
+        self._store = surroundings.store
+        self._objects = objects or Objects(surroundings.lake)
+        self._shared_registrar = registrar
+        self._registrar: Registrar | None = None
+        self._targets = Targets(self._store, self.clock, self.settings.schema_age_s)
+        self._names = Names(self._store, self.clock, self.owner, self.settings.names_ahead)
+        self._slots = asyncio.Semaphore(self.settings.parallel_files)
+        self._pending = Pending()
+        self._removals: set[asyncio.Task[None]] = set()
+        self._opened = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self._registrar = self._shared_registrar
+            if self._registrar is None:
+                self._registrar = await stack.enter_async_context(Registrar(self._store, self.clock, pace=_PACE))
+            renewing = asyncio.create_task(self._renew(), name="intents")
+            stack.push_async_callback(_end, renewing)
+            self._opened = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits for what is under way. After an error inside the block, other failures are only logged."""
+        try:
+            if error is None:
+                await self.flush()
+            else:
+                await self._settled()
+        finally:
+            await self._opened.aclose()
+            try:
+                await self._names.give_back()
+            except RegistryError as lost:
+                log.warning("unused names are left to the cleaner", error=str(lost))
+
+    async def insert(self, table: str | int, data: Data, *, sync: bool | None = None) -> Inserted:
+        """All rows or none. ``table`` is ``database.name`` or ``name``, or an id.
+
+        Asynchronous: returns when the files are durable and their registration is queued; ``registered`` tells the
+        rest. Synchronous: returns when they are registered. A cancelled insert leaves nothing, unless its registration
+        was queued already: then it is carried out. RowsRefused names row and column; nothing was written then.
+        """
+        if not _is_whole(data):
+            return await self._insert(await self._targets.get(table, fresh=True), data, sync)
+        target = await self._targets.get(table)
+        try:
+            return await self._insert(target, data, sync)
+        except RowsRefused:
+            newest = await self._targets.get(table, fresh=True)
+            if newest.schema.version == target.schema.version and newest.table.id == target.table.id:
+                raise
+            return await self._insert(newest, data, sync)
+
+    async def flush(self) -> None:
+        """Every insert so far is registered, or has failed and is cleaned up.
+
+        Raises the first failure since the last flush that nobody has been told of.
+        """
+        await self._settled()
+        self._pending.tell()
+
+    def stream(self, table: str | int) -> InsertStream:
+        """For rows that come a few at a time: `async with manager.stream(table) as stream`."""
+        return InsertStream(self, table)
+
+    async def target(self, table: str | int, *, fresh: bool = False) -> Target:
+        return await self._targets.get(table, fresh=fresh)
+
+    async def prepare(self, data: pa.Table | Sequence[Row], target: Target, first_row: int = 1) -> list[Part]:
+        """Rows that fit, by partition. In a thread if there are many."""
+        if isinstance(data, pa.Table) and data.nbytes < _SMALL:
+            return self._prepare(data, target, first_row)
+        return await asyncio.to_thread(self._prepare, data, target, first_row)
+
+    async def write_files(self, table: str | int | Target, data: Data) -> list[FileDraft]:
+        """All rows as durable files with intents of `owner`, for whoever registers them, or none."""
+        target = table if isinstance(table, Target) else await self._targets.get(table, fresh=True)
+        upload = Upload(target, self._names, self._objects, self._slots)
+        try:
+            await self._feed(upload, target, data)
+            return await upload.finish()
+        except BaseException:
+            await self._abandon(upload)
+            raise
+
+    async def store_files(self, target: Target, parts: Sequence[Part]) -> Inserted:
+        """Rows that were prepared become files of the table, all together."""
+        upload = Upload(target, self._names, self._objects, self._slots)
+        try:
+            await upload.write(parts)
+            return await self._register(target, upload)
+        except BaseException:
+            await self._abandon(upload)
+            raise
+
+    async def _insert(self, target: Target, data: Data, sync: bool | None) -> Inserted:
+        upload = Upload(target, self._names, self._objects, self._slots)
+        try:
+            await self._feed(upload, target, data)
+            inserted = await self._register(target, upload)
+        except BaseException:
+            await self._abandon(upload)
+            raise
+        if self.settings.sync if sync is None else sync:
+            await asyncio.shield(inserted.registered)
+        return inserted
+
+    async def _feed(self, upload: Upload, target: Target, given: Data) -> None:
+        data = await _unframed(given)
+        if _is_whole(data):
+            parts = await self.prepare(data, target)
+            await upload.write([piece for part in parts for piece in divide(part, target, self._file_bytes)])
+            return
+        buffers = Buffers(target, self._file_bytes, self.settings.buffer_bytes)
+        first_row = 1
+        batches = iter(data)
+        while (batch := await _next(batches)) is not None:
+            rows = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
+            parts = await self.prepare(rows, target, first_row)
+            await upload.write(buffers.add(parts, self.clock.monotonic()))
+            first_row += rows.num_rows
+        await upload.write(buffers.drain())
+
+    async def _register(self, target: Target, upload: Upload) -> Inserted:
+        if self._registrar is None:
+            raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
+        drafts = await upload.finish()
+        inserted = Inserted(target.table.id, target.schema.version, drafts, Outcome(self._registrar.hurry))
+        if not drafts:
+            inserted.registered.set_result([])
+            return inserted
+        registration = Registration(table_id=target.table.id, files=drafts, intents_of=self.owner)
+        result = await self._registrar.register(registration, sync=False)
+        self._pending.follow(inserted, result, lambda error: self._undo(target, drafts, error))
+        return inserted
+
+    async def _undo(self, target: Target, drafts: Sequence[FileDraft], error: BaseException) -> None:
+        """After a registration that failed. It may have happened all the same: an answer gets lost.
+
+        Files whose intents are still ours are not registered; under another owner they never will be.
+        """
+        if isinstance(error, NotFound):
+            self._targets.forget(target.table.id)
+        uris = [draft.file_path for draft in drafts]
+        try:
+            unregistered = await self._store.renew_intents(uris, owner=self.owner, new_owner=f"{self.owner}, given up")
+        except RegistryError as lost:
+            log.warning("files of a failed insert are left to the cleaner", files=len(uris), error=str(lost))
+            return
+        await remove(self._store, self._objects, unregistered)
+
+    async def _abandon(self, upload: Upload) -> None:
+        """To its end, even if cancelled: then in the background."""
+
+        async def abandon() -> None:
+            await upload.stop()
+            await remove(self._store, self._objects, upload.uris, upload.doubtful)
+
+        await asyncio.shield(self._in_background(abandon()))
+
+    def _in_background(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._removals.add(task)
+        task.add_done_callback(self._removals.discard)
+        return task
+
+    async def _settled(self) -> None:
+        if self._registrar is not None:
+            self._registrar.hurry()
+        await self._pending.settled()
+        if self._removals:
+            await asyncio.wait(self._removals)
+
+    async def _renew(self) -> None:
+        while True:
+            await self.clock.sleep(self.settings.renew_every_s)
+            try:
+                await self._names.drop_unwanted()
+                await self._store.renew_intents(None, owner=self.owner)
+            except RegistryError as error:
+                log.warning("intents could not be renewed", error=str(error))
+
+    def _prepare(self, data: pa.Table | Sequence[Row], target: Target, first_row: int) -> list[Part]:
+        fill = self.settings.fill_missing
+        if not isinstance(data, pa.Table):
+            data = tabulate(data, target.schema, first_row=first_row, fill_missing=fill)
+        return target.partitioning.split(fit(data, target.schema, first_row=first_row, fill_missing=fill))
+
+    @property
+    def _file_bytes(self) -> int:
+        return self.settings.target_file_bytes
+
+
+async def _unframed(data: Data) -> pa.Table | Sequence[Row] | Batches:
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, Frame) and not isinstance(data, pa.Table | pa.RecordBatchReader):
+        return await asyncio.to_thread(from_frame, data)
+    return data
+
+
+def _is_whole(data: pa.Table | Sequence[Row] | Batches) -> TypeGuard[pa.Table | pa.RecordBatch | Sequence[Row]]:
+    """All of it is there, and can be looked at twice."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return True
+    if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
+        raise TypeError(
+            f"rows are an Arrow table, a data frame of pandas or Polars, record batches or a list of mappings, not a "
+            f"{type(data).__name__}: pyarrow.Table.from_pandas or pyarrow.table may make a table of it"
+        )
+    return isinstance(data, Sequence) and not any(isinstance(row, pa.Table | pa.RecordBatch) for row in data[:1])
+
+
+async def _next(batches: Iterator[pa.RecordBatch | pa.Table]) -> pa.RecordBatch | pa.Table | None:
+    """A reader's next batch may be long in coming; an iterator of somebody else's stays in its own thread."""
+    if isinstance(batches, pa.RecordBatchReader):
+        return await asyncio.to_thread(next, batches, None)
+    return next(batches, None)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

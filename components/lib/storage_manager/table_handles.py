@@ -1,0 +1,89 @@
+"""The table that an insert goes to, as its writer needs it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from astha.clock import LoopClock
+from components.lib.lake.files import FileEngine, engine_of
+from components.lib.lake.partitioning.partition_values import Partitioning
+from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.table_lookup import split_name
+from components.lib.storage_manager.errors import NoSuchTable
+from registry.contract import Tables
+from registry.models import LakeTable
+
+FIRST_GUESS = 0.4
+
+_MOST_TABLES = 1_000  # that are remembered
+
+
+@dataclass
+class Compression:
+    """Bytes of a file for each byte in memory, learned from the files written so far."""
+
+    ratio: float = FIRST_GUESS
+
+    def learn(self, in_memory: int, in_file: int) -> None:
+        if in_memory > 64 << 10:  # smaller ones are mostly footer
+            self.ratio += (in_file / in_memory - self.ratio) * 0.3
+
+
+@dataclass(frozen=True)
+class Target:
+    table: LakeTable
+    schema: TableSchema
+    partitioning: Partitioning
+    engine: FileEngine
+    compression: Compression = field(default_factory=Compression, compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.table.database}.{self.table.name}"
+
+
+class Targets:
+    """Keeps what it has read for a moment. An older schema than the newest is no error: files of both stand side by
+    side, and rows that don't fit are tried again with the newest.
+    """
+
+    def __init__(self, store: Tables, clock: LoopClock, max_age_s: float) -> None:
+        self._store = store
+        self._clock = clock
+        self._max_age_s = max_age_s
+        self._known: OrderedDict[str | int, tuple[float, Target]] = OrderedDict()
+
+    async def get(self, table: str | int, *, fresh: bool = False) -> Target:
+        """By name, as people write it, or id."""
+        known = self._known.get(table)
+        now = self._clock.monotonic()
+        if known is not None and not fresh and now - known[0] < self._max_age_s:
+            return known[1]
+        found = await self._read(table, known[1] if known else None)
+        self._known[table] = (now, found)
+        self._known.move_to_end(table)
+        if len(self._known) > _MOST_TABLES:
+            self._known.popitem(last=False)
+        return found
+
+    def forget(self, table_id: int) -> None:
+        for key in [key for key, known in self._known.items() if known[1].table.id == table_id]:
+            del self._known[key]
+
+    async def _read(self, table: str | int, before: Target | None) -> Target:
+        if isinstance(table, int):
+            row = await self._store.get_table_by_id(table)
+        else:
+            row = await self._store.get_table(*split_name(table))
+        if row is None:
+            raise NoSuchTable(f"there is no table {table!r}: `astha tables list` shows those that exist")
+        if row.status != "active":
+            raise NoSuchTable(f"table {table!r} is being dropped")
+        metadata = await self._store.get_table_metadata(row.id)
+        if metadata is None:
+            raise NoSuchTable(f"table {table!r} was dropped a moment ago")
+        if before is not None and before.table.id == row.id and before.schema.version == metadata.schema_version:
+            return Target(row, before.schema, before.partitioning, before.engine, before.compression)
+        schema = TableSchema.of(metadata, table=f"{row.database}.{row.name}")
+        return Target(row, schema, Partitioning(schema), engine_of(schema, metadata.engine_config))

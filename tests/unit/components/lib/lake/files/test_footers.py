@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from components.lib.lake.files import engine_of
+from components.lib.lake.files.footers import BadFooter, footer_length, read_arrow_schema, read_ending, read_statistics
+from components.lib.lake.iceberg.data_files import DataFiles
+from components.lib.lake.iceberg.errors import BadFile, CatalogTrouble
+from components.lib.lake.isolation import Children, NoChild
+from components.lib.lake.schema.arrow_types import columns_like
+from components.lib.lake.schema.type_syntax import NotationProblem
+from components.lib.storage_manager.readers import Unreadable, open_source
+from tests.parquet_files import PLAIN, as_row, row, write_file
+from tests.poison import HANGS, aborting, poison
+
+
+def stored() -> bytes:
+    sink = io.BytesIO()
+    engine_of(PLAIN).write(pa.Table.from_pylist([row(1, "x"), row(2, None)], PLAIN.arrow()), PLAIN, sink)
+    return sink.getvalue()
+
+
+DATA = stored()
+
+
+def test_a_good_footer() -> None:
+    assert read_arrow_schema(DATA).equals(PLAIN.arrow())
+    found = read_statistics(DATA, PLAIN.iceberg)
+    assert (found.record_count, found.value_counts, found.null_value_counts[5]) == (2, {1: 2, 5: 2, 7: 2}, 1)
+    assert found.lower_bounds[1] == (1).to_bytes(8, "little")
+    assert read_ending(io.BytesIO(DATA)) == DATA[-footer_length(DATA) :]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "not a Parquet file"),
+        (DATA[:-1] + b"x", "not a Parquet file"),
+        (DATA[-100:], "cut off"),
+        (b"\xff\xff\xff\xffPAR1", "the most that is read"),
+        (HANGS, "thrift"),
+        (aborting(DATA), "ends the process that reads its footer.*SIGABRT"),
+    ],
+)
+def test_a_bad_footer(data: bytes, why: str) -> None:
+    with pytest.raises(BadFooter, match=why):
+        read_arrow_schema(data)
+    with pytest.raises(BadFooter, match=why):
+        read_statistics(data, PLAIN.iceberg)
+
+
+def test_a_file_whose_footer_ends_its_reader_is_that_files_problem(tmp_path: Path) -> None:
+    """With each of those who read footers: the Iceberg updater, `tables create --like` and `insert`."""
+    draft = write_file(tmp_path, [row(1, "x")], statistics=False)
+    path = tmp_path / draft.file_name
+    made = DataFiles(PLAIN).make(as_row(draft), 0, PyArrowFileIO())
+    assert (made.record_count, made.value_counts) == (1, {1: 1, 5: 1, 7: 1})
+    poison(path)
+    with pytest.raises(BadFile, match=rf"{path.name} has no statistics.*SIGABRT.*Remove the file"):
+        DataFiles(PLAIN).make(as_row(draft), 0, PyArrowFileIO())
+    with pytest.raises(NotationProblem, match=rf"{path.name} can't be read as Parquet.*SIGABRT"):
+        columns_like(path)
+    with path.open("rb") as file, pytest.raises(Unreadable, match=r"not a Parquet file.*SIGABRT"):
+        open_source(file, path.stat().st_size, "parquet", PLAIN, fill_missing=False)
+
+
+def test_without_a_child_no_file_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_args: object, **_options: object) -> bytes:
+        raise NoChild("no memory for another process")
+
+    monkeypatch.setattr(Children, "call", none)
+    file = as_row(write_file(tmp_path, [row(1, "x")], statistics=False))
+    with pytest.raises(CatalogTrouble, match="no memory"):
+        DataFiles(PLAIN).make(file, 0, PyArrowFileIO())
+
+
+def test_rows_that_are_not_those_of_the_row(tmp_path: Path) -> None:
+    file = as_row(write_file(tmp_path, [row(1, "x")], statistics=False))
+    with pytest.raises(BadFile, match="registered with 9 rows, and has 1"):
+        DataFiles(PLAIN).make(msgspec.structs.replace(file, row_count=9), 0, PyArrowFileIO())

@@ -1,0 +1,215 @@
+"""From one schema version to the next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyiceberg.schema import Schema
+from pyiceberg.types import DecimalType, DoubleType, IcebergType, IntegerType, LongType, NestedField, StringType
+
+from components.lib.lake.schema.evolution import (
+    Add,
+    Change,
+    Drop,
+    MakeOptional,
+    Move,
+    Rename,
+    SortBy,
+    Widen,
+    check_evolution,
+    evolve,
+)
+from components.lib.lake.schema.table_definition import parse_definition
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema, walk
+from components.lib.lake.schema.type_syntax import parse_column, show_field
+from registry.models import TableMetadata
+from tests.unit.components.lib.lake.schema.test_table_schema import stored
+
+
+def table(**definition: Any) -> list[TableMetadata]:
+    schema = parse_definition(definition).schema()
+    return [stored(schema.draft(properties={"a": "b"}))]
+
+
+def grown(versions: list[TableMetadata], *changes: Change) -> list[TableMetadata]:
+    return [*versions, stored(evolve(versions, changes), len(versions) + 1)]
+
+
+def shown(versions: list[TableMetadata]) -> list[str]:
+    return [f"{field.field_id} {show_field(field)}" for field in TableSchema.of(versions[-1]).iceberg.fields]
+
+
+SALES = {
+    "columns": {
+        "id": "long!",
+        "n": "int",
+        "f": "float",
+        "price": "decimal(9,2)",
+        "place": "struct<city: string!, zip: int!>",
+        "tags": "list<struct<name: string>>",
+        "prices": "map<struct<k: int>, int>",
+    },
+    "partition_by": ["bucket(4, id)"],
+    "sort_by": ["n"],
+}
+
+
+def test_each_change() -> None:
+    versions = table(**SALES)
+    assert shown(versions)[4] == "5 place: struct<city: string!, zip: int!>"
+    steps: list[tuple[Change, int, str]] = [
+        (Widen("n", LongType()), 1, "2 n: long"),
+        (Widen("f", DoubleType()), 2, "3 f: double"),
+        (Widen("price", DecimalType(12, 2)), 3, "4 price: decimal(12,2)"),
+        (Rename("price", "net"), 3, "4 net: decimal(12,2)"),
+        (MakeOptional("id"), 0, "1 id: long"),
+        (Rename("id", "key"), 0, "1 key: long"),
+        (MakeOptional("place.zip"), 4, "5 place: struct<city: string!, zip: int>"),
+        (Widen("place.zip", LongType()), 4, "5 place: struct<city: string!, zip: long>"),
+        (Rename("place.city", "town"), 4, "5 place: struct<town: string!, zip: long>"),
+        (Add(parse_column("street: string"), "place"), 4, "5 place: struct<town: string!, zip: long, street: string>"),
+        (Move("place.street", "town"), 4, "5 place: struct<town: string!, street: string, zip: long>"),
+        (Drop("place.zip"), 4, "5 place: struct<town: string!, street: string>"),
+        (Add(parse_column("n: int"), "tags.element"), 5, "6 tags: list<struct<name: string, n: int>>"),
+        (Widen("tags.element.n", LongType()), 5, "6 tags: list<struct<name: string, n: long>>"),
+        (Widen("prices.value", LongType()), 6, "7 prices: map<struct<k: int>, long>"),
+        (Move("prices"), 0, "7 prices: map<struct<k: int>, long>"),
+        (Drop("f"), 3, "4 net: decimal(12,2)"),
+    ]
+    for change, place, expected in steps:
+        before = TableSchema.of(versions[-1])
+        versions = grown(versions, change)
+        assert shown(versions)[place] == expected
+        assert versions[-1].properties == '{"a":"b"}'
+        assert check_evolution(before, TableSchema.of(versions[-1])) == []
+    assert TableSchema.of(versions[-1]).partition == TableSchema.of(versions[0]).partition
+
+
+def test_ids_of_dropped_columns_are_never_given_again() -> None:
+    versions = table(columns={"id": "long", "a": "struct<x: int, y: int>"})
+    versions = grown(versions, Drop("a"))
+    versions = grown(versions, Add(parse_column("b: list<int>")))
+    assert shown(versions) == ["1 id: long", "5 b: list<int>"]
+    versions = grown(versions, Drop("b"), Add(parse_column("b: int")), Add(parse_column("c: int")))
+    assert shown(versions) == ["1 id: long", "7 b: int", "8 c: int"]
+    versions = grown(versions, Drop("c"))
+    assert shown(grown(versions, Add(parse_column("c: int"))))[-1] == "9 c: int"
+
+
+def test_the_order_of_rows_can_change() -> None:
+    versions = grown(table(**SALES), SortBy(["price desc"]), Drop("n"))
+    assert [str(field) for field in TableSchema.of(versions[-1]).order.fields] == ["4 DESC NULLS LAST"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (Add(parse_column("x: int!")), "column x is new and required"),
+        (Add(parse_column("x: int!"), "place"), "column place.x is new and required"),
+        (Add(parse_column("ID: int")), "id differs only in case"),
+        (Add(parse_column("x: int"), "n"), "column n is a int: only the fields of a struct"),
+        (Add(parse_column("x: int"), "nowhere"), "there is no column 'nowhere' among id, n"),
+        (Add(parse_column("x: int"), "tags"), "only the fields of a struct"),
+        (Add(parse_column("x: int"), "prices.key"), "column prices: the key of a map can't change"),
+        (Add(parse_column("id_bucket_4: int")), "id_bucket_4"),
+        (Drop("id"), "the table is partitioned by it"),
+        (Drop("n"), "the table is sorted by it: change its order first"),
+        (Drop("nowhere"), "there is no column 'nowhere'"),
+        (Drop("tags.element"), "only the fields of a struct can come, go"),
+        (Drop("tags.element.name"), "tags.element would be empty"),
+        (Rename("n", "f"), "column f stands twice"),
+        (Rename("n", "a.b"), "without dots"),
+        (Rename("tags.element", "x"), "only the fields of a struct"),
+        (Widen("id", IntegerType()), "long can't become int"),
+        (Widen("n", StringType()), "int can't become string: only int to long"),
+        (Widen("price", DecimalType(12, 3)), "decimal(9,2) can't become decimal(12,3)"),
+        (Widen("price", DecimalType(8, 2)), "can't become decimal(8,2)"),
+        (Widen("place", StringType()), "can't become string"),
+        (Widen("prices.key.k", LongType()), "the key of a map can't change"),
+        (MakeOptional("prices.key"), "it is the key of a map"),
+        (Move("n", "nowhere"), "there is no 'nowhere' beside it"),
+        (Move("place.city", "id"), "there is no 'id' beside it, only zip"),
+        (SortBy(["nowhere"]), "there is no column"),
+    ],
+)
+def test_what_can_not_be_done(change: Change, said: str) -> None:
+    with pytest.raises(SchemaProblem) as raised:
+        evolve(table(**SALES), [change])
+    assert said in str(raised.value)
+
+
+def test_the_last_column_stays() -> None:
+    with pytest.raises(SchemaProblem, match="the table would be empty"):
+        evolve(table(columns={"a": "int"}), [Drop("a")])
+
+
+def test_a_float_that_partitions_stays_one() -> None:
+    with pytest.raises(SchemaProblem, match="a double can't be a partition's value"):
+        evolve(table(columns={"f": "float"}, partition_by=["f"]), [Widen("f", DoubleType())])
+
+
+def _schema(*fields: tuple[int, str, IcebergType, bool], partition_by: str | None = None) -> TableSchema:
+    schema = Schema(*(NestedField(*field[:3], required=field[3]) for field in fields))
+    return parse_definition({"columns": schema.model_dump(mode="json"), "partition_by": partition_by}).schema()
+
+
+def test_versions_that_somebody_else_wrote_are_judged_too() -> None:
+    old = _schema((1, "a", LongType(), False), (3, "b", IntegerType(), True), partition_by="a")
+    new = _schema((1, "a", IntegerType(), True), (2, "c", StringType(), True), partition_by="c")
+    problems = check_evolution(old, new)
+    assert len(problems) == 5
+    for said in (
+        "column a becomes required",
+        "column a: long can't become int",
+        "column c: id 2 has been in use",
+        "column c is new and required",
+        "the partitioning changes",
+    ):
+        assert any(said in problem for problem in problems), problems
+    gone = _schema((3, "b", IntegerType(), True))
+    assert check_evolution(old, gone)[0] == "column a can't be dropped: the table is partitioned by it (a)"
+    assert check_evolution(old, old) == []
+
+
+def test_ids_of_earlier_versions_count() -> None:
+    first = _schema((1, "a", LongType(), False), (2, "b", LongType(), False))
+    second = _schema((1, "a", LongType(), False))
+    third = _schema((1, "a", LongType(), False), (2, "c", LongType(), False))
+    assert check_evolution(first, second) == []
+    assert check_evolution(second, third) == []  # nobody told it of the first
+    assert "id 2 has been in use" in check_evolution(second, third, [first])[0]
+
+
+CHANGES = st.one_of(
+    st.builds(lambda name, kind: Add(parse_column(f"{name}: {kind}")), st.sampled_from("abcdef"),
+              st.sampled_from(["int", "float", "decimal(5,2)", "struct<x: int, y: list<int>>", "map<string, int>"])),
+    st.builds(Drop, st.sampled_from("abcdef")),
+    st.builds(Rename, st.sampled_from("abcdef"), st.sampled_from("abcdef")),
+    st.builds(Widen, st.sampled_from([*"abcdef", "a.x", "a.y.element"]),
+              st.sampled_from([LongType(), DoubleType(), DecimalType(9, 2)])),
+    st.builds(lambda parent, name: Add(parse_column(f"{name}: int"), parent), st.sampled_from("abcdef"),
+              st.sampled_from("xyz")),
+    st.builds(Move, st.sampled_from("abcdef"), st.none() | st.sampled_from("abcdef")),
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(changes=st.lists(CHANGES, max_size=25))
+def test_a_column_is_its_id_through_any_history(changes: list[Change]) -> None:
+    versions = table(columns={"id": "long!"}, partition_by=["id"])
+    owners: dict[int, int] = {}  # id -> the version that gave it
+    for change in changes:
+        try:
+            versions = grown(versions, change)
+        except SchemaProblem:
+            continue
+        schemas = [TableSchema.of(version) for version in versions]
+        assert check_evolution(schemas[-2], schemas[-1], schemas[:-2]) == []
+        before = {field.field_id for _, field in walk(schemas[-2].iceberg.fields)}
+        for _, field in walk(schemas[-1].iceberg.fields):
+            if field.field_id not in before:
+                assert field.field_id not in owners
+                owners[field.field_id] = len(versions)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+
+from components.lib.lake.isolation import ChildDied, ChildRaised, Children, NoChild, children
+from tests.waiting import eventually_now
+
+HERE = "tests.unit.components.lib.lake.child_functions"
+LONG_S = 60.0
+
+
+@pytest.fixture
+def pool() -> Iterator[Children]:
+    found = Children(2)
+    yield found
+    found.close()
+
+
+def test_one_process_serves_many_calls(pool: Children) -> None:
+    large = os.urandom(3 << 20)
+    assert pool.call(f"{HERE}:echo", large, limit_s=LONG_S) == large
+    first = pool.call(f"{HERE}:process_id", b"", limit_s=LONG_S)
+    assert pool.call(f"{HERE}:print_loudly", b"x", limit_s=LONG_S) == b"x"
+    assert pool.call(f"{HERE}:process_id", b"", limit_s=LONG_S) == first != str(os.getpid()).encode()
+    assert pool.started == 1
+
+
+def test_what_ends_the_process_ends_the_call_alone(pool: Children) -> None:
+    with pytest.raises(ChildDied, match="SIGABRT"):
+        pool.call(f"{HERE}:abort", b"", limit_s=LONG_S)
+    assert pool.call(f"{HERE}:echo", b"x", limit_s=LONG_S) == b"x"
+    assert pool.started == 2
+
+
+def test_a_process_that_was_killed_is_replaced_once(pool: Children) -> None:
+    process = psutil.Process(int(pool.call(f"{HERE}:process_id", b"", limit_s=LONG_S)))
+    process.kill()
+    assert pool.call(f"{HERE}:echo", b"x", limit_s=LONG_S) == b"x"
+    with pytest.raises(ChildDied, match="SIGKILL"):
+        pool.call(f"{HERE}:kill", b"", limit_s=LONG_S)
+
+
+def test_a_call_that_takes_too_long_is_ended(pool: Children) -> None:
+    process = psutil.Process(int(pool.call(f"{HERE}:process_id", b"", limit_s=LONG_S)))
+    with pytest.raises(ChildDied, match="longer than it may"):
+        pool.call(f"{HERE}:sleep", b"", limit_s=0.2)
+    eventually_now(lambda: not process.is_running(), "the end of the process")
+
+
+def test_memory_has_a_bound(pool: Children) -> None:
+    with pytest.raises(ChildRaised) as caught:
+        pool.call(f"{HERE}:allocate", b"300000000", limit_s=LONG_S, memory_bytes=200_000_000)
+    assert caught.value.kind == "MemoryError"
+    assert pool.call(f"{HERE}:allocate", b"300000000", limit_s=LONG_S, memory_bytes=400_000_000) == b"300000000"
+    assert int(pool.call(f"{HERE}:memory_limit", b"", limit_s=LONG_S)) > 0
+
+
+def test_what_the_function_raises(pool: Children) -> None:
+    with pytest.raises(ChildRaised, match=r"^so it is$") as caught:
+        pool.call(f"{HERE}:fail", b"so it is", limit_s=LONG_S)
+    assert caught.value.kind == "ValueError"
+    assert pool.started == 1
+
+
+def test_a_child_is_told_nothing_that_it_need_not_know(pool: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTHA_REGISTRY__URL", "postgresql://user:secret@host/db")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    names = pool.call(f"{HERE}:environment", b"", limit_s=LONG_S).decode().split("\n")
+    assert "PYTHONPATH" in names
+    assert not [name for name in names if name.startswith(("ASTHA", "AWS"))]
+
+
+def test_calls_of_many_threads_share_the_processes(pool: Children) -> None:
+    with ThreadPoolExecutor(6) as threads:
+        work = [threads.submit(pool.call, f"{HERE}:echo", bytes([n]), limit_s=LONG_S) for n in range(40)]
+        assert [one.result() for one in work] == [bytes([n]) for n in range(40)]
+    assert pool.started <= 2
+
+
+def test_a_python_that_cant_be_started_is_no_files_fault(pool: Children, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(NoChild, match="can't be run"):
+        pool.call(f"{HERE}:echo", b"x", limit_s=LONG_S)
+    monkeypatch.undo()
+    monkeypatch.setattr(children, "_MODULE", "components.lib.lake.isolation.nothing")
+    with pytest.raises(NoChild, match="did not start"):
+        pool.call(f"{HERE}:echo", b"x", limit_s=LONG_S)
+
+
+@pytest.mark.parametrize("work", ["echo", "sleep"])
+def test_a_child_ends_with_its_parent(work: str) -> None:
+    """Idle or at work, however the parent ends."""
+    program = f"""
+import threading, time
+from components.lib.lake.isolation import Children
+pool = Children()
+print(pool.call("{HERE}:process_id", b"", limit_s=60).decode(), flush=True)
+threading.Thread(target=lambda: pool.call("{HERE}:{work}", b"", limit_s=600), daemon=True).start()
+time.sleep(600)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        process = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+        parent.wait()
+        eventually_now(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "the child's end")
