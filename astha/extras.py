@@ -20,11 +20,11 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.metadata_orchestrator": ("lake",),
     "components.segment_store": ("streams",),
     "components.snapshotter": ("lake",),
-    "components.spark_format": ("lake", "spark", "streams"),
+    "components.lib.spark_format": ("lake", "spark", "streams"),
     "components.lib.storage_manager": ("lake",),
     "components.tables": ("lake",),
-    "components.topic_tables.command": ("streams",),  # only `to-table` needs the others
-    "components.topic_tables": ("lake", "spark", "streams"),
+    "components.commands.topic_to_table.cli": ("streams",),  # only `to-table` needs the others
+    "components.commands.topic_to_table": ("lake", "spark", "streams"),
     "components.verifier": ("lake",),
 }
 _REQUIREMENT = re.compile(r"""^([A-Za-z0-9][A-Za-z0-9._-]*).*\bextra\s*==\s*['"]([A-Za-z0-9._-]+)['"]""")

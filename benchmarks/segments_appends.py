@@ -22,8 +22,8 @@ from astha.subscribers.context import Surroundings
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.report import Report, percentile
 from benchmarks.segments_consumer import ConsumerJob, ConsumerProcess
-from components.segment_store.agents import Agent
-from components.segment_store.writer import SegmentWriter, WriterSettings, WriterStatistics
+from components.lib.streams.agents import Agent
+from components.lib.streams.writer import SegmentWriter, WriterSettings, WriterStatistics
 from registry.contract import MetadataStore
 from registry.forwarding import ForwardingStore
 from registry.inputs import Fence, ProducerDraft, SegmentDraft

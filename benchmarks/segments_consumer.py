@@ -17,9 +17,9 @@ from astha.clock import SystemLoopClock
 from astha.settings.models import RegistrySettings, Settings
 from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.report import percentile
-from components.segment_store.consumer import Consumer
-from components.segment_store.reader.block_cache import Counts
-from components.segment_store.reading import Reading, open_reading
+from components.lib.streams.consumer import Consumer
+from components.lib.streams.read_context import Reading, open_reading
+from components.lib.streams.reader.block_cache import Counts
 from registry.connect import open_store
 
 _LIMIT_S = 300

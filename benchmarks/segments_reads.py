@@ -21,13 +21,13 @@ from astha.clock import SystemLoopClock
 from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.report import Report, interleaved
 from components.lib.lake.storage.objects import Objects
-from components.segment_store.agents import Agent
-from components.segment_store.format import HEADER_SIZE, read_header
-from components.segment_store.reader.ahead import Cursor
-from components.segment_store.reader.block_cache import CachePolicy
-from components.segment_store.reader.disk_blocks import DiskBlocks
-from components.segment_store.reading import Reading
-from components.segment_store.writer import SegmentWriter
+from components.lib.streams.agents import Agent
+from components.lib.streams.format import HEADER_SIZE, read_header
+from components.lib.streams.read_context import Reading
+from components.lib.streams.reader.block_cache import CachePolicy
+from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader.prefetch import Cursor
+from components.lib.streams.writer import SegmentWriter
 from registry.connect import open_store
 from registry.migrate import migrate
 

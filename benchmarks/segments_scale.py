@@ -16,8 +16,8 @@ import psycopg
 from benchmarks.registries import new_registry
 from benchmarks.registry_memory import memory_figures
 from benchmarks.report import Report, run
-from components.segment_store.agents import Held
-from components.segment_store.upkeep.plan import MergePolicy, choose
+from components.lib.streams.agents import Held
+from components.segment_store.maintenance.merge_policy import MergePolicy, choose
 from registry.cache.segment_index import SegmentIndex
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres

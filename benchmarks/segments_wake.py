@@ -23,14 +23,14 @@ from astha.sources.factory import open_follower
 from astha.subscribers.context import LakeSettings, Surroundings
 from benchmarks.report import Report, percentile
 from components.lib.lake.storage.objects import Objects
-from components.segment_store.agents import Agent
-from components.segment_store.feed import Feed, PartitionKey
-from components.segment_store.following import Following
-from components.segment_store.lent import LentStore
-from components.segment_store.reader.block_cache import BlockCache
-from components.segment_store.reader.blocks import decode
-from components.segment_store.reader.reader import Reader
-from components.segment_store.writer import SegmentWriter
+from components.lib.streams.agents import Agent
+from components.lib.streams.change_feed import Feed, PartitionKey
+from components.lib.streams.reader.block_cache import BlockCache
+from components.lib.streams.reader.blocks import decode
+from components.lib.streams.reader.reader import Reader
+from components.lib.streams.registry_follower import Following
+from components.lib.streams.unowned_store import LentStore
+from components.lib.streams.writer import SegmentWriter
 from registry.cache import CachedStore
 from registry.connect import open_store
 from registry.models import Row, Segment

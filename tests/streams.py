@@ -14,9 +14,9 @@ from astha.clock import LoopClock, SystemLoopClock
 from astha.subscribers.context import LakeSettings, Surroundings
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects, open_bucket
-from components.segment_store.agents import Agent, AgentSettings
-from components.segment_store.format import BlockIndex, Record, decode_block, partition_tag
-from components.segment_store.writer import SegmentWriter, WriterSettings
+from components.lib.streams.agents import Agent, AgentSettings
+from components.lib.streams.format import BlockIndex, Record, decode_block, partition_tag
+from components.lib.streams.writer import SegmentWriter, WriterSettings
 from registry.contract import MetadataStore
 from registry.models import Segment
 

@@ -8,8 +8,8 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from components.lib.lake.moved import SharedThreshold
-from components.segment_store.reader.block_cache import CachePolicy
-from components.segment_store.upkeep.plan import MergePolicy
+from components.lib.streams.reader.block_cache import CachePolicy
+from components.segment_store.maintenance.merge_policy import MergePolicy
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]

@@ -18,13 +18,13 @@ from astha.events import Event, Operation
 from astha.subscribers import Measure, Surroundings, Work
 from components.lib.lake.registration.upload_cleaner import warn_if_neglected
 from components.lib.lake.storage.locations import canonical, join
-from components.segment_store.reader.block_cache import CachePolicy
-from components.segment_store.reader.disk_blocks import DiskBlocks
-from components.segment_store.reading import Reading
+from components.lib.streams.read_context import Reading
+from components.lib.streams.reader.block_cache import CachePolicy
+from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.segment_store.maintenance.merge_policy import SmallSegments
+from components.segment_store.maintenance.merging import Merger
+from components.segment_store.maintenance.retention import PartitionSizes, Retention
 from components.segment_store.settings import SegmentStoreSettings
-from components.segment_store.upkeep.merging import Merger
-from components.segment_store.upkeep.plan import SmallSegments
-from components.segment_store.upkeep.retention import PartitionSizes, Retention
 from registry.contract import PAGE, ConsistentRead
 from registry.errors import NotFound
 from registry.models import Partition, PartitionLease, Row, Segment, Topic

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings, Surroundings
-from components.segment_store.agents import Agent, AgentSettings
-from components.segment_store.errors import AppendFailed, AppendUnknown, NotLeader
-from components.segment_store.writer import SegmentWriter, Stamp
+from components.lib.streams.agents import Agent, AgentSettings
+from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
+from components.lib.streams.writer import SegmentWriter, Stamp
 from registry.connect import open_store
 
 LEASE_S = 2.0

@@ -23,10 +23,10 @@ from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings
-from components.segment_store.following import Following
-from components.segment_store.groups import Groups
-from components.segment_store.members import Member
-from components.segment_store.reading import Reading
+from components.lib.streams.group_consumer import Member
+from components.lib.streams.offsets import Groups
+from components.lib.streams.read_context import Reading
+from components.lib.streams.registry_follower import Following
 from deploy.demo.appending import LEASE_S, Line, Order
 from deploy.demo.daemon import PATIENCE_S, until
 from deploy.demo.stage import Advance, Stage

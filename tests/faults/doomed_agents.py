@@ -28,17 +28,17 @@ from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings
 from components.lib.lake.storage.locations import canonical, join
-from components.segment_store.agents import Agent, AgentSettings
-from components.segment_store.errors import AppendFailed, AppendUnknown, NotLeader
-from components.segment_store.following import Following
-from components.segment_store.format import NewRecord
-from components.segment_store.groups import Groups
-from components.segment_store.members import Member
-from components.segment_store.reading import Reading
-from components.segment_store.upkeep.merging import Merger
-from components.segment_store.upkeep.plan import MergePolicy
-from components.segment_store.upkeep.retention import Retention
-from components.segment_store.writer import SegmentWriter, Stamp, WriterSettings
+from components.lib.streams.agents import Agent, AgentSettings
+from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
+from components.lib.streams.format import NewRecord
+from components.lib.streams.group_consumer import Member
+from components.lib.streams.offsets import Groups
+from components.lib.streams.read_context import Reading
+from components.lib.streams.registry_follower import Following
+from components.lib.streams.writer import SegmentWriter, Stamp, WriterSettings
+from components.segment_store.maintenance.merge_policy import MergePolicy
+from components.segment_store.maintenance.merging import Merger
+from components.segment_store.maintenance.retention import Retention
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings

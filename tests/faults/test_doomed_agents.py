@@ -20,9 +20,9 @@ import pytest
 
 from astha.subscribers import LakeSettings, Surroundings
 from components.lib.lake.registration.upload_cleaner import clean_intents
-from components.segment_store.consumer import Consumer
-from components.segment_store.format import NewRecord, Record
-from components.segment_store.reading import Reading
+from components.lib.streams.consumer import Consumer
+from components.lib.streams.format import NewRecord, Record
+from components.lib.streams.read_context import Reading
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound

@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 from crc32c import crc32c
 
-from components.segment_store.errors import Corrupt
-from components.segment_store.format import (
+from components.lib.streams.errors import Corrupt
+from components.lib.streams.format import (
     HEADER_SIZE,
     BlockIndex,
     Columns,

@@ -18,13 +18,13 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
+from components.commands.topic_to_table.conversion import Conversion, row_form
+from components.commands.topic_to_table.errors import BadRecord
+from components.commands.topic_to_table.json_columns import JsonColumns
 from components.lib.storage_manager.coercion import fit
 from components.lib.storage_manager.errors import InsertError, RowsRefused
 from components.lib.storage_manager.json_rows import read_json
 from components.lib.storage_manager.readers import open_source
-from components.topic_tables.conversion import Conversion, row_form
-from components.topic_tables.errors import BadRecord
-from components.topic_tables.json_columns import JsonColumns
 from tests.fuzz.mutations import mutated
 from tests.lake import EVERYTHING, table_schema
 

@@ -46,9 +46,9 @@ async def clean_intents(
     """Take over the stale intents, so that nobody can register their objects any more; then delete those.
 
     Deletes only below the roots that the settings and the registry name (`lake.storage.roots`); an intent for anything
-    else is refused and stays. Safe to interrupt at any point and to run in several processes. ``older_than_ms`` must exceed
-    the time in which writers renew their intents by far: who sleeps longer loses its insert, but never a registered
-    file.
+    else is refused and stays. Safe to interrupt at any point and to run in several processes. ``older_than_ms``
+    must exceed the interval at which writers renew their intents by far: a writer that sleeps longer loses its insert,
+    but never a registered file.
     """
     done = Cleaned([], [], [], {})
     if dry_run:

@@ -1,7 +1,7 @@
 """A table's schema version as typed objects: read from the registry's documents, written back to them.
 
-The documents are Iceberg's own JSON (decision 0010). `table_definition` reads the form that users write; `evolution` derives one
-version from the previous one.
+The documents are Iceberg's own JSON (decision 0010). `table_definition` reads the form that users write;
+`evolution` derives one version from the previous one.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from astha.clock import SystemLoopClock
 from astha.events import Commit, Event, Operation
 from astha.subscribers import LakeSettings
 from components.lib.lake.storage.objects import Objects
-from components.segment_store.feed import Feed
-from components.segment_store.format import Columns, NewRecord, encode_segment, partition_tag
-from components.segment_store.reader.block_cache import BlockCache
-from components.segment_store.reader.blocks import Block, decode
-from components.segment_store.reader.reader import Reader
+from components.lib.streams.change_feed import Feed
+from components.lib.streams.format import Columns, NewRecord, encode_segment, partition_tag
+from components.lib.streams.reader.block_cache import BlockCache
+from components.lib.streams.reader.blocks import Block, decode
+from components.lib.streams.reader.reader import Reader
 from registry.cache import CachedStore
 from registry.contract import MetadataStore
 from registry.inputs import SegmentDraft

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from components.segment_store.agents import Agent, AgentSettings
-from components.segment_store.errors import NotLeader
+from components.lib.streams.agents import Agent, AgentSettings
+from components.lib.streams.errors import NotLeader
 from registry.contract import MetadataStore
 from registry.errors import Fenced, NotFound
 from tests.doubles.clock import ManualClock

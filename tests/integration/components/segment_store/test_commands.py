@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from astha.cli import main
-from components.segment_store.cli.consume import consume_command
-from components.segment_store.cli.groups import groups_commands
-from components.segment_store.cli.produce import produce_command
-from components.segment_store.cli.topics import topics_commands
+from components.commands.topics.consume import consume_command
+from components.commands.topics.groups import groups_commands
+from components.commands.topics.produce import produce_command
+from components.commands.topics.topics import topics_commands
 from registry.contract import MetadataStore
 from registry.json_text import parse_json
 from tests.fixtures.databases import Backend

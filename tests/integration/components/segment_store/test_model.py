@@ -21,13 +21,13 @@ from astha.sources.sqlite import TailSettings
 from astha.subscribers import LakeSettings, Surroundings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import canonical, join
-from components.segment_store.errors import AppendFailed
-from components.segment_store.following import Following
-from components.segment_store.reading import Reading
-from components.segment_store.upkeep.merging import Merger
-from components.segment_store.upkeep.plan import MergePolicy
-from components.segment_store.upkeep.retention import BYTES, RECORDS, Retention
-from components.segment_store.writer import Stamp, WriterSettings
+from components.lib.streams.errors import AppendFailed
+from components.lib.streams.read_context import Reading
+from components.lib.streams.registry_follower import Following
+from components.lib.streams.writer import Stamp, WriterSettings
+from components.segment_store.maintenance.merge_policy import MergePolicy
+from components.segment_store.maintenance.merging import Merger
+from components.segment_store.maintenance.retention import BYTES, RECORDS, Retention
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Segment

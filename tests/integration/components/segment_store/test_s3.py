@@ -12,11 +12,11 @@ from astha.subscribers import LakeSettings, Surroundings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import join
 from components.lib.lake.storage.objects import Objects
-from components.segment_store.agents import Agent
-from components.segment_store.reading import Reading
-from components.segment_store.upkeep.merging import Merger
-from components.segment_store.upkeep.plan import MergePolicy
-from components.segment_store.writer import SegmentWriter
+from components.lib.streams.agents import Agent
+from components.lib.streams.read_context import Reading
+from components.lib.streams.writer import SegmentWriter
+from components.segment_store.maintenance.merge_policy import MergePolicy
+from components.segment_store.maintenance.merging import Merger
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.position import Position

@@ -9,10 +9,10 @@ from pydantic import SecretStr
 from astha.subscribers.context import LakeSettings, Surroundings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
-from components.segment_store.agents import AgentSettings
-from components.segment_store.errors import AppendFailed, NotLeader, OutOfOrder, RecordTooLarge, WriterClosed
-from components.segment_store.format import NewRecord, Record, read_footer
-from components.segment_store.writer import Appended, Producer, SegmentWriter, Stamp, WriterSettings
+from components.lib.streams.agents import AgentSettings
+from components.lib.streams.errors import AppendFailed, NotLeader, OutOfOrder, RecordTooLarge, WriterClosed
+from components.lib.streams.format import NewRecord, Record, read_footer
+from components.lib.streams.writer import Appended, Producer, SegmentWriter, Stamp, WriterSettings
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from tests.doubles.clock import ManualClock

@@ -17,9 +17,9 @@ import pytest
 from astha.subscribers.context import LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects, StorageRefused
-from components.segment_store.agents import AgentSettings
-from components.segment_store.errors import AppendFailed, NotLeader, WriterClosed
-from components.segment_store.writer import Producer, WriterSettings
+from components.lib.streams.agents import AgentSettings
+from components.lib.streams.errors import AppendFailed, NotLeader, WriterClosed
+from components.lib.streams.writer import Producer, WriterSettings
 from registry.contract import MetadataStore
 from registry.errors import RegistryError, Unavailable
 from tests.doubles.clock import ManualClock

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from components.segment_store.cli.lines import BadLine, read_json
-from components.segment_store.cli.notation import At, Duration, Size, read_place
+from components.commands.topics.record_text import BadLine, read_json
+from components.lib.streams.parsing import At, Duration, Size, read_place
 
 MANY = "9" * 5_000
 

@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from astha.settings import Settings
-from components.segment_store.errors import OffsetTooOld
-from components.segment_store.pushdown import EVERYTHING, ScanBounds, Span
-from components.segment_store.spark import TopicScan
+from components.lib.streams.errors import OffsetTooOld
+from components.lib.streams.pushdown import EVERYTHING, ScanBounds, Span
+from components.lib.streams.spark_source import TopicScan
 from registry.contract import MetadataStore
 from registry.models import Segment
 

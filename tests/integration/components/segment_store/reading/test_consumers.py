@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from components.segment_store.consumer import Consumer
-from components.segment_store.errors import OffsetTooOld
-from components.segment_store.groups import Groups
-from components.segment_store.reader.ahead import AheadPolicy, Cursor, ReadAhead
+from components.lib.streams.consumer import Consumer
+from components.lib.streams.errors import OffsetTooOld
+from components.lib.streams.offsets import Groups
+from components.lib.streams.reader.prefetch import AheadPolicy, Cursor, ReadAhead
 from tests.integration.components.segment_store.bench import TOPIC, Bench, numbers
 from tests.waiting import eventually
 

@@ -13,7 +13,7 @@ from astha.errors import ConfigError
 from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource, TailSettings
-from components.segment_store.following import Following
+from components.lib.streams.registry_follower import Following
 from registry.contract import MetadataStore
 from registry.engines import parse_url
 from tests.fixtures.databases import Backend

@@ -11,13 +11,13 @@ from typing import TypeAlias
 import pytest
 
 from astha.clock import SystemLoopClock
-from components.segment_store.consumer import Polled
-from components.segment_store.groups import Groups
-from components.segment_store.members import Member
-from components.segment_store.reader.ahead import AheadPolicy, ReadAhead
-from components.segment_store.reader.block_cache import BlockCache
-from components.segment_store.reader.blocks import Block, decode
-from components.segment_store.reader.reader import Reader
+from components.lib.streams.consumer import Polled
+from components.lib.streams.group_consumer import Member
+from components.lib.streams.offsets import Groups
+from components.lib.streams.reader.block_cache import BlockCache
+from components.lib.streams.reader.blocks import Block, decode
+from components.lib.streams.reader.prefetch import AheadPolicy, ReadAhead
+from components.lib.streams.reader.reader import Reader
 from registry.inputs import OffsetDraft
 from registry.models import GroupLease
 from tests.doubles.clock import ManualClock

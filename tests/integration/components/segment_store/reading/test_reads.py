@@ -9,8 +9,8 @@ import pytest
 
 from astha.events import Operation
 from components.lib.lake.storage.objects import ObjectMissing
-from components.segment_store.errors import Corrupt, OffsetBeyondEnd, OffsetTooOld
-from components.segment_store.reader.records import Records
+from components.lib.streams.errors import Corrupt, OffsetBeyondEnd, OffsetTooOld
+from components.lib.streams.reader.records import Records
 from registry.errors import NotFound
 from registry.inputs import SegmentDraft
 from registry.models import LOCAL_BUCKET, Segment

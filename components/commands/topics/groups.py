@@ -1,0 +1,158 @@
+"""`astha groups`: list, lag, reset, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import click
+
+from astha.cli.exit_codes import Exit, Failure
+from astha.cli.options import json_option, settings_options
+from astha.cli.output import confirm, print_json, print_rows, time_text
+from astha.cli.store import with_store
+from astha.clock import SystemLoopClock
+from astha.settings import Settings
+from astha.wiring import surroundings
+from components.lib.streams.group_consumer import LEASE_S
+from components.lib.streams.offsets import Groups, PartitionLag
+from components.lib.streams.parsing import Place, PlaceParam, offsets_at
+from components.lib.streams.read_context import Reading, open_reading
+from registry.connect import open_store
+from registry.contract import MetadataStore
+
+T = TypeVar("T")
+
+
+@click.group("groups", short_help="Consumer groups: list, lag, reset, delete.")
+def groups_commands() -> None:
+    """Consumer groups: where each stands in the partitions that it reads."""
+
+
+@groups_commands.command("list", short_help="All groups.")
+@settings_options
+@json_option
+def list_command(reload: Callable[[], Settings], as_json: bool) -> None:
+    """List the groups that have ever committed, by name."""
+    groups = with_store(reload(), lambda store: Groups(store).all())
+    if as_json:
+        print_json({"groups": groups})
+    elif not groups:
+        click.echo("no groups: `astha consume TOPIC --group NAME` makes one")
+    else:
+        rows = [[group.group_id, time_text(group.created_at), time_text(group.updated_at)] for group in groups]
+        print_rows(("group", "created", "updated"), rows)
+
+
+@groups_commands.command("lag", short_help="How far behind a group is.")
+@click.argument("group")
+@click.option("--topic", help="Only of this one.")
+@settings_options
+@json_option
+def lag_command(group: str, topic: str | None, reload: Callable[[], Settings], as_json: bool) -> None:
+    """Show what GROUP has committed of each partition, and how many records are still to come.
+
+    Exits with 1 if it has never committed anything.
+    """
+    lags = with_store(reload(), lambda store: Groups(store).lag(group, topic))
+    if as_json:
+        print_json({"group": group, "lag": sum(lag.lag for lag in lags), "partitions": [_view(lag) for lag in lags]})
+    elif lags:
+        _print(lags)
+    if not lags:
+        raise Failure(f"group {group!r} has committed nothing; `astha groups list` shows those that have", Exit.PROBLEM)
+
+
+@groups_commands.command("reset", short_help="Let a group read on somewhere else.")
+@click.argument("group")
+@click.argument("topic")
+@click.option("--to", "place", type=PlaceParam(), required=True, help="earliest, latest, an offset, a time, or -15m.")
+@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@settings_options
+@json_option
+def reset_command(
+    group: str,
+    topic: str,
+    place: Place,
+    partitions: tuple[int, ...],
+    reload: Callable[[], Settings],
+    as_json: bool,
+) -> None:
+    """Commit other offsets of TOPIC for GROUP. Refused while consumers that share it are at work.
+
+    An offset beyond the end of a partition is refused for all of them; below its first retained record it becomes
+    that record's.
+    """
+
+    async def reset(store: MetadataStore, reading: Reading) -> tuple[dict[int, int], dict[int, int]]:
+        now = SystemLoopClock().now_ms()
+        leases = await store.list_group_leases(group, topic=topic)
+        members = {lease.member_id for lease in leases if lease.member_id is not None and lease.expires_at > now}
+        if members:
+            many = f"{len(members)} consumer{'s' * (len(members) != 1)}"
+            raise Failure(
+                f"group {group!r} reads {topic!r} just now, with {many}: stop them first (one that was killed is "
+                f"forgotten {LEASE_S:.0f} s later)",
+                Exit.PROBLEM,
+            )
+        chosen = partitions or [row.partition_id for row in await store.list_partitions(topic)]
+        wanted = await offsets_at(reading.reader, topic, list(chosen), place)
+        return wanted, await Groups(store).reset(group, topic, wanted)
+
+    wanted, offsets = run_reading(reload(), reset)
+    if as_json:
+        print_json({"group": group, "topic": topic, "offsets": offsets})
+    else:
+        for number, offset in sorted(offsets.items()):
+            moved = "" if offset == wanted[number] else f", the first one retained: {wanted[number]} is deleted"
+            click.echo(f"{group} reads {topic}/{number} on at {offset}{moved}")
+
+
+@groups_commands.command("delete", short_help="A group, with what it has committed.")
+@click.argument("group")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@settings_options
+@json_option
+def delete_command(group: str, yes: bool, reload: Callable[[], Settings], as_json: bool) -> None:
+    """Delete GROUP and its committed offsets. Its consumers, if there are any, begin again."""
+    confirm(f"this deletes group {group} with its committed offsets", yes)
+    with_store(reload(), lambda store: store.delete_consumer_group(group))
+    if as_json:
+        print_json({"deleted": group})
+    else:
+        click.echo(f"deleted {group}")
+
+
+def run_reading(settings: Settings, work: Callable[[MetadataStore, Reading], Awaitable[T]]) -> T:
+    """With a registry and a reader that does not follow it: for a command that looks once."""
+
+    async def run() -> T:
+        clock = SystemLoopClock()
+        url = settings.registry.url.get_secret_value()
+        store = await open_store(url, settings=settings.registry.store, clock=clock)
+        try:
+            async with open_reading(surroundings(settings, store, clock), settings, follow=False) as reading:
+                return await work(store, reading)
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def _view(lag: PartitionLag) -> dict[str, object]:
+    return {
+        "topic": lag.topic, "partition": lag.partition_id, "committed": lag.committed, "start": lag.start,
+        "end": lag.end, "lag": lag.lag, "lost": lag.lost, "committed_at": lag.committed_at,
+    }  # fmt: skip
+
+
+def _print(lags: list[PartitionLag]) -> None:
+    header = ("topic", "partition", "committed", "start", "end", "lag", "lost", "committed at")
+    rows = [
+        [lag.topic, str(lag.partition_id), "-" if lag.committed is None else str(lag.committed), str(lag.start),
+         str(lag.end), f"{lag.lag:,}", f"{lag.lost:,}",
+         "-" if lag.committed_at is None else time_text(lag.committed_at)]
+        for lag in lags
+    ]  # fmt: skip
+    print_rows(header, rows, right=header[1:7])

@@ -1,0 +1,291 @@
+"""`astha topics`: create, list, describe, alter, trim, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+import msgspec
+
+from astha.cli.exit_codes import Exit, Failure
+from astha.cli.options import json_option, settings_options
+from astha.cli.output import confirm, print_json, print_pairs, print_rows, size_text, time_text
+from astha.cli.store import with_store
+from astha.clock import SystemLoopClock
+from astha.settings import Settings
+from components.lib.streams.offsets import start_of
+from components.lib.streams.parsing import Duration, Size
+from components.segment_store.maintenance.retention import BYTES, RECORDS, Retention, RetentionPolicy
+from registry.contract import MetadataStore
+from registry.errors import AlreadyExists, NotFound
+from registry.json_text import JsonValue, parse_json
+from registry.models import Partition, PartitionLease, Topic
+
+_STEP = 500
+_RETENTION = (
+    click.option("--retention", type=Duration(), help="How long records are kept: 7d, 12h, forever."),
+    click.option("--retention-bytes", type=Size(), help="How much of each partition is kept: 10GiB."),
+    click.option("--retention-records", type=click.IntRange(min=0), help="How many records of each partition."),
+    click.option("--property", "entries", multiple=True, metavar="NAME=VALUE", help="Of its configuration."),
+)
+
+
+def retention_options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(_RETENTION):
+        command = option(command)
+    return command
+
+
+class TopicView(msgspec.Struct, frozen=True):
+    """A topic for people and machines."""
+
+    name: str
+    partitions: int
+    retention_ms: int | None
+    config: JsonValue
+    created_at: int
+
+
+class PartitionView(msgspec.Struct, frozen=True):
+    partition: int
+    start: int
+    end: int
+    segments: int
+    size_bytes: int
+    writer: str | None
+
+
+@click.group("topics", short_help="Topics: create, list, describe, alter, trim, delete, to-table.")
+def topics_commands() -> None:
+    """Topics of the segment store. A topic is partitions; a partition is records in order, by offset."""
+
+
+@topics_commands.command("create", short_help="A new topic.")
+@click.argument("name", metavar="TOPIC")
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="For ever: choose well.")
+@retention_options
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic of that name as it is, without complaint.")
+@settings_options
+@json_option
+def create_command(
+    name: str,
+    partitions: int,
+    retention: int | None,
+    retention_bytes: int | None,
+    retention_records: int | None,
+    entries: tuple[str, ...],
+    if_not_exists: bool,
+    reload: Callable[[], Settings],
+    as_json: bool,
+) -> None:
+    """Create TOPIC.
+
+    \b
+    Example:
+      astha topics create orders --partitions 12 --retention 7d
+    """
+    config = _config({}, entries, retention_bytes, retention_records)
+
+    async def create(store: MetadataStore) -> tuple[Topic, bool]:
+        try:
+            return await store.create_topic(name, partitions, retention_ms=retention, config=config), True
+        except AlreadyExists:
+            found = await store.get_topic(name)
+            if not if_not_exists or found is None:
+                raise
+            return found, False
+
+    topic, created = with_store(reload(), create)
+    if as_json:
+        print_json({"created": created, "topic": _view(topic)})
+    else:
+        many = f"{topic.partition_count} partition{'s' * (topic.partition_count != 1)}"
+        click.echo(f"{'created' if created else 'exists already:'} {topic.name} with {many}, {_kept(topic)}")
+
+
+@topics_commands.command("list", short_help="All topics.")
+@settings_options
+@json_option
+def list_command(reload: Callable[[], Settings], as_json: bool) -> None:
+    """List topics with their partitions and what they keep, by name."""
+    topics = with_store(reload(), lambda store: store.list_topics())
+    if as_json:
+        print_json({"topics": [_view(topic) for topic in topics]})
+    elif not topics:
+        click.echo("no topics: `astha topics create` makes one")
+    else:
+        rows = [[topic.name, f"{topic.partition_count:,}", _kept(topic)] for topic in topics]
+        print_rows(("topic", "partitions", "keeps"), rows, right=("partitions",))
+
+
+@topics_commands.command("describe", short_help="One topic, partition by partition.")
+@click.argument("name", metavar="TOPIC")
+@settings_options
+@json_option
+def describe_command(name: str, reload: Callable[[], Settings], as_json: bool) -> None:
+    """Show TOPIC: what each partition holds, in how many segments, and who writes it."""
+
+    async def look(store: MetadataStore) -> tuple[Topic, list[PartitionView]]:
+        topic = await _topic(store, name)
+        leases = {lease.partition_id: lease for lease in await store.list_partition_leases(topic=name)}
+        partitions = await store.list_partitions(name)
+        now = SystemLoopClock().now_ms()
+        return topic, [await _described(store, row, leases.get(row.partition_id), now) for row in partitions]
+
+    topic, partitions = with_store(reload(), look)
+    if as_json:
+        print_json({"topic": _view(topic), "partitions": partitions})
+        return
+    pairs = {"topic": topic.name, "partitions": f"{topic.partition_count:,}", "keeps": _kept(topic)}
+    print_pairs({**pairs, "config": str(topic.config), "created": time_text(topic.created_at)})
+    click.echo()
+    header = ("partition", "start", "end", "segments", "size", "writer")
+    rows = [
+        [str(view.partition), str(view.start), str(view.end), f"{view.segments:,}", size_text(view.size_bytes),
+         view.writer or "-"]
+        for view in partitions
+    ]  # fmt: skip
+    print_rows(header, rows, right=header[:5])
+
+
+@topics_commands.command("alter", short_help="What a topic keeps.")
+@click.argument("name", metavar="TOPIC")
+@retention_options
+@settings_options
+@json_option
+def alter_command(
+    name: str,
+    retention: int | None,
+    retention_bytes: int | None,
+    retention_records: int | None,
+    entries: tuple[str, ...],
+    reload: Callable[[], Settings],
+    as_json: bool,
+) -> None:
+    """Change what TOPIC keeps, and its configuration; what is not given stays. `--property NAME=` takes one out.
+
+    \b
+    Examples:
+      astha topics alter orders --retention 30d
+      astha topics alter orders --retention forever --property retention.bytes=
+    """
+    given = click.get_current_context().get_parameter_source("retention")
+    changes_time = given is not click.core.ParameterSource.DEFAULT
+
+    async def alter(store: MetadataStore) -> Topic:
+        topic = await _topic(store, name)
+        found = parse_json(topic.config)
+        config = _config(dict(found) if isinstance(found, dict) else {}, entries, retention_bytes, retention_records)
+        kept = retention if changes_time else topic.retention_ms
+        return await store.update_topic_config(name, config, retention_ms=kept)
+
+    topic = with_store(reload(), alter)
+    if as_json:
+        print_json({"topic": _view(topic)})
+    else:
+        click.echo(f"{topic.name} keeps records {_kept(topic)}")
+
+
+@topics_commands.command("trim", short_help="Delete what is before an offset.")
+@click.argument("name", metavar="TOPIC")
+@click.argument("partition", type=click.IntRange(min=0))
+@click.option("--before", "offset", type=click.IntRange(min=0), required=True, help="Records below it may go.")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@settings_options
+@json_option
+def trim_command(
+    name: str, partition: int, offset: int, yes: bool, reload: Callable[[], Settings], as_json: bool
+) -> None:
+    """Delete segments of PARTITION that end below an offset. A segment that holds it stays whole."""
+    confirm(f"this deletes the records of {name}/{partition} before offset {offset}", yes)
+
+    async def trim(store: MetadataStore) -> tuple[int, int]:
+        gone = await Retention(store, SystemLoopClock(), _STEP).delete_before(name, partition, offset)
+        row = await store.get_partition(name, partition)
+        return gone, await start_of(store, name, partition, 0 if row is None else row.high_watermark)
+
+    gone, start = with_store(reload(), trim)
+    if as_json:
+        print_json({"topic": name, "partition": partition, "segments": gone, "start": start})
+    else:
+        click.echo(f"{name}/{partition}: {gone:,} segments deleted, its first offset is {start}")
+
+
+@topics_commands.command("delete", short_help="A topic, with everything in it.")
+@click.argument("name", metavar="TOPIC")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@settings_options
+@json_option
+def delete_command(name: str, yes: bool, reload: Callable[[], Settings], as_json: bool) -> None:
+    """Delete TOPIC: records, leases and committed offsets. The daemon deletes its objects when nobody reads them."""
+    confirm(f"this deletes topic {name} with all its records", yes)
+    with_store(reload(), lambda store: store.delete_topic(name))
+    if as_json:
+        print_json({"deleted": name})
+    else:
+        click.echo(f"deleted {name}")
+
+
+async def _topic(store: MetadataStore, name: str) -> Topic:
+    topic = await store.get_topic(name)
+    if topic is None:
+        raise NotFound(f"topic {name!r} does not exist; `astha topics list` shows those that do")
+    return topic
+
+
+async def _described(store: MetadataStore, row: Partition, lease: PartitionLease | None, now_ms: int) -> PartitionView:
+    segments = size = 0
+    start = row.high_watermark
+    async for segment in store.stream_segments(row.topic, row.partition_id):
+        start = min(start, segment.base_offset)
+        segments += 1
+        size += segment.size_bytes
+    held = lease is not None and lease.expires_at > now_ms
+    writer = lease.leader_agent_id if lease is not None and held else None
+    return PartitionView(row.partition_id, start, row.high_watermark, segments, size, writer)
+
+
+def _view(topic: Topic) -> TopicView:
+    return TopicView(
+        topic.name, topic.partition_count, topic.retention_ms, parse_json(topic.config), topic.created_at
+    )  # fmt: skip
+
+
+def _config(
+    config: dict[str, JsonValue], entries: tuple[str, ...], size_bytes: int | None, records: int | None
+) -> dict[str, JsonValue]:
+    for entry in entries:
+        key, equals, value = entry.partition("=")
+        if not equals or not key:
+            raise Failure(f"--property {entry!r}: write NAME=VALUE", Exit.USAGE)
+        if value:
+            config[key] = int(value) if value.isdecimal() else value
+        else:
+            config.pop(key, None)
+    if size_bytes is not None:
+        config[BYTES] = size_bytes
+    if records is not None:
+        config[RECORDS] = records
+    return config
+
+
+def _kept(topic: Topic) -> str:
+    try:
+        policy = RetentionPolicy.of(topic)
+    except ValueError as error:
+        return f"everything ({error})"
+    bounds = []
+    if policy.ms is not None:
+        bounds.append(f"for {_duration(policy.ms)}")
+    if policy.size_bytes is not None:
+        bounds.append(f"up to {size_text(policy.size_bytes)} a partition")
+    if policy.records is not None:
+        bounds.append(f"up to {policy.records:,} records a partition")
+    return ", ".join(bounds) or "for ever"
+
+
+def _duration(ms: int) -> str:
+    for unit, length in (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1_000)):
+        if ms >= length and ms % length == 0:
+            return f"{ms // length:,} {unit if ms != length else unit[:-1]}"
+    return f"{ms:,} ms"

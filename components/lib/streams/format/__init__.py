@@ -1,0 +1,32 @@
+"""Records as bytes, and back: docs/segment-format.md.
+
+An object holds segments of many partitions, one after the other, and a footer that lists them. A segment is a run of
+blocks of one partition. A block is columns under one header: reading is decompression, the rest are views.
+"""
+
+from components.lib.streams.format.batch import RecordBatch
+from components.lib.streams.format.block import (
+    HEADER_SIZE,
+    MAX_BODY_BYTES,
+    BlockHeader,
+    decode_block,
+    encode_block,
+    partition_tag,
+    read_header,
+)
+from components.lib.streams.format.columns import Columns, NewRecord
+from components.lib.streams.format.footer import SegmentEntry, encode_footer, read_footer, scan
+from components.lib.streams.format.index import BlockIndex, BlockPlace
+from components.lib.streams.format.record import Header, Record
+from components.lib.streams.format.segment import BLOCK_BYTES, EncodedSegment, encode_segment
+
+__all__ = [
+    # records
+    "Columns", "Header", "NewRecord", "Record", "RecordBatch",
+    # blocks
+    "BLOCK_BYTES", "HEADER_SIZE", "MAX_BODY_BYTES", "BlockHeader", "decode_block", "encode_block", "partition_tag",
+    "read_header",
+    # segments and objects
+    "BlockIndex", "BlockPlace", "EncodedSegment", "SegmentEntry", "encode_footer", "encode_segment", "read_footer",
+    "scan",
+]  # fmt: skip

@@ -1,0 +1,125 @@
+"""Records on their way into a block, in columns: what is done for each record is done by C."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter
+from typing import Self
+
+import msgspec
+
+from components.lib.streams.format.record import Header
+
+
+class NewRecord(msgspec.Struct, frozen=True):
+    """A record before it has an offset. Without a timestamp it gets that of its arrival."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Sequence[Header] = ()
+    timestamp: int | None = None
+
+
+_VALUE, _KEY = attrgetter("value"), attrgetter("key")
+_HEADERS, _TIMESTAMP = attrgetter("headers"), attrgetter("timestamp")
+
+
+class Columns:
+    """Lists of equal length. ``keys`` and ``headers`` are None if no record has any."""
+
+    __slots__ = ("headers", "keys", "timestamps", "values")
+
+    def __init__(
+        self,
+        timestamps: array[int],
+        values: list[bytes | None],
+        keys: list[bytes | None] | None = None,
+        headers: list[Sequence[Header]] | None = None,
+    ) -> None:
+        self.timestamps = timestamps
+        self.values = values
+        self.keys = keys
+        self.headers = headers
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def of(cls, records: Iterable[NewRecord | bytes], now_ms: int) -> Self:
+        """Plain bytes are values without a key."""
+        given = list(records)
+        kinds = set(map(type, given))
+        if kinds <= {bytes}:
+            return cls.of_values(given, now_ms)  # type: ignore[arg-type]
+        if kinds != {NewRecord}:
+            given = [NewRecord(record) if isinstance(record, bytes) else record for record in given]
+        times = list(map(_TIMESTAMP, given))
+        if None in times:
+            times = [now_ms if time is None else time for time in times]
+        keys = list(map(_KEY, given))
+        headers = list(map(_HEADERS, given))
+        return cls(
+            array("q", times),
+            list(map(_VALUE, given)),
+            keys if keys.count(None) < len(keys) else None,
+            headers if any(headers) else None,
+        )
+
+    @classmethod
+    def of_values(cls, values: Sequence[bytes | None], now_ms: int) -> Self:
+        return cls(array("q", (now_ms,)) * len(values), list(values))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Columns]) -> Columns:
+        """One after the other. Of one part it is that part itself."""
+        if len(parts) == 1:
+            return parts[0]
+        whole = Columns(array("q"), [])
+        for part in parts:
+            whole.timestamps.extend(part.timestamps)
+            whole.values.extend(part.values)
+        if any(part.keys is not None for part in parts):
+            whole.keys = []
+            for part in parts:
+                whole.keys.extend(repeat(None, len(part)) if part.keys is None else part.keys)
+        if any(part.headers is not None for part in parts):
+            whole.headers = []
+            for part in parts:
+                whole.headers.extend(repeat((), len(part)) if part.headers is None else part.headers)
+        return whole
+
+    def cut(self, start: int, stop: int) -> Columns:
+        return Columns(
+            self.timestamps[start:stop],
+            self.values[start:stop],
+            None if self.keys is None else self.keys[start:stop],
+            None if self.headers is None else self.headers[start:stop],
+        )
+
+    def weights(self) -> Iterable[int]:
+        """Bytes of each record, about, its share of the columns included."""
+        weights: Iterable[int] = map(_EACH.__add__, map(len, present(self.values)))
+        if self.keys is not None:
+            weights = map(int.__add__, weights, map(len, present(self.keys)))
+        if self.headers is not None:
+            weights = map(int.__add__, weights, map(_header_bytes, self.headers))
+        return weights
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory and in a block before compression, about."""
+        return sum(self.weights())
+
+
+def present(items: list[bytes | None]) -> list[bytes]:
+    """Empty for those that are None; the list itself if none is."""
+    return [item or b"" for item in items] if None in items else items  # type: ignore[return-value]
+
+
+_EACH = 16  # a timestamp and two offsets
+
+
+def _header_bytes(headers: Sequence[Header]) -> int:
+    return sum(12 + len(name) + len(value or b"") for name, value in headers)

@@ -1,0 +1,116 @@
+"""Where the blocks of a segment are: kept with the segment's row, so that a read never fetches an index."""
+
+from __future__ import annotations
+
+from base64 import b85decode, b85encode
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
+
+import msgspec
+
+from components.lib.streams.errors import Corrupt
+
+_MOST_BITS = 63
+
+
+class BlockPlace(msgspec.Struct, frozen=True, gc=False):
+    """``start`` in bytes and ``first`` in records, both from the segment's beginning on."""
+
+    start: int
+    size: int
+    first: int
+    records: int
+
+
+class BlockIndex:
+    """The blocks of one segment, in order."""
+
+    __slots__ = ("_firsts", "_records", "_sizes", "_starts")
+
+    def __init__(self, sizes: Sequence[int], records: Sequence[int]) -> None:
+        """Bytes and records of each block."""
+        self._sizes = sizes
+        self._records = records
+        self._starts = list(accumulate(sizes, initial=0))
+        self._firsts = list(accumulate(records, initial=0))
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __getitem__(self, number: int) -> BlockPlace:
+        if not 0 <= number < len(self):
+            raise IndexError(f"{number} of {len(self)} blocks")
+        return BlockPlace(self._starts[number], self._sizes[number], self._firsts[number], self._records[number])
+
+    def __iter__(self) -> Iterator[BlockPlace]:
+        return map(self.__getitem__, range(len(self)))
+
+    @property
+    def size(self) -> int:
+        return self._starts[-1]
+
+    @property
+    def records(self) -> int:
+        return self._firsts[-1]
+
+    def holding(self, relative: int) -> int:
+        """The number of the block that holds a relative offset. IndexError if none does."""
+        if not 0 <= relative < self.records:
+            raise IndexError(f"{relative} of {self.records} records")
+        return bisect_right(self._firsts, relative) - 1
+
+    def encode(self) -> str | None:
+        """For `segments.block_index`: None says that the segment is one block."""
+        if len(self) == 1:
+            return None
+        return b85encode(
+            varints(number for pair in zip(self._sizes, self._records, strict=True) for number in pair)
+        ).decode()
+
+    @classmethod
+    def decode(cls, text: str | None, size: int, records: int) -> BlockIndex:
+        """Of a segment's row: its ``size_bytes`` and ``record_count`` must be the blocks' together."""
+        if text is None:
+            return cls([size], [records])
+        try:
+            numbers = list(read_varints(b85decode(text)))
+            index = cls(numbers[::2], numbers[1::2])
+        except ValueError as error:
+            raise Corrupt(f"block_index {text[:40]!r} can't be read: {error}", length=size) from error
+        if not all(numbers):
+            raise Corrupt(f"block_index {text[:40]!r} has a block without bytes or records", length=size)
+        if len(numbers) % 2 or index.size != size or index.records != records:
+            raise Corrupt(
+                f"block_index speaks of {index.size:,} bytes and {index.records:,} records, "
+                f"the segment's row of {size:,} and {records:,}",
+                length=size,
+            )
+        return index
+
+
+def varints(numbers: Iterable[int]) -> bytes:
+    """Seven bits a byte, the lowest first; the highest bit says that more follow."""
+    out = bytearray()
+    for number in numbers:
+        while number > 0x7F:
+            out.append(number & 0x7F | 0x80)
+            number >>= 7
+        out.append(number)
+    return bytes(out)
+
+
+def read_varints(data: bytes) -> Iterator[int]:
+    """ValueError if the last one is cut off, or if one has more than 63 bits."""
+    number = shift = 0
+    for byte in data:
+        number |= (byte & 0x7F) << shift
+        if byte & 0x80:
+            shift += 7
+            if shift >= _MOST_BITS:
+                raise ValueError(f"a number of more than {_MOST_BITS} bits")
+        else:
+            yield number
+            number = shift = 0
+    if shift:
+        raise ValueError("ends within a number")

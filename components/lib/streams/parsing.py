@@ -1,0 +1,110 @@
+"""What people write: times, sizes, durations, and places in a partition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+import click
+import msgspec
+
+from components.lib.lake.table_properties import read_size
+from components.lib.streams.offsets import ends_of
+from components.lib.streams.reader.reader import Reader
+
+_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"([0-9]{1,18})\s*(ms|s|m|h|d|w)")
+_MOST = (1 << 63) - 1  # of a number in the registry
+
+
+class At(msgspec.Struct, frozen=True):
+    """The first record that is as late or later."""
+
+    timestamp: int
+
+
+Place: TypeAlias = Literal["earliest", "latest"] | int | At
+
+
+_ENDS: dict[str, Place] = {"earliest": "earliest", "latest": "latest"}
+
+
+class Duration(click.ParamType[int | None]):
+    """Milliseconds; None for `forever`."""
+
+    name = "duration"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        text = str(value).strip().lower()
+        if text == "forever":
+            return None
+        found = _DURATION.fullmatch(text)
+        if found is None:
+            self.fail(f"{value!r}: write 90s, 15m, 12h, 7d, 4w or forever", param, ctx)
+        duration = int(found[1]) * _UNITS_MS[found[2]]
+        if duration > _MOST:
+            self.fail(f"{value!r} is longer than can be stored: write forever", param, ctx)
+        return duration
+
+
+class Size(click.ParamType[int]):
+    name = "size"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = read_size(str(value).strip())
+        if found is None:
+            self.fail(f"{value!r}: write a number of bytes, or 64KiB, 10MiB, 10MB, 1GiB", param, ctx)
+        if found > _MOST:
+            self.fail(f"{value!r} is more than can be stored", param, ctx)
+        return found
+
+
+class PlaceParam(click.ParamType[Place]):
+    name = "place"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        try:
+            return read_place(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def read_place(written: str) -> Place:
+    """ValueError says what to write."""
+    text = written.strip()
+    if text in _ENDS:
+        return _ENDS[text]
+    if text.isdecimal():
+        if len(text) > 18:
+            raise ValueError(f"{text[:20]}... is beyond every offset")
+        return int(text)
+    ago = _DURATION.fullmatch(text.removeprefix("-").lower())
+    if text.startswith("-") and ago is not None:
+        return At(max(0, int(datetime.now(UTC).timestamp() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]))
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"{written!r}: write earliest, latest, an offset, a time such as 2026-05-01T12:00Z, or -15m for 15 minutes "
+            "ago"
+        ) from None
+    if time.tzinfo is None:
+        time = time.replace(tzinfo=UTC)
+    return At(max(0, int(time.timestamp() * 1000)))
+
+
+async def offsets_at(reader: Reader, topic: str, partitions: Sequence[int], place: Place) -> dict[int, int]:
+    """Where that is in each partition. A time after the last record is the end."""
+    if isinstance(place, int):
+        return dict.fromkeys(partitions, place)
+    store = reader.feed.store
+    if not isinstance(place, At):
+        return await ends_of(store, topic, partitions, place)
+    ends: Mapping[int, int] = await ends_of(store, topic, partitions, "latest")
+    found = {}
+    for number in partitions:
+        offset = await reader.offset_for_timestamp(topic, number, place.timestamp)
+        found[number] = ends[number] if offset is None else offset
+    return found

@@ -1,0 +1,72 @@
+"""The parts of reading, put together: what the daemon's component has, and what any process can open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from astha.settings import Settings
+from astha.sources.factory import open_follower
+from astha.subscribers.context import Surroundings
+from components.lib.lake.storage.objects import Objects
+from components.lib.streams.change_feed import Feed
+from components.lib.streams.reader.block_cache import BlockCache, CachePolicy
+from components.lib.streams.reader.blocks import Block, decode
+from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader.prefetch import AheadPolicy, ReadAhead
+from components.lib.streams.reader.reader import Reader
+from components.lib.streams.registry_follower import Following
+from components.lib.streams.unowned_store import LentStore
+from registry.cache import CachedStore
+
+
+class Reading:
+    """A registry cache that events feed, a block cache, a reader and its read-ahead. Opens nothing until it is used."""
+
+    def __init__(
+        self,
+        surroundings: Surroundings,
+        *,
+        objects: Objects | None = None,
+        policy: CachePolicy | None = None,
+        ahead: AheadPolicy | None = None,
+        disk: DiskBlocks | None = None,
+    ) -> None:
+        self.store = CachedStore(LentStore(surroundings.store), clock=surroundings.clock)
+        self.feed = Feed(self.store)
+        self.objects = objects or Objects(surroundings.lake)
+        self.cache: BlockCache[Block] = BlockCache(self.objects, decode, policy, disk)
+        self.reader = Reader(self.feed, self.cache, surroundings.clock)
+        self.ahead = ReadAhead(self.reader, ahead)
+
+    async def close(self) -> None:
+        """The registry's store, which was lent, stays open."""
+        await self.cache.close()
+        await self.store.close()
+
+
+@asynccontextmanager
+async def open_reading(
+    surroundings: Surroundings,
+    settings: Settings,
+    *,
+    follow: bool = True,
+    disk: tuple[Path, int] | None = None,
+) -> AsyncIterator[Reading]:
+    """For a process beside the daemon. ``follow``: what others commit is known within milliseconds, and whoever waits
+    is woken; without, caches are as old as their times allow, and whoever waits looks once a second.
+    """
+    async with AsyncExitStack() as stack:
+        # In a thread, because it lists the files of its directory.
+        blocks = None if disk is None else await asyncio.to_thread(DiskBlocks, *disk)
+        reading = Reading(surroundings, disk=blocks)
+        stack.push_async_callback(reading.close)
+        if follow:
+            url = settings.registry.url.get_secret_value()
+            follower = open_follower(url, settings.source, settings.change_log, surroundings.clock)
+            await stack.enter_async_context(Following(follower, reading.feed))
+        else:
+            reading.feed.abandon()
+        yield reading

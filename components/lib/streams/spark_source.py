@@ -1,0 +1,274 @@
+"""Topics in Spark: batches and streams, straight from storage.
+
+    spark.read.format("astha").option("topic", "orders").option("from", "-1h").load()
+    spark.readStream.format("astha").option("topic", "orders").load()
+
+Options: ``topic``; ``partitions``, such as 0,3; ``from`` and ``to`` (earliest, latest, an offset, a time, -15m), or
+``offsets``, as {"0": [first, next], ...}; ``columns``, those that are wanted; ``split_bytes``, stored bytes a task
+reads; ``registry``, ``config`` and any setting by its name, as for inserts. The driver asks the registry which segments
+there are; tasks reach only storage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from astha.clock import SystemLoopClock
+from astha.errors import ConfigError
+from astha.settings import Settings, load_settings
+from astha.subscribers.context import LakeSettings
+from astha.wiring import surroundings
+from components.lib.lake.storage.objects import Objects
+from components.lib.streams.errors import OffsetTooOld
+from components.lib.streams.format import decode_block, partition_tag
+from components.lib.streams.offsets import start_of
+from components.lib.streams.parsing import Place, offsets_at, read_place
+from components.lib.streams.pushdown import EVERYTHING, ScanBounds
+from components.lib.streams.read_context import Reading, open_reading
+from components.lib.streams.reader.block_cache import runs
+from components.lib.streams.reader.blocks import BlockPlan, SegmentLayout
+from registry.connect import open_store
+from registry.contract import MetadataStore
+from registry.models import Segment
+
+T = TypeVar("T")
+
+COLUMNS = {
+    "partition": "int not null",
+    "offset": "bigint not null",
+    "timestamp": "timestamp not null",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<name: string not null, value: binary>>",
+}
+SPLIT_BYTES = 32 << 20
+_REQUEST_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Split(InputPartition):
+    """What one task reads: whole segments, of which only ``start..stop-1`` are wanted."""
+
+    segments: tuple[Segment, ...]
+    start: int
+    stop: int
+
+    def __init__(self, segments: tuple[Segment, ...], start: int, stop: int) -> None:
+        object.__setattr__(self, "segments", segments)
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "stop", stop)
+
+
+@dataclass(frozen=True)
+class TopicScan:
+    """One `load`, as every worker knows it."""
+
+    topic: str
+    partitions: tuple[int, ...]
+    start: Place
+    stop: Place
+    columns: tuple[str, ...]
+    split_bytes: int
+    settings: Settings
+    ranges: Mapping[int, tuple[int, int]] | None = None  # instead of start and stop: the first offset, and the next
+    bounds: ScanBounds = EVERYTHING
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], settings: Settings | None = None) -> TopicScan:
+        """With settings that are given, or those that the options name."""
+        topic = options.get("topic")
+        if not topic:
+            raise ConfigError('name the topic to read: .option("topic", "orders")')
+        columns = tuple(name.strip() for name in options.get("columns", ",".join(COLUMNS)).split(","))
+        unknown = [name for name in columns if name not in COLUMNS]
+        if unknown:
+            raise ConfigError(f"columns: there is no {unknown[0]!r}: choose among {', '.join(COLUMNS)}")
+        numbers = tuple(int(number) for number in options.get("partitions", "").split(",") if number.strip())
+        start, stop = read_place(options.get("from", "earliest")), read_place(options.get("to", "latest"))
+        size = int(options.get("split_bytes", SPLIT_BYTES))
+        ranges = _ranges(options["offsets"]) if "offsets" in options else None
+        chosen = _settings(options) if settings is None else settings
+        return cls(topic, numbers, start, stop, columns, size, chosen, ranges)
+
+    @property
+    def schema(self) -> str:
+        return ", ".join(f"{name} {COLUMNS[name]}" for name in self.columns)
+
+    def ask(self, work: Callable[[Reading], Awaitable[T]]) -> T:
+        """The registry, from the driver."""
+
+        async def run() -> T:
+            clock = SystemLoopClock()
+            registry = self.settings.registry
+            store = await open_store(registry.url.get_secret_value(), settings=registry.store, clock=clock)
+            try:
+                around = surroundings(self.settings, store, clock)
+                async with open_reading(around, self.settings, follow=False) as reading:
+                    return await work(reading)
+            finally:
+                await store.close()
+
+        return asyncio.run(run())
+
+    async def offsets(self, reading: Reading, place: Place) -> dict[int, int]:
+        numbers = self.partitions or [row.partition_id for row in await reading.store.list_partitions(self.topic)]
+        return await offsets_at(reading.reader, self.topic, list(numbers), place)
+
+    async def splits(self, reading: Reading, start: Mapping[int, int], stop: Mapping[int, int]) -> list[Split]:
+        """Neighbouring segments together, as many as one task should read."""
+        found: list[Split] = []
+        for number, end in stop.items():
+            found += await self._partition_splits(reading.store.inner, number, start.get(number, 0), end)
+        return found
+
+    async def _partition_splits(self, store: MetadataStore, number: int, first: int, end: int) -> list[Split]:
+        """Between two pages of the registry's answer segments may be merged: what has been taken is not taken again.
+        They may also be deleted, always the oldest first: so that is looked at last.
+        """
+        found: list[Split] = []
+        some: list[Segment] = []
+        size, begin, reached = 0, first, first
+        async for segment in store.stream_segments(self.topic, number, from_offset=first):
+            if segment.base_offset >= end:
+                break
+            if segment.end_offset < reached:
+                continue
+            if some and (segment.base_offset < reached or size + segment.size_bytes > self.split_bytes):
+                found.append(Split(tuple(some), begin, end))
+                some, size = [], 0
+            if self.bounds.may_hold(segment):
+                begin = begin if some else reached
+                some.append(segment)
+                size += segment.size_bytes
+            reached = segment.end_offset + 1
+        if some:
+            found.append(Split(tuple(some), begin, end))
+        await self._require_retained(store, number, first, end)
+        return found
+
+    async def _require_retained(self, store: MetadataStore, number: int, offset: int, end: int) -> None:
+        """A query that asks for what is gone fails, rather than answer less than was asked for."""
+        first = await start_of(store, self.topic, number, end)
+        if offset < min(first, end):
+            raise OffsetTooOld(self.topic, number, offset, first)
+
+
+class TopicReader(DataSourceReader):
+    def __init__(self, scan: TopicScan, schema: StructType) -> None:
+        self._scan = scan
+        self._schema = schema
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
+        """What they say of partition, offset and time bounds what is read; Spark filters what comes."""
+        self._scan = replace(self._scan, bounds=self._scan.bounds.narrowed(filters))
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        scan = self._scan
+
+        async def plan(reading: Reading) -> list[Split]:
+            if scan.ranges is None:
+                start, stop = await scan.offsets(reading, scan.start), await scan.offsets(reading, scan.stop)
+            else:
+                start = {number: first for number, (first, _) in scan.ranges.items()}
+                stop = {number: end for number, (_, end) in scan.ranges.items()}
+            return await scan.splits(reading, *scan.bounds.cut(start, stop))
+
+        return self._scan.ask(plan)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Split):  # Spark asks so when there is nothing to read
+            return iter(())
+        return batches_of(partition, self._scan, to_arrow_schema(self._schema))
+
+
+class TopicStreamReader(DataSourceStreamReader):
+    """Offsets are those of the partitions: Spark's checkpoint is the consumer group."""
+
+    def __init__(self, scan: TopicScan, schema: StructType) -> None:
+        self._scan = scan
+        self._schema = schema
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802  (Spark's name)
+        return self._offsets(self._scan.start)
+
+    def latestOffset(self) -> dict[str, int]:  # noqa: N802
+        return self._offsets("latest")
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        first, last = ({int(number): offset for number, offset in offsets.items()} for offsets in (start, end))
+        return self._scan.ask(lambda reading: self._scan.splits(reading, first, last))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A list: Spark pickles what a stream reads, and a generator can't be."""
+        if not isinstance(partition, Split):
+            return iter(())
+        return iter(list(batches_of(partition, self._scan, to_arrow_schema(self._schema))))
+
+    def _offsets(self, place: Place) -> dict[str, int]:
+        found = self._scan.ask(lambda reading: self._scan.offsets(reading, place))
+        return {str(number): offset for number, offset in found.items()}
+
+
+def batches_of(split: Split, scan: TopicScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """One task: ranged requests for just the blocks that hold wanted offsets."""
+    layout = SegmentLayout()
+    plans = []
+    for segment in split.segments:
+        first = max(segment.base_offset, split.start)
+        plans += [plan for plan in layout.blocks(segment, first) if plan.first_offset < split.stop]
+    places = {plan.address: plan for plan in plans}
+    for run in runs(list(places), _REQUEST_BYTES):
+        start = run[0].start
+        data = memoryview(_fetch(scan.settings.lake, run[0].uri, start, run[-1].end - start))
+        for address in run:
+            part = data[address.start - start : address.end - start]
+            yield _batch(places[address], part, split, scan, schema)
+
+
+def _batch(plan: BlockPlan, data: memoryview, split: Split, scan: TopicScan, schema: pa.Schema) -> pa.RecordBatch:
+    segment = plan.segment
+    tag = partition_tag(segment.topic, segment.partition_id)
+    uri, start = plan.address.uri, plan.address.start
+    batch = decode_block(data, base_offset=segment.base_offset, tag=tag, uri=uri, start=start)
+    batch = batch.from_offset(split.start)[: max(0, split.stop - max(split.start, batch.first_offset))]
+    number = pa.repeat(pa.scalar(segment.partition_id, pa.int32()), len(batch))
+    columns = [number if name == "partition" else batch.arrow_column(name) for name in scan.columns]
+    cast = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(cast, schema=schema)
+
+
+def _fetch(lake: LakeSettings, uri: str, start: int, length: int) -> bytes:
+    return asyncio.run(Objects(lake).get_range(uri, start, length))
+
+
+def _ranges(text: str) -> dict[int, tuple[int, int]]:
+    try:
+        return msgspec.json.decode(text, type=dict[int, tuple[int, int]])
+    except msgspec.MsgspecError as error:
+        raise ConfigError(f'offsets: {error}: write {{"0": [first, next], ...}}') from error
+
+
+def _settings(options: Mapping[str, str]) -> Settings:
+    flags: dict[str, Any] = {}
+    for name, value in options.items():
+        if "." in name:
+            *groups, last = name.split(".")
+            under = flags
+            for group in groups:
+                under = under.setdefault(group, {})
+            under[last] = value
+    if options.get("registry"):
+        flags.setdefault("registry", {})["url"] = options["registry"]
+    config = options.get("config")
+    return load_settings(Path(config) if config else None, flags)

@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from components.lib.streams.agents.assignment import share_of
+
+
+@given(st.integers(0, 40), st.integers(1, 7), st.integers(0, 1_000))
+def test_all_come_to_rest_with_equal_shares(partitions: int, agents: int, seed: int) -> None:
+    chance = random.Random(seed)
+    wanted = [("t", number) for number in range(partitions)]
+    names = [f"a{number}" for number in range(agents)]
+    holders: dict[tuple[str, int], str | None] = {key: chance.choice([*names, "dead", None]) for key in wanted}
+    for _ in range(20):
+        before = dict(holders)
+        for name in chance.sample(names, len(names)):
+            share = share_of(name, names, wanted, holders)
+            assert not (share.surplus and share.free)
+            for key in share.surplus:
+                assert holders[key] == name, "moved what is another's"
+                holders[key] = None
+            for key in share.free:
+                assert holders[key] not in names, "took what is another's"
+                holders[key] = name
+        if holders == before:
+            break
+    counts = [list(holders.values()).count(name) for name in names]
+    assert sum(counts) == partitions
+    assert max(counts) - min(counts) <= 1
+
+
+def test_an_agent_that_nobody_has_seen_yet_counts_itself() -> None:
+    share = share_of("new", ["old"], [("t", n) for n in range(4)], {})
+    assert len(share.free) == 2

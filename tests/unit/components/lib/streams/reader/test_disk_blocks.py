@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from components.lib.streams.reader import disk_blocks
+from components.lib.streams.reader.disk_blocks import DiskBlocks
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_what_it_creates_is_for_this_user_only(tmp_path: Path) -> None:
+    disk = DiskBlocks(tmp_path / "cache", 1 << 20)
+    disk.write("a block", b"data")
+    await disk.close()
+    paths = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
+    assert len([path for path in paths if path.is_file()]) == 2  # the block, and the lock
+    assert {mode(path) for path in paths if path.is_dir()} == {0o700}
+    assert {mode(path) for path in paths if path.is_file()} == {0o600}
+
+
+async def test_a_lock_that_is_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    """Another user who may write to the directory above could have a file of ours emptied by it."""
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "cache" / "00").mkdir(parents=True)
+    (tmp_path / "cache" / "00" / "lock").symlink_to(victim)
+    (tmp_path / "cache" / "01").symlink_to(tmp_path)
+    disk = DiskBlocks(tmp_path / "cache", 1 << 20)
+    await disk.close()
+    assert disk.directory.name == "02"
+    assert victim.read_text() == "precious"
+    assert not (tmp_path / "lock").exists()
+
+
+async def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await DiskBlocks(tmp_path / "cache", 1 << 20).close()
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    monkeypatch.setattr(disk_blocks, "_MOST", 1)
+    with pytest.raises(OSError, match=r"1 of them another user's or symbolic links: choose another directory"):
+        DiskBlocks(tmp_path / "cache", 1 << 20)
