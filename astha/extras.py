@@ -22,10 +22,10 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.snapshotter": ("lake",),
     "components.lib.spark_format": ("lake", "spark", "streams"),
     "components.lib.storage_manager": ("lake",),
-    "components.tables": ("lake",),
+    "components.commands.tables": ("lake",),
     "components.commands.topic_to_table.cli": ("streams",),  # only `to-table` needs the others
     "components.commands.topic_to_table": ("lake", "spark", "streams"),
-    "components.verifier": ("lake",),
+    "components.commands.verify": ("lake",),
 }
 _REQUIREMENT = re.compile(r"""^([A-Za-z0-9][A-Za-z0-9._-]*).*\bextra\s*==\s*['"]([A-Za-z0-9._-]+)['"]""")
 

@@ -28,8 +28,8 @@ from registry.errors import NotFound
 from registry.models import LakeTable
 
 if TYPE_CHECKING:
-    from components.iceberg_updater.foreign import Outcome
-    from components.iceberg_updater.report import TableReport
+    from components.iceberg_updater.external_commits import Outcome
+    from components.iceberg_updater.status import TableReport
     from components.lib.lake.iceberg import IcebergTables
     from components.lib.lake.table_problems import TroubledTable
 
@@ -56,7 +56,7 @@ def status_command(name: str | None, reload: Callable[[], Settings], as_json: bo
 
     Exits with 1 if a table is stopped, or is being tried again.
     """
-    from components.iceberg_updater.report import report_all
+    from components.iceberg_updater.status import report_all
 
     async def look(store: MetadataStore, tables: IcebergTables) -> list[TableReport]:
         return await report_all(store, tables, None if name is None else await _table(store, name))
@@ -83,7 +83,7 @@ def adopt_command(
     """Take what another engine has committed over into the registry: its files are registered, those that it has
     removed are removed, in one transaction. Refused if it has written delete files or changed the schema.
     """
-    from components.iceberg_updater.foreign import adopt
+    from components.iceberg_updater.external_commits import adopt
 
     _mend(adopt, "registered", name, reload(), server_url, token_file, as_json)
 
@@ -99,7 +99,7 @@ def revert_command(
     """Undo what another engine has committed: a new snapshot with exactly the registry's files and schema. The other
     engine's snapshots stay until they expire.
     """
-    from components.iceberg_updater.foreign import revert
+    from components.iceberg_updater.external_commits import revert
 
     _mend(revert, "brought back", name, reload(), server_url, token_file, as_json)
 

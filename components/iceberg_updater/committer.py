@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import structlog
 
-from components.iceberg_updater.changes import TableEvents, fold
+from components.iceberg_updater.event_folding import TableEvents, fold
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import (
     BadFile,

@@ -14,8 +14,8 @@ from functools import partial
 import structlog
 
 from astha.clock import LoopClock
-from components.iceberg_updater.changes import TableEvents
 from components.iceberg_updater.committer import NeedsComparison, TableWork, is_iceberg
+from components.iceberg_updater.event_folding import TableEvents
 from components.iceberg_updater.owed import Owed, joined, known_place, splits, without
 from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.thread import IcebergThread

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from astha.clock import LoopClock
-from components.iceberg_updater.changes import TableEvents, TableTransaction
+from components.iceberg_updater.event_folding import TableEvents, TableTransaction
 from components.iceberg_updater.settings import UpdaterSettings
 from components.lib.lake.table_problems import AnyPlace, Compared, Notes, TroubledTable, read_notes, write_notes
 from registry.contract import MetadataStore

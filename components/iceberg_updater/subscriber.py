@@ -19,9 +19,9 @@ from pyiceberg.catalog import Catalog
 from astha.errors import Retry
 from astha.events import Commit, Event
 from astha.subscribers import Checked, Measure, Problem, Surroundings
-from components.iceberg_updater.changes import TableEvents, by_table
 from components.iceberg_updater.committer import NeedsComparison, TableWork, is_iceberg
 from components.iceberg_updater.comparisons import Comparisons
+from components.iceberg_updater.event_folding import TableEvents, by_table
 from components.iceberg_updater.owed import Owed
 from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.settings import UpdaterSettings

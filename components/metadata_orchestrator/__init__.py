@@ -11,10 +11,10 @@ from typing import Any
 
 from astha.subscribers import Surroundings
 from components.lib.lake.storage.objects import Objects
-from components.metadata_orchestrator.inspection import Inspection
+from components.metadata_orchestrator.maintenance import Upkeep
 from components.metadata_orchestrator.orchestrator import MetadataOrchestrator
 from components.metadata_orchestrator.settings import OrchestratorSettings
-from components.metadata_orchestrator.upkeep import Upkeep
+from components.metadata_orchestrator.validation import Inspection
 
 __all__ = ["MetadataOrchestrator", "OrchestratorSettings", "create"]
 

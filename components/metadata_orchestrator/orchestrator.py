@@ -8,9 +8,9 @@ from astha import subscribers
 from astha.clock import LoopClock
 from astha.events import Event, Operation
 from astha.subscribers import Component, Measure, handles
-from components.metadata_orchestrator.inspection import Inspection, bad_versions, probe_of
+from components.metadata_orchestrator.maintenance import Upkeep, UpkeepStatistics
 from components.metadata_orchestrator.problems import Problem, Problems
-from components.metadata_orchestrator.upkeep import Upkeep, UpkeepStatistics
+from components.metadata_orchestrator.validation import Inspection, bad_versions, probe_of
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import LakeTable, TableMetadata
 from registry.privileges import Area

@@ -16,12 +16,12 @@ from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.settings import Settings
-from components.snapshotter.desk import Desk, run_at_desk, table_of
-from components.snapshotter.tidings import print_reports, print_rows, row_of
+from components.snapshotter.cli_context import Desk, run_at_desk, table_of
+from components.snapshotter.cli_output import print_reports, print_rows, row_of
 from registry.models import LakeTable, TableSnapshot
 
 if TYPE_CHECKING:
-    from components.snapshotter.lifecycle import Report
+    from components.snapshotter.expiration import Report
     from components.snapshotter.rollback import Plan
 
 _POLL_S = 0.1

@@ -18,7 +18,7 @@ from astha.errors import AsthaError
 from components.lib.lake.file_set_digest import LiveFile
 from components.lib.lake.iceberg import IcebergTables, live_files
 from components.lib.lake.storage.objects import Objects
-from components.snapshotter.requests import Call
+from components.snapshotter.snapshot_requests import Call
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict
 from registry.inputs import FileDraft

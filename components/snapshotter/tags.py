@@ -20,7 +20,7 @@ from pyiceberg.table.update import RemovePropertiesUpdate, RemoveSnapshotsUpdate
 
 from components.lib.lake.iceberg import IcebergTables, Stamp, TableCommit, TableProblem
 from components.lib.lake.iceberg.stamp import STOPPED, TAG
-from components.snapshotter.references import unreferenced_metadata
+from components.snapshotter.reachability import unreferenced_metadata
 from registry.models import LakeTable, TableSnapshot
 
 PROPERTY = TAG

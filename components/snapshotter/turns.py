@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import structlog
 
-from components.snapshotter.books import Trigger
+from components.snapshotter.table_state import Trigger
 
 log = structlog.get_logger(__name__)
 

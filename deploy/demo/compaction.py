@@ -21,6 +21,7 @@ from astha.clock import SystemLoopClock
 from astha.lanes.lane import Lane
 from astha.subscribers import LakeSettings, Subscriber, Surroundings
 from components import compactor, iceberg_updater
+from components.commands.verify.verification import Options, Verification
 from components.compactor.subscriber import Compactor
 from components.lib.lake.iceberg import IcebergTables, open_catalog
 from components.lib.lake.identity import registry_identity
@@ -28,7 +29,6 @@ from components.lib.lake.schema.table_definition import parse_definition
 from components.lib.lake.storage.locations import table_location
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager
-from components.verifier.verification import Options, Verification
 from deploy.demo.daemon import running, until
 from deploy.demo.lake import load_iceberg
 from deploy.demo.stage import Stage

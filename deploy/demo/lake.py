@@ -23,13 +23,13 @@ from astha.events import Event
 from astha.lanes.lane import Lane
 from astha.subscribers import LakeSettings, Subscriber, Surroundings
 from components import iceberg_updater, metadata_orchestrator
+from components.commands.verify.verification import Options, Verification
 from components.lib.lake.iceberg import IcebergTables, open_catalog
 from components.lib.lake.identity import registry_identity
 from components.lib.lake.schema.table_definition import parse_definition
 from components.lib.lake.storage.locations import table_location
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager
-from components.verifier.verification import Options, Verification
 from deploy.demo.daemon import running, until
 from deploy.demo.stage import Stage
 from registry.connect import open_store

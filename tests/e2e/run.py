@@ -18,11 +18,11 @@ from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
 from astha.subscribers.context import LakeSettings, Surroundings
+from components.commands.verify.report import Kind
+from components.commands.verify.verification import Options, Verification
 from components.lib.lake.iceberg import IcebergTables
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager, StorageSettings
-from components.verifier.report import Kind
-from components.verifier.verification import Options, Verification
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from tests.e2e.book import Book

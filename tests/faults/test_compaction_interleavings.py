@@ -20,7 +20,7 @@ from components.lib.lake.schema.evolution import Add, evolve
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects
-from components.snapshotter.desk import call
+from components.snapshotter.cli_context import call
 from components.snapshotter.rollback import CantRollBack, Rollback
 from registry.connect import open_store
 from registry.contract import MetadataStore

@@ -12,12 +12,12 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import Surroundings
+from components.commands.verify.verification import Options, Verification
 from components.compactor.work.limits import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
-from components.verifier.verification import Options, Verification
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from tests.faults.doomed_compactors import STEPS, Order

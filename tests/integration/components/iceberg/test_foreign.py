@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from astha.cli.exit_codes import Exit
 from astha.cli.root import main
-from components.iceberg_updater.foreign import adopt, revert
-from components.iceberg_updater.report import report_all
+from components.iceberg_updater.external_commits import adopt, revert
+from components.iceberg_updater.status import report_all
 from components.lib.lake.iceberg import Stamp, TableProblem
 from registry.inputs import SnapshotDraft
 from registry.models import LakeTable

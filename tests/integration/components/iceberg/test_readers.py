@@ -11,7 +11,7 @@ import duckdb
 import pytest
 from sqlalchemy import make_url
 
-from components.iceberg_updater.foreign import adopt, revert
+from components.iceberg_updater.external_commits import adopt, revert
 from components.lib.lake.iceberg import TableProblem
 from registry.models import LakeTable
 from tests.integration.components.iceberg.conftest import Lake

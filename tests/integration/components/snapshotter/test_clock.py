@@ -8,8 +8,8 @@ import msgspec
 
 from astha.clock_guard import ClockGuard, ClockSettings
 from components.lib.lake.storage.objects import Objects
+from components.metadata_orchestrator.maintenance import Upkeep
 from components.metadata_orchestrator.settings import OrchestratorSettings
-from components.metadata_orchestrator.upkeep import Upkeep
 from registry.contract import MetadataStore
 from registry.models import DatabaseTime
 from tests.doubles.clock import ManualClock

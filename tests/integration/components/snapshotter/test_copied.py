@@ -12,8 +12,8 @@ from click.testing import CliRunner
 
 from astha.cli.root import main
 from components.lib.lake.storage.objects import Objects
-from components.snapshotter.desk import call
-from components.snapshotter.lifecycle import Lifecycle
+from components.snapshotter.cli_context import call
+from components.snapshotter.expiration import Lifecycle
 from components.snapshotter.policy import Policy
 from components.snapshotter.rollback import Rollback
 from registry.models import TableFile

@@ -9,7 +9,7 @@ import pytest
 
 from registry.models import LakeTable
 from tests.integration.components.snapshotter.conftest import Lake
-from tests.integration.components.snapshotter.test_lifecycle import lifecycle_of, there
+from tests.integration.components.snapshotter.test_expiration import lifecycle_of, there
 from tests.waiting import eventually
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from registry.models import LakeTable, TableFile
 from tests.integration.components.snapshotter.conftest import Lake
-from tests.integration.components.snapshotter.test_lifecycle import lifecycle_of, there
+from tests.integration.components.snapshotter.test_expiration import lifecycle_of, there
 from tests.integration.components.snapshotter.test_rollback import files_of, roll_back, rollback_of
 
 

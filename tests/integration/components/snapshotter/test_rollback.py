@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from components.lib.lake.storage.objects import Objects
-from components.snapshotter.desk import call
+from components.snapshotter.cli_context import call
 from components.snapshotter.rollback import CantRollBack, Plan, Rollback
 from registry.errors import Conflict
 from registry.models import LakeTable, TableFile
 from tests.integration.components.snapshotter.conftest import Lake
-from tests.integration.components.snapshotter.test_lifecycle import HOUR, lifecycle_of, there
+from tests.integration.components.snapshotter.test_expiration import HOUR, lifecycle_of, there
 from tests.parquet_files import PLAIN, row, write_files
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from registry.models import LakeTable, TableSnapshot
 from tests.integration.components.snapshotter.conftest import Lake
-from tests.integration.components.snapshotter.test_lifecycle import there
+from tests.integration.components.snapshotter.test_expiration import there
 from tests.waiting import eventually
 
 

@@ -1,0 +1,126 @@
+"""The registry's side: tables, their statistics, and a recount of both from the files, in one consistent snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from components.commands.verify.diff import Comparison
+from components.lib.lake.file_set_digest import Digest, LiveFile
+from components.lib.lake.table_lookup import full_name
+from registry.contract import ConsistentRead, MetadataStore
+from registry.models import LakeTable, TableFile, TableMetadata, TableStats
+
+ICEBERG_FORMAT = "parquet"
+"""Of tables that the updater commits to Iceberg; the others are checked without it."""
+
+
+class Counts(msgspec.Struct):
+    rows: int = 0
+    files: int = 0
+    size_bytes: int = 0
+
+    def add(self, file: TableFile) -> None:
+        self.rows += file.row_count
+        self.files += 1
+        self.size_bytes += file.file_size
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} rows, {self.files:,} files, {self.size_bytes:,} bytes"
+
+
+class RegisteredTable(msgspec.Struct):
+    table: LakeTable
+    metadata: TableMetadata
+    digest: Digest = msgspec.field(default_factory=Digest)
+    counted: dict[str, Counts] = {}
+    recorded: dict[str, Counts] = {}
+    total: Counts = msgspec.field(default_factory=Counts)
+
+    @property
+    def name(self) -> str:
+        return full_name(self.table)
+
+    @property
+    def is_iceberg(self) -> bool:
+        return self.metadata.format == ICEBERG_FORMAT
+
+    def add(self, file: TableFile) -> None:
+        self.digest.add(LiveFile.of(file))
+        self.total.add(file)
+        self.counted.setdefault(file.partition_path, Counts()).add(file)
+
+    def wrong_statistics(self) -> Iterator[str]:
+        """What `tables` and `table_stats` say against what the files say. A partition without files may have zeros."""
+        table = self.table
+        recorded = Counts(table.row_count, table.file_count, table.total_size)
+        if recorded != self.total:
+            yield f"tables: {recorded} recorded, {self.total} counted"
+        for path in sorted(self.counted.keys() | self.recorded.keys()):
+            said, found = self.recorded.get(path), self.counted.get(path, Counts())
+            if said is None:
+                yield f"table_stats, {partition_name(path)}: nothing recorded, {found} counted"
+            elif said != found:
+                yield f"table_stats, {partition_name(path)}: {said} recorded, {found} counted"
+
+
+def partition_name(path: str) -> str:
+    return f"partition {path}" if path else "the whole table"
+
+
+async def read_tables(store: MetadataStore, wanted: Collection[int] | None = None) -> dict[int, RegisteredTable]:
+    """All tables, or those of these ids that there are. Memory is bounded by the number of tables and partitions."""
+    async with store.consistent_read() as snapshot:
+        found = await _tables(snapshot, wanted)
+        for scope in [None] if wanted is None else list(found):
+            async for stats in snapshot.rows(TableStats, table_id=scope):
+                for row in (row for row in stats if row.table_id in found):
+                    counts = Counts(row.row_count, row.file_count, row.total_size)
+                    found[row.table_id].recorded[row.partition_path] = counts
+            async for files in snapshot.rows(TableFile, table_id=scope):
+                for file in (file for file in files if file.table_id in found):
+                    found[file.table_id].add(file)
+    return found
+
+
+async def _tables(snapshot: ConsistentRead, wanted: Collection[int] | None) -> dict[int, RegisteredTable]:
+    newest: dict[int, TableMetadata] = {}
+    for scope in [None] if wanted is None else wanted:
+        async for versions in snapshot.rows(TableMetadata, table_id=scope):
+            for row in versions:
+                if row.table_id not in newest or newest[row.table_id].schema_version < row.schema_version:
+                    newest[row.table_id] = row
+    return {
+        table.id: RegisteredTable(table, newest[table.id])
+        async for tables in snapshot.rows(LakeTable)
+        for table in tables
+        if table.id in newest
+    }
+
+
+async def compare_files(
+    store: MetadataStore, comparisons: dict[int, Comparison]
+) -> dict[int, tuple[LakeTable, TableMetadata]]:
+    """Feeds the registered files of these tables to their comparisons; answers the tables that are still there."""
+    async with store.consistent_read() as snapshot:
+        found = await _tables(snapshot, list(comparisons))
+        for table_id, comparison in comparisons.items():
+            async for files in snapshot.rows(TableFile, table_id=table_id):
+                for file in files:
+                    comparison.registered(LiveFile.of(file), file.id)
+    return {table_id: (registered.table, registered.metadata) for table_id, registered in found.items()}
+
+
+def batches(tables: Collection[RegisteredTable], most_files: int) -> Iterator[list[RegisteredTable]]:
+    """Together no more files than that, unless one table alone has."""
+    batch: list[RegisteredTable] = []
+    files = 0
+    for table in tables:
+        if batch and files + table.digest.files > most_files:
+            yield batch
+            batch, files = [], 0
+        batch.append(table)
+        files += table.digest.files
+    if batch:
+        yield batch

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+from pydantic import SecretStr
+
+from astha.errors import ConfigError
+from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers.loader import load_component
+from astha.testing import ManualClock
+from components.lib.lake.storage.objects import Objects
+from components.metadata_orchestrator.maintenance import Upkeep
+from components.metadata_orchestrator.settings import OrchestratorSettings
+from registry.contract import PAGE, MetadataStore
+from registry.errors import Unavailable
+from registry.forwarding import ForwardingStore
+from registry.models import LakeTable, UploadIntent
+
+
+class Unreachable(ForwardingStore):
+    def __init__(self) -> None:
+        super().__init__(cast("MetadataStore", None))
+        self.asked: list[int] = []
+
+    async def claim_stale_intents(self, older_than_ms: int, *, owner: str, limit: int = PAGE) -> list[UploadIntent]:
+        self.asked.append(older_than_ms)
+        raise Unavailable("nobody there")
+
+    async def list_tables(self, database: str | None = None) -> list[LakeTable]:
+        raise Unavailable("nobody there")
+
+
+async def test_the_first_round_is_at_once_and_a_failed_step_keeps_nobody() -> None:
+    store, clock = Unreachable(), ManualClock()
+    settings = OrchestratorSettings(upkeep_every_s=60)
+    upkeep = Upkeep(store, Objects(LakeSettings()), clock, settings, 2.0)
+    others = 0
+
+    async def other() -> None:
+        nonlocal others
+        others += 1
+
+    task = asyncio.create_task(upkeep.run(other))
+    await clock.advance(0)
+    assert (others, store.asked, upkeep.statistics.failures) == (1, [2_000], 2)
+    await clock.advance(59)
+    assert upkeep.statistics.rounds == 1
+    await clock.advance(2)
+    assert upkeep.statistics.rounds == 2
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("name", ["metadata_orchestrator", "snapshotter", "segment_store"])
+def test_there_is_one_threshold_for_stale_uploads(name: str) -> None:
+    around = Surroundings(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
+    with pytest.raises(ConfigError, match=r"set lake\.intents_stale_after_s in astha\.yaml"):
+        load_component(name, {"intents_stale_after_s": 5}, around)
+
+
+def test_settings_that_nobody_knows_are_refused() -> None:
+    around = Surroundings(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
+    with pytest.raises(ConfigError, match="upkeep_every"):
+        load_component("metadata_orchestrator", {"upkeep_every": 5}, around)
