@@ -26,7 +26,7 @@ from astha.subscribers.lane_policy import LanePolicy
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.registries import new_registry
 from components import iceberg_updater
-from components.compactor.session import open_executor
+from components.compactor.executor_factory import open_executor
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.classic import ClassicSession
 from components.compactor.subscriber import Compactor

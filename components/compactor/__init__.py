@@ -21,7 +21,7 @@ __all__ = ["create"]
 def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Compactor:
     """ValueError (pydantic's) if the settings are not this component's."""
     # Here, because `astha --help` loads this package's commands, but should not wait for Arrow.
-    from components.compactor.session import open_executor
+    from components.compactor.executor_factory import open_executor
     from components.compactor.settings import CompactorSettings
     from components.compactor.subscriber import Compactor
 

@@ -15,8 +15,8 @@ from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.settings import Settings
-from components.compactor.desk import Desk, run_at_desk
-from components.compactor.tidings import (
+from components.compactor.cli_context import Desk, run_at_desk
+from components.compactor.cli_output import (
     job_progress,
     outcome_of,
     plan_of,
@@ -32,10 +32,10 @@ from components.compactor.tidings import (
 from registry.models import Compaction, CompactionStatus, Savings
 
 if TYPE_CHECKING:
+    from components.compactor.execution.outcome import Outcome
+    from components.compactor.execution.planner import Planned
+    from components.compactor.explain import Standing
     from components.compactor.merge import Strategy
-    from components.compactor.standing import Standing
-    from components.compactor.work.outcome import Outcome
-    from components.compactor.work.planning import Planned
 
 _STRATEGIES = ("auto", "copy", "binpack", "sort", "zorder")
 
@@ -129,7 +129,7 @@ def explain_command(name: str, reload: Callable[[], Settings], as_json: bool) ->
     """
 
     async def look(desk: Desk) -> Standing:
-        from components.compactor.standing import explain
+        from components.compactor.explain import explain
 
         return await explain(desk.store, desk.clock, await desk.table(name), desk.component_settings().policy)
 
@@ -162,8 +162,8 @@ def run_command(
     """
 
     async def work(desk: Desk) -> tuple[list[tuple[str, Planned]], list[Outcome]]:
-        from components.compactor.manual import plan_table, run_jobs
-        from components.compactor.work.planning import Wish
+        from components.compactor.execution.planner import Wish
+        from components.compactor.run_once import plan_table, run_jobs
 
         wish = Wish(trigger="manual", forced=True, strategy=strategy)
         planned = await plan_table(desk, await desk.table(name), partition, wish)

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from components.compactor.decide.policy import Policy, PolicyProblem, read_policy
+from components.compactor.execution.job_settings import JobLimits
+from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
 from components.compactor.spark.settings import SparkSettings
-from components.compactor.work.limits import JobLimits
 from components.lib.lake.table_properties import size_bytes
 
 Seconds = Annotated[float, Field(gt=0)]

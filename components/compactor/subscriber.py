@@ -20,21 +20,21 @@ import structlog
 from astha.errors import Retry
 from astha.events import Event, Operation
 from astha.subscribers import Measure, Problem, Surroundings, Work
-from components.compactor.decide.budget import Limits
-from components.compactor.decide.decider import Candidate, Decider
-from components.compactor.decide.explanation import explain_decision
-from components.compactor.decide.planner import Plan
-from components.compactor.decide.policy import PolicyProblem
-from components.compactor.records import Records
+from components.compactor.execution.failpoints import Reached, go_on
+from components.compactor.execution.job import Workshop
+from components.compactor.execution.outcome import Outcome
+from components.compactor.execution.planner import Planning, Wish
+from components.compactor.execution.running_jobs import Crew
+from components.compactor.journal_writer import Records
+from components.compactor.metrics import Tallies
+from components.compactor.scheduling.budget import Limits
+from components.compactor.scheduling.explanation import explain_decision
+from components.compactor.scheduling.file_selection import Plan
+from components.compactor.scheduling.policy import PolicyProblem
+from components.compactor.scheduling.scheduler import Candidate, Decider
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.executor import Executor, SessionProblem
-from components.compactor.spark.memory import Memory
-from components.compactor.tallies import Tallies
-from components.compactor.work.crew import Crew
-from components.compactor.work.job import Workshop
-from components.compactor.work.outcome import Outcome
-from components.compactor.work.planning import Planning, Wish
-from components.compactor.work.steps import Reached, go_on
+from components.compactor.spark.executor_protocol import Executor, SessionProblem
+from components.compactor.spark.process_memory import Memory
 from components.lib.lake.problem_log import Troubles
 from components.lib.lake.storage.objects import Objects
 from registry.contract import ConsistentRead

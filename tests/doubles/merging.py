@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeResult, MergeTask
-from components.compactor.work.local import LocalExecutor
 from components.lib.lake.files import engine_of
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage import local_files

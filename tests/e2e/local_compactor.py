@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from astha.subscribers import Surroundings
+from components.compactor.execution.cancellation import settle
 from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
-from components.compactor.work.brake import settle
 
 _LENGTH = 8
 

@@ -19,15 +19,15 @@ from pyspark import SparkContext
 
 from astha.events import Event, Operation
 from astha.subscribers import Surroundings
+from components.compactor.execution.failpoints import Step
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark import leash
+from components.compactor.spark import worker_lease
 from components.compactor.spark.classic import ClassicSession
-from components.compactor.spark.host import SparkExecutor
+from components.compactor.spark.executor import SparkExecutor
 from components.compactor.spark.jvm import Jvm
 from components.compactor.spark.session import Job
 from components.compactor.subscriber import Compactor
-from components.compactor.work.steps import Step
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.storage import local_files
@@ -109,7 +109,7 @@ def write_half(path: Path, fill: Callable[[Writable], T], modes: Modes = PRIVATE
 class DoomedSession(ClassicSession):
     def run(self, job: Job) -> bytes:
         if "shop." in job.told:  # not the task that looks whether workers are there
-            leash._say = partial(say_go, leash._say)
+            worker_lease._say = partial(say_go, worker_lease._say)
         return super().run(job)
 
     def _watch(self, jvm: Jvm) -> None:

@@ -19,7 +19,7 @@ from pyspark import SparkContext
 
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.spark.classic import ClassicSession
-from components.compactor.spark.host import SparkExecutor
+from components.compactor.spark.executor import SparkExecutor
 from components.compactor.spark.jvm import Jvm
 from components.compactor.spark.session import Job
 from components.compactor.spark.settings import SparkSettings

@@ -12,10 +12,10 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import Surroundings
+from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
-from components.compactor.work.local import LocalExecutor
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from registry.connect import open_store

@@ -20,7 +20,7 @@ from astha.clock import SystemLoopClock
 from astha.subscribers import Surroundings
 from astha.subscribers.lane_policy import LanePolicy
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.host import SparkExecutor
+from components.compactor.spark.executor import SparkExecutor
 from components.compactor.subscriber import Compactor
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects

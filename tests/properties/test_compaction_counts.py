@@ -12,15 +12,15 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from components.compactor.decide.budget import Limits
-from components.compactor.decide.counters import COUNTED_TYPE, PERIODS, Counters, tier_of
-from components.compactor.decide.decider import Decider
-from components.compactor.decide.planner import Selection, plan
-from components.compactor.decide.policy import Policy
-from components.compactor.decide.rules import judge
+from components.compactor.scheduling.budget import Limits
+from components.compactor.scheduling.counters import COUNTED_TYPE, PERIODS, Counters, tier_of
+from components.compactor.scheduling.file_selection import Selection, plan
+from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.scheduler import Decider
+from components.compactor.scheduling.scoring import judge
 from registry.models import TableFile
 from tests.doubles.clock import ManualClock
-from tests.unit.components.compactor.decide.lakes import MIB, Lake, Snapshot
+from tests.unit.components.compactor.scheduling.lakes import MIB, Lake, Snapshot
 
 Step: TypeAlias = tuple[str, int, int]
 Cells: TypeAlias = dict[int, tuple[int, int, int]]

@@ -15,13 +15,13 @@ from astha.settings import Settings
 from components.commands.topic_to_table.conversion import PLACE
 from components.commands.topic_to_table.errors import BadRecord, RoundFailed, TopicTableError
 from components.commands.topic_to_table.writer import NAME, RoundOrder, topic_table_format
-from components.compactor.desk import Desk
+from components.compactor.cli_context import Desk
 from components.compactor.spark.environment import with_lake
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SparkError
-from components.compactor.spark.host import open_session
-from components.compactor.spark.leash import addresses
+from components.compactor.spark.executor import open_session
 from components.compactor.spark.session import Session
 from components.compactor.spark.settings import SparkSettings
+from components.compactor.spark.worker_lease import addresses
 from components.lib.spark_format import register
 from components.lib.streams.spark_source import SPLIT_BYTES
 from registry.contract import MetadataStore

@@ -4,8 +4,8 @@ In: a `MergeTask`, which is all that a worker knows. Out: files in storage, and 
 them. Guaranteed: what was counted and checksummed is what is stored. Knows no Spark and no registry.
 """
 
+from components.compactor.merge.engine import merge
 from components.compactor.merge.inspection import BadFile, inspect
-from components.compactor.merge.merging import merge
 from components.compactor.merge.task import BadInput, MergeFailed, MergeInput, MergeResult, MergeTask, Strategy
 
 __all__ = [

@@ -14,12 +14,12 @@ from collections.abc import Callable
 import msgspec
 
 from components.compactor.merge.checksums import Checksums
-from components.compactor.merge.columns import Columns
-from components.compactor.merge.copy import read_copied_statistics, why_not_copy
+from components.compactor.merge.engine import engine_of_task, known_ids, versions_of
 from components.compactor.merge.footer import Footer
+from components.compactor.merge.footer_stats import Columns
 from components.compactor.merge.inputs import decode, fetch
-from components.compactor.merge.merging import engine_of_task, known_ids, versions_of
 from components.compactor.merge.projection import Projection
+from components.compactor.merge.row_group_copy import read_copied_statistics, why_not_copy
 from components.compactor.merge.task import BadInput, MergeInput, MergeTask
 from components.lib.lake.isolation import ChildDied, ChildRaised, Children
 from components.lib.lake.storage.objects import ObjectMissing, Objects

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from components.compactor.merge.checksums import Checksums
-from components.compactor.merge.phases import Phases
 from components.compactor.merge.task import MergeFailed, MergeTask
+from components.compactor.merge.timings import Phases
 from components.lib.lake.files import WrittenFile
 from components.lib.lake.files.parquet import ColumnHints, ParquetEngine
 from components.lib.lake.schema.table_schema import TableSchema

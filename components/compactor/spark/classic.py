@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 from astha.redaction import Concealment
 from components.compactor.spark import daemon, worker
 from components.compactor.spark.environment import environment_for
+from components.compactor.spark.error_mapping import explain
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SessionProblem, SparkError
-from components.compactor.spark.failures import explain
 from components.compactor.spark.jvm import JAVA_OPTIONS, Jvm, find_java
 from components.compactor.spark.session import Job
 from components.compactor.spark.settings import SparkSettings

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from astha.redaction import Concealment
 from components.compactor.spark import worker
+from components.compactor.spark.error_mapping import explain
 from components.compactor.spark.errors import SessionLost, SessionProblem, SparkError
-from components.compactor.spark.failures import explain
 from components.compactor.spark.session import Job
 from components.compactor.spark.settings import SparkSettings
 

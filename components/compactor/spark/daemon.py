@@ -19,7 +19,7 @@ def main() -> None:
 
     import components.compactor.merge
     import components.compactor.spark.worker  # noqa: F401
-    from components.compactor.spark.habits import break_habits
+    from components.compactor.spark.worker_tuning import break_habits
 
     break_habits()
     manager()  # type: ignore[no-untyped-call]

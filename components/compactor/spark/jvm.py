@@ -13,8 +13,8 @@ from pathlib import Path
 
 from astha.redaction import Concealment
 from components.compactor.spark.errors import SessionLost, SessionProblem
-from components.compactor.spark.logs import LogRelay
-from components.compactor.spark.scratch import Scratch
+from components.compactor.spark.jvm_log import LogRelay
+from components.compactor.spark.work_dir import Scratch
 
 OLDEST_JAVA = 17
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"

@@ -22,8 +22,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from components.compactor.spark.habits import break_habits
-from components.compactor.spark.order import Order, Outcome, unpack
+from components.compactor.spark.messages import Order, Outcome, unpack
+from components.compactor.spark.worker_tuning import break_habits
 
 if TYPE_CHECKING:
     import pyarrow as pa

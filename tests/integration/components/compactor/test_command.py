@@ -17,10 +17,10 @@ from click.testing import CliRunner, Result
 from astha.cli.root import main
 from astha.redaction import Concealment
 from astha.subscribers.context import LakeSettings
+from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeFailed, merge
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.executor import Executor, SessionProblem
-from components.compactor.work.local import LocalExecutor
+from components.compactor.spark.executor_protocol import Executor, SessionProblem
 from components.lib.lake.storage.locations import parse
 from registry.connect import open_store
 from registry.inputs import CompactionDraft
@@ -81,7 +81,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> list[Executor]:
     def opened(_settings: CompactorSettings, _lake: LakeSettings, _conceal: Concealment) -> Executor:
         return chosen[0]
 
-    monkeypatch.setattr("components.compactor.session.open_executor", opened)
+    monkeypatch.setattr("components.compactor.executor_factory.open_executor", opened)
     return chosen
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from astha.clock import SystemLoopClock
 from astha.errors import Reject
-from components.compactor.decide.budget import Limits
-from components.compactor.decide.decider import Decider
-from components.compactor.decide.policy import Policy
-from components.compactor.decide.rules import MANY
+from components.compactor.scheduling.budget import Limits
+from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.scheduler import Decider
+from components.compactor.scheduling.scoring import MANY
 from registry.contract import MetadataStore
 from registry.inputs import CompactionOutcome
 from registry.models import TableFile, TableStats

@@ -9,8 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from components.compactor.execution.failpoints import Step
+from components.compactor.execution.job import Job
+from components.compactor.execution.left_out import read_left_out
+from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeFailed, MergeResult, MergeTask
-from components.compactor.spark.executor import (
+from components.compactor.spark.executor_protocol import (
     JobFailed,
     MergeCrashed,
     MergeTimeout,
@@ -19,10 +23,6 @@ from components.compactor.spark.executor import (
     SessionProblem,
     StillWriting,
 )
-from components.compactor.work.job import Job
-from components.compactor.work.left_out import read_left_out
-from components.compactor.work.local import LocalExecutor
-from components.compactor.work.steps import Step
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import StorageUnavailable
 from registry.contract import MetadataStore

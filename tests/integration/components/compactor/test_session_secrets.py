@@ -20,7 +20,7 @@ DEADLINE_S = 180.0
 COMPONENT = """
 import asyncio, logging, pathlib
 from astha.subscribers import Component, handles
-from components.compactor.session import open_executor
+from components.compactor.executor_factory import open_executor
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark import classic
 from registry.models import Topic

@@ -23,7 +23,7 @@ from astha.subscribers.context import LakeSettings, S3Settings
 from components.compactor.merge import MergeFailed, MergeTask
 from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionLost, SessionProblem
-from components.compactor.spark.host import SparkExecutor
+from components.compactor.spark.executor import SparkExecutor
 from components.compactor.spark.settings import SparkSettings
 from components.lib.lake.storage.objects import StorageUnavailable
 from deploy.servers.spark import SparkCluster, SparkConnectServer, SparkProcess

@@ -13,14 +13,14 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from components.compactor.decide.policy import Policy
+from components.compactor.execution.failpoints import Step
+from components.compactor.execution.job import Job
+from components.compactor.execution.outcome import Outcome
 from components.compactor.merge import MergeResult
+from components.compactor.scheduling.policy import Policy
 from components.compactor.spark.errors import MergeCrashed
-from components.compactor.spark.host import SparkExecutor
+from components.compactor.spark.executor import SparkExecutor
 from components.compactor.spark.settings import SparkSettings
-from components.compactor.work.job import Job
-from components.compactor.work.outcome import Outcome
-from components.compactor.work.steps import Step
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects

@@ -14,13 +14,13 @@ from astha.clock import SystemLoopClock
 from astha.lanes.state import LaneState
 from astha.server.health import readiness
 from astha.subscribers import Surroundings
-from components.compactor.decide.journal import Decision
+from components.compactor.execution.job_settings import JobLimits
+from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeResult, MergeTask, merge
+from components.compactor.scheduling.journal import Decision
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.executor import Executor, SessionProblem
+from components.compactor.spark.executor_protocol import Executor, SessionProblem
 from components.compactor.subscriber import Compactor
-from components.compactor.work.limits import JobLimits
-from components.compactor.work.local import LocalExecutor
 from components.lib.lake.storage.locations import parse
 from registry.connect import open_store
 from registry.contract import ConsistentRead, MetadataStore

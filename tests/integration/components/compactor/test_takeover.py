@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.compactor.work.takeover import end_dead
+from components.compactor.execution.stale_claims import end_dead
 from registry.clock import UnchangedValues
 from registry.contract import MetadataStore
 from registry.models import Compaction

@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField, StringType, StructType
 
 from components.compactor.merge.checksums import Checksums
-from components.compactor.merge.chunk_sums import ChunkSums
+from components.compactor.merge.chunk_checksums import ChunkSums
 from components.compactor.merge.task import ROWS
 from components.lib.lake.schema.table_schema import TableSchema
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, rows_of, table_schema

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from components.compactor.spark.leash import Leash
-from components.compactor.spark.order import Order, Outcome, Work, pack
+from components.compactor.spark.messages import Order, Outcome, Work, pack
 from components.compactor.spark.worker import attempt
+from components.compactor.spark.worker_lease import Leash
 from tests.waiting import eventually
 
 _ROOT = Path(__file__).parents[5]
@@ -174,7 +174,7 @@ def test_a_worker_that_is_long_overdue_is_ended_by_the_kernel() -> None:
     """Also one that hears nobody: the driver's word would not reach it."""
     program = """
 from components.compactor.spark import worker
-from components.compactor.spark.order import Order
+from components.compactor.spark.messages import Order
 worker._OVERDUE_S = 0.0
 with worker._alarm(Order(b"", "", None, 0.0, 60.0)):
     pass

@@ -1,0 +1,225 @@
+"""What the commands say, for people; for machines the same as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from astha.cli.output import print_pairs, print_rows, size_text, time_text
+from registry.json_text import parse_json
+from registry.models import Compaction, Savings
+
+if TYPE_CHECKING:
+    from components.compactor.execution.job import Job
+    from components.compactor.execution.outcome import Outcome
+    from components.compactor.execution.planner import Planned
+    from components.compactor.explain import Standing
+
+_LONGEST = 80
+
+
+def row_of(row: Compaction) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(row), "explanation": parse_json(row.explanation)}
+
+
+def saved(sums: Savings) -> dict[str, Any]:
+    """Each file that a query need not open any more is an open saved, for every query that reads its partition."""
+    return {
+        **msgspec.structs.asdict(sums),
+        "files_saved": sums.input_files - sums.output_files,
+        "bytes_saved": sums.input_bytes - sums.output_bytes,
+    }
+
+
+def print_decisions(rows: Sequence[Compaction]) -> None:
+    if not rows:
+        click.echo("no decisions yet")
+        return
+    print_rows(
+        ["id", "decided", "table", "partition", "status", "trigger", "files", "bytes", "strategy", "rule and reason"],
+        [
+            [
+                str(row.id),
+                time_text(row.decided_at),
+                row.table_name,
+                row.partition_path or "-",
+                row.status + (" (cancelling)" if row.cancel_requested and row.status == "running" else ""),
+                row.trigger,
+                f"{row.input_files:,} -> {row.output_files:,}" if row.status == "done" else f"{row.input_files:,}",
+                size_text(row.input_bytes),
+                row.strategy or "",
+                short(": ".join(filter(None, (row.rule, row.reason)))),
+            ]
+            for row in rows
+        ],
+        right=("id", "files", "bytes"),
+    )
+
+
+def print_savings(sums: Sequence[Savings]) -> None:
+    if not sums:
+        click.echo("nothing was compacted yet")
+        return
+    total = Savings(0, "all", *(sum(getattr(one, name) for one in sums) for name in _SUMMED))
+    print_rows(
+        ["table", "compactions", "files before", "after", "opens saved", "bytes before", "after", "rows"],
+        [
+            [
+                one.table_name,
+                f"{one.compactions:,}",
+                f"{one.input_files:,}",
+                f"{one.output_files:,}",
+                f"{one.input_files - one.output_files:,}",
+                size_text(one.input_bytes),
+                size_text(one.output_bytes),
+                f"{one.row_count:,}",
+            ]
+            for one in (*sums, *([total] if len(sums) > 1 else []))
+        ],
+        right=("compactions", "files before", "after", "opens saved", "bytes before", "rows"),
+    )
+
+
+def standing_of(standing: Standing) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(standing, decisions=[]))
+    return {**plain, "decisions": [row_of(row) for row in standing.decisions]}
+
+
+def print_standing(standing: Standing) -> None:
+    click.echo(f"{standing.table}")
+    if standing.problem is not None:
+        click.echo(f"its settings can't be read, so it is left alone: {standing.problem}")
+    print_pairs({name.replace("_", "-"): str(value) for name, value in standing.policy.items()})
+    click.echo("")
+    print_rows(
+        ["partition", "files", "bytes", "small", "to merge", "rewritten", "score", "status", "why"],
+        [
+            [
+                one.partition or "(whole table)",
+                f"{one.files:,}",
+                size_text(one.size_bytes),
+                f"{one.small_files:,}",
+                f"{one.to_merge:,}",
+                size_text(one.bytes_to_rewrite),
+                f"{one.score:,.1f}",
+                one.status,
+                ": ".join(filter(None, (one.rule, one.reason)))
+                + ("" if one.until_ms is None else f" (until {time_text(one.until_ms)})"),
+            ]
+            for one in standing.partitions
+        ],
+        right=("files", "bytes", "small", "to merge", "rewritten", "score"),
+    )
+    for one in standing.partitions:
+        for file in one.left_out:
+            place = one.partition or "(whole table)"
+            click.echo(f"{place}: left out until {time_text(file.until_ms)}: {file.path} {file.reason}")
+    click.echo("\nlast decisions")
+    print_decisions(standing.decisions)
+
+
+def plan_of(path: str, planned: Planned) -> dict[str, Any]:
+    plan = planned.plan
+    return {
+        "partition": path,
+        "rule": plan.rule,
+        "reason": plan.reason,
+        "strategy": plan.strategy,
+        "why": plan.why,
+        "input_files": plan.input_files,
+        "input_bytes": plan.input_bytes,
+        "output_files": sum(group.outputs for group in plan.groups),
+        "groups": len(plan.groups),
+    }
+
+
+def print_plans(name: str, plans: Sequence[dict[str, Any]]) -> None:
+    if not any(plan["groups"] for plan in plans):
+        click.echo(f"{name}: no partition has two small files")
+        return
+    print_rows(
+        ["partition", "files", "become", "bytes", "groups", "strategy", "why"],
+        [
+            [
+                plan["partition"] or "(whole table)",
+                f"{plan['input_files']:,}",
+                f"{plan['output_files']:,}",
+                size_text(plan["input_bytes"]),
+                str(plan["groups"]),
+                plan["strategy"] if plan["groups"] else "-",
+                plan["why"] or plan["reason"] or "",
+            ]
+            for plan in plans
+        ],
+        right=("files", "become", "bytes", "groups"),
+    )
+
+
+def outcome_of(path: str, outcome: Outcome) -> dict[str, Any]:
+    told = msgspec.structs.asdict(outcome)
+    del told["error"]
+    return {"partition": path, **told}
+
+
+def print_outcomes(name: str, told: Sequence[dict[str, Any]]) -> None:
+    click.echo(name)
+    print_rows(
+        ["partition", "status", "files", "became", "bytes", "became ", "rows", "strategy", "seconds", "why"],
+        [
+            [
+                one["partition"] or "(whole table)",
+                one["status"],
+                f"{one['input_files']:,}",
+                f"{one['output_files']:,}",
+                size_text(one["input_bytes"]),
+                size_text(one["output_bytes"]),
+                f"{one['rows']:,}",
+                one["strategy"] or "-",
+                f"{one['seconds'].get('all', 0.0):.2f}",
+                short(one["reason"] or one["why"] or ""),
+            ]
+            for one in told
+        ],
+        right=("files", "became", "bytes", "became ", "rows", "seconds"),
+    )
+
+
+@contextmanager
+def job_progress(*, quiet: bool) -> Iterator[Callable[[list[Job]], None]]:
+    """Bytes of each partition and the time left, on a terminal; elsewhere nothing until the end."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda _jobs: None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TextColumn("group {task.fields[groups]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=console) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def show(jobs: list[Job]) -> None:
+            for job in jobs:
+                groups = f"{job.groups_done} of {len(job.assignment.groups)}"
+                place = job.assignment.partition_path or job.assignment.name
+                if job.operation_id not in tasks:
+                    tasks[job.operation_id] = bars.add_task(short(place), total=job.bytes_total, groups=groups)
+                bars.update(tasks[job.operation_id], completed=job.bytes_done, groups=groups)
+
+        yield show
+
+
+def short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+_SUMMED = ("compactions", "input_files", "input_bytes", "output_files", "output_bytes", "row_count")

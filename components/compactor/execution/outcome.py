@@ -1,0 +1,114 @@
+"""What came of a job, counted group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from components.compactor.execution.group_runner import Swapped
+from components.compactor.execution.left_out import told_left_out
+from components.compactor.merge import BadFile
+from registry.inputs import CompactionOutcome
+from registry.json_text import JsonText, parse_json, to_json_text
+from registry.models import TableFile
+
+Status: TypeAlias = Literal["done", "declined", "aborted", "failed", "cancelled"]
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """``declined``: somebody else is at the partition, and nothing was begun."""
+
+    status: Status
+    reason: str | None = None
+    error: Exception | None = None  # of a job that failed: who started it may know what to do about it
+    input_files: int = 0
+    input_bytes: int = 0
+    output_files: int = 0
+    output_bytes: int = 0
+    rows: int = 0
+    strategy: str | None = None
+    why: str | None = None
+    groups: int = 0
+    seconds: dict[str, float] = {}
+    left_out: tuple[BadFile, ...] = ()  # files that can't be merged
+
+    def told(self, explanation: JsonText) -> CompactionOutcome:
+        """As the registry keeps it: what was decided, and what came of it."""
+        known = parse_json(explanation)
+        result = {
+            "groups": self.groups,
+            "why": self.why,
+            "seconds": {phase: round(spent, 4) for phase, spent in self.seconds.items()},
+            **told_left_out(self.left_out),
+        }
+        return CompactionOutcome(
+            status="aborted" if self.status == "declined" else self.status,
+            reason=self.reason,
+            strategy=self.strategy,
+            explanation=to_json_text({**(known if isinstance(known, dict) else {}), "result": result}),
+            input_files=self.input_files if self.groups else None,
+            input_bytes=self.input_bytes if self.groups else None,
+            output_files=self.output_files,
+            output_bytes=self.output_bytes,
+            row_count=self.rows,
+        )
+
+
+class Tally:
+    """Grows with each swap of a job."""
+
+    def __init__(self) -> None:
+        self._swaps: list[Swapped] = []
+        self._seconds: dict[str, float] = {}
+        self._left_out: dict[str, BadFile] = {}
+
+    @property
+    def problem(self) -> str | None:
+        """What was left out, in words."""
+        bad = list(self._left_out.values())
+        if not bad:
+            return None
+        more = "" if len(bad) == 1 else f" (and {len(bad) - 1:,} more files)"
+        return f"left out: {bad[0]}{more}"
+
+    def leave_out(self, bad: Iterable[BadFile]) -> None:
+        self._left_out |= {file.path: file for file in bad}
+
+    @property
+    def groups(self) -> int:
+        return len(self._swaps)
+
+    def add(self, swapped: Swapped) -> None:
+        self._swaps.append(swapped)
+        self.spent(swapped.result.seconds)
+
+    def spent(self, seconds: dict[str, float]) -> None:
+        for phase, some in seconds.items():
+            self._seconds[phase] = self._seconds.get(phase, 0.0) + some
+
+    def outcome(self, status: Status, reason: str | None = None, error: Exception | None = None) -> Outcome:
+        """With at least one swap something was done, whatever became of the rest."""
+        old = [file for swapped in self._swaps for file in swapped.old]
+        new = [file for swapped in self._swaps for file in swapped.new]
+        last = self._swaps[-1].result if self._swaps else None
+        return Outcome(
+            status=status,
+            reason=reason,
+            error=error,
+            input_files=len(old),
+            input_bytes=_bytes(old),
+            output_files=len(new),
+            output_bytes=_bytes(new),
+            rows=sum(file.row_count for file in new),
+            strategy=None if last is None else last.strategy,
+            why=None if last is None else last.why,
+            groups=len(self._swaps),
+            seconds=dict(self._seconds),
+            left_out=tuple(self._left_out.values()),
+        )
+
+
+def _bytes(files: list[TableFile]) -> int:
+    return sum(file.file_size for file in files)

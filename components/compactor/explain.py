@@ -1,0 +1,128 @@
+"""How each partition of a table stands with its policy now, counted anew: what `astha compaction explain` shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from components.compactor.execution.left_out import newest_left_out
+from components.compactor.scheduling.counters import Counters
+from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
+from components.compactor.scheduling.scoring import Heap, judge
+from components.lib.lake.table_lookup import current_metadata, full_name
+from registry.clock import Clock
+from registry.contract import MetadataStore
+from registry.json_text import JsonValue, parse_json
+from registry.models import Compaction, LakeTable
+
+_LAST = 10  # decisions
+_JOURNAL = 1_000  # decisions that are searched for files that were left out
+
+
+class LeftOutFile(msgspec.Struct, frozen=True):
+    path: str
+    reason: str
+    until_ms: int
+
+
+class PartitionStanding(msgspec.Struct, frozen=True, kw_only=True):
+    partition: str
+    files: int
+    size_bytes: int
+    small_files: int
+    small_bytes: int
+    to_merge: int
+    bytes_to_rewrite: int
+    score: float
+    status: str  # waiting, declined, running or fine
+    rule: str
+    reason: str | None
+    until_ms: int | None
+    left_out: list[LeftOutFile] = []  # files that could not be read when they were to be merged
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    table: str
+    policy: dict[str, JsonValue]
+    problem: str | None
+    partitions: list[PartitionStanding]
+    decisions: list[Compaction]
+
+
+async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults: Policy) -> Standing:
+    """Reads every file's row of the table once."""
+    metadata = await current_metadata(store, table)
+    problem: str | None = None
+    policy = defaults
+    try:
+        policy = read_policy(parse_json(metadata.properties), defaults)
+    except PolicyProblem as found:
+        problem = str(found)
+    now = clock.now_ms()
+    counters = Counters()
+    counters.tune(table.id, policy.min_age_ms, 0)
+    ended = await store.list_compactions(table_id=table.id, statuses=("done", "failed"), limit=_JOURNAL)
+    bad = newest_left_out(ended)
+    left_out: dict[str, list[LeftOutFile]] = {}
+    async for file in store.stream_files(table.id):
+        counters.count(file)
+        wait = bad.get(file.partition_path, {}).get(file.file_path)
+        if wait is not None:
+            left_out.setdefault(file.partition_path, []).append(LeftOutFile(file.file_path, wait.reason, wait.until_ms))
+    rows = await store.list_compactions(table_id=table.id, limit=_LAST)
+    running = {row.partition_path: row for row in await store.list_compactions(table_id=table.id, statuses=["running"])}
+    return Standing(
+        table=full_name(table),
+        policy=policy.shown(),
+        problem=problem,
+        partitions=[
+            msgspec.structs.replace(
+                _partition(counters, table.id, path, policy, now, problem, running.get(path)),
+                left_out=left_out.get(path, []),
+            )
+            for path in sorted(counters.paths(table.id))
+        ],
+        decisions=rows,
+    )
+
+
+def _partition(
+    counters: Counters,
+    table_id: int,
+    path: str,
+    policy: Policy,
+    now_ms: int,
+    problem: str | None,
+    running: Compaction | None,
+) -> PartitionStanding:
+    ripe_at = counters.ripen((table_id, path), now_ms)
+    counts = counters.of((table_id, path))
+    if counts is None:
+        raise LookupError(f"partition {path!r} was counted a moment ago")
+    verdict = judge(counts, policy, now_ms, ripe_at=ripe_at, problem=problem)
+    small = _small(counts.all_tiers(), policy) if verdict is None else verdict.small
+    told: dict[str, Any] = {"status": "fine", "rule": "too few small files", "reason": None, "until_ms": None}
+    if verdict is not None:
+        told = {name: getattr(verdict, name) for name in told}
+    elif small.files >= policy.min_inputs:
+        told["rule"] = "nothing new since the last compaction"
+    if running is not None:
+        told |= {"status": "running", "reason": f"by {running.owner}"}
+    picked = Heap() if verdict is None else verdict.picked
+    return PartitionStanding(
+        partition=path,
+        files=counts.files,
+        size_bytes=counts.size_bytes,
+        small_files=small.files,
+        small_bytes=small.size_bytes,
+        to_merge=picked.files,
+        bytes_to_rewrite=picked.size_bytes,
+        score=0.0 if verdict is None else round(verdict.score, 3),
+        **told,
+    )
+
+
+def _small(tiers: Any, policy: Policy) -> Heap:
+    cells = [cell for cell in tiers.values() if cell.size_bytes // cell.files < policy.small_bytes]
+    return Heap(sum(cell.files for cell in cells), sum(cell.size_bytes for cell in cells))

@@ -1,0 +1,90 @@
+"""What waits, the most worthwhile first: a partition once, in O(log n), and nothing for ever.
+
+Waiting doubles a score every `DOUBLING_MS`. As all scores grow alike, their order does not change with time: it is that
+of log2(score) less the time at which the wait began, and need not be sorted again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import msgspec
+from sortedcontainers import SortedList
+
+from components.compactor.scheduling.counters import Key
+
+DOUBLING_MS = 600_000
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    key: Key
+    score: float
+    since_ms: int
+    until_ms: int | None = None  # held back: quiet hours, a failure
+
+    @property
+    def rank(self) -> float:
+        """Lower is sooner."""
+        return self.since_ms / DOUBLING_MS - math.log2(max(self.score, 2.0**-60))
+
+
+class Queue:
+    def __init__(self) -> None:
+        self._entries: dict[Key, Entry] = {}
+        self._ready: SortedList[tuple[float, Key]] = SortedList()
+        self._held: SortedList[tuple[int, Key]] = SortedList()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._entries
+
+    def __iter__(self) -> Iterator[Entry]:
+        """The ready ones in order, then the held ones by their time."""
+        for _, key in (*self._ready, *self._held):
+            yield self._entries[key]
+
+    @property
+    def held(self) -> int:
+        return len(self._held)
+
+    def put(self, key: Key, score: float, since_ms: int, until_ms: int | None = None) -> None:
+        """A partition that waits already keeps its place in time, whatever its score becomes."""
+        before = self._entries.get(key)
+        entry = Entry(key, score, since_ms if before is None else before.since_ms, until_ms)
+        if entry == before:
+            return
+        self.drop(key)
+        self._entries[key] = entry
+        if until_ms is None:
+            self._ready.add((entry.rank, key))
+        else:
+            self._held.add((until_ms, key))
+
+    def drop(self, key: Key) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        if entry.until_ms is None:
+            self._ready.remove((entry.rank, key))
+        else:
+            self._held.remove((entry.until_ms, key))
+
+    def release(self, now_ms: int) -> list[Key]:
+        """Those whose time has come are ready from now on; they want to be judged anew."""
+        released: list[Key] = []
+        while self._held and self._held[0][0] <= now_ms:
+            _, key = self._held.pop(0)
+            entry = self._entries[key] = msgspec.structs.replace(self._entries[key], until_ms=None)
+            self._ready.add((entry.rank, key))
+            released.append(key)
+        return released
+
+    def first(self) -> Entry | None:
+        """The next to begin, if any is ready."""
+        return self._entries[self._ready[0][1]] if self._ready else None
+
+    def next_release_ms(self) -> int | None:
+        return self._held[0][0] if self._held else None

@@ -1,0 +1,375 @@
+from __future__ import annotations
+
+import asyncio
+import pickle
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from components.compactor.merge import MergeResult, MergeTask
+from components.compactor.spark.errors import (
+    JobFailed,
+    MergeTimeout,
+    OutOfMemory,
+    SessionLost,
+    SessionProblem,
+    SparkError,
+    StillWriting,
+)
+from components.compactor.spark.executor import Running, SparkExecutor
+from components.compactor.spark.messages import Order, Outcome
+from components.compactor.spark.settings import SparkSettings
+from components.compactor.spark.worker_lease import addresses
+from components.compactor.spark.worker_probe import Fitness
+from tests.doubles.spark import FakeSession, Puppet, obey
+from tests.waiting import eventually
+
+RESULT = MergeResult(
+    files=[], rows_in=1, rows_out=1, checksums_in={}, checksums_out={}, bytes_read=0, bytes_written=0, strategy="copy",
+    why="", seconds={},
+)  # fmt: skip
+
+ON_DISK = MergeTask(
+    operation_id="op", table="shop.orders", partition_path="", inputs=(), outputs=("file:///a",), versions=()
+)
+ON_S3 = MergeTask(
+    operation_id="op", table="shop.orders", partition_path="", inputs=(), outputs=("s3://lake/a",), versions=()
+)
+
+
+def merge(_task: MergeTask) -> MergeResult:
+    return RESULT
+
+
+class Stage:
+    """An executor whose sessions are the ones put here, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.sessions = [FakeSession()]
+        self.opened = 0
+        self.ended: list[Callable[[], None]] = []
+        settings = SparkSettings(stop_s=1.0, answer_s=0.2, start_s=20.0)
+        self.executor = SparkExecutor(settings, merge, self._open)
+
+    @property
+    def session(self) -> FakeSession:
+        return self.sessions[max(self.opened - 1, 0)]
+
+    def _open(self, _settings: SparkSettings, _host: str, ended: Callable[[], None]) -> FakeSession:
+        session = self.sessions[min(self.opened, len(self.sessions) - 1)]
+        self.opened = min(self.opened + 1, len(self.sessions))
+        self.ended.append(ended)
+        return session
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    stage = Stage()
+    yield stage
+    await stage.executor.close()
+
+
+@contextmanager
+def released() -> Iterator[threading.Event]:
+    """Lets go whoever still waits when the test is over."""
+    event = threading.Event()
+    try:
+        yield event
+    finally:
+        event.set()
+
+
+async def test_a_session_is_started_by_the_first_merge_and_kept(stage: Stage) -> None:
+    await stage.executor.health()
+    assert stage.executor.sessions_started == 0
+    await asyncio.gather(*(stage.executor.merge(ON_DISK) for _ in range(5)))
+    assert stage.executor.sessions_started == 1
+    assert len(stage.session.jobs) == 5
+    assert stage.session.jobs[0].told == "astha op: shop.orders"
+
+
+async def test_a_problem_of_the_start_is_everybodys_and_is_tried_again(stage: Stage) -> None:
+    stage.session.problem = SessionProblem("no java")
+    answers = await asyncio.gather(*(stage.executor.merge(ON_DISK) for _ in range(2)), return_exceptions=True)
+    assert [str(answer) for answer in answers] == ["no java", "no java"]
+    with pytest.raises(SessionProblem, match="no java"):
+        await stage.executor.health()
+    stage.session.problem = None
+    await stage.executor.health()
+    assert await stage.executor.merge(ON_DISK) == RESULT
+
+
+async def test_workers_of_another_version_are_refused(stage: Stage) -> None:
+    stage.session.fitness = Fitness("there", "0.0.1", "3.11", "22")
+    with pytest.raises(SessionProblem, match=r"the worker on there has astha 0\.0\.1"):
+        await stage.executor.merge(ON_DISK)
+    assert stage.session.closed.is_set()
+
+
+async def test_a_worker_that_stops_says_goodbye(stage: Stage) -> None:
+    def stop(order: Order, _session: FakeSession) -> Outcome:
+        assert order.leash is not None
+        puppet = Puppet(order.leash, order.token)
+        assert (puppet.hear(), puppet.hear()) == ("go", "stop")
+        puppet.leave()
+        return Outcome("stopped")
+
+    stage.session.script = stop
+    merging = asyncio.create_task(stage.executor.merge(ON_S3))
+    await eventually(lambda: [one.state for one in stage.executor.progress()] == ["running"], "a worker at work")
+    merging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await merging
+    assert stage.executor.progress() == []
+
+
+async def test_a_worker_that_can_not_be_stopped_is_reported(stage: Stage) -> None:
+    with released() as end:
+
+        def ignore(order: Order, _session: FakeSession) -> Outcome:
+            assert order.leash is not None
+            puppet = Puppet(order.leash, order.token)
+            end.wait(30)
+            puppet.die()
+            return Outcome("stopped")
+
+        stage.session.script = ignore
+        merging = asyncio.create_task(stage.executor.merge(ON_DISK))
+        await eventually(lambda: [one.state for one in stage.executor.progress()] == ["running"], "a worker at work")
+        merging.cancel()
+        merging.cancel()
+        with pytest.raises(StillWriting, match="its intents are the cleaner's") as raised:
+            await merging
+        assert not raised.value.settled
+        assert stage.session.cancelled
+
+
+async def test_a_worker_that_takes_too_long_is_stopped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.compactor.spark.executor._LOOK_S", 0.02)
+    limited = msgspec.structs.replace(ON_DISK, limit_s=0.1)
+
+    def stop(order: Order, _session: FakeSession) -> Outcome:
+        assert order.leash is not None
+        assert order.limit_s == limited.limit_s
+        puppet = Puppet(order.leash, order.token)
+        assert (puppet.hear(), puppet.hear()) == ("go", "stop")
+        puppet.leave()
+        return Outcome("stopped")
+
+    stage.session.script = stop
+    with pytest.raises(MergeTimeout, match=r"longer than 0 s in process 2 on here, and was ended") as raised:
+        await stage.executor.merge(limited)
+    assert raised.value.settled
+    assert stage.executor.progress() == []
+    stage.session.script = obey
+    assert await stage.executor.merge(limited) == RESULT
+    assert stage.executor.sessions_started == 1
+
+
+async def test_a_task_that_waits_for_a_worker_is_not_overdue(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.compactor.spark.executor._LOOK_S", 0.01)
+    looks = threading.Semaphore(0)
+    overdue = vars(Running)["overdue"].fget
+
+    def look(running: Running) -> bool:
+        looks.release()
+        return bool(overdue(running))
+
+    def wait_for_a_core(order: Order, session: FakeSession) -> Outcome:
+        for _ in range(5):
+            assert looks.acquire(timeout=30)
+        return obey(order, session)
+
+    monkeypatch.setattr(Running, "overdue", property(look))
+    stage.session.script = wait_for_a_core
+    assert await stage.executor.merge(msgspec.structs.replace(ON_DISK, limit_s=0.001)) == RESULT
+
+
+async def test_what_may_wait_is_asked_in_a_thread(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server, and a JVM for its last words."""
+    asked: list[threading.Thread] = []
+
+    def find(settings: SparkSettings) -> tuple[str, str]:
+        asked.append(threading.current_thread())
+        return addresses(settings)
+
+    def explain(error: Exception) -> SparkError:
+        asked.append(threading.current_thread())
+        return SessionLost(str(error))
+
+    def ping() -> None:
+        raise ConnectionError("gone")
+
+    monkeypatch.setattr("components.compactor.spark.session_pool.addresses", find)
+    await stage.executor.merge(ON_DISK)
+    monkeypatch.setattr(stage.session, "explain", explain)
+    monkeypatch.setattr(stage.session, "ping", ping)
+    with pytest.raises(SessionLost, match="gone"):
+        await stage.executor.health()
+    assert len(asked) == 2
+    assert threading.current_thread() not in asked
+
+
+@pytest.mark.parametrize(("task", "settled"), [(ON_DISK, True), (ON_S3, False)])
+async def test_what_a_dead_worker_had_sent_may_still_be_carried_out(
+    stage: Stage, task: MergeTask, settled: bool
+) -> None:
+    def die(order: Order, _session: FakeSession) -> Outcome:
+        assert order.leash is not None
+        puppet = Puppet(order.leash, order.token)
+        puppet.hear()
+        puppet.die()
+        raise RuntimeError("Python worker exited unexpectedly (crashed)")
+
+    stage.session.script = die
+    with pytest.raises(OutOfMemory) as raised:
+        await stage.executor.merge(task)
+    assert raised.value.settled is settled
+
+
+@pytest.mark.parametrize(("task", "error"), [(ON_DISK, OutOfMemory), (ON_S3, JobFailed)])
+async def test_an_attempt_after_a_death(stage: Stage, task: MergeTask, error: type[SparkError]) -> None:
+    """On the same executor it would only die again; where requests may still be under way, it could be overtaken."""
+
+    def die_and_try_again(order: Order, session: FakeSession) -> Outcome:
+        assert order.leash is not None
+        puppet = Puppet(order.leash, order.token)
+        puppet.hear()
+        puppet.die()
+        return obey(order, session)
+
+    stage.session.script = die_and_try_again
+    with pytest.raises(error) as raised:
+        await stage.executor.merge(task)
+    assert raised.value.settled is (task is ON_DISK)
+
+
+async def test_a_second_attempt_waits_for_the_end_of_the_first(stage: Stage) -> None:
+    def twice(order: Order, session: FakeSession) -> Outcome:
+        assert order.leash is not None
+        first = Puppet(order.leash, order.token, parent=1)
+        assert first.hear() == "go"
+        second = Puppet(order.leash, order.token, parent=7)
+        assert first.hear() == "stop"
+        first.leave()
+        assert second.hear() == "go"
+        second.leave()
+        return Outcome("done", pickle.dumps(RESULT))
+
+    stage.session.script = twice
+    assert await stage.executor.merge(ON_S3) == RESULT
+
+
+async def test_a_session_that_dies_in_the_middle(stage: Stage) -> None:
+    def lose(order: Order, _session: FakeSession) -> Outcome:
+        assert order.leash is not None
+        puppet = Puppet(order.leash, order.token)
+        assert puppet.hear() == "go"
+        stage.ended[0]()
+        assert puppet.hear() == "stop"
+        puppet.die()
+        raise SessionLost("the JVM was killed")
+
+    stage.session.script = lose
+    stage.sessions.append(FakeSession())
+    with pytest.raises(SessionLost) as raised:
+        await stage.executor.merge(ON_DISK)
+    assert raised.value.settled
+    assert stage.sessions[0].closed.is_set()
+    assert await stage.executor.merge(ON_DISK) == RESULT
+    assert stage.executor.sessions_started == 2
+
+
+async def test_a_session_that_died_before_anybody_began_is_nobodys_news(stage: Stage) -> None:
+    def lose(_order: Order, _session: FakeSession) -> Outcome:
+        raise SessionLost("SESSION_CHANGED")
+
+    stage.session.script = lose
+    stage.sessions.append(FakeSession())
+    assert await stage.executor.merge(ON_DISK) == RESULT
+    stage.sessions.append(FakeSession(lose))
+    stage.ended[1]()
+    stage.sessions.append(FakeSession(lose))
+    await eventually(lambda: stage.executor._sessions.live is None, "the loss")
+    with pytest.raises(SessionLost):  # once is enough
+        await stage.executor.merge(ON_DISK)
+
+
+async def test_a_session_that_does_not_answer_is_replaced(stage: Stage) -> None:
+    await stage.executor.merge(ON_DISK)
+    stage.session.hangs = True
+    with pytest.raises(SessionLost, match="did not answer"):
+        await stage.executor.health()
+    await stage.executor.health()
+    stage.sessions.append(FakeSession())
+    assert await stage.executor.merge(ON_DISK) == RESULT
+    assert stage.executor.sessions_started == 2
+
+
+async def test_without_a_leash_nothing_is_certain(stage: Stage) -> None:
+    stage.session.reachable = False
+    with capture_logs() as logs, released() as end:
+
+        def write(order: Order, session: FakeSession) -> Outcome:
+            assert order.leash is None
+            if len(session.jobs) == 1:
+                return Outcome("done", pickle.dumps(RESULT))
+            end.wait(30)
+            raise RuntimeError("cancelled")
+
+        stage.session.script = write
+        assert await stage.executor.merge(ON_DISK) == RESULT
+        merging = asyncio.create_task(stage.executor.merge(ON_DISK))
+        await eventually(lambda: len(stage.session.jobs) == 2, "the job")
+        merging.cancel()
+        with pytest.raises(StillWriting):
+            await merging
+    assert any("workers can't reach this process" in entry["event"] for entry in logs)
+
+
+async def test_a_task_that_waits_here_leaves_no_trace() -> None:
+    def hang(order: Order, session: FakeSession) -> Outcome:
+        session.closed.wait(30)
+        raise SessionLost("closed")
+
+    session = FakeSession(hang)
+    executor = SparkExecutor(SparkSettings(stop_s=0.2, parallel=1), merge, lambda *_: session)
+    first = asyncio.create_task(executor.merge(ON_S3))
+    await eventually(lambda: len(session.jobs) == 1, "the first job")
+    second = asyncio.create_task(executor.merge(ON_S3))
+    await eventually(lambda: len(executor.progress()) == 2, "the second")
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    assert len(session.jobs) == 1
+    await executor.close()
+    with pytest.raises(SparkError):
+        await first
+    with pytest.raises(SessionProblem, match="the executor is closed"):
+        await executor.merge(ON_DISK)
+
+
+async def test_closing_ends_a_start(stage: Stage) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    class Slow(FakeSession):
+        def start(self) -> None:
+            begun.set()
+            end.wait(30)
+
+        def close(self, limit_s: float) -> None:
+            end.set()
+            super().close(limit_s)
+
+    slow = stage.sessions[0] = Slow()
+    merging: asyncio.Task[Any] = asyncio.create_task(stage.executor.merge(ON_DISK))
+    await eventually(begun.is_set, "the start")
+    await stage.executor.close()
+    assert slow.closed.is_set()
+    with pytest.raises((SparkError, asyncio.CancelledError)):
+        await merging

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from components.compactor.spark.work_dir import Scratch
+
+
+@pytest.fixture(autouse=True)
+def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_removed_with_all_that_is_in_it(directory: Path) -> None:
+    scratch = Scratch()
+    (scratch.path / "blocks").mkdir()
+    (scratch.path / "blocks" / "block").touch()
+    scratch.remove()
+    scratch.remove()
+    assert list(directory.iterdir()) == []
+
+
+def test_what_a_killed_process_has_left_goes_with_the_next(directory: Path) -> None:
+    left = directory / "astha-spark-left"
+    left.mkdir()
+    (left / "spark.properties").write_text("spark.secret hidden")
+    (directory / "another").mkdir()
+    scratch = Scratch()
+    assert set(directory.iterdir()) == {scratch.path, directory / "another"}
+    scratch.remove()
+
+
+def test_what_somebody_uses_stays(directory: Path) -> None:
+    first, second = Scratch(), Scratch()
+    assert set(directory.iterdir()) == {first.path, second.path}
+    second.remove()
+    assert list(directory.iterdir()) == [first.path]
+    first.remove()
+
+
+def test_a_jvm_that_outlives_the_daemon_keeps_it(directory: Path) -> None:
+    program = (
+        "import subprocess, sys\n"
+        "from components.compactor.spark.work_dir import Scratch\n"
+        "made = Scratch()\n"
+        "subprocess.Popen([sys.executable, '-c', 'input()'], pass_fds=[made.lock])\n"
+        "print(made.path)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env={"TMPDIR": str(directory)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as daemon:
+        assert daemon.stdin is not None
+        assert daemon.stdout is not None
+        path = Path(daemon.stdout.readline().decode().strip())
+        assert daemon.wait(30) == 0
+        Scratch().remove()
+        assert path.exists()
+        daemon.stdin.close()
+        daemon.stdout.read()  # ends with the last process that has it
+    Scratch().remove()
+    assert not path.exists()
+
+
+def test_a_link_is_not_followed(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "file").touch()
+    (directory / "astha-spark-link").symlink_to(elsewhere)
+    Scratch().remove()
+    assert (elsewhere / "file").exists()

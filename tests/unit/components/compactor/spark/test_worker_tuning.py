@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from zipfile import ZipFile
+from zipimport import zipimporter
+
+import pytest
+
+from components.compactor.spark.worker_tuning import Unchanging, break_habits
+
+
+@pytest.fixture
+def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
+    """Spark's own, and one that somebody gave to it; a module of each is loaded."""
+    paths = []
+    for name in ("pyspark.zip", "theirs.zip"):
+        path = tmp_path / name
+        with ZipFile(path, "w") as archive:
+            for module in ("first", "second"):
+                archive.writestr(f"{path.stem}_{module}.py", f"told = {module!r}")
+        monkeypatch.syspath_prepend(str(path))
+        importlib.import_module(f"{path.stem}_first")
+        paths.append(str(path))
+    before = dict(sys.path_importer_cache)
+    yield paths[0], paths[1]
+    sys.path_importer_cache.clear()
+    sys.path_importer_cache.update(before)
+    gc.unfreeze()
+
+
+def test_archives_of_sparks_are_not_read_again(archives: tuple[str, str]) -> None:
+    sparks, theirs = archives
+
+    break_habits()
+    importlib.invalidate_caches()
+
+    assert isinstance(sys.path_importer_cache[sparks], Unchanging)
+    assert isinstance(sys.path_importer_cache[theirs], zipimporter)
+    assert importlib.import_module("pyspark_second").told == "second"
+    assert importlib.import_module("theirs_second").told == "second"
+    assert gc.get_freeze_count() > 0
