@@ -25,8 +25,8 @@ from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager, StorageSettings
 from registry.connect import open_store
 from registry.contract import MetadataStore
-from tests.e2e.book import Book
 from tests.e2e.engines import Rows, read_with_pyiceberg
+from tests.e2e.expected_rows import Book
 from tests.e2e.writers import Writer
 from tests.integration.astha.processes import Astha, Daemon
 from tests.lake import environment_of, iceberg_tables

@@ -27,7 +27,7 @@ from components.snapshotter.rollback import Rollback
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 from registry.models import LakeTable, TableFile, TableMetadata
-from tests.e2e.book import Book, amount_of, kind_of
+from tests.e2e.expected_rows import Book, amount_of, kind_of
 
 T = TypeVar("T")
 

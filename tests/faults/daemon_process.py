@@ -21,7 +21,7 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Unavailable
 from registry.models import PUBLISHED
-from tests.faults.diary import Diary, Mood
+from tests.faults.durable_component import Diary, Mood
 
 EVERYTHING = frozenset(kind.table for kind in PUBLISHED)
 STREAMS = frozenset({"topics", "partitions", "consumer_groups", "consumer_offsets"})

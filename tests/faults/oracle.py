@@ -25,7 +25,7 @@ from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
 from tests.doubles.proxy import PostgresProxy
 from tests.faults.daemon_process import COMPONENTS, Order
-from tests.faults.diary import KINDS, Reading, spelled
+from tests.faults.durable_component import KINDS, Reading, spelled
 from tests.faults.writers import Writer
 from tests.waiting import eventually
 

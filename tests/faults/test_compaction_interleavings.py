@@ -26,7 +26,7 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Conflict
 from registry.models import TableFile
-from tests.integration.components.compactor.bench import Bench, Gate
+from tests.integration.components.compactor.harness import Bench, Gate
 from tests.lake import iceberg_tables
 
 FILES, NEWER = 4, 2

@@ -22,7 +22,7 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Conflict
 from tests.fixtures.daemons import RunDaemon
-from tests.integration.components.compactor.bench import Bench
+from tests.integration.components.compactor.harness import Bench
 from tests.lake import iceberg_tables
 from tests.waiting import eventually
 

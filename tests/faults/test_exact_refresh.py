@@ -1,7 +1,7 @@
 """Refreshes under concurrent writers with savepoints: exact, each of them, on both databases.
 
-The component checks every event against the row that it has (`tests.faults.diary`): one that a refresh contained, or
-one missing after it, does not fit. Half a transaction would leave a pair of rows unequal.
+The component (`durable_component`) checks every event against the row that it has: an event that a refresh contained,
+or one missing after it, does not fit. Half a transaction would leave a pair of rows unequal.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from astha.lanes.state import LaneState
-from tests.faults.diary import Diary, Mood, Reading
+from tests.faults.durable_component import Diary, Mood, Reading
 from tests.faults.oracle import contents
 from tests.faults.writers import Writer
 from tests.fixtures.daemons import RunDaemon

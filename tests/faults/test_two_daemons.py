@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.daemon_process import COMPONENTS, Order
-from tests.faults.diary import Reading
+from tests.faults.durable_component import Reading
 from tests.faults.oracle import Process, contents
 from tests.fixtures.sources import release_slot
 from tests.fixtures.stores import OpenStore

@@ -16,7 +16,7 @@ from registry.engines import StoreSettings, async_engine, parse_url
 from registry.errors import RegistryError
 from registry.inputs import FileDraft, OffsetDraft, SegmentDraft, TableDraft
 from registry.json_text import JsonText
-from tests.faults.diary import PAIR
+from tests.faults.durable_component import PAIR
 
 PAIRS = 12
 

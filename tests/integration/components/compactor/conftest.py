@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from registry.contract import MetadataStore
-from tests.integration.components.compactor.bench import Bench
+from tests.integration.components.compactor.harness import Bench
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from registry.connect import open_store
 from registry.inputs import CompactionDraft
 from tests.doubles.merging import ScriptedExecutor
 from tests.integration.astha.processes import Astha
-from tests.integration.components.compactor.bench import Bench
+from tests.integration.components.compactor.harness import Bench
 from tests.poison import HANGS
 from tests.waiting import eventually_now
 

@@ -31,7 +31,7 @@ from registry.forwarding import ForwardingStore
 from registry.inputs import FileDraft
 from registry.models import FileOperation, TableFile
 from tests.doubles.merging import HeldExecutor, ScriptedExecutor, naive_merge
-from tests.integration.components.compactor.bench import QUICK, Bench, Gate
+from tests.integration.components.compactor.harness import QUICK, Bench, Gate
 from tests.poison import HANGS, poison
 from tests.waiting import eventually
 

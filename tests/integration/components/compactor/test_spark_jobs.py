@@ -25,7 +25,7 @@ from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
-from tests.integration.components.compactor.bench import QUICK, Bench, Gate
+from tests.integration.components.compactor.harness import QUICK, Bench, Gate
 from tests.integration.components.compactor.patient import merge_patiently
 from tests.poison import HANGS, poison
 from tests.waiting import eventually

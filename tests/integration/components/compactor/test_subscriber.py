@@ -28,7 +28,7 @@ from registry.inputs import CompactionDraft
 from registry.models import Compaction, CompactionStatus
 from tests.doubles.merging import HeldExecutor
 from tests.fixtures.daemons import QUICK, RunDaemon, Running
-from tests.integration.components.compactor.bench import Bench
+from tests.integration.components.compactor.harness import Bench
 from tests.poison import HANGS
 from tests.waiting import eventually
 

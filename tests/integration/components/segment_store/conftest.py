@@ -9,7 +9,7 @@ import pytest
 
 from registry.contract import MetadataStore
 from registry.position import Position
-from tests.integration.components.segment_store.bench import TOPIC, Bench
+from tests.integration.components.segment_store.harness import TOPIC, Bench
 
 
 @pytest.fixture

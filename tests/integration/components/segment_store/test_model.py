@@ -1,7 +1,7 @@
 """Random appends, reads, merges, retention, deaths and lost leases, against lists in memory.
 
 What was acknowledged is read back once, in order, unchanged, by a reader that has followed everything and by one that
-has just begun; nothing else is. SEED=... repeats a run. Processes that are killed: `tests.faults.test_doomed_agents`.
+has just begun; nothing else is. SEED=... repeats a run. Processes that are killed: `tests.faults.test_crash_agents`.
 """
 
 from __future__ import annotations

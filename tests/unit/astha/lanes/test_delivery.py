@@ -16,7 +16,7 @@ from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import Fault, ManualClock
 from registry.models import Row
 from tests.doubles.registry import GROUPS, TOPICS, group, topic
-from tests.unit.astha.lanes.bench import Bench, Subject
+from tests.unit.astha.lanes.harness import Bench, Subject
 
 PATIENT: dict[str, Any] = {"breaker_failures": 1_000}
 

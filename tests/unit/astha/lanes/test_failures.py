@@ -16,7 +16,7 @@ from astha.lanes.state import LaneState
 from astha.testing import Fault, ManualClock
 from registry.contract import ConsistentRead
 from registry.models import Row
-from tests.unit.astha.lanes.bench import Bench, Subject
+from tests.unit.astha.lanes.harness import Bench, Subject
 from tests.unit.astha.lanes.test_lifecycle import Term
 from tests.waiting import eventually
 

@@ -20,7 +20,7 @@ from astha.testing import Fault, ManualClock
 from registry.models import DaemonLease, Row
 from registry.position import Position
 from tests.doubles.registry import group
-from tests.unit.astha.lanes.bench import Bench, Subject
+from tests.unit.astha.lanes.harness import Bench, Subject
 
 LEASE = DaemonLease("astha", "me", 1, 0, 60_000)
 HOLD: dict[str, Any] = {"on_exhausted": "hold", "attempts": 3, "breaker_reset_s": 1.0}

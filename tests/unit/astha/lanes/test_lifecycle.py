@@ -11,7 +11,7 @@ from astha.events import Run
 from astha.lanes.lifecycle import Service
 from astha.lanes.state import LaneState
 from astha.testing import Fault, ManualClock
-from tests.unit.astha.lanes.bench import Bench, Subject, _Alone
+from tests.unit.astha.lanes.harness import Bench, Subject, _Alone
 from tests.waiting import eventually
 
 

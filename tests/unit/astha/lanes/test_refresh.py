@@ -15,7 +15,7 @@ from registry.errors import Unavailable
 from registry.models import ConsumerGroup
 from registry.position import Position, SequencePlace, XidPlace
 from tests.doubles.registry import GROUPS, LEASE, SmallRegistry, group
-from tests.unit.astha.lanes.bench import Bench, Subject
+from tests.unit.astha.lanes.harness import Bench, Subject
 
 
 async def test_the_first_thing_a_component_sees_is_the_registry() -> None:

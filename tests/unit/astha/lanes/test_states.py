@@ -11,7 +11,7 @@ import pytest
 from astha.lanes.state import LaneState
 from astha.testing import Fault
 from tests.doubles.registry import GROUPS, group
-from tests.unit.astha.lanes.bench import Bench
+from tests.unit.astha.lanes.harness import Bench
 from tests.waiting import eventually
 
 

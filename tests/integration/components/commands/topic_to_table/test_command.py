@@ -18,7 +18,7 @@ from components.commands.topic_to_table import session
 from components.commands.topic_to_table.runner import Runner
 from components.lib.streams.read_context import open_reading
 from registry.errors import Unavailable
-from tests.integration.components.commands.topic_to_table.bench import HereRounds, Shop, open_shop, order, orders
+from tests.integration.components.commands.topic_to_table.harness import HereRounds, Shop, open_shop, order, orders
 from tests.waiting import eventually
 
 

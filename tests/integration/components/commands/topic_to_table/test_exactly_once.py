@@ -12,7 +12,7 @@ from components.commands.topic_to_table.errors import RoundFailed
 from registry.contract import MetadataStore
 from registry.errors import Unavailable
 from tests.contracts.contents import assert_counted
-from tests.integration.components.commands.topic_to_table.bench import (
+from tests.integration.components.commands.topic_to_table.harness import (
     TABLE,
     TOPIC,
     Killed,

@@ -25,7 +25,7 @@ from components.lib.streams.format import NewRecord
 from registry.errors import NotFound
 from registry.inputs import TableDraft
 from registry.json_text import JsonText
-from tests.integration.components.commands.topic_to_table.bench import Shop, finish, open_shop, order, orders
+from tests.integration.components.commands.topic_to_table.harness import Shop, finish, open_shop, order, orders
 from tests.lake import SIMPLE, read_rows
 
 HEADER = StructType(NestedField(10, "name", StringType(), required=True), NestedField(11, "value", BinaryType()))

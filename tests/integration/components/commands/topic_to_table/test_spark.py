@@ -21,7 +21,7 @@ from components.commands.topic_to_table.sink import TopicTable, Wish
 from components.commands.topic_to_table.writer import RoundOrder
 from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.settings import SparkSettings
-from tests.integration.components.commands.topic_to_table.bench import TABLE, TOPIC, Shop, finish, open_shop, orders
+from tests.integration.components.commands.topic_to_table.harness import TABLE, TOPIC, Shop, finish, open_shop, orders
 from tests.lake import environment_of, files_below
 from tests.waiting import eventually
 

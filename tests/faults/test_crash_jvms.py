@@ -25,7 +25,7 @@ from components.compactor.subscriber import Compactor
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
-from tests.faults.doomed_jvms import (
+from tests.faults.crash_jvms import (
     IN_A_WORKER,
     WITHOUT_SESSION,
     DoomedSession,
@@ -35,7 +35,7 @@ from tests.faults.doomed_jvms import (
     open_executor,
 )
 from tests.fixtures.daemons import RunDaemon
-from tests.integration.components.compactor.bench import Bench
+from tests.integration.components.compactor.harness import Bench
 from tests.lake import files_below
 from tests.waiting import eventually
 

@@ -27,7 +27,7 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.position import Position
-from tests.faults.doomed_agents import PARTITIONS, SHARED, TAIL, TOPIC, Order, around, following, read_notes, read_taken
+from tests.faults.crash_agents import PARTITIONS, SHARED, TAIL, TOPIC, Order, around, following, read_notes, read_taken
 from tests.streams import stored_files
 from tests.waiting import eventually
 
@@ -95,7 +95,7 @@ async def beside(*work: asyncio.Task[None]) -> AsyncIterator[None]:
 
 async def run_agents(order: Order) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.doomed_agents", stdin=asyncio.subprocess.PIPE, start_new_session=True
+        sys.executable, "-m", "tests.faults.crash_agents", stdin=asyncio.subprocess.PIPE, start_new_session=True
     )
     try:
         await process.communicate(msgspec.json.encode(order))

@@ -11,9 +11,9 @@ from pyiceberg.catalog import load_catalog
 
 from astha.subscribers import LakeSettings
 from deploy.servers.rest_catalog import RestCatalogServer
-from tests.integration.components.iceberg import test_exactly_once, test_foreign, test_updater
-from tests.integration.components.iceberg.test_exactly_once import _no_faults
-from tests.integration.components.iceberg.test_foreign import table
+from tests.integration.components.iceberg_updater import test_exactly_once, test_external_commits, test_updater
+from tests.integration.components.iceberg_updater.test_exactly_once import _no_faults
+from tests.integration.components.iceberg_updater.test_external_commits import table
 
 __all__ = ["_no_faults", "table"]
 
@@ -26,7 +26,7 @@ _SQL_ONLY = {
     "test_a_later_format_is_left_alone",
 }
 
-for _module in (test_updater, test_foreign, test_exactly_once):
+for _module in (test_updater, test_external_commits, test_exactly_once):
     for _name, _member in vars(_module).items():
         if _name.startswith("test_") and callable(_member) and _name not in _SQL_ONLY:
             globals()[_name] = _member

@@ -1,6 +1,6 @@
 """Components of a daemon that kills itself, with SIGKILL, when a compaction on real Spark comes to a step.
 
-`use: tests.faults.doomed_daemon:create_compactor`, and `:create_updater`. The step is in the environment, which the JVM
+`use: tests.faults.crash_daemon:create_compactor`, and `:create_updater`. The step is in the environment, which the JVM
 and its workers inherit: what happens in a worker is told by the worker, which kills the daemon from there.
 """
 

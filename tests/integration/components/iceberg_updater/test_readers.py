@@ -14,8 +14,8 @@ from sqlalchemy import make_url
 from components.iceberg_updater.external_commits import adopt, revert
 from components.lib.lake.iceberg import TableProblem
 from registry.models import LakeTable
-from tests.integration.components.iceberg.conftest import Lake
-from tests.integration.components.iceberg.spark_process import Spark
+from tests.integration.components.iceberg_updater.conftest import Lake
+from tests.integration.components.iceberg_updater.spark_process import Spark
 from tests.parquet_files import BY_DAY
 
 DAY = datetime(2024, 5, 1, tzinfo=UTC)

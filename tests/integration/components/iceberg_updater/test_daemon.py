@@ -15,7 +15,7 @@ from components.lib.lake.iceberg import Stamp, live_digest
 from registry.models import LakeTable
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.astha.processes import Astha
-from tests.integration.components.iceberg.conftest import Lake
+from tests.integration.components.iceberg_updater.conftest import Lake
 from tests.parquet_files import BY_DAY, PLAIN
 from tests.waiting import eventually
 

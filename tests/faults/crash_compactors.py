@@ -1,6 +1,6 @@
 """Compactors that are killed: each in a process of its own, forked from one that has all modules loaded.
 
-``python -m tests.faults.doomed_compactors`` and JSON. Each one compacts a partition of its own, and dies by SIGKILL
+``python -m tests.faults.crash_compactors`` and JSON. Each one compacts a partition of its own, and dies by SIGKILL
 when it comes to its step; after the last step, one dies in the middle of a merge, with its file half written.
 """
 

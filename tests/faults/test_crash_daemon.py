@@ -25,9 +25,9 @@ from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from tests.e2e.run import is_at_work
-from tests.faults.doomed_daemon import STEP, Death
+from tests.faults.crash_daemon import STEP, Death
 from tests.integration.astha.processes import Astha, drop_slots
-from tests.integration.components.compactor.bench import Bench
+from tests.integration.components.compactor.harness import Bench
 from tests.lake import environment_of, files_below, iceberg_tables
 from tests.parquet_files import PLAIN
 from tests.waiting import eventually, eventually_now
@@ -47,7 +47,7 @@ EXPIRING = {"history.expire.max-snapshot-age-ms": "1"}  # no snapshot holds what
 SUBSCRIPTIONS = """
 components:
   iceberg_updater:
-    use: tests.faults.doomed_daemon:create_updater
+    use: tests.faults.crash_daemon:create_updater
     tables: [table_metadata, table_files]
     lane: {delivery_timeout_s: 60, health_timeout_s: 30, backoff_max_s: 1, breaker_reset_s: 1}
   metadata_orchestrator:
@@ -57,7 +57,7 @@ components:
     lane: {delivery_timeout_s: 60, health_timeout_s: 30}
     settings: {defaults: {snapshot.grace: 0s}, check_every_s: 1, upkeep_every_s: 1}
   compactor:
-    use: tests.faults.doomed_daemon:create_compactor
+    use: tests.faults.crash_daemon:create_compactor
     tables: [table_files, table_stats]
     lane: {health_timeout_s: 30}
     settings:

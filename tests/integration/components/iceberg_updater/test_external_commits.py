@@ -17,7 +17,7 @@ from components.iceberg_updater.status import report_all
 from components.lib.lake.iceberg import Stamp, TableProblem
 from registry.inputs import SnapshotDraft
 from registry.models import LakeTable
-from tests.integration.components.iceberg.conftest import Lake
+from tests.integration.components.iceberg_updater.conftest import Lake
 from tests.lake import execute_sql
 from tests.parquet_files import PLAIN
 

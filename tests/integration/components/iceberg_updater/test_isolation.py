@@ -19,7 +19,7 @@ from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.table_problems import read_troubled
 from registry.models import LakeTable
 from tests.fixtures.daemons import RunDaemon
-from tests.integration.components.iceberg.conftest import Lake
+from tests.integration.components.iceberg_updater.conftest import Lake
 from tests.parquet_files import PLAIN
 from tests.waiting import eventually
 

@@ -15,7 +15,7 @@ from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from tests.contracts.contents import assert_counted
-from tests.faults.doomed_writers import Order
+from tests.faults.crash_writers import Order
 from tests.samples import TABLE
 from tests.waiting import eventually
 
@@ -31,7 +31,7 @@ async def clean_beside(store: MetadataStore, objects: Objects, deleted: list[str
 
 async def run_writers(order: Order) -> None:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.faults.doomed_writers", msgspec.json.encode(order).decode()
+        sys.executable, "-m", "tests.faults.crash_writers", msgspec.json.encode(order).decode()
     )
     try:
         assert await process.wait() == 0

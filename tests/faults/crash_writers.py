@@ -1,6 +1,6 @@
 """Writers that are killed: each in a process of its own, forked from one that has all modules loaded.
 
-``python -m tests.faults.doomed_writers`` and JSON. A writer announces files, writes them, registers them through a
+``python -m tests.faults.crash_writers`` and JSON. A writer announces files, writes them, registers them through a
 `Registrar` and notes what was acknowledged, until SIGKILL finds it anywhere in between.
 """
 

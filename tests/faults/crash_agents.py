@@ -1,6 +1,6 @@
 """Agents that are killed or paused: each in a process of its own, forked from one that has all modules loaded.
 
-``python -m tests.faults.doomed_agents`` and an order on stdin. An agent holds its share of the partitions, appends to
+``python -m tests.faults.crash_agents`` and an order on stdin. An agent holds its share of the partitions, appends to
 them, merges and trims, and is a member of a group that reads them. It writes down what it is about to append, what was
 acknowledged, and what it has read. Whoever comes after a dead one repeats, under the same stamps, what had no answer:
 so in the end it is known of every record whether it is there.

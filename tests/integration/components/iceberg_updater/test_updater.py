@@ -11,7 +11,7 @@ from astha.events import Operation
 from components.lib.lake.iceberg import Stamp
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.position import Position
-from tests.integration.components.iceberg.conftest import Lake
+from tests.integration.components.iceberg_updater.conftest import Lake
 from tests.parquet_files import BY_DAY, COLUMNS, PLAIN, write_files
 
 DAY = datetime(2024, 5, 1, tzinfo=UTC)

@@ -20,8 +20,8 @@ from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from registry.contract import MetadataStore
-from tests.faults.doomed_compactors import STEPS, Order
-from tests.integration.components.compactor.bench import Bench
+from tests.faults.crash_compactors import STEPS, Order
+from tests.integration.components.compactor.harness import Bench
 from tests.lake import files_below, iceberg_tables
 
 AT_ONCE = JobLimits(heartbeat_s=0.05, stale_after_s=0.001)
@@ -29,7 +29,7 @@ AT_ONCE = JobLimits(heartbeat_s=0.05, stale_after_s=0.001)
 
 
 async def run_compactors(order: Order) -> None:
-    command = [sys.executable, "-m", "tests.faults.doomed_compactors", msgspec.json.encode(order).decode()]
+    command = [sys.executable, "-m", "tests.faults.crash_compactors", msgspec.json.encode(order).decode()]
     await asyncio.to_thread(subprocess.run, command, check=True, timeout=120)
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from astha.errors import DeliveryError
 from components.lib.lake.iceberg import Stamp
-from tests.integration.components.iceberg.conftest import Lake
-from tests.integration.components.iceberg.faulty import Faults, break_catalog
+from tests.integration.components.iceberg_updater.conftest import Lake
+from tests.integration.components.iceberg_updater.faulty import Faults, break_catalog
 
 
 @pytest.fixture(autouse=True)
