@@ -22,7 +22,7 @@ from astha.routing.subscriptions import Subscription, read_subscriptions, requir
 from astha.settings import Settings
 from astha.sources.factory import open_source
 from astha.subscribers.broken import BrokenComponent
-from astha.subscribers.context import Surroundings
+from astha.subscribers.context import ComponentContext
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.loader import load_component
 from registry.connect import Stores, open_stores, require_schema
@@ -50,7 +50,7 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
     try:
         guard = ClockGuard(clock, settings.clock, store.time)
         await guard.begin()  # before the lease records our own time
-        around = msgspec.structs.replace(surroundings(settings, store, clock), clock_guard=guard)
+        around = msgspec.structs.replace(context(settings, store, clock), clock_guard=guard)
         found = load_components(subscriptions, around, settings.subscriptions)
         components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
         holder = _holder()
@@ -65,9 +65,9 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
     return Assembly(daemon, stores, holder)
 
 
-def surroundings(settings: Settings, store: MetadataStore, clock: LoopClock) -> Surroundings:
+def context(settings: Settings, store: MetadataStore, clock: LoopClock) -> ComponentContext:
     """What components, and the commands that they bring, are made with."""
-    return Surroundings(store, clock, settings.registry.url, settings.lake, settings.concealment())
+    return ComponentContext(store, clock, settings.registry.url, settings.lake, settings.concealment())
 
 
 class BadComponent(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class BadComponent(msgspec.Struct, frozen=True):
 
 
 def load_components(
-    subscriptions: Mapping[str, Subscription], around: Surroundings, path: Path
+    subscriptions: Mapping[str, Subscription], around: ComponentContext, path: Path
 ) -> list[Component | BadComponent]:
     """In the file's order. A ConfigError names the file and the line."""
     found: list[Component | BadComponent] = []

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.events import Event
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from benchmarks.compaction_data import UNSORTED
 from benchmarks.compaction_lake import running
 from benchmarks.registries import SERVER, new_registry
@@ -59,7 +59,7 @@ class Watched(Compactor):
 
     @property
     def decisions(self) -> float:
-        return sum(measure.value for measure in self.measures() if measure.name == "decisions")
+        return sum(measure.value for measure in self.metrics() if measure.name == "decisions")
 
 
 async def decision_figures(report: Report, directory: Path) -> None:
@@ -67,7 +67,7 @@ async def decision_figures(report: Report, directory: Path) -> None:
     with EmbeddedPostgres(settings=SERVER) as server:
         url, store = await new_registry(server, "decisions")
         await asyncio.to_thread(_fill, url, commits)
-        around = Surroundings(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(directory)))
+        around = ComponentContext(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(directory)))
         compactor = Watched(CompactorSettings(jobs=1), around, Never)
         compactor.late_ms = []
         try:

@@ -21,7 +21,7 @@ from astha.daemon import Component, Daemon, DaemonSettings
 from astha.gc_tuning import SparingCollector
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
-from astha.subscribers import LakeSettings, Subscriber, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings, Subscriber
 from astha.subscribers.lane_policy import LanePolicy
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.registries import new_registry
@@ -53,7 +53,7 @@ class Compacted:
 
 
 class Lake:
-    def __init__(self, around: Surroundings, url: str, compactor: Compactor, spark: SparkSession) -> None:
+    def __init__(self, around: ComponentContext, url: str, compactor: Compactor, spark: SparkSession) -> None:
         self._around = around
         self._url = url
         self._compactor = compactor
@@ -124,7 +124,7 @@ class Lake:
     def _phases(self) -> dict[str, float]:
         return {
             measure.labels["phase"]: float(measure.value)
-            for measure in self._compactor.measures()
+            for measure in self._compactor.metrics()
             if measure.name == "seconds" and measure.labels
         }
 
@@ -146,7 +146,7 @@ async def open_lake(
     """With a session that is warm: it has merged something."""
     url, store = await new_registry(server, "compaction")
     clock = SystemLoopClock()
-    around = Surroundings(store, clock, SecretStr(url), LakeSettings(warehouse=str(directory)))
+    around = ComponentContext(store, clock, SecretStr(url), LakeSettings(warehouse=str(directory)))
     settings = CompactorSettings.model_validate({"jobs": jobs, "spark": {"options": dict(spark), "memory": "2g"}})
     executor = open_executor(settings, around.lake, around.concealment)
     session = await executor.start()

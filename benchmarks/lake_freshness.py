@@ -21,7 +21,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from benchmarks.registries import SERVER, new_registry
 from benchmarks.report import Report, percentile
 from components.lib.lake.iceberg import open_catalog
@@ -40,7 +40,7 @@ _SUBSCRIPTIONS = "components: {iceberg_updater: {tables: [table_metadata, table_
 async def freshness_figures(report: Report) -> None:
     with tempfile.TemporaryDirectory() as directory, EmbeddedPostgres(settings=SERVER) as server:
         url, store = await new_registry(server, "freshness")
-        around = Surroundings(
+        around = ComponentContext(
             store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(Path(directory) / "warehouse"))
         )
         try:
@@ -69,7 +69,7 @@ async def _daemon(directory: Path, url: str, lake: LakeSettings) -> AsyncIterato
         await process.wait()
 
 
-async def _measure(around: Surroundings, inserts: int) -> list[float]:
+async def _measure(around: ComponentContext, inserts: int) -> list[float]:
     """Milliseconds of each insert that counts."""
     database, name = TABLE.split(".")
     schema = parse_definition({"columns": {"id": "long!", "value": "double"}}).schema()
@@ -93,7 +93,7 @@ async def _measure(around: Surroundings, inserts: int) -> list[float]:
     return sorted(seen[number] - committed[number] for number in range(WARM_UP, len(committed)))
 
 
-def _watch(around: Surroundings, wanted: int) -> list[float]:
+def _watch(around: ComponentContext, wanted: int) -> list[float]:
     """When each row was first seen, in milliseconds: one insert is one row, and they are committed in order."""
     seen: list[float] = []
     url = around.registry_url.get_secret_value()

@@ -20,7 +20,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.registries import new_registry
 from benchmarks.report import Report, interleaved, rates
 from components.lib.lake.schema.table_schema import TableSchema
@@ -146,7 +146,7 @@ async def _sqlite(stack: AsyncExitStack, path: Path) -> MetadataStore:
 async def _manager(
     stack: AsyncExitStack, warehouse: Path, store: MetadataStore, table: int | None = None
 ) -> tuple[StorageManager, int]:
-    around = Surroundings(
+    around = ComponentContext(
         store=store, clock=SystemLoopClock(), registry_url=SecretStr(""), lake=LakeSettings(warehouse=str(warehouse))
     )
     manager = await stack.enter_async_context(StorageManager(around))

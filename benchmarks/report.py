@@ -19,7 +19,7 @@ from rich.table import Table
 
 _STDOUT, _STDERR = 1, 2  # as every process has them, also one that is started
 
-Measure = Callable[["Report"], Coroutine[None, None, None]]
+Metric = Callable[["Report"], Coroutine[None, None, None]]
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Report:
         return quick if self.quick else full
 
 
-def run(title: str, measure: Measure) -> int:
+def run(title: str, measure: Metric) -> int:
     """The command line of a benchmark."""
     parser = argparse.ArgumentParser(description=title)
     parser.add_argument("--json", action="store_true", help="print one JSON object, figure -> value")

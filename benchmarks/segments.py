@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.gc_tuning import SparingCollector
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.registries import age, new_registry
 from benchmarks.report import Report, run
 from benchmarks.segments_appends import pathological
@@ -43,7 +43,7 @@ async def measure(report: Report) -> None:
         for partitions, suffix in ((1_000, ""), (10_000, "_10k")):
             url, store = await new_registry(server, f"segments{suffix}")
             lake = LakeSettings(warehouse=f"s3://{BUCKET}/lake{suffix}", s3=s3.settings)
-            around = Surroundings(store, SystemLoopClock(), SecretStr(url), lake)
+            around = ComponentContext(store, SystemLoopClock(), SecretStr(url), lake)
             try:
                 if not suffix:
                     await wake_figures(report, around)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import psutil
 
-from astha.subscribers.context import Surroundings
+from astha.subscribers.context import ComponentContext
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.report import Report, percentile
 from benchmarks.segments_consumer import ConsumerJob, ConsumerProcess
@@ -127,10 +127,12 @@ def _order(partitions: int, batches: int) -> Iterator[int]:
         yield from numbers
 
 
-async def pathological(report: Report, around: Surroundings, partitions: int, batches: int, suffix: str = "") -> None:
+async def pathological(
+    report: Report, around: ComponentContext, partitions: int, batches: int, suffix: str = ""
+) -> None:
     topic = f"pathological{suffix}"
     timed = Timed(around.store)
-    around = Surroundings(timed, around.clock, around.registry_url, around.lake)
+    around = ComponentContext(timed, around.clock, around.registry_url, around.lake)
     await timed.create_topic(topic, partitions)
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(Agent(timed, around.clock))
@@ -164,7 +166,9 @@ async def _unhurried(writer: SegmentWriter, topic: str, rounds: int) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _consumed(report: Report, around: Surroundings, writer: SegmentWriter, ends: list[int], suffix: str) -> None:
+async def _consumed(
+    report: Report, around: ComponentContext, writer: SegmentWriter, ends: list[int], suffix: str
+) -> None:
     """More of the same, with a consumer of all partitions beside it."""
     topic, partitions = f"pathological{suffix}", len(ends)
     job = ConsumerJob(url=around.registry_url.get_secret_value(), lake=around.lake, topic=topic, offsets=ends)

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.settings.models import RegistrySettings, Settings
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import percentile
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.read_context import Reading, open_reading
@@ -96,7 +96,7 @@ def _serve(job: ConsumerJob, parent: Connection) -> None:
 
 async def _consume(job: ConsumerJob, parent: Connection) -> None:
     store = await open_store(job.url)
-    around = Surroundings(store, SystemLoopClock(), SecretStr(job.url), job.lake)
+    around = ComponentContext(store, SystemLoopClock(), SecretStr(job.url), job.lake)
     settings = Settings(registry=RegistrySettings(url=SecretStr(job.url)), lake=job.lake)
     late_ms = array("d")
     async with (

@@ -18,7 +18,7 @@ import lz4.block
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import Report, interleaved
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import Agent
@@ -91,15 +91,17 @@ async def warm_reads(report: Report, directory: Path) -> None:
     )
 
 
-async def _surroundings(stack: AsyncExitStack, directory: Path) -> Surroundings:
+async def _surroundings(stack: AsyncExitStack, directory: Path) -> ComponentContext:
     url = f"sqlite:///{directory / 'reads.db'}"
     await asyncio.to_thread(migrate, url)
     store = await open_store(url)
     stack.push_async_callback(store.close)
-    return Surroundings(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(directory / "warehouse")))
+    return ComponentContext(
+        store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(directory / "warehouse"))
+    )
 
 
-async def _write(around: Surroundings, appends: int) -> list[tuple[bytes, int]]:
+async def _write(around: ComponentContext, appends: int) -> list[tuple[bytes, int]]:
     """Bodies of all blocks as they are stored, with their size when decompressed."""
     dice = random.Random(3)
     await around.store.create_topic(TOPIC, 1)

@@ -20,7 +20,7 @@ from astha.clock import SystemLoopClock
 from astha.events import Event
 from astha.settings.models import RegistrySettings, Settings
 from astha.sources.factory import open_follower
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import Report, percentile
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import Agent
@@ -64,7 +64,7 @@ class NotingFeed(Feed):
         super().apply(given)
 
 
-async def wake_figures(report: Report, around: Surroundings) -> None:
+async def wake_figures(report: Report, around: ComponentContext) -> None:
     appends = report.pick(1_500, 100) + _WARM_UP
     await around.store.create_topic(TOPIC, PARTITIONS)
     processes = multiprocessing.get_context("spawn")
@@ -92,7 +92,7 @@ async def wake_figures(report: Report, around: Surroundings) -> None:
     )
 
 
-async def _append(around: Surroundings, appends: int) -> None:
+async def _append(around: ComponentContext, appends: int) -> None:
     async with Agent(around.store, around.clock) as agent, SegmentWriter(around, agent) as writer:
         begun = time.perf_counter()
         async with asyncio.TaskGroup() as group:

@@ -59,7 +59,7 @@ from registry.models import (
     Topic,
     UploadIntent,
 )
-from registry.position import Place, Position
+from registry.position import Position, SnapshotVisibility
 
 R = TypeVar("R", bound=Row)
 
@@ -598,7 +598,7 @@ class ConsistentRead(Protocol):
     """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""
 
     @property
-    def place(self) -> Place:
+    def visibility(self) -> SnapshotVisibility:
         """Unavailable on a standby server: it can be read from, but does not know which transactions are running."""
         ...
 

@@ -16,7 +16,7 @@ Position = NewType("Position", int)
 _XID_SPACE = 1 << 32
 
 
-class Place(Protocol):
+class SnapshotVisibility(Protocol):
     """What a snapshot contains."""
 
     def contains(self, transaction: int, position: Position) -> bool:
@@ -24,7 +24,7 @@ class Place(Protocol):
         ...
 
 
-class SequencePlace(msgspec.Struct, frozen=True, tag="sequence"):
+class SequenceVisibility(msgspec.Struct, frozen=True, tag="sequence"):
     """SQLite: one writer at a time, so the change sequence read inside the snapshot is exact."""
 
     last: Position
@@ -39,14 +39,14 @@ class SequencePlace(msgspec.Struct, frozen=True, tag="sequence"):
         return transaction < 0 and -transaction <= self.last < position
 
 
-class XidPlace(msgspec.Struct, frozen=True, tag="xid"):
+class XidVisibility(msgspec.Struct, frozen=True, tag="xid"):
     """PostgreSQL: the answer of ``pg_current_snapshot()`` inside the transaction that reads the rows."""
 
     xmax: int
     running: frozenset[int]
 
     @classmethod
-    def parse(cls, text: str) -> XidPlace:
+    def parse(cls, text: str) -> XidVisibility:
         """From ``xmin:xmax:xip,xip,...``, 64-bit transaction ids."""
         _, xmax, running = text.split(":")
         return cls(int(xmax), frozenset(int(xid) for xid in running.split(",") if xid))

@@ -11,7 +11,7 @@ import obstore
 from pydantic import SecretStr
 
 from astha.clock import LoopClock, SystemLoopClock
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects, open_bucket
 from components.lib.streams.agents import Agent, AgentSettings
@@ -52,7 +52,7 @@ class Process:
         agent_id: str | None = None,
     ) -> None:
         self.clock = clock or SkippingClock()
-        around = Surroundings(store=store, clock=self.clock, registry_url=SecretStr(""), lake=lake)
+        around = ComponentContext(store=store, clock=self.clock, registry_url=SecretStr(""), lake=lake)
         self.agent = Agent(store, self.clock, agent, agent_id=agent_id)
         self.writer = SegmentWriter(around, self.agent, settings, objects=objects)
         self._stack = AsyncExitStack()

@@ -4,8 +4,8 @@ In: rows before and after, from a source. Out: `Transaction` of `Event[Row]`.
 Guaranteed: commit order, whole transactions, rows that are the registry's own models.
 """
 
-from astha.events.batch import Run
+from astha.events.batch import EventBatch
 from astha.events.event import Commit, Event, Operation
 from astha.events.transaction import Transaction
 
-__all__ = ["Commit", "Event", "Operation", "Run", "Transaction"]
+__all__ = ["Commit", "Event", "Operation", "EventBatch", "Transaction"]

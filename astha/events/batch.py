@@ -13,7 +13,7 @@ from registry.models import Row
 from registry.position import Position
 
 
-class Run(msgspec.Struct, gc=False):
+class EventBatch(msgspec.Struct, gc=False):
     """At least one transaction, in order. Lanes that get the same transactions share one, and what it has counted."""
 
     transactions: Sequence[Transaction]
@@ -23,7 +23,7 @@ class Run(msgspec.Struct, gc=False):
     _tally: Mapping[tuple[str, str], int] | None = None
 
     @classmethod
-    def of(cls, transactions: Sequence[Transaction]) -> Run:
+    def of(cls, transactions: Sequence[Transaction]) -> EventBatch:
         first = transactions[0]
         if len(transactions) == 1:
             return cls(transactions, first.events, first.size_bytes, bool(first.unlisted))
@@ -51,7 +51,7 @@ class Run(msgspec.Struct, gc=False):
             self._tally = {(kind.table, str(operation)): number for (kind, operation), number in counted.items()}
         return self._tally
 
-    def split(self, events: int) -> tuple[Run, Run | None]:
+    def split(self, events: int) -> tuple[EventBatch, EventBatch | None]:
         """As many transactions as have at most so many events, but at least one; and the others."""
         if len(self.transactions) == 1 or len(self.events) <= events:
             return self, None
@@ -59,5 +59,5 @@ class Run(msgspec.Struct, gc=False):
         for number, transaction in enumerate(self.transactions):
             taken += len(transaction.events)
             if taken > events and number:
-                return Run.of(self.transactions[:number]), Run.of(self.transactions[number:])
+                return EventBatch.of(self.transactions[:number]), EventBatch.of(self.transactions[number:])
         return self, None  # the first one alone is larger, and the others have none

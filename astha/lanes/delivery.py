@@ -14,7 +14,7 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
 from astha.clock import LoopClock
-from astha.events import Event, Run
+from astha.events import Event, EventBatch
 from astha.lanes.breaker import Breaker
 from astha.lanes.error_policy import Action, treatment
 from astha.lanes.queue import LaneQueue
@@ -116,13 +116,13 @@ class Delivery:
         self.out_of_breath = False  # has more to do at once, but lets others go first
         self._turn_ends = 0.0
 
-    def take(self, queue: LaneQueue, quick: int) -> Run:
+    def take(self, queue: LaneQueue, quick: int) -> EventBatch:
         """What may be handed over together; `quick` events to who does not see where a transaction ends."""
         if self._on_transactions is not None:
             return queue.gather(_BATCH)
         return queue.head(quick if self._on_transaction is None else 1)
 
-    async def deliver(self, run: Run, start: int = 0) -> None:
+    async def deliver(self, run: EventBatch, start: int = 0) -> None:
         """All events, in order; a component that gets them one by one, only those from `start` on. Raises Dropped for
         an event that can't be delivered, Abandoned if the lane was left meanwhile.
         """

@@ -19,7 +19,7 @@ from contextlib import aclosing
 import structlog
 
 from astha.errors import ConfigError, SourceError
-from astha.events import Commit, Run, Transaction
+from astha.events import Commit, EventBatch, Transaction
 from astha.lanes.breaker import Breaker
 from astha.lanes.delivery import Abandoned, Delivery, Dropped, backoff
 from astha.lanes.error_policy import Action, treatment
@@ -31,7 +31,7 @@ from astha.lanes.supervisor import Worker
 from astha.sources.contract import Progress, Replay
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.lane_policy import LanePolicy
-from astha.subscribers.work import Work, Working
+from astha.subscribers.work import ReportsWork, Work
 from registry.position import Position
 
 log = structlog.get_logger(__name__)
@@ -88,7 +88,7 @@ class Lane:
 
     # -- from the router: never waits -------------------------------------------------------------------
 
-    def offer(self, run: Run) -> None:
+    def offer(self, run: EventBatch) -> None:
         """Transactions that concern this lane, in order, only its own tables' events in them."""
         seen, self._seen = self._seen, max(self._seen, run.position)
         if self._not_enough is not None:
@@ -116,15 +116,15 @@ class Lane:
         if transaction.unlisted:
             self.refresh(f"a transaction at {transaction.position} changed too much to be told event by event")
             return False
-        if not self.queue.put(Run.of([transaction])):
+        if not self.queue.put(EventBatch.of([transaction])):
             self._overflow(transaction)
             return False
         return True
 
-    def _offer_ahead(self, run: Run, seen: Position) -> None:
+    def _offer_ahead(self, run: EventBatch, seen: Position) -> None:
         if self._ahead is not None:
             new = [transaction for transaction in run.transactions if transaction.position > seen]
-            if new and not self._ahead.put(Run.of(new)):
+            if new and not self._ahead.put(EventBatch.of(new)):
                 self._ahead = None  # begins again with the next batch that is read
 
     def passed(self, position: Position) -> None:
@@ -227,7 +227,7 @@ class Lane:
 
     def stuck_work(self) -> list[Work]:
         """What the component does in the background without making progress."""
-        if not self.serving or not isinstance(self._subscriber, Working):
+        if not self.serving or not isinstance(self._subscriber, ReportsWork):
             return []
         try:
             return [work for work in self._subscriber.work() if work.stuck]
@@ -348,7 +348,7 @@ class Lane:
             quick = self._clock.monotonic() - began < _QUICK_S
             self._run_events = min(self._run_events * 2, _LONGEST_RUN) if quick else 1
 
-    def _delivered(self, run: Run) -> bool:
+    def _delivered(self, run: EventBatch) -> bool:
         """False if the lane was left meanwhile: what waits now is not what we took from."""
         if self._worker.interrupted:
             self.returned(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from astha.events import Run, Transaction
+from astha.events import EventBatch, Transaction
 
 _TOGETHER = 256
 """Transactions in a run that is made here: what is split again and again must not be long."""
@@ -17,7 +17,7 @@ class LaneQueue:
     def __init__(self, max_events: int, max_bytes: int) -> None:
         self.max_events = max_events
         self.max_bytes = max_bytes
-        self._waiting: deque[Run] = deque()
+        self._waiting: deque[EventBatch] = deque()
         self.events = 0
         self.size_bytes = 0
         self.delivered = 0  # events of the first transaction that were delivered before one of it failed
@@ -29,7 +29,7 @@ class LaneQueue:
         for run in self._waiting:
             yield from run.transactions
 
-    def put(self, run: Run) -> bool:
+    def put(self, run: EventBatch) -> bool:
         """False, and nothing added, if it does not fit."""
         events = self.events + len(run.events)
         size = self.size_bytes + run.size_bytes
@@ -42,7 +42,7 @@ class LaneQueue:
     def first(self) -> Transaction:
         return self._waiting[0].first
 
-    def head(self, events: int) -> Run:
+    def head(self, events: int) -> EventBatch:
         """The first transactions that came together, as many as have so many events; at least one."""
         run, rest = self._waiting[0].split(events)
         if rest is not None:
@@ -50,7 +50,7 @@ class LaneQueue:
             self._waiting.insert(1, rest)
         return run
 
-    def gather(self, events: int) -> Run:
+    def gather(self, events: int) -> EventBatch:
         """The first transactions, however they came, as many as have so many events; at least one."""
         run = self.head(events)
         if len(self._waiting) == 1 or len(run.events) >= events:
@@ -60,7 +60,7 @@ class LaneQueue:
             part = self._waiting.popleft()
             events -= len(part.events)
             transactions += part.transactions
-        run = Run.of(transactions)
+        run = EventBatch.of(transactions)
         self._waiting.appendleft(run)
         return run
 
@@ -70,7 +70,7 @@ class LaneQueue:
             and self.size_bytes + transaction.size_bytes <= self.max_bytes
         )
 
-    def advance(self, events: int) -> Run | None:
+    def advance(self, events: int) -> EventBatch | None:
         """So many events of what was taken last are delivered, and then one failed. Whole transactions leave the queue
         and are returned; of the one that failed the next delivery leaves out what was delivered.
         """
@@ -83,7 +83,7 @@ class LaneQueue:
         self.delivered = events
         if not whole or whole == len(run.transactions):
             return None
-        done, rest = Run.of(run.transactions[:whole]), Run.of(run.transactions[whole:])
+        done, rest = EventBatch.of(run.transactions[:whole]), EventBatch.of(run.transactions[whole:])
         self._waiting[0] = rest
         self.events -= len(done.events)
         self.size_bytes -= done.size_bytes
@@ -104,7 +104,7 @@ class LaneQueue:
         kept = [transaction for transaction in self if wanted(transaction)]
         self.clear()
         for start in range(0, len(kept), _TOGETHER):
-            run = Run.of(kept[start : start + _TOGETHER])
+            run = EventBatch.of(kept[start : start + _TOGETHER])
             self.events += len(run.events)
             self.size_bytes += run.size_bytes
             self._waiting.append(run)

@@ -14,9 +14,9 @@ from astha.events import Commit, Transaction
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import Unavailable
 from registry.json_text import JsonText, parse_json_as, to_json_text
-from registry.position import Place, Position, SequencePlace, XidPlace
+from registry.position import Position, SequenceVisibility, SnapshotVisibility, XidVisibility
 
-AnyPlace: TypeAlias = SequencePlace | XidPlace
+AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
 
 _VISIBLE_WITHIN_S = 60.0
 
@@ -24,7 +24,7 @@ _VISIBLE_WITHIN_S = 60.0
 class Contained(msgspec.Struct, frozen=True):
     """What a refresh contained. Beyond `until` the stream can bring nothing of it."""
 
-    place: AnyPlace
+    place: AnySnapshotVisibility
     until: Position
 
     def holds(self, transaction: Transaction) -> bool:
@@ -32,9 +32,9 @@ class Contained(msgspec.Struct, frozen=True):
         return commit.position <= self.until and self.place.contains(commit.transaction, commit.position)
 
     def splits(self, transaction: Transaction) -> bool:
-        """Whether the refresh contained only some of it: see `SequencePlace.splits`."""
+        """Whether the refresh contained only some of it: see `SequenceVisibility.splits`."""
         commit = transaction.commit
-        return isinstance(self.place, SequencePlace) and self.place.splits(commit.transaction, commit.position)
+        return isinstance(self.place, SequenceVisibility) and self.place.splits(commit.transaction, commit.position)
 
     def document(self) -> JsonText:
         return to_json_text(self)
@@ -57,7 +57,7 @@ async def snapshot_after(
     deadline = clock.monotonic() + _VISIBLE_WITHIN_S
     while True:
         async with store.consistent_read() as read:
-            place = read.place
+            place = read.visibility
             waiting = [commit for commit in waiting if not place.contains(commit.transaction, commit.position)]
             if not waiting:
                 yield read, Contained(_known(place), await store.position())
@@ -67,6 +67,6 @@ async def snapshot_after(
         await asyncio.sleep(0.002)
 
 
-def _known(place: Place) -> AnyPlace:
-    assert isinstance(place, (SequencePlace, XidPlace))  # noqa: S101  (all stores' places)
+def _known(place: SnapshotVisibility) -> AnySnapshotVisibility:
+    assert isinstance(place, (SequenceVisibility, XidVisibility))  # noqa: S101  (all stores' places)
     return place

@@ -9,7 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from astha.clock import LoopClock
-from astha.events import Commit, Run
+from astha.events import Commit, EventBatch
 from astha.lanes.failures import FailureLog
 from astha.sources.contract import Replay
 from registry.contract import MetadataStore
@@ -43,7 +43,7 @@ class LaneCounts(msgspec.Struct):
     latency_us: Counter[int] = msgspec.field(default_factory=Counter)  # power of two -> transactions
     latency_sum_us: int = 0
 
-    def count(self, run: Run, now_ms: int) -> None:
+    def count(self, run: EventBatch, now_ms: int) -> None:
         """It has been delivered. The latency is that of its oldest commit."""
         delivered = self.delivered
         for kind, number in run.tally().items():

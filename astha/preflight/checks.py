@@ -23,7 +23,7 @@ from astha.server.options import listener_options
 from astha.settings import Settings
 from astha.sources.postgres.slot import connected
 from astha.subscribers import Checkable, RegistryWriter
-from astha.wiring import BadComponent, load_components, surroundings, usable
+from astha.wiring import BadComponent, context, load_components, usable
 from registry.connect import open_store
 from registry.engines import parse_url, sqlite_path
 from registry.errors import PermissionDenied, RegistryError, SchemaMismatch
@@ -182,7 +182,7 @@ def _component(found: Component | BadComponent, subscription: Subscription) -> F
 async def _loaded(settings: Settings, subscriptions: Subscriptions) -> list[Component | BadComponent]:
     store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)
     try:
-        return load_components(subscriptions, surroundings(settings, store, SystemLoopClock()), settings.subscriptions)
+        return load_components(subscriptions, context(settings, store, SystemLoopClock()), settings.subscriptions)
     finally:
         await store.close()
 

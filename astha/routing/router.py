@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from astha.events import Commit, Run, Transaction
+from astha.events import Commit, EventBatch, Transaction
 from registry.position import Position
 
 _REMEMBERED = 65_536
@@ -20,7 +20,7 @@ class Destination(Protocol):
 
     tables: frozenset[str]
 
-    def offer(self, run: Run) -> None: ...
+    def offer(self, run: EventBatch) -> None: ...
 
     def passed(self, position: Position) -> None: ...
 
@@ -52,13 +52,13 @@ class Router:
 
     def _route_alike(self, transactions: Sequence[Transaction], tables: frozenset[str]) -> None:
         """All of the same tables: lanes that get them whole share one run."""
-        run: Run | None = None
+        run: EventBatch | None = None
         for lane, whole in self._planned(tables):
             if whole:
-                run = run or Run.of(transactions)
+                run = run or EventBatch.of(transactions)
                 lane.offer(run)
             else:
-                lane.offer(Run.of([_part(transaction, lane.tables) for transaction in transactions]))
+                lane.offer(EventBatch.of([_part(transaction, lane.tables) for transaction in transactions]))
 
     def _route_each(self, transactions: Sequence[Transaction]) -> None:
         offers: dict[Destination, list[Transaction]] = {lane: [] for lane in self._lanes}
@@ -67,7 +67,7 @@ class Router:
                 offers[lane].append(transaction if whole else _part(transaction, lane.tables))
         for lane, offered in offers.items():
             if offered:
-                lane.offer(Run.of(offered))
+                lane.offer(EventBatch.of(offered))
 
     def start_over(self) -> None:
         """Another history begins."""

@@ -5,18 +5,18 @@ Guaranteed to a component: order, whole transactions if it asks for them, one ca
 """
 
 from astha.subscribers.base import Component, handles
-from astha.subscribers.checks import Checkable, Checked
-from astha.subscribers.context import LakeSettings, S3Settings, Surroundings
+from astha.subscribers.checks import Checkable, CheckResult
+from astha.subscribers.context import ComponentContext, LakeSettings, S3Settings
 from astha.subscribers.contract import RegistryWriter, Subscriber
-from astha.subscribers.metrics import Measure, Measured
-from astha.subscribers.problems import Problem, Troubled
-from astha.subscribers.work import Work, Working
+from astha.subscribers.metrics import Metric, ReportsMetrics
+from astha.subscribers.problems import Problem, ReportsProblems
+from astha.subscribers.work import ReportsWork, Work
 from registry.privileges import Area
 
 __all__ = [
     "Component", "Subscriber", "handles",
     "Area", "RegistryWriter",
-    "Checkable", "Checked",
-    "Measure", "Measured", "Problem", "Troubled", "Work", "Working",
-    "LakeSettings", "S3Settings", "Surroundings",
+    "Checkable", "CheckResult",
+    "Metric", "ReportsMetrics", "Problem", "ReportsProblems", "Work", "ReportsWork",
+    "LakeSettings", "S3Settings", "ComponentContext",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 import msgspec
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """One thing that was tried. `remedy` is None if it works; two components may try the same thing, by its name."""
 
     check: str
@@ -20,4 +20,4 @@ class Checked(msgspec.Struct, frozen=True):
 class Checkable(Protocol):
     """Optional: called on a component that was made and not started. Must leave nothing behind."""
 
-    async def check(self) -> Sequence[Checked]: ...
+    async def check(self) -> Sequence[CheckResult]: ...

@@ -85,11 +85,11 @@ class Withheld(SecretStr):
     def get_secret_value(self) -> str:
         raise ConfigError(
             "the registry's URL, which holds its credentials, is given only to a component that declares it: "
-            "write `needs_registry_url = True` beside `create`, or use `surroundings.store`"
+            "write `needs_registry_url = True` beside `create`, or use `context.store`"
         )
 
 
-class Surroundings(msgspec.Struct, frozen=True):
+class ComponentContext(msgspec.Struct, frozen=True):
     store: MetadataStore
     clock: LoopClock
     registry_url: SecretStr
@@ -103,5 +103,5 @@ class Surroundings(msgspec.Struct, frozen=True):
         """
         self.concealment.add(*secrets)
 
-    def without_registry_url(self) -> Surroundings:
+    def without_registry_url(self) -> ComponentContext:
         return msgspec.structs.replace(self, registry_url=Withheld())

@@ -1,6 +1,6 @@
 """Components by name: the daemon imports none of them, and none of their technology.
 
-A component is a package ``components.<name>`` with a function ``create(settings, surroundings) -> Subscriber``. One
+A component is a package ``components.<name>`` with a function ``create(settings, context) -> Subscriber``. One
 that is kept elsewhere says where, ``use: package.module:function``; any importable module will do. `create` only
 constructs: connections are opened by ``start``, so that `astha check` can look at a component without setting it to
 work. One that opens connections of its own to the registry's database, such as those of the Iceberg catalog, declares
@@ -25,7 +25,7 @@ from pydantic import ValidationError
 
 from astha.errors import ComponentError, ConfigError
 from astha.extras import remedy_for
-from astha.subscribers.context import Surroundings
+from astha.subscribers.context import ComponentContext
 from astha.subscribers.contract import Subscriber
 from astha.validation_errors import described
 
@@ -35,18 +35,18 @@ _REPORT = "correct the component, or remove its entry from subscriptions.yaml"
 
 
 def load_component(
-    name: str, settings: Mapping[str, Any], surroundings: Surroundings, use: str | None = None
+    name: str, settings: Mapping[str, Any], context: ComponentContext, use: str | None = None
 ) -> Subscriber:
     """ConfigError if there is no such component, or if it refuses its settings; ComponentError if its code fails."""
     package, _, function = (use or f"components.{name}:create").partition(":")
     module = _imported(name, package, use)
     create = getattr(module, function, None)
     if create is None:
-        raise ConfigError(f"component {name}: {package} has no function `{function}(settings, surroundings)`")
+        raise ConfigError(f"component {name}: {package} has no function `{function}(settings, context)`")
     if not getattr(module, "needs_registry_url", False):
-        surroundings = surroundings.without_registry_url()
+        context = context.without_registry_url()
     try:
-        subscriber: Subscriber = create(settings, surroundings)
+        subscriber: Subscriber = create(settings, context)
     except ValidationError as error:
         raise ConfigError(f"component {name} refuses its settings: {described(error)}") from error
     except (ConfigError, ValueError) as error:

@@ -8,7 +8,7 @@ from typing import Literal, Protocol, runtime_checkable
 import msgspec
 
 
-class Measure(msgspec.Struct, frozen=True):
+class Metric(msgspec.Struct, frozen=True):
     """Shown as ``astha_<component>_<name>``. A counter only ever grows. Those of one name differ in their labels."""
 
     name: str
@@ -19,7 +19,7 @@ class Measure(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class Measured(Protocol):
+class ReportsMetrics(Protocol):
     """Optional: asked whenever somebody reads the daemon's metrics. Must neither wait nor take long."""
 
-    def measures(self) -> Iterable[Measure]: ...
+    def metrics(self) -> Iterable[Metric]: ...

@@ -22,7 +22,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class Troubled(Protocol):
+class ReportsProblems(Protocol):
     """Optional: read for `/status` and `/metrics`. Must neither wait nor take long. A problem makes the component
     neither unhealthy nor unready: the rest of its work goes on.
     """
@@ -32,7 +32,7 @@ class Troubled(Protocol):
 
 def problems_of(component: str, subscriber: object) -> list[Problem]:
     """The oldest first. Empty if the component reports none, or can't."""
-    if not isinstance(subscriber, Troubled):
+    if not isinstance(subscriber, ReportsProblems):
         return []
     try:
         return sorted(subscriber.problems(), key=lambda problem: problem.since)

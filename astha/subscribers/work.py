@@ -21,7 +21,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 @runtime_checkable
-class Working(Protocol):
+class ReportsWork(Protocol):
     """Optional: asked whenever readiness is. Must neither wait nor take long."""
 
     def work(self) -> Iterable[Work]: ...

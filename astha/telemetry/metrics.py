@@ -23,7 +23,7 @@ from astha.lanes.lag import lag_seconds
 from astha.lanes.lane import Lane
 from astha.lanes.state import LaneState
 from astha.sources.contract import SourceStatus
-from astha.subscribers import Measured, Subscriber
+from astha.subscribers import ReportsMetrics, Subscriber
 from astha.subscribers.problems import problems_of
 from astha.version import version
 
@@ -92,11 +92,11 @@ class DaemonCollector(Collector):
 
 def _own(component: str, subscriber: Subscriber) -> Iterator[Metric]:
     """A component that can't say how it is must not keep the others from it."""
-    if not isinstance(subscriber, Measured):
+    if not isinstance(subscriber, ReportsMetrics):
         return
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     try:
-        for measure in subscriber.measures():
+        for measure in subscriber.metrics():
             family = families.get(measure.name)
             if family is None:
                 kind = CounterMetricFamily if measure.kind == "counter" else GaugeMetricFamily

@@ -22,7 +22,7 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
-from astha.wiring import surroundings
+from astha.wiring import context
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.storage_manager.errors import InsertError, NoSuchTable
 from components.lib.storage_manager.insert_result import Inserted
@@ -116,7 +116,7 @@ async def _insert_all(job: Job, settings: Settings, *, quiet: bool) -> None:
     clock = SystemLoopClock()
     store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store, clock=clock)
     try:
-        async with StorageManager(surroundings(settings, store, clock), job.settings) as manager:
+        async with StorageManager(context(settings, store, clock), job.settings) as manager:
             with _bars(quiet=quiet) as watch:
                 for name in job.files:
                     try:

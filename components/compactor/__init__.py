@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 
 if TYPE_CHECKING:
     from components.compactor.subscriber import Compactor
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["create"]
 
 
-def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Compactor:
+def create(settings: Mapping[str, Any], context: ComponentContext) -> Compactor:
     """ValueError (pydantic's) if the settings are not this component's."""
     # Here, because `astha --help` loads this package's commands, but should not wait for Arrow.
     from components.compactor.executor_factory import open_executor
@@ -26,4 +26,4 @@ def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Compactor
     from components.compactor.subscriber import Compactor
 
     chosen = CompactorSettings.model_validate(dict(settings))
-    return Compactor(chosen, surroundings, partial(open_executor, chosen, surroundings.lake, surroundings.concealment))
+    return Compactor(chosen, context, partial(open_executor, chosen, context.lake, context.concealment))

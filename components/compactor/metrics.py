@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from astha.subscribers import Measure
+from astha.subscribers import Metric
 from components.compactor.execution.job import Job
 from components.compactor.execution.left_out import LeftOut
 from components.compactor.execution.outcome import Outcome
@@ -48,13 +48,13 @@ class Tallies:
         spent = self._clock.monotonic() - job.began
         return max(0.0, job.bytes_total / self._rate - spent)
 
-    def measures(self, jobs: Iterable[Job]) -> Iterator[Measure]:
+    def metrics(self, jobs: Iterable[Job]) -> Iterator[Metric]:
         for status in ("done", "declined", "aborted", "failed", "cancelled"):
             told = "Compactions by what became of them."
-            yield Measure("jobs", told, self._outcomes[status], {"status": status}, kind="counter")
+            yield Metric("jobs", told, self._outcomes[status], {"status": status}, kind="counter")
         for (status, rule), count in sorted(self._decisions.items()):
             told = "Decisions that were news, by rule."
-            yield Measure("decisions", told, count, {"status": status, "rule": rule}, kind="counter")
+            yield Metric("decisions", told, count, {"status": status, "rule": rule}, kind="counter")
         for name, told in (
             ("input_files", "Files that were merged."),
             ("output_files", "Files that they became."),
@@ -62,34 +62,34 @@ class Tallies:
             ("output_bytes", "Bytes that they became."),
             ("rows", "Rows that were merged."),
         ):
-            yield Measure(name, told, self._sums[name], kind="counter")
+            yield Metric(name, told, self._sums[name], kind="counter")
         for phase, spent in sorted(self._seconds.items()):
-            yield Measure("seconds", "Time spent by phase.", spent, {"phase": phase}, kind="counter")
+            yield Metric("seconds", "Time spent by phase.", spent, {"phase": phase}, kind="counter")
         running = list(jobs)
         told = "Running compactions with a merge that should have ended or been ended by now."
-        yield Measure("stuck_jobs", told, sum(job.stuck for job in running))
+        yield Metric("stuck_jobs", told, sum(job.stuck for job in running))
         for job in running:
             labels = {"table": job.assignment.name, "partition": job.assignment.partition_path}
             done = job.bytes_done / job.bytes_total if job.bytes_total else 1.0
-            yield Measure("progress", "How much of a running compaction is swapped, from 0 to 1.", done, labels)
+            yield Metric("progress", "How much of a running compaction is swapped, from 0 to 1.", done, labels)
             left_s = self.left_s(job)
             if left_s is not None:
-                yield Measure("left_seconds", "When a running compaction will be over, by the others.", left_s, labels)
+                yield Metric("left_seconds", "When a running compaction will be over, by the others.", left_s, labels)
 
-    def left_out(self, files: LeftOut, tables: Tables) -> Iterator[Measure]:
+    def left_out(self, files: LeftOut, tables: Tables) -> Iterator[Metric]:
         """By table: partitions with such files are named by `astha compaction explain`."""
         counts: Counter[int] = Counter()
         for (table_id, _), waits in files:
             counts[table_id] += len(waits)
         for table_id, count in sorted(counts.items()):
             told = "Files that can't be read, and are left out of compaction for now."
-            yield Measure("left_out_files", told, count, {"table": tables.name(table_id) or f"table {table_id}"})
+            yield Metric("left_out_files", told, count, {"table": tables.name(table_id) or f"table {table_id}"})
 
-    def waiting(self, decider: Decider) -> Iterator[Measure]:
+    def waiting(self, decider: Decider) -> Iterator[Metric]:
         partitions, size = decider.waiting()
-        yield Measure("waiting_partitions", "Partitions that wait for their turn, or for their time.", partitions)
-        yield Measure("waiting_bytes", "Bytes that they would rewrite.", size)
-        yield Measure("partitions", "Partitions whose small files are counted.", len(decider.counters))
+        yield Metric("waiting_partitions", "Partitions that wait for their turn, or for their time.", partitions)
+        yield Metric("waiting_bytes", "Bytes that they would rewrite.", size)
+        yield Metric("partitions", "Partitions whose small files are counted.", len(decider.counters))
         left = decider.budget.left(self._clock.now_ms())
         if left is not None:
-            yield Measure("budget_bytes", "Bytes that may be merged now, of the hour's.", left)
+            yield Metric("budget_bytes", "Bytes that may be merged now, of the hour's.", left)

@@ -19,7 +19,7 @@ import structlog
 
 from astha.errors import Retry
 from astha.events import Event, Operation
-from astha.subscribers import Measure, Problem, Surroundings, Work
+from astha.subscribers import ComponentContext, Metric, Problem, Work
 from components.compactor.execution.failpoints import Reached, go_on
 from components.compactor.execution.job import Workshop
 from components.compactor.execution.outcome import Outcome
@@ -65,13 +65,13 @@ class Compactor:
     def __init__(
         self,
         settings: CompactorSettings,
-        surroundings: Surroundings,
+        context: ComponentContext,
         open_executor: Callable[[], Executor],
         reached: Reached = go_on,
     ) -> None:
-        store, clock, policy = surroundings.store, surroundings.clock, settings.policy
+        store, clock, policy = context.store, context.clock, settings.policy
         self._settings = settings
-        self._surroundings = surroundings
+        self._surroundings = context
         self._store = store
         self._clock = clock
         self._open_executor = open_executor
@@ -79,8 +79,8 @@ class Compactor:
         self._reached = reached
         limits = Limits(concurrent_jobs=settings.jobs, bytes_per_hour=settings.bytes_per_hour)
         self._decider = Decider(policy, limits, clock)
-        self._records = Records(store, clock, self._decider, surroundings.clock_guard)
-        self._planning = Planning(store, clock, surroundings.lake, policy, settings.memory_bytes, reached)
+        self._records = Records(store, clock, self._decider, context.clock_guard)
+        self._planning = Planning(store, clock, context.lake, policy, settings.memory_bytes, reached)
         self._crew: Crew | None = None
         self._looked: dict[str, tuple[tuple[int, int], float]] = {}  # jobs: how far they were, and since when
         self._restored = False  # what the journal knows from before
@@ -174,14 +174,14 @@ class Compactor:
             found.append(Work(f"the compaction of {job.assignment.name}", now - since, _STUCK_S))
         return found
 
-    def measures(self) -> Iterator[Measure]:
-        yield from self._tallies.measures(() if self._crew is None else self._crew)
+    def metrics(self) -> Iterator[Metric]:
+        yield from self._tallies.metrics(() if self._crew is None else self._crew)
         yield from self._tallies.waiting(self._decider)
         yield from self._tallies.left_out(self._planning.left_out, self._decider.tables)
-        yield Measure("trouble", "1 while there is no Spark session to be had.", self._trouble is not None)
+        yield Metric("trouble", "1 while there is no Spark session to be had.", self._trouble is not None)
         for part, size in self._memory.items():
             told = "Memory of the session's processes on this machine, as of the last look."
-            yield Measure("memory_bytes", told, size, {"process": part})
+            yield Metric("memory_bytes", told, size, {"process": part})
 
     def problems(self) -> Iterator[Problem]:
         """Of partitions whose last compaction failed or hangs, or with files that are left out, and of tables whose

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 
 if TYPE_CHECKING:
     from components.iceberg_updater.subscriber import IcebergUpdater
@@ -20,12 +20,12 @@ needs_registry_url = True
 """For the catalog, which is in the registry's database unless the settings name another."""
 
 
-def create(settings: Mapping[str, Any], surroundings: Surroundings) -> IcebergUpdater:
+def create(settings: Mapping[str, Any], context: ComponentContext) -> IcebergUpdater:
     """ValueError (pydantic's) if the settings are not this component's."""
     from components.iceberg_updater.settings import UpdaterSettings
     from components.iceberg_updater.subscriber import IcebergUpdater
 
-    return IcebergUpdater(UpdaterSettings.model_validate(dict(settings)), surroundings)
+    return IcebergUpdater(UpdaterSettings.model_validate(dict(settings)), context)
 
 
 def __getattr__(name: str) -> Any:

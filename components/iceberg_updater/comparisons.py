@@ -210,8 +210,8 @@ class Comparisons:
         deadline = self._clock.monotonic() + _VISIBLE_WITHIN_S
         while True:
             async with self._store.consistent_read() as snapshot:
-                if self._owed.is_contained(table_id, snapshot.place):
-                    yield snapshot, Compared(known_place(snapshot.place), await self._store.position())
+                if self._owed.is_contained(table_id, snapshot.visibility):
+                    yield snapshot, Compared(known_place(snapshot.visibility), await self._store.position())
                     return
             if self._clock.monotonic() > deadline:
                 raise StorageTrouble("a transaction was committed but is still not visible")

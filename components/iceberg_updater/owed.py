@@ -17,9 +17,16 @@ import structlog
 from astha.clock import LoopClock
 from components.iceberg_updater.event_folding import TableEvents, TableTransaction
 from components.iceberg_updater.settings import UpdaterSettings
-from components.lib.lake.table_problems import AnyPlace, Compared, Notes, TroubledTable, read_notes, write_notes
+from components.lib.lake.table_problems import (
+    AnySnapshotVisibility,
+    Compared,
+    Notes,
+    TroubledTable,
+    read_notes,
+    write_notes,
+)
 from registry.contract import MetadataStore
-from registry.position import Place, Position, SequencePlace, XidPlace
+from registry.position import Position, SequenceVisibility, SnapshotVisibility, XidVisibility
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +106,7 @@ class Owed:
             if known.next_try > soon:
                 self._notes.troubled[events.table_id] = msgspec.structs.replace(known, next_try=soon)
 
-    def is_contained(self, table_id: int, place: Place) -> bool:
+    def is_contained(self, table_id: int, place: SnapshotVisibility) -> bool:
         """Whether the snapshot has everything that was left out."""
         return all(place.contains(*commit) for commit in self._left_out.get(table_id, ()))
 
@@ -155,8 +162,8 @@ def joined(table_id: int, waiting: Iterable[TableEvents]) -> TableEvents:
     return TableEvents(table_id, [part for events in waiting for part in events.transactions])
 
 
-def known_place(place: Place) -> AnyPlace:
-    assert isinstance(place, (SequencePlace, XidPlace))  # noqa: S101  (all stores' places)
+def known_place(place: SnapshotVisibility) -> AnySnapshotVisibility:
+    assert isinstance(place, (SequenceVisibility, XidVisibility))  # noqa: S101  (all stores' places)
     return place
 
 

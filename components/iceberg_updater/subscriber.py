@@ -18,7 +18,7 @@ from pyiceberg.catalog import Catalog
 
 from astha.errors import Retry
 from astha.events import Commit, Event
-from astha.subscribers import Checked, Measure, Problem, Surroundings
+from astha.subscribers import CheckResult, ComponentContext, Metric, Problem
 from components.iceberg_updater.committer import NeedsComparison, TableWork, is_iceberg
 from components.iceberg_updater.comparisons import Comparisons
 from components.iceberg_updater.event_folding import TableEvents, by_table
@@ -58,14 +58,14 @@ After that the lane goes on without it."""
 class IcebergUpdater:
     written_areas = frozenset((Area.LAKE,))
 
-    def __init__(self, settings: UpdaterSettings, surroundings: Surroundings) -> None:
+    def __init__(self, settings: UpdaterSettings, context: ComponentContext) -> None:
         self._settings = settings
-        self._surroundings = surroundings
-        self._store = surroundings.store
+        self._surroundings = context
+        self._store = context.store
         self._thread: IcebergThread | None = None
         self._aside: IcebergThread | None = None
         self._probe = CatalogProbe(self._open_catalog)
-        self._owed = Owed(self._store, surroundings.clock, settings)
+        self._owed = Owed(self._store, context.clock, settings)
         self._comparisons: Comparisons | None = None
         self._comparing: asyncio.Task[None] | None = None
         self._tables: dict[int, LakeTable] = {}
@@ -173,18 +173,18 @@ class IcebergUpdater:
         await self._owed.save()
         self._compare_in_background()
 
-    async def check(self) -> list[Checked]:
+    async def check(self) -> list[CheckResult]:
         return [await check_warehouse(self._surroundings.lake)]
 
-    def measures(self) -> Iterator[Measure]:
-        yield Measure("commits", "Commits to Iceberg tables, refreshes apart.", self._commits, kind="counter")
-        yield Measure("snapshots", "Snapshots in those commits.", self._snapshots, kind="counter")
+    def metrics(self) -> Iterator[Metric]:
+        yield Metric("commits", "Commits to Iceberg tables, refreshes apart.", self._commits, kind="counter")
+        yield Metric("snapshots", "Snapshots in those commits.", self._snapshots, kind="counter")
         for owing in self._owed:
             if owing.stopped:
-                yield Measure("table_stopped", "1 for a table that needs a person.", 1, {"table": owing.table})
+                yield Metric("table_stopped", "1 for a table that needs a person.", 1, {"table": owing.table})
             else:
                 told = "Attempts so far at a table that is behind, and is tried again."
-                yield Measure("table_attempts", told, owing.attempts, {"table": owing.table})
+                yield Metric("table_attempts", told, owing.attempts, {"table": owing.table})
 
     def problems(self) -> Iterator[Problem]:
         for owing in self._owed:
@@ -197,7 +197,7 @@ class IcebergUpdater:
         deadline = self._surroundings.clock.monotonic() + _VISIBLE_WITHIN_S
         while True:
             async with self._store.consistent_read() as snapshot:
-                if snapshot.place.contains(commit.transaction, commit.position):
+                if snapshot.visibility.contains(commit.transaction, commit.position):
                     return
             if self._surroundings.clock.monotonic() > deadline:
                 raise Retry(f"transaction {commit.transaction} was committed but is still not visible")

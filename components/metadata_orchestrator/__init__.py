@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 from components.lib.lake.storage.objects import Objects
 from components.metadata_orchestrator.maintenance import Upkeep
 from components.metadata_orchestrator.orchestrator import MetadataOrchestrator
@@ -19,16 +19,16 @@ from components.metadata_orchestrator.validation import Inspection
 __all__ = ["MetadataOrchestrator", "OrchestratorSettings", "create"]
 
 
-def create(settings: Mapping[str, Any], surroundings: Surroundings) -> MetadataOrchestrator:
+def create(settings: Mapping[str, Any], context: ComponentContext) -> MetadataOrchestrator:
     chosen = OrchestratorSettings.model_validate(settings)
-    lake = surroundings.lake
+    lake = context.lake
     inspection = Inspection(Objects(lake, timeout_s=chosen.probe_timeout_s, retry_s=chosen.probe_timeout_s), lake)
     upkeep = Upkeep(
-        surroundings.store,
+        context.store,
         Objects(lake),
-        surroundings.clock,
+        context.clock,
         chosen,
         lake.intents_stale_after_s,
-        surroundings.clock_guard,
+        context.clock_guard,
     )
-    return MetadataOrchestrator(surroundings.store, surroundings.clock, inspection, upkeep)
+    return MetadataOrchestrator(context.store, context.clock, inspection, upkeep)

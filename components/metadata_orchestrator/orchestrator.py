@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from astha import subscribers
 from astha.clock import LoopClock
 from astha.events import Event, Operation
-from astha.subscribers import Component, Measure, handles
+from astha.subscribers import Component, Metric, handles
 from components.metadata_orchestrator.maintenance import Upkeep, UpkeepStatistics
 from components.metadata_orchestrator.problems import Problem, Problems
 from components.metadata_orchestrator.validation import Inspection, bad_versions, probe_of
@@ -54,19 +54,19 @@ class MetadataOrchestrator(Component):
     def statistics(self) -> UpkeepStatistics:
         return self._upkeep.statistics
 
-    async def check(self) -> list[subscribers.Checked]:
+    async def check(self) -> list[subscribers.CheckResult]:
         return [await self._inspection.check_warehouse()]
 
-    def measures(self) -> Iterable[Measure]:
-        yield Measure("problems", "Tables with something that a person has to mend.", len(self._problems.tables()))
-        yield Measure("problems_reported", "Problems that there ever were.", self._problems.reported, kind="counter")
+    def metrics(self) -> Iterable[Metric]:
+        yield Metric("problems", "Tables with something that a person has to mend.", len(self._problems.tables()))
+        yield Metric("problems_reported", "Problems that there ever were.", self._problems.reported, kind="counter")
         done = self._upkeep.statistics
-        yield Measure("upkeep_rounds", "Rounds of upkeep.", done.rounds, kind="counter")
-        yield Measure("upkeep_failures", "Steps of upkeep that failed.", done.failures, kind="counter")
-        yield Measure("objects_deleted", "Uploads that nobody registered.", done.objects_deleted, kind="counter")
+        yield Metric("upkeep_rounds", "Rounds of upkeep.", done.rounds, kind="counter")
+        yield Metric("upkeep_failures", "Steps of upkeep that failed.", done.failures, kind="counter")
+        yield Metric("objects_deleted", "Uploads that nobody registered.", done.objects_deleted, kind="counter")
         told = "Upload intents for files outside of the lake, which are never deleted: the log names them."
-        yield Measure("deletions_refused", told, len(done.refused))
-        yield Measure("tables_dropped", "Tables whose drop was finished here.", done.tables_dropped, kind="counter")
+        yield Metric("deletions_refused", told, len(done.refused))
+        yield Metric("tables_dropped", "Tables whose drop was finished here.", done.tables_dropped, kind="counter")
 
     async def start(self) -> None:
         """What a dead process has left is looked for at once, in the background: storage may take its time."""

@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from astha.subscribers import Checked, LakeSettings
+from astha.subscribers import CheckResult, LakeSettings
 from components.lib.lake.schema.evolution import check_evolution
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.storage.locations import BadLocation, Location, join, parse
@@ -25,7 +25,7 @@ class Inspection:
         self._objects = objects
         self._lake = lake or LakeSettings()
 
-    async def check_warehouse(self) -> Checked:
+    async def check_warehouse(self) -> CheckResult:
         return await check_warehouse(self._lake)
 
     async def try_location(self, location: str) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 
 if TYPE_CHECKING:
     from components.segment_store.subscriber import SegmentStore
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 __all__ = ["create"]
 
 
-def create(settings: Mapping[str, Any], surroundings: Surroundings) -> SegmentStore:
+def create(settings: Mapping[str, Any], context: ComponentContext) -> SegmentStore:
     """ValueError (pydantic's) if the settings are not this component's."""
     # Here, because `astha --help` loads this package's commands, but should not wait for what reading needs.
     from components.segment_store.settings import SegmentStoreSettings
     from components.segment_store.subscriber import SegmentStore
 
-    return SegmentStore(SegmentStoreSettings.model_validate(dict(settings)), surroundings)
+    return SegmentStore(SegmentStoreSettings.model_validate(dict(settings)), context)

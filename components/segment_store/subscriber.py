@@ -15,7 +15,7 @@ import structlog
 
 from astha.clock_guard import may_delete_by_age
 from astha.events import Event, Operation
-from astha.subscribers import Measure, Surroundings, Work
+from astha.subscribers import ComponentContext, Metric, Work
 from components.lib.lake.registration.upload_cleaner import warn_if_neglected
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.read_context import Reading
@@ -28,7 +28,7 @@ from components.segment_store.settings import SegmentStoreSettings
 from registry.contract import PAGE, ConsistentRead
 from registry.errors import NotFound
 from registry.models import Partition, PartitionLease, Row, Segment, Topic
-from registry.position import SequencePlace
+from registry.position import SequenceVisibility
 from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
@@ -43,17 +43,15 @@ class SegmentStore:
     written_areas = frozenset((Area.STREAMS,))
     durable = False
 
-    def __init__(self, settings: SegmentStoreSettings, surroundings: Surroundings) -> None:
+    def __init__(self, settings: SegmentStoreSettings, context: ComponentContext) -> None:
         self._settings = settings
-        self._surroundings = surroundings
-        self._store = surroundings.store
-        self._clock = surroundings.clock
+        self._surroundings = context
+        self._store = context.store
+        self._clock = context.clock
         self._small = SmallSegments(settings.merge_policy)
         self._sizes = PartitionSizes()
-        self._guard = surroundings.clock_guard
-        self._retention = Retention(
-            surroundings.store, surroundings.clock, settings.retention_step, self._sizes, self._guard
-        )
+        self._guard = context.clock_guard
+        self._retention = Retention(context.store, context.clock, settings.retention_step, self._sizes, self._guard)
         self._tally: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
         self._moved: dict[str, float] = {}  # steps of upkeep under way: when they last made progress
@@ -109,8 +107,8 @@ class SegmentStore:
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         """Caches forget; segments are counted anew, which reads every row once."""
-        reading, place = self.reading, snapshot.place
-        applied = place.last if isinstance(place, SequencePlace) else reading.store.applied
+        reading, place = self.reading, snapshot.visibility
+        applied = place.last if isinstance(place, SequenceVisibility) else reading.store.applied
         reading.feed.resume(applied)
         self._small.clear()
         self._sizes.clear()
@@ -124,18 +122,18 @@ class SegmentStore:
         for step, moved in self._moved.items():
             yield Work(step, now - moved, _STUCK_S)
 
-    def measures(self) -> Iterator[Measure]:
+    def metrics(self) -> Iterator[Metric]:
         reading = self._reading
         if reading is not None:
             counts = reading.cache.counts
             for place in ("memory", "shared", "disk", "storage"):
                 told = "Blocks read, by where they were found."
-                yield Measure("blocks", told, getattr(counts, place), {"found": place}, kind="counter")
-            yield Measure("storage_requests", "Ranges asked of storage.", counts.requests, kind="counter")
-            yield Measure("corrupt_blocks", "Blocks that were not what was written.", counts.corrupt, kind="counter")
-            yield Measure("cache_bytes", "Decoded blocks in memory.", reading.cache.size_bytes)
-            yield Measure("index_segments", "Segments in the index.", len(reading.store.index))
-        yield Measure("merge_candidates", "Partitions to which small segments have come.", len(self._small))
+                yield Metric("blocks", told, getattr(counts, place), {"found": place}, kind="counter")
+            yield Metric("storage_requests", "Ranges asked of storage.", counts.requests, kind="counter")
+            yield Metric("corrupt_blocks", "Blocks that were not what was written.", counts.corrupt, kind="counter")
+            yield Metric("cache_bytes", "Decoded blocks in memory.", reading.cache.size_bytes)
+            yield Metric("index_segments", "Segments in the index.", len(reading.store.index))
+        yield Metric("merge_candidates", "Partitions to which small segments have come.", len(self._small))
         for name, told in (
             ("segments_expired", "Segments deleted by retention."),
             ("segments_merged", "Small segments that became part of larger ones."),
@@ -143,7 +141,7 @@ class SegmentStore:
             ("lease_takeovers", "Times that a partition got another writer."),
             ("upkeep_failures", "Steps of upkeep to be repeated."),
         ):
-            yield Measure(name, told, self._tally[name], kind="counter")
+            yield Metric(name, told, self._tally[name], kind="counter")
 
     def _begin_upkeep(self) -> None:
         """Not before everything is counted, or retention and merging would go by a part of it."""

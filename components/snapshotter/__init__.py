@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 
 if TYPE_CHECKING:
     from components.snapshotter.subscriber import Snapshotter
@@ -22,10 +22,10 @@ needs_registry_url = True
 """For the catalog, which is in the registry's database unless the settings name another."""
 
 
-def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Snapshotter:
+def create(settings: Mapping[str, Any], context: ComponentContext) -> Snapshotter:
     """ValueError (pydantic's) if the settings are not this component's."""
     # Here, because `astha --help` loads this package's commands, but should not wait for PyIceberg.
     from components.snapshotter.settings import SnapshotterSettings
     from components.snapshotter.subscriber import Snapshotter
 
-    return Snapshotter(SnapshotterSettings.model_validate(dict(settings)), surroundings)
+    return Snapshotter(SnapshotterSettings.model_validate(dict(settings)), context)

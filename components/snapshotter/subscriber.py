@@ -19,7 +19,7 @@ from pyiceberg.catalog import Catalog
 from astha.clock_guard import may_delete_by_age
 from astha.errors import Retry
 from astha.events import Event
-from astha.subscribers import Measure, Problem, Surroundings
+from astha.subscribers import ComponentContext, Metric, Problem
 from components.lib.lake.iceberg import CatalogProbe, IcebergTables, StorageTrouble, open_catalog
 from components.lib.lake.identity import registry_identity
 from components.lib.lake.problem_log import Troubles
@@ -33,7 +33,7 @@ from components.snapshotter.turns import Due, DueTables, Turns
 from registry.contract import ConsistentRead
 from registry.errors import NotFound, RegistryError
 from registry.models import Row, TableFile, TableMetadata, TableSnapshot
-from registry.position import Place, Position
+from registry.position import Position, SnapshotVisibility
 from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
@@ -53,13 +53,13 @@ class Snapshotter:
     written_areas = frozenset((Area.LAKE,))
     durable = False
 
-    def __init__(self, settings: SnapshotterSettings, surroundings: Surroundings) -> None:
+    def __init__(self, settings: SnapshotterSettings, context: ComponentContext) -> None:
         self._settings = settings
-        self._surroundings = surroundings
-        self._store = surroundings.store
-        self._clock = surroundings.clock
+        self._surroundings = context
+        self._store = context.store
+        self._clock = context.clock
         self._books = Books(settings.policy)
-        self._contained: tuple[Place, Position] | None = None  # what was loaded into the books
+        self._contained: tuple[SnapshotVisibility, Position] | None = None  # what was loaded into the books
         self._thread: ThreadPoolExecutor | None = None
         self._tables: IcebergTables | None = None
         self._probe = CatalogProbe(self._open_catalog)
@@ -68,7 +68,7 @@ class Snapshotter:
         self._asked: dict[int, int] = {}  # by table: the row of our last request, until its event has come
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._tally: Counter[str] = Counter()
-        self._troubles = Troubles(surroundings.clock)
+        self._troubles = Troubles(context.clock)
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
@@ -132,15 +132,15 @@ class Snapshotter:
         await self._probe.ask()
         return True
 
-    def measures(self) -> Iterator[Measure]:
+    def metrics(self) -> Iterator[Metric]:
         waiting = sum(book.waiting for _, book in self._books)
-        yield Measure("tables_due", "Tables whose snapshot is due and not yet requested.", len(self._due))
-        yield Measure("tables_waiting", "Tables of which a snapshot was asked for and is not there yet.", waiting)
+        yield Metric("tables_due", "Tables whose snapshot is due and not yet requested.", len(self._due))
+        yield Metric("tables_waiting", "Tables of which a snapshot was asked for and is not there yet.", waiting)
         for status in ("created", "failed", "expired"):
             told = "Snapshots by what became of them."
-            yield Measure("snapshots", told, self._tally[status], {"status": status}, kind="counter")
-        yield Measure("files_deleted", "Files that no snapshot needed any more.", self._tally["files"], kind="counter")
-        yield Measure("upkeep_failures", "Steps of upkeep to be repeated.", self._tally["failures"], kind="counter")
+            yield Metric("snapshots", told, self._tally[status], {"status": status}, kind="counter")
+        yield Metric("files_deleted", "Files that no snapshot needed any more.", self._tally["files"], kind="counter")
+        yield Metric("upkeep_failures", "Steps of upkeep to be repeated.", self._tally["failures"], kind="counter")
 
     def problems(self) -> Iterator[Problem]:
         self._troubles.keep(lambda key: not isinstance(key[1], int) or self._books.of(key[1]) is not None)
@@ -150,7 +150,7 @@ class Snapshotter:
         books = Books(self._settings.policy)  # other tasks look for due tables meanwhile: they must not see half of it
         await books.load(snapshot)
         position = await self._store.position()
-        self._books, self._contained = books, (snapshot.place, position)
+        self._books, self._contained = books, (snapshot.visibility, position)
         self._remember_requests()
         for table_id, book in self._books:
             for row in list(book.rows.values()):

@@ -13,7 +13,7 @@ import structlog
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.streams.agents import Agent, AgentSettings
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
 from components.lib.streams.writer import SegmentWriter, Stamp
@@ -44,7 +44,7 @@ async def produce(order: Order) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     clock = SystemLoopClock()
     store = await open_store(order.url)
-    around = Surroundings(store, clock, SecretStr(order.url), LakeSettings(warehouse=order.warehouse))
+    around = ComponentContext(store, clock, SecretStr(order.url), LakeSettings(warehouse=order.warehouse))
     settings = AgentSettings(lease_s=LEASE_S, renew_every_s=LEASE_S / 4)
     async with Agent(store, clock, settings) as agent, SegmentWriter(around, agent) as writer:
 

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.lanes.lane import Lane
-from astha.subscribers import LakeSettings, Subscriber, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings, Subscriber
 from components import compactor, iceberg_updater
 from components.commands.verify.verification import Options, Verification
 from components.compactor.subscriber import Compactor
@@ -77,7 +77,7 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
     await asyncio.to_thread(migrate, url)
     store = await open_store(url)
     try:
-        around = Surroundings(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(warehouse)))
+        around = ComponentContext(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(warehouse)))
         updater: dict[str, Subscriber] = {"iceberg_updater": iceberg_updater.create({}, around)}
         async with running(url, store, updater, stage) as lanes:
             before = await _fill(around, lanes, stage)
@@ -92,7 +92,7 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
         await store.close()
 
 
-async def _fill(around: Surroundings, lanes: list[Lane], stage: Stage) -> State:
+async def _fill(around: ComponentContext, lanes: list[Lane], stage: Stage) -> State:
     await until(lambda: all(lane.state == "live" for lane in lanes))
     database, name = TABLE.split(".")
     schema = parse_definition(
@@ -115,7 +115,7 @@ async def _fill(around: Surroundings, lanes: list[Lane], stage: Stage) -> State:
 
 
 async def _compact(
-    around: Surroundings, component: Compactor, lanes: list[Lane], before: State, stage: Stage
+    around: ComponentContext, component: Compactor, lanes: list[Lane], before: State, stage: Stage
 ) -> Outcome:
     table = await _table(around)
     stage.say(f"{TABLE}: {before.files:,} files; now with a compactor, which starts Spark and looks at them")
@@ -141,27 +141,27 @@ async def _compact(
     return Outcome(before, await _state(around), done[0] if done else None, await _verify(around))
 
 
-async def _settled(around: Surroundings, table: LakeTable, stage: Stage) -> bool:
+async def _settled(around: ComponentContext, table: LakeTable, stage: Stage) -> bool:
     """Every partition was compacted, and nothing waits."""
     rows = await around.store.list_compactions(table_id=table.id)
     done = {row.partition_path for row in rows if row.status == "done"}
     return len(done) == len(REGIONS) and not [row for row in rows if row.status in ("waiting", "running")]
 
 
-async def _table(around: Surroundings) -> LakeTable:
+async def _table(around: ComponentContext) -> LakeTable:
     database, name = TABLE.split(".")
     table = await around.store.get_table(database, name)
     assert table is not None  # noqa: S101  (created above)
     return table
 
 
-async def _state(around: Surroundings) -> State:
+async def _state(around: ComponentContext) -> State:
     table = await _table(around)
     rows, inserted, query_ms = await asyncio.to_thread(_query, around)
     return State(table.file_count, table.total_size, rows, inserted, query_ms)
 
 
-def _query(around: Surroundings) -> tuple[int, int, float]:
+def _query(around: ComponentContext) -> tuple[int, int, float]:
     """As any reader of the catalog would: by DuckDB, a few times. Rows of before the compactor, and rows since."""
     catalog = open_catalog(around.registry_url.get_secret_value(), around.lake)
     location = catalog.load_table(TABLE).metadata_location.removeprefix("file://")
@@ -193,7 +193,7 @@ def _rows(number: int) -> pa.Table:
     )
 
 
-async def _verify(around: Surroundings) -> bool:
+async def _verify(around: ComponentContext) -> bool:
     catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
     tables = IcebergTables(catalog, await registry_identity(around.store))
     try:

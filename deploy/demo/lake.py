@@ -21,7 +21,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from astha.clock import SystemLoopClock
 from astha.events import Event
 from astha.lanes.lane import Lane
-from astha.subscribers import LakeSettings, Subscriber, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings, Subscriber
 from components import iceberg_updater, metadata_orchestrator
 from components.commands.verify.verification import Options, Verification
 from components.lib.lake.iceberg import IcebergTables, open_catalog
@@ -109,7 +109,7 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
     clock = SystemLoopClock()
     store = await open_store(url)
     try:
-        around = Surroundings(store, clock, SecretStr(url), LakeSettings(warehouse=str(warehouse)))
+        around = ComponentContext(store, clock, SecretStr(url), LakeSettings(warehouse=str(warehouse)))
         updater = Fragile(iceberg_updater.create({}, around))
         components: dict[str, Subscriber] = {
             "iceberg_updater": updater,
@@ -122,7 +122,7 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
         await store.close()
 
 
-async def _act(around: Surroundings, updater: Fragile, lanes: list[Lane], stage: Stage) -> int:
+async def _act(around: ComponentContext, updater: Fragile, lanes: list[Lane], stage: Stage) -> int:
     store, lane = around.store, lanes[0]
     await until(lambda: all(lane.state == "live" for lane in lanes))
     database, name = TABLE.split(".")
@@ -159,7 +159,7 @@ async def _act(around: Surroundings, updater: Fragile, lanes: list[Lane], stage:
     return WRITERS * BATCHES * ROWS
 
 
-async def _watch(around: Surroundings, stage: Stage) -> None:
+async def _watch(around: ComponentContext, stage: Stage) -> None:
     """Says what readers of the Iceberg table see meanwhile."""
     shown = 0
     while True:
@@ -170,7 +170,7 @@ async def _watch(around: Surroundings, stage: Stage) -> None:
             stage.say(f"Iceberg: {snapshots} snapshots, {rows:,} rows")
 
 
-def _seen(around: Surroundings) -> tuple[int, int, str]:
+def _seen(around: ComponentContext) -> tuple[int, int, str]:
     """Snapshots, rows and the current metadata file, as any reader of the catalog finds them."""
     catalog = open_catalog(around.registry_url.get_secret_value(), around.lake)
     try:
@@ -197,7 +197,7 @@ def _rows(number: int) -> pa.Table:
     )
 
 
-async def _outcome(around: Surroundings, inserted: int, lane: Lane) -> Outcome:
+async def _outcome(around: ComponentContext, inserted: int, lane: Lane) -> Outcome:
     database, name = TABLE.split(".")
     table = await around.store.get_table(database, name)
     assert table is not None  # noqa: S101  (created above)
@@ -209,7 +209,7 @@ async def _outcome(around: Surroundings, inserted: int, lane: Lane) -> Outcome:
     )  # fmt: skip
 
 
-async def _verify(around: Surroundings) -> bool:
+async def _verify(around: ComponentContext) -> bool:
     """What `astha verify --files --checksums` does."""
     catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
     tables = IcebergTables(catalog, await registry_identity(around.store))

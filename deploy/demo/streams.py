@@ -22,7 +22,7 @@ from astha.clock import SystemLoopClock
 from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.streams.group_consumer import Member
 from components.lib.streams.offsets import Groups
 from components.lib.streams.read_context import Reading
@@ -150,7 +150,7 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
     store = await open_store(url)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(store.close)
-        around = Surroundings(store, clock, SecretStr(url), LakeSettings(warehouse=str(warehouse)))
+        around = ComponentContext(store, clock, SecretStr(url), LakeSettings(warehouse=str(warehouse)))
         await store.create_topic(TOPIC, AGENTS * EACH)
         reading = Reading(around)
         stack.push_async_callback(reading.close)
@@ -159,7 +159,7 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
         return await _act(around, reading, url, warehouse, stage)
 
 
-async def _act(around: Surroundings, reading: Reading, url: str, warehouse: Path, stage: Stage) -> Outcome:
+async def _act(around: ComponentContext, reading: Reading, url: str, warehouse: Path, stage: Stage) -> Outcome:
     clock, store = SystemLoopClock(), around.store
     seen: set[tuple[int, int]] = set()
     viewers = [Viewer(Member(reading.ahead, GROUP, TOPIC, lease_s=2 * LEASE_S), clock, seen) for _ in range(2)]
@@ -198,7 +198,7 @@ async def _act(around: Surroundings, reading: Reading, url: str, warehouse: Path
     )  # fmt: skip
 
 
-async def _watch(around: Surroundings, stage: Stage) -> None:
+async def _watch(around: ComponentContext, stage: Stage) -> None:
     """Says how far behind the group is, as `astha groups lag` does."""
     async with asyncio.timeout(PATIENCE_S):
         while True:

@@ -21,7 +21,7 @@ from registry.engines import refusal
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
 from registry.json_text import to_json_text
 from registry.models import DatabaseTime
-from registry.position import Position, SequencePlace
+from registry.position import Position, SequenceVisibility
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.consistent_read import SqlConsistentRead, SqlWhole
@@ -118,7 +118,7 @@ class SqliteStore(
         async with self._reading() as connection:
             await connection.exec_driver_sql("BEGIN")  # the first read fixes the snapshot
             last = (await connection.exec_driver_sql(_LAST_CHANGE)).scalar_one()
-            yield SqlConsistentRead(self, connection, SequencePlace(Position(last)))
+            yield SqlConsistentRead(self, connection, SequenceVisibility(Position(last)))
 
     async def _before_load(self, connection: AsyncConnection) -> None:
         """There is one writer at a time."""

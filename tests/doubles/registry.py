@@ -12,7 +12,7 @@ from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import Fenced, Unavailable
 from registry.json_text import JsonText
 from registry.models import ConsumerGroup, DaemonLease, LedgerEntry, Row, Topic
-from registry.position import Position, SequencePlace
+from registry.position import Position, SequenceVisibility
 
 R = TypeVar("R", bound=Row)
 
@@ -116,7 +116,7 @@ class SmallRegistry:
 class _Snapshot:
     def __init__(self, rows: dict[type[Row], list[Row]], last: Position) -> None:
         self._rows = rows
-        self.place = SequencePlace(last)
+        self.visibility = SequenceVisibility(last)
 
     async def count(self, kind: type[Row]) -> int:
         return len(self._rows[kind])

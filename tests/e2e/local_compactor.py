@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 from components.compactor.execution.cancellation import settle
 from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect, merge
 from components.compactor.settings import CompactorSettings
@@ -70,8 +70,8 @@ class ProcessExecutor:
         return answer
 
 
-def create(settings: Mapping[str, Any], surroundings: Surroundings) -> Compactor:
-    return Compactor(CompactorSettings.model_validate(dict(settings)), surroundings, ProcessExecutor)
+def create(settings: Mapping[str, Any], context: ComponentContext) -> Compactor:
+    return Compactor(CompactorSettings.model_validate(dict(settings)), context, ProcessExecutor)
 
 
 def serve(orders: BinaryIO, answers: BinaryIO) -> None:

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from components.commands.verify.report import Kind
 from components.commands.verify.verification import Options, Verification
 from components.lib.lake.iceberg import IcebergTables
@@ -206,7 +206,7 @@ class LakeRun:
     async def _lake(self) -> AsyncIterator[tuple[MetadataStore, StorageManager, IcebergTables]]:
         store = await open_store(self.url)
         tables = iceberg_tables(self.url, self.lake)
-        around = Surroundings(store, SystemLoopClock(), SecretStr(self.url), self.lake)
+        around = ComponentContext(store, SystemLoopClock(), SecretStr(self.url), self.lake)
         try:
             async with StorageManager(around, StorageSettings(fill_missing=True)) as manager:
                 yield store, manager, tables

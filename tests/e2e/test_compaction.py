@@ -15,7 +15,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from components.lib.lake.schema.table_definition import parse_definition
 from components.lib.lake.storage.locations import table_location
 from components.lib.storage_manager import StorageManager
@@ -92,7 +92,7 @@ async def test_two_thousand_small_files(astha: Astha, lake: LakeSettings, spark:
         table = await create(store, lake)
         daemon = astha.run()
         await asyncio.to_thread(is_at_work, daemon)
-        around = Surroundings(store, SystemLoopClock(), SecretStr(astha.url), lake)
+        around = ComponentContext(store, SystemLoopClock(), SecretStr(astha.url), lake)
         async with StorageManager(around) as manager:
             for number in range(INSERTS):
                 await manager.insert("shop.orders", batch(number))

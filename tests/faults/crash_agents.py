@@ -26,7 +26,7 @@ from astha.clock import SystemLoopClock
 from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.agents import Agent, AgentSettings
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
@@ -154,8 +154,8 @@ def read_notes(path: Path) -> Iterator[Note]:
             yield msgspec.json.decode(line, type=Note)
 
 
-def around(order: Order, store: MetadataStore) -> Surroundings:
-    return Surroundings(store, SystemLoopClock(), SecretStr(order.url), LakeSettings.model_validate(order.lake))
+def around(order: Order, store: MetadataStore) -> ComponentContext:
+    return ComponentContext(store, SystemLoopClock(), SecretStr(order.url), LakeSettings.model_validate(order.lake))
 
 
 def following(order: Order, reading: Reading) -> Following:
@@ -220,7 +220,7 @@ class Life:
         self._journal.write(msgspec.structs.replace(note, base=appended.base_offset))
         self._step()
 
-    async def _consume(self, place: Surroundings) -> None:
+    async def _consume(self, place: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/consume")
         reading = Reading(place)
         diary = Diary(self._order, str(self._slot))
@@ -234,7 +234,7 @@ class Life:
                 if chance.random() < 0.5:
                     await member.commit()
 
-    async def _tidy(self, place: Surroundings) -> None:
+    async def _tidy(self, place: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/tidy")
         reading = Reading(place)
         reading.feed.abandon()

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pyspark import SparkContext
 
 from astha.events import Event, Operation
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 from components.compactor.execution.failpoints import Step
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.settings import CompactorSettings
@@ -164,14 +164,12 @@ class DoomedUpdater(IcebergUpdater):
             reach(Death.UPDATED)
 
 
-def create_compactor(settings: Mapping[str, Any], surroundings: Surroundings) -> Compactor:
+def create_compactor(settings: Mapping[str, Any], context: ComponentContext) -> Compactor:
     os.environ[_PID] = str(os.getpid())
     chosen = CompactorSettings.model_validate(dict(settings))
-    around = Surroundings(
-        DoomedStore(surroundings.store), surroundings.clock, surroundings.registry_url, surroundings.lake
-    )
+    around = ComponentContext(DoomedStore(context.store), context.clock, context.registry_url, context.lake)
     return Compactor(chosen, around, lambda: SparkExecutor(chosen.spark, merge_fatally, DoomedSession), reached)
 
 
-def create_updater(settings: Mapping[str, Any], surroundings: Surroundings) -> IcebergUpdater:
-    return DoomedUpdater(UpdaterSettings.model_validate(dict(settings)), surroundings)
+def create_updater(settings: Mapping[str, Any], context: ComponentContext) -> IcebergUpdater:
+    return DoomedUpdater(UpdaterSettings.model_validate(dict(settings)), context)

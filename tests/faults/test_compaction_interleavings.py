@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from pyiceberg.types import NestedField, StringType
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 from components.compactor.execution.failpoints import Step
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
@@ -38,7 +38,7 @@ class Table:
     def __init__(self, url: str, store: MetadataStore, warehouse: Path) -> None:
         self.bench = Bench(store, warehouse)
         self.store = store
-        around = Surroundings(store, SystemLoopClock(), SecretStr(url), self.bench.lake)
+        around = ComponentContext(store, SystemLoopClock(), SecretStr(url), self.bench.lake)
         self.updater = IcebergUpdater(UpdaterSettings(), around)
         self.iceberg = iceberg_tables(url, self.bench.lake)
         self.files: list[TableFile] = []

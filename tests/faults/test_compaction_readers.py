@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import merge
 from components.compactor.settings import CompactorSettings
@@ -95,7 +95,7 @@ async def test_a_reader_sees_committed_sets_only(
 ) -> None:
     bench = Bench(lasting, warehouse)
     await bench.create()
-    around = Surroundings(lasting, SystemLoopClock(), SecretStr(url), bench.lake)
+    around = ComponentContext(lasting, SystemLoopClock(), SecretStr(url), bench.lake)
     chosen = CompactorSettings.model_validate(
         {"heartbeat_s": 0.1, "check_every_s": 0.2, "defaults": {"compaction.min-inputs": 3}}
     )

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.format import NewRecord, Record
@@ -140,7 +140,7 @@ def contents(records: list[Record]) -> list[NewRecord]:
     return [NewRecord(record.value, record.key, record.headers, record.timestamp) for record in records]
 
 
-async def read_cold(place: Surroundings, partition: int) -> list[Record]:
+async def read_cold(place: ComponentContext, partition: int) -> list[Record]:
     """By somebody who has just come."""
     reading = Reading(place)
     reading.feed.resume(Position(1))
@@ -181,13 +181,13 @@ def order(combination: tuple[str, LakeSettings], tmp_path: Path, seed: str) -> O
 
 
 @pytest.fixture
-async def place(order: Order) -> AsyncIterator[Surroundings]:
+async def place(order: Order) -> AsyncIterator[ComponentContext]:
     store = await open_store(order.url)
     yield around(order, store)
     await store.close()
 
 
-async def test_the_log_is_what_was_acknowledged(order: Order, place: Surroundings) -> None:
+async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentContext) -> None:
     store = place.store
     await store.create_topic(TOPIC, PARTITIONS)
     reading = Reading(place)

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 from components.commands.verify.verification import Options, Verification
 from components.compactor.execution.job_settings import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
@@ -41,7 +41,9 @@ async def refresh(updater: IcebergUpdater, store: MetadataStore) -> None:
 async def test_rows_survive_a_death_at_every_step(url: str, warehouse: Path) -> None:
     store = await open_store(url)
     benches = [Bench(store, warehouse) for _ in STEPS]
-    updater = IcebergUpdater(UpdaterSettings(), Surroundings(store, SystemLoopClock(), SecretStr(url), benches[0].lake))
+    updater = IcebergUpdater(
+        UpdaterSettings(), ComponentContext(store, SystemLoopClock(), SecretStr(url), benches[0].lake)
+    )
     try:
         for number, bench in enumerate(benches):
             await bench.create(f"t{number}")

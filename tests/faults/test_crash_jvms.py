@@ -17,7 +17,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 from astha.subscribers.lane_policy import LanePolicy
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import SparkExecutor
@@ -90,7 +90,7 @@ async def test_killed_at_a_point(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     executor = open_executor()
     settings = CompactorSettings(heartbeat_s=0.05, check_every_s=0.2)
-    around = Surroundings(bench.store, SystemLoopClock(), SecretStr(sqlite_url), bench.lake)
+    around = ComponentContext(bench.store, SystemLoopClock(), SecretStr(sqlite_url), bench.lake)
     compactor = Compactor(settings, around, lambda: executor)
     running = await run_daemon(sqlite_url, {"compactor": compactor}, policy=LanePolicy())
     await running.live()

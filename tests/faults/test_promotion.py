@@ -133,4 +133,4 @@ async def test_a_standby_says_nothing_of_what_its_snapshots_contain(
             "before"
         ]
         with pytest.raises(Unavailable, match="standby"):
-            _ = read.place
+            _ = read.visibility

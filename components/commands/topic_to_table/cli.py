@@ -21,7 +21,7 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
-from astha.wiring import surroundings
+from astha.wiring import context
 from components.commands.topics.logging import log_to_stderr
 from components.commands.topics.topics import topics_commands
 from components.lib.streams.parsing import Duration, Size
@@ -156,7 +156,7 @@ class _Work:
                 self._last = monotonic()
                 if self._every_s is None:
                     return await runner.run_to_end()
-                around = surroundings(settings, store, clock)
+                around = context(settings, store, clock)
                 async with open_reading(around, settings, follow=True) as reading:
                     await runner.follow(reading, self._every_s)
                 return True

@@ -16,7 +16,7 @@ from astha.cli.options import settings_options
 from astha.clock import SystemLoopClock
 from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
-from astha.wiring import surroundings
+from astha.wiring import context
 from components.commands.topics.logging import log_to_stderr
 from components.commands.topics.record_text import Write, write_json, write_line
 from components.lib.lake.storage.objects import StorageUnavailable
@@ -24,7 +24,7 @@ from components.lib.streams.consumer import Consumer
 from components.lib.streams.errors import OffsetBeyondEnd, OffsetTooOld
 from components.lib.streams.group_consumer import Member
 from components.lib.streams.offsets import Groups, Origin
-from components.lib.streams.parsing import Place, PlaceParam, offsets_at
+from components.lib.streams.parsing import OffsetSpec, PlaceParam, offsets_at
 from components.lib.streams.read_context import Reading, open_reading
 from registry.connect import open_store
 from registry.errors import NotFound
@@ -52,8 +52,8 @@ _OTHERS_S = 0.1  # between two looks whether others of the group have come to th
 def consume_command(
     topic: str,
     partitions: tuple[int, ...],
-    start: Place | None,
-    stop: Place | None,
+    start: OffsetSpec | None,
+    stop: OffsetSpec | None,
     follow: bool,
     group: str | None,
     most: int | None,
@@ -88,8 +88,8 @@ class _Job:
         self,
         topic: str,
         partitions: Sequence[int],
-        start: Place | None,
-        stop: Place | None,
+        start: OffsetSpec | None,
+        stop: OffsetSpec | None,
         follow: bool,
         group: str | None,
         most: int | None,
@@ -106,7 +106,7 @@ class _Job:
         url = settings.registry.url.get_secret_value()
         store = await open_store(url, settings=settings.registry.store, clock=clock)
         try:
-            around = surroundings(settings, store, clock)
+            around = context(settings, store, clock)
             disk = None if self._cache is None else (self._cache, 1 << 30)
             async with open_reading(around, settings, follow=self._follow, disk=disk) as reading:
                 await self._consume(reading, sys.stdout.buffer)

@@ -14,10 +14,10 @@ from astha.cli.output import confirm, print_json, print_rows, time_text
 from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
-from astha.wiring import surroundings
+from astha.wiring import context
 from components.lib.streams.group_consumer import LEASE_S
 from components.lib.streams.offsets import Groups, PartitionLag
-from components.lib.streams.parsing import Place, PlaceParam, offsets_at
+from components.lib.streams.parsing import OffsetSpec, PlaceParam, offsets_at
 from components.lib.streams.read_context import Reading, open_reading
 from registry.connect import open_store
 from registry.contract import MetadataStore
@@ -74,7 +74,7 @@ def lag_command(group: str, topic: str | None, reload: Callable[[], Settings], a
 def reset_command(
     group: str,
     topic: str,
-    place: Place,
+    place: OffsetSpec,
     partitions: tuple[int, ...],
     reload: Callable[[], Settings],
     as_json: bool,
@@ -132,7 +132,7 @@ def run_reading(settings: Settings, work: Callable[[MetadataStore, Reading], Awa
         url = settings.registry.url.get_secret_value()
         store = await open_store(url, settings=settings.registry.store, clock=clock)
         try:
-            async with open_reading(surroundings(settings, store, clock), settings, follow=False) as reading:
+            async with open_reading(context(settings, store, clock), settings, follow=False) as reading:
                 return await work(store, reading)
         finally:
             await store.close()

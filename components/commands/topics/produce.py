@@ -21,7 +21,7 @@ from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
 from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
-from astha.wiring import surroundings
+from astha.wiring import context
 from components.commands.topics.logging import log_to_stderr
 from components.commands.topics.record_text import BadLine, read_json, read_line
 from components.lib.lake.storage.objects import StorageError
@@ -96,7 +96,7 @@ async def _produce(
         if found is None:
             raise NotFound(f"topic {topic!r} does not exist: `astha topics create` makes it")
         choose = chooser(found.partition_count, partition)
-        around = surroundings(settings, store, clock)
+        around = context(settings, store, clock)
         async with Agent(store, clock) as agent, SegmentWriter(around, agent) as writer:
             producer = Producer(writer, clock)
             number = 0

@@ -31,7 +31,7 @@ from components.compactor.scheduling.scoring import DISABLED, OVER, SETTINGS, He
 from registry.clock import Clock
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import CompactionTrigger, LakeTable, Row, TableFile, TableMetadata
-from registry.position import Place, Position
+from registry.position import Position, SnapshotVisibility
 
 _AT_ONCE = 500
 """Partitions that are judged without a pause: some 10 ms."""
@@ -65,7 +65,7 @@ class Decider:
         self._unjudged: deque[Key] = deque()
         self._new: list[Decision] = []
         self._since: dict[Key, int] = {}  # when those began to wait that waited at the last restart
-        self._contained: Place | None = None  # what was counted from the registry
+        self._contained: SnapshotVisibility | None = None  # what was counted from the registry
         self._contained_until_us = 0  # transaction ids come round again: later commits are not in it, whatever it says
         self._applied: Position | None = None
 
@@ -106,7 +106,7 @@ class Decider:
         now = self._clock.now_ms()
         counted = await read_counts(snapshot, self.tables, now)
         self.counters, self._drift = counted.counters, counted.drift
-        self._contained, self._applied = snapshot.place, None
+        self._contained, self._applied = snapshot.visibility, None
         self._contained_until_us = (now + HOUR_MS) * 1000
         for table_id in {*self.tables.known(), *(key[0] for key in self.journal.standing())} - counted.tables:
             self.forget(table_id)

@@ -11,9 +11,9 @@ from typing import TypeAlias
 import msgspec
 
 from registry.contract import DaemonBooks
-from registry.position import Position, SequencePlace, XidPlace
+from registry.position import Position, SequenceVisibility, XidVisibility
 
-AnyPlace: TypeAlias = SequencePlace | XidPlace
+AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
 
 _NAME = "iceberg_updater.tables"
 """A row of the registry's own `source_identity`: the daemon's notes, which are not published."""
@@ -42,14 +42,14 @@ class Compared(msgspec.Struct, frozen=True):
     nothing of it.
     """
 
-    place: AnyPlace
+    place: AnySnapshotVisibility
     until: Position
 
     def holds(self, transaction: int, position: Position) -> bool:
         return position <= self.until and self.place.contains(transaction, position)
 
     def splits(self, transaction: int, position: Position) -> bool:
-        return isinstance(self.place, SequencePlace) and self.place.splits(transaction, position)
+        return isinstance(self.place, SequenceVisibility) and self.place.splits(transaction, position)
 
 
 class Notes(msgspec.Struct):

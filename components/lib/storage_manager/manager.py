@@ -1,6 +1,6 @@
 """`StorageManager`: rows become files, files become the table's.
 
-    async with StorageManager(surroundings) as manager:
+    async with StorageManager(context) as manager:
         inserted = await manager.insert("shop.orders", table)   # its files are durable
         await inserted.registered                               # and they are the table's
 
@@ -20,7 +20,7 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
-from astha.subscribers.context import Surroundings
+from astha.subscribers.context import ComponentContext
 from components.lib.lake.registration.registrar import Registrar
 from components.lib.lake.registration.upload_removal import remove
 from components.lib.lake.storage.objects import Objects
@@ -52,7 +52,7 @@ class StorageManager:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: ComponentContext,
         settings: StorageSettings | None = None,
         *,
         registrar: Registrar | None = None,
@@ -63,10 +63,10 @@ class StorageManager:
         its intents: the same for all managers whose files are registered together.
         """
         self.settings = settings or StorageSettings()
-        self.clock = surroundings.clock
+        self.clock = context.clock
         self.owner = owner or f"storage-manager {uuid4().hex}"
-        self._store = surroundings.store
-        self._objects = objects or Objects(surroundings.lake)
+        self._store = context.store
+        self._objects = objects or Objects(context.lake)
         self._shared_registrar = registrar
         self._registrar: Registrar | None = None
         self._targets = Targets(self._store, self.clock, self.settings.schema_age_s)

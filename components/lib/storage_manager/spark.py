@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from astha.clock import SystemLoopClock
 from astha.settings import Settings, load_settings
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from components.lib.lake.registration.registrar import Registrar
 from components.lib.lake.registration.upload_removal import remove
 from components.lib.lake.storage.objects import Objects
@@ -140,26 +140,26 @@ class AsthaWriter(DataSourceArrowWriter):
     async def write_rows(self, manager: StorageManager, target: Target, batches: Iterable[pa.RecordBatch]) -> Written:
         return Written(target.table.id, await manager.write_files(target, _typed(batches, target)))
 
-    async def _write(self, around: Surroundings, batches: Iterable[pa.RecordBatch]) -> Written:
+    async def _write(self, around: ComponentContext, batches: Iterable[pa.RecordBatch]) -> Written:
         async with StorageManager(around, self._job.settings, owner=self._job.owner) as manager:
             return await self.write_rows(manager, await manager.target(self._job.table), batches)
 
-    async def _register(self, around: Surroundings, registration: Registration) -> None:
+    async def _register(self, around: ComponentContext, registration: Registration) -> None:
         async with Registrar(around.store, around.clock) as registrar:
             await registrar.register(registration, sync=True)
 
-    async def _remove(self, around: Surroundings, finished: set[str]) -> None:
+    async def _remove(self, around: ComponentContext, finished: set[str]) -> None:
         """Once the intents are another's, nothing of this job can be registered any more."""
         owner = self._job.owner
         left = await around.store.renew_intents(None, owner=owner, new_owner=f"{owner}, aborted")
         await remove(around.store, Objects(around.lake), left, doubtful=set(left) - finished)
 
-    def _run(self, work: Callable[[Surroundings], Awaitable[T]]) -> T:
+    def _run(self, work: Callable[[ComponentContext], Awaitable[T]]) -> T:
         async def run() -> T:
             clock = SystemLoopClock()
             store = await open_store(self._job.registry.get_secret_value(), settings=self._job.store, clock=clock)
             try:
-                return await work(Surroundings(store, clock, self._job.registry, self._job.lake))
+                return await work(ComponentContext(store, clock, self._job.registry, self._job.lake))
             finally:
                 await store.close()
 

@@ -25,10 +25,10 @@ class At(msgspec.Struct, frozen=True):
     timestamp: int
 
 
-Place: TypeAlias = Literal["earliest", "latest"] | int | At
+OffsetSpec: TypeAlias = Literal["earliest", "latest"] | int | At
 
 
-_ENDS: dict[str, Place] = {"earliest": "earliest", "latest": "latest"}
+_ENDS: dict[str, OffsetSpec] = {"earliest": "earliest", "latest": "latest"}
 
 
 class Duration(click.ParamType[int | None]):
@@ -61,17 +61,17 @@ class Size(click.ParamType[int]):
         return found
 
 
-class PlaceParam(click.ParamType[Place]):
+class PlaceParam(click.ParamType[OffsetSpec]):
     name = "place"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> OffsetSpec:
         try:
             return read_place(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-def read_place(written: str) -> Place:
+def read_place(written: str) -> OffsetSpec:
     """ValueError says what to write."""
     text = written.strip()
     if text in _ENDS:
@@ -95,7 +95,7 @@ def read_place(written: str) -> Place:
     return At(max(0, int(time.timestamp() * 1000)))
 
 
-async def offsets_at(reader: Reader, topic: str, partitions: Sequence[int], place: Place) -> dict[int, int]:
+async def offsets_at(reader: Reader, topic: str, partitions: Sequence[int], place: OffsetSpec) -> dict[int, int]:
     """Where that is in each partition. A time after the last record is the end."""
     if isinstance(place, int):
         return dict.fromkeys(partitions, place)

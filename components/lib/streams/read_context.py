@@ -9,7 +9,7 @@ from pathlib import Path
 
 from astha.settings import Settings
 from astha.sources.factory import open_follower
-from astha.subscribers.context import Surroundings
+from astha.subscribers.context import ComponentContext
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.change_feed import Feed
 from components.lib.streams.reader.block_cache import BlockCache, CachePolicy
@@ -27,18 +27,18 @@ class Reading:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: ComponentContext,
         *,
         objects: Objects | None = None,
         policy: CachePolicy | None = None,
         ahead: AheadPolicy | None = None,
         disk: DiskBlocks | None = None,
     ) -> None:
-        self.store = CachedStore(LentStore(surroundings.store), clock=surroundings.clock)
+        self.store = CachedStore(LentStore(context.store), clock=context.clock)
         self.feed = Feed(self.store)
-        self.objects = objects or Objects(surroundings.lake)
+        self.objects = objects or Objects(context.lake)
         self.cache: BlockCache[Block] = BlockCache(self.objects, decode, policy, disk)
-        self.reader = Reader(self.feed, self.cache, surroundings.clock)
+        self.reader = Reader(self.feed, self.cache, context.clock)
         self.ahead = ReadAhead(self.reader, ahead)
 
     async def close(self) -> None:
@@ -49,7 +49,7 @@ class Reading:
 
 @asynccontextmanager
 async def open_reading(
-    surroundings: Surroundings,
+    context: ComponentContext,
     settings: Settings,
     *,
     follow: bool = True,
@@ -61,11 +61,11 @@ async def open_reading(
     async with AsyncExitStack() as stack:
         # In a thread, because it lists the files of its directory.
         blocks = None if disk is None else await asyncio.to_thread(DiskBlocks, *disk)
-        reading = Reading(surroundings, disk=blocks)
+        reading = Reading(context, disk=blocks)
         stack.push_async_callback(reading.close)
         if follow:
             url = settings.registry.url.get_secret_value()
-            follower = open_follower(url, settings.source, settings.change_log, surroundings.clock)
+            follower = open_follower(url, settings.source, settings.change_log, context.clock)
             await stack.enter_async_context(Following(follower, reading.feed))
         else:
             reading.feed.abandon()

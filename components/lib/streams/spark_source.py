@@ -27,12 +27,12 @@ from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
 from astha.settings import Settings, load_settings
 from astha.subscribers.context import LakeSettings
-from astha.wiring import surroundings
+from astha.wiring import context
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.errors import OffsetTooOld
 from components.lib.streams.format import decode_block, partition_tag
 from components.lib.streams.offsets import start_of
-from components.lib.streams.parsing import Place, offsets_at, read_place
+from components.lib.streams.parsing import OffsetSpec, offsets_at, read_place
 from components.lib.streams.pushdown import EVERYTHING, ScanBounds
 from components.lib.streams.read_context import Reading, open_reading
 from components.lib.streams.reader.block_cache import runs
@@ -75,8 +75,8 @@ class TopicScan:
 
     topic: str
     partitions: tuple[int, ...]
-    start: Place
-    stop: Place
+    start: OffsetSpec
+    stop: OffsetSpec
     columns: tuple[str, ...]
     split_bytes: int
     settings: Settings
@@ -112,7 +112,7 @@ class TopicScan:
             registry = self.settings.registry
             store = await open_store(registry.url.get_secret_value(), settings=registry.store, clock=clock)
             try:
-                around = surroundings(self.settings, store, clock)
+                around = context(self.settings, store, clock)
                 async with open_reading(around, self.settings, follow=False) as reading:
                     return await work(reading)
             finally:
@@ -120,7 +120,7 @@ class TopicScan:
 
         return asyncio.run(run())
 
-    async def offsets(self, reading: Reading, place: Place) -> dict[int, int]:
+    async def offsets(self, reading: Reading, place: OffsetSpec) -> dict[int, int]:
         numbers = self.partitions or [row.partition_id for row in await reading.store.list_partitions(self.topic)]
         return await offsets_at(reading.reader, self.topic, list(numbers), place)
 
@@ -215,7 +215,7 @@ class TopicStreamReader(DataSourceStreamReader):
             return iter(())
         return iter(list(batches_of(partition, self._scan, to_arrow_schema(self._schema))))
 
-    def _offsets(self, place: Place) -> dict[str, int]:
+    def _offsets(self, place: OffsetSpec) -> dict[str, int]:
         found = self._scan.ask(lambda reading: self._scan.offsets(reading, place))
         return {str(number): offset for number, offset in found.items()}
 

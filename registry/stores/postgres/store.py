@@ -41,7 +41,7 @@ from registry.models import (
     TableFile,
     object_uri,
 )
-from registry.position import Position, XidPlace
+from registry.position import Position, XidVisibility
 from registry.schema import Flag, JsonTextType
 from registry.stores.postgres.arrays import array_literal
 from registry.stores.postgres.statements import (
@@ -316,7 +316,7 @@ class PostgresStore(
             # A standby lists no running transactions in it: everything would seem to be contained.
             query = "SELECT pg_current_snapshot()::text WHERE NOT pg_is_in_recovery()"
             place = (await connection.exec_driver_sql(query)).scalar_one_or_none()
-            yield SqlConsistentRead(self, connection, None if place is None else XidPlace.parse(place))
+            yield SqlConsistentRead(self, connection, None if place is None else XidVisibility.parse(place))
 
     async def _before_load(self, connection: AsyncConnection) -> None:
         tables = ", ".join(kind.table for kind in (*PUBLISHED, *OWN))

@@ -15,7 +15,7 @@ from registry import validation
 from registry.contract import PAGE
 from registry.errors import Conflict, Unavailable
 from registry.models import OWN, PUBLISHED, Row
-from registry.position import Place, Position
+from registry.position import Position, SnapshotVisibility
 from registry.schema import table_of
 from registry.stores.sql.base import SqlBase, select_rows
 
@@ -23,13 +23,13 @@ R = TypeVar("R", bound=Row)
 
 
 class SqlConsistentRead:
-    def __init__(self, store: SqlBase, connection: AsyncConnection, place: Place | None) -> None:
+    def __init__(self, store: SqlBase, connection: AsyncConnection, place: SnapshotVisibility | None) -> None:
         self._store = store
         self._connection = connection
         self._place = place
 
     @property
-    def place(self) -> Place:
+    def visibility(self) -> SnapshotVisibility:
         if self._place is None:
             raise Unavailable(f"{self._store.url}: a standby can't tell what its snapshots contain: use the primary")
         return self._place

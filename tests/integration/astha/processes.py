@@ -49,7 +49,7 @@ class Audit(Component):
         with open(self._path, "a") as file:
             file.write(f"{os.getpid()} {what} {name}\\n")
 
-def create(settings, surroundings):
+def create(settings, context):
     return Audit(settings["path"])
 """
 

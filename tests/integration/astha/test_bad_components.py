@@ -14,15 +14,15 @@ from tests.integration.astha.processes import TOKEN, Astha, add_topic, prepared
 from tests.waiting import eventually_now
 
 BROKEN = {
-    "typo": "def create(settings, surroundings) return None\n",
+    "typo": "def create(settings, context) return None\n",
     "needy": "import a_package_that_nobody_has\n",
     "quits": "import sys\nsys.exit(1)\n",
-    "buggy": "def create(settings, surroundings):\n    return {}['absent']\n",
+    "buggy": "def create(settings, context):\n    return {}['absent']\n",
     "blunt": (
         "from astha.testing import RecordingSubscriber\n"
         "class Blunt(RecordingSubscriber):\n"
         "    def on_event(self, event): ...\n"
-        "def create(settings, surroundings):\n    return Blunt('topics')\n"
+        "def create(settings, context):\n    return Blunt('topics')\n"
     ),
 }
 

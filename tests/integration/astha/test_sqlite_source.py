@@ -19,7 +19,7 @@ from astha.sources.sqlite.commit_watcher import Pace
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Topic
-from registry.position import Position, SequencePlace
+from registry.position import Position, SequenceVisibility
 from tests.fixtures.sources import DEADLINE_S, EVERYTHING, START, Follower
 
 EAGER = TailSettings(trim_every_s=0.01)
@@ -340,8 +340,8 @@ async def test_a_gap_goes_on_exactly_where_a_later_snapshot_ends(
     async with Follower(source(registry_path, Position(1))) as follower:
         await follower.until(lambda: len(follower.gaps) == 1, "the gap")
         async with store.consistent_read() as snapshot:
-            place = snapshot.place
-            assert isinstance(place, SequencePlace)
+            place = snapshot.visibility
+            assert isinstance(place, SequenceVisibility)
             contained = [row.name async for page in snapshot.rows(Topic) for row in page]
         await writing
         await follower.reach(await store.position())

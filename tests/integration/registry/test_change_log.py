@@ -259,8 +259,8 @@ async def test_positions_and_places_are_its_sequence(store: MetadataStore, log: 
     async with store.consistent_read() as read:
         await store.create_topic("later", 1)
         first_later, *_ = log.new()
-        assert read.place.contains(0, Position(last.sequence)) is True
-        assert read.place.contains(0, Position(first_later.sequence)) is False
+        assert read.visibility.contains(0, Position(last.sequence)) is True
+        assert read.visibility.contains(0, Position(first_later.sequence)) is False
     log.connection.execute("DELETE FROM change_log")  # a tail that has been served
     position = await store.position()
     await store.create_topic("last", 1)

@@ -42,10 +42,10 @@ async def test_before_running_and_after(postgres_url: str, opened: OpenStore) ->
             await writer.commit()
             (rows,) = [page async for page in read.rows(Partition)]
             assert rows[0].high_watermark == 1
-            contained = [read.place.contains(xid, NOWHERE) for xid in (before, running, other, after)]
+            contained = [read.visibility.contains(xid, NOWHERE) for xid in (before, running, other, after)]
             assert contained == [True, False, True, False]
         async with store.consistent_read() as read:
-            assert all(read.place.contains(xid, NOWHERE) for xid in (before, running, other, after))
+            assert all(read.visibility.contains(xid, NOWHERE) for xid in (before, running, other, after))
 
 
 async def test_under_concurrent_writers_the_place_says_what_the_rows_say(postgres_url: str, opened: OpenStore) -> None:
@@ -76,7 +76,7 @@ async def test_under_concurrent_writers_the_place_says_what_the_rows_say(postgre
     for _ in range(20):
         async with store.consistent_read() as read:
             held = {row.partition_id * 1_000_000 + row.base_offset async for page in read.rows(Segment) for row in page}
-            places.append((read.place, held))
+            places.append((read.visibility, held))
     stop.set()
     await asyncio.gather(*writers)
     for place, held in places:

@@ -4,20 +4,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from registry.position import Position, SequencePlace, XidPlace
+from registry.position import Position, SequenceVisibility, XidVisibility
 
 EPOCH = 2**32
 
 
 def test_a_sequence_contains_what_is_not_after_it() -> None:
-    place = SequencePlace(Position(10))
+    place = SequenceVisibility(Position(10))
     assert [place.contains(0, Position(number)) for number in (1, 10, 11)] == [True, True, False]
 
 
 def test_a_snapshot_is_parsed() -> None:
-    assert XidPlace.parse("5:9:5,7") == XidPlace(9, frozenset({5, 7}))
-    assert XidPlace.parse("9:9:") == XidPlace(9, frozenset())
-    assert XidPlace.parse(f"{EPOCH - 1}:{EPOCH + 5}:{EPOCH - 1}") == XidPlace(EPOCH + 5, frozenset({EPOCH - 1}))
+    assert XidVisibility.parse("5:9:5,7") == XidVisibility(9, frozenset({5, 7}))
+    assert XidVisibility.parse("9:9:") == XidVisibility(9, frozenset())
+    assert XidVisibility.parse(f"{EPOCH - 1}:{EPOCH + 5}:{EPOCH - 1}") == XidVisibility(
+        EPOCH + 5, frozenset({EPOCH - 1})
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,20 +27,20 @@ def test_a_snapshot_is_parsed() -> None:
     [(3, True), (5, False), (6, True), (7, False), (8, True), (9, False), (10, False)],
 )
 def test_running_and_later_transactions_are_not_contained(transaction: int, contained: bool) -> None:
-    assert XidPlace.parse("5:9:5,7").contains(transaction, Position(0)) is contained
+    assert XidVisibility.parse("5:9:5,7").contains(transaction, Position(0)) is contained
 
 
 @pytest.mark.parametrize("epoch", [1, 2, 3, 1_000])
 def test_the_stream_carries_32_bits(epoch: int) -> None:
     """Around the point where they wrap, on both sides of the snapshot."""
     wrap = epoch * EPOCH
-    place = XidPlace(wrap + 5, frozenset({wrap - 2, wrap + 3}))
+    place = XidVisibility(wrap + 5, frozenset({wrap - 2, wrap + 3}))
     expected = {
         wrap - 1_000: True, wrap - 3: True, wrap - 2: False, wrap - 1: True,
         wrap + 3: False, wrap + 4: True, wrap + 5: False, wrap + 1_000: False,
     }  # fmt: skip
     assert {xid: place.contains(xid % EPOCH, Position(0)) for xid in expected} == expected
-    late = XidPlace(wrap - 5, frozenset())
+    late = XidVisibility(wrap - 5, frozenset())
     assert late.contains((wrap - 6) % EPOCH, Position(0))
     assert not late.contains((wrap - 5) % EPOCH, Position(0))
     assert not late.contains((wrap + 3) % EPOCH, Position(0))
@@ -48,5 +50,5 @@ def test_the_stream_carries_32_bits(epoch: int) -> None:
 def test_the_nearest_wide_id_is_meant(xmax: int, distance: int) -> None:
     xid = xmax + distance
     if xid >= 3:
-        assert XidPlace(xmax, frozenset()).contains(xid % EPOCH, Position(0)) is (xid < xmax)
-        assert XidPlace(xmax, frozenset({xid})).contains(xid % EPOCH, Position(0)) is False
+        assert XidVisibility(xmax, frozenset()).contains(xid % EPOCH, Position(0)) is (xid < xmax)
+        assert XidVisibility(xmax, frozenset({xid})).contains(xid % EPOCH, Position(0)) is False

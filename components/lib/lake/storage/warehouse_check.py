@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from astha.errors import ConfigError
-from astha.subscribers import Checked, LakeSettings
+from astha.subscribers import CheckResult, LakeSettings
 from components.lib.lake.storage.locations import canonical
 from components.lib.lake.storage.objects import Objects, StorageError
 from components.lib.lake.storage.placement import try_location
@@ -12,14 +12,14 @@ _NAME = "warehouse"
 _ANSWER_S = 10.0
 
 
-async def check_warehouse(lake: LakeSettings) -> Checked:
+async def check_warehouse(lake: LakeSettings) -> CheckResult:
     """A small object is written to it, read back and deleted."""
     try:
         location = canonical(lake.warehouse)
         await try_location(Objects(lake, timeout_s=_ANSWER_S, retry_s=_ANSWER_S), location)
     except ConfigError as error:
-        return Checked(_NAME, str(error), "correct lake.warehouse")
+        return CheckResult(_NAME, str(error), "correct lake.warehouse")
     except StorageError as error:
         remedy = "let this user write there, create the bucket, correct lake.s3, or set lake.warehouse to another place"
-        return Checked(_NAME, f"{location} takes no files: {error}", remedy)
-    return Checked(_NAME, f"{location} takes files and gives them back")
+        return CheckResult(_NAME, f"{location} takes no files: {error}", remedy)
+    return CheckResult(_NAME, f"{location} takes files and gives them back")

@@ -1,6 +1,6 @@
 """`SegmentWriter`: appends of many partitions, durable when they return.
 
-    async with Agent(store, clock) as agent, SegmentWriter(surroundings, agent) as writer:
+    async with Agent(store, clock) as agent, SegmentWriter(context, agent) as writer:
         appended = await writer.append("orders", 3, [b"one", NewRecord(b"two", key=b"k")])
 
 Nobody waits at low load: an append that finds nothing on its way goes at once. While objects are on their way, others
@@ -20,7 +20,7 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from astha.subscribers.context import Surroundings
+from astha.subscribers.context import ComponentContext
 from components.lib.lake.storage.locations import canonical, join, parse
 from components.lib.lake.storage.objects import Objects, StorageError, StorageUnavailable
 from components.lib.streams.agents import Agent, Held
@@ -59,7 +59,7 @@ class SegmentWriter:
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        context: ComponentContext,
         agent: Agent,
         settings: WriterSettings | None = None,
         *,
@@ -67,11 +67,11 @@ class SegmentWriter:
     ) -> None:
         self.settings = settings or WriterSettings()
         self.agent = agent
-        self._clock = surroundings.clock
-        self._store = surroundings.store
-        self._objects = objects or Objects(surroundings.lake)
+        self._clock = context.clock
+        self._store = context.store
+        self._objects = objects or Objects(context.lake)
         self._owner = f"segment-writer {uuid4().hex}"
-        location = canonical(self.settings.location or join(canonical(surroundings.lake.warehouse), "streams"))
+        location = canonical(self.settings.location or join(canonical(context.lake.warehouse), "streams"))
         self._roots = self._objects.roots.extended([location])
         self._names = ObjectNames(
             self._store, self._clock, location, self._owner, self.settings.names_ahead, 2 * self.settings.renew_every_s

@@ -35,11 +35,11 @@ def told(session, port, secret):
 classic.ClassicSession._connected = told
 
 class Holder(Component):
-    def __init__(self, settings, surroundings):
+    def __init__(self, settings, context):
         super().__init__()
-        surroundings.conceal("told-by-the-component")
+        context.conceal("told-by-the-component")
         chosen = CompactorSettings.model_validate(settings)
-        self._executor = open_executor(chosen, surroundings.lake, surroundings.concealment)
+        self._executor = open_executor(chosen, context.lake, context.concealment)
 
     @handles(Topic)
     async def topic(self, event):
@@ -57,8 +57,8 @@ class Holder(Component):
     async def stop(self):
         await self._executor.close()
 
-def create(settings, surroundings):
-    return Holder(settings, surroundings)
+def create(settings, context):
+    return Holder(settings, context)
 """
 
 SUBSCRIPTIONS = """

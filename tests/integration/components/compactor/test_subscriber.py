@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from astha.clock import SystemLoopClock
 from astha.lanes.state import LaneState
 from astha.server.health import readiness
-from astha.subscribers import Surroundings
+from astha.subscribers import ComponentContext
 from components.compactor.execution.job_settings import JobLimits
 from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeResult, MergeTask, merge
@@ -44,7 +44,7 @@ class Floor:
         self._run_daemon = run_daemon
 
     def compactor(self, executor: Callable[[], Executor] | None = None, **settings: Any) -> Compactor:
-        around = Surroundings(self.bench.store, SystemLoopClock(), SecretStr(self.url), self.bench.lake)
+        around = ComponentContext(self.bench.store, SystemLoopClock(), SecretStr(self.url), self.bench.lake)
         chosen = CompactorSettings.model_validate({"heartbeat_s": 0.05, "check_every_s": 0.2, **settings})
         return Compactor(chosen, around, executor or (lambda: LocalExecutor(merge)))
 
@@ -87,7 +87,7 @@ async def floor(url: str, lasting: MetadataStore, run_daemon: RunDaemon, warehou
 
 
 def shown(compactor: Compactor) -> dict[tuple[str, ...], float]:
-    return {(measure.name, *measure.labels.values()): measure.value for measure in compactor.measures()}
+    return {(measure.name, *measure.labels.values()): measure.value for measure in compactor.metrics()}
 
 
 async def test_the_fifth_small_file_is_enough(floor: Floor) -> None:

@@ -12,7 +12,7 @@ from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
 from astha.events import Commit, Event, Operation
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.file_set_digest import Digest, LiveFile
@@ -43,8 +43,8 @@ class Lake:
         self.tables = iceberg_tables(url, settings)
 
     def new_updater(self) -> IcebergUpdater:
-        surroundings = Surroundings(self.store, SystemLoopClock(), SecretStr(self.url), self.settings)
-        return IcebergUpdater(UpdaterSettings(max_snapshots=20, retry_first_s=0.05, retry_max_s=0.5), surroundings)
+        context = ComponentContext(self.store, SystemLoopClock(), SecretStr(self.url), self.settings)
+        return IcebergUpdater(UpdaterSettings(max_snapshots=20, retry_first_s=0.05, retry_max_s=0.5), context)
 
     async def restart(self) -> None:
         await self.updater.stop()

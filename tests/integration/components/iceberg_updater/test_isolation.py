@@ -13,7 +13,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from astha.errors import Retry
 from astha.events import Operation
-from astha.subscribers import LakeSettings, S3Settings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings, S3Settings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.table_problems import read_troubled
@@ -192,10 +192,10 @@ async def test_storage_that_hangs(lake: Lake) -> None:
     await lake.deliver()
     HangingFileIO.until.clear()
     await lake.updater.stop()
-    surroundings = lake.updater._surroundings
+    context = lake.updater._surroundings
     settings = UpdaterSettings(table_timeout_s=0.5, probe_timeout_s=0.5, retry_first_s=0.05, retry_max_s=0.2)
     lake.updater = IcebergUpdater(
-        settings, Surroundings(lake.store, surroundings.clock, surroundings.registry_url, lake.settings)
+        settings, ComponentContext(lake.store, context.clock, context.registry_url, lake.settings)
     )
     await lake.updater.start()
     thread = lake.updater._thread

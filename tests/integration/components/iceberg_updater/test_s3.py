@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.iceberg import live_digest
@@ -20,13 +20,13 @@ from tests.parquet_files import BY_NAME, row
 
 @pytest.mark.slow
 async def test_inserted_and_read_on_s3(url: str, store: MetadataStore, s3_lake: LakeSettings) -> None:
-    surroundings = Surroundings(store, SystemLoopClock(), SecretStr(url), s3_lake)
+    context = ComponentContext(store, SystemLoopClock(), SecretStr(url), s3_lake)
     table = await store.create_table("shop", "orders", f"{s3_lake.warehouse}/shop/orders", BY_NAME.draft())
-    updater = IcebergUpdater(UpdaterSettings(), surroundings)
+    updater = IcebergUpdater(UpdaterSettings(), context)
     await updater.start()
     tables = iceberg_tables(url, s3_lake)
     try:
-        async with StorageManager(surroundings) as manager:
+        async with StorageManager(context) as manager:
             for number in range(3):
                 rows = [row(number, "a"), row(number + 10, "b")]
                 await manager.insert("shop.orders", pa.Table.from_pylist(rows, BY_NAME.arrow()), sync=True)

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.metadata_orchestrator import MetadataOrchestrator, create
 from registry.connect import open_store
 from registry.contract import MetadataStore
@@ -61,7 +61,7 @@ async def orchestrate(url: str, store: MetadataStore, run_daemon: RunDaemon) -> 
     real = await open_store(url)
 
     async def start(**settings: Any) -> Orchestrated:
-        orchestrator = create(settings, Surroundings(real, SystemLoopClock(), SecretStr(url), LakeSettings()))
+        orchestrator = create(settings, ComponentContext(real, SystemLoopClock(), SecretStr(url), LakeSettings()))
         running = await run_daemon(url, {NAME: orchestrator})
         await running.live()
         return Orchestrated(orchestrator, running, store)
@@ -143,7 +143,7 @@ async def test_what_was_left_undone_is_done_at_the_start(
     assert elsewhere.exists()
     named = [problem.subject for problem in found.orchestrator.problems() if "lake.roots" in problem.reason]
     assert named == [f"file://{elsewhere}"]
-    assert ("deletions_refused", 1) in [(measure.name, measure.value) for measure in found.orchestrator.measures()]
+    assert ("deletions_refused", 1) in [(measure.name, measure.value) for measure in found.orchestrator.metrics()]
     await found.running.stop()
 
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components import metadata_orchestrator
 from components.segment_store import create
 from components.segment_store.subscriber import SegmentStore
@@ -37,7 +37,7 @@ class Hall:
         self._run_daemon = run_daemon
         self.running: list[Running] = []
         lake = LakeSettings(warehouse=str(warehouse), intents_stale_after_s=0.5)
-        self._around = Surroundings(store, SystemLoopClock(), SecretStr(url), lake)
+        self._around = ComponentContext(store, SystemLoopClock(), SecretStr(url), lake)
 
     async def start(self, **settings: Any) -> tuple[SegmentStore, Running]:
         component = create(settings, self._around)
@@ -98,7 +98,7 @@ async def test_segments_are_merged_expired_and_their_objects_deleted(hall: Hall,
     await bench.store.update_topic_config(TOPIC, {"retention.records": 0})
     await running.until(lambda: merged_to(0), "everything expired")
     assert await running_files(bench, set(), running) == set()
-    measures = {measure.name: measure.value for measure in component.measures()}
+    measures = {measure.name: measure.value for measure in component.metrics()}
     assert measures["segments_merged"] >= 8
     assert measures["segments_expired"] >= 1
     assert measures["upkeep_failures"] == 0
@@ -150,7 +150,7 @@ async def test_idle_producers_and_silent_agents_are_forgotten(hall: Hall, bench:
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 async def test_settings_that_do_not_fit_are_refused(bench: Bench, url: str, tmp_path: Path) -> None:
-    around = Surroundings(bench.store, SystemLoopClock(), SecretStr(url), LakeSettings())
+    around = ComponentContext(bench.store, SystemLoopClock(), SecretStr(url), LakeSettings())
     with pytest.raises(ValidationError, match="disk_directory"):
         create({"disk_bytes": 5}, around)
     with pytest.raises(ValidationError):

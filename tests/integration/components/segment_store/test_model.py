@@ -18,7 +18,7 @@ from astha.clock import SystemLoopClock
 from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.errors import AppendFailed
@@ -45,7 +45,7 @@ class World:
     under their stamps.
     """
 
-    def __init__(self, around: Surroundings, seed: int) -> None:
+    def __init__(self, around: ComponentContext, seed: int) -> None:
         self.around = around
         self.store = around.store
         self.random = random.Random(seed)
@@ -229,7 +229,7 @@ def storage(request: pytest.FixtureRequest) -> LakeSettings:
 async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataStore, storage: LakeSettings) -> None:
     print(f"SEED={SEED}")  # noqa: T201  (shown when it fails)
     clock = SystemLoopClock()
-    around = Surroundings(real_store, clock, SecretStr(url), storage)
+    around = ComponentContext(real_store, clock, SecretStr(url), storage)
     await real_store.create_topic(TOPIC, PARTITIONS)
     world = World(around, SEED)
     follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)

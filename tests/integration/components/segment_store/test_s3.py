@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import join
 from components.lib.lake.storage.objects import Objects
@@ -45,7 +45,7 @@ async def real_store(sqlite_url: str) -> AsyncIterator[MetadataStore]:
 
 async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake: LakeSettings) -> None:
     store, clock = real_store, SystemLoopClock()
-    around = Surroundings(store, clock, SecretStr(sqlite_url), s3_lake)
+    around = ComponentContext(store, clock, SecretStr(sqlite_url), s3_lake)
     await store.create_topic("clicks", 3)
     async with Agent(store, clock) as agent, SegmentWriter(around, agent) as writer:
         for number in range(4):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import AgentSettings
@@ -47,7 +47,7 @@ async def test_what_is_appended_is_stored(store: MetadataStore, lake: LakeSettin
 
 async def test_an_agent_has_one_writer(store: MetadataStore, lake: LakeSettings) -> None:
     async with Process(store, lake) as process:
-        around = Surroundings(store=store, clock=process.clock, registry_url=SecretStr(""), lake=lake)
+        around = ComponentContext(store=store, clock=process.clock, registry_url=SecretStr(""), lake=lake)
         with pytest.raises(RuntimeError, match="has a writer already"):
             await SegmentWriter(around, process.agent).__aenter__()
         assert (await process.writer.append("orders", 0, [b"x"])).base_offset == 0

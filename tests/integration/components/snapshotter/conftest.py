@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
 from astha.events import Commit, Event, Operation
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.file_set_digest import Digest, LiveFile
@@ -26,7 +26,7 @@ from registry.contract import MetadataStore
 from registry.inputs import FileDraft
 from registry.json_text import JsonText
 from registry.models import LakeTable, LedgerEntry, Row, TableFile, TableMetadata, TableSnapshot
-from registry.position import XidPlace
+from registry.position import XidVisibility
 from tests.doubles.clock import ManualClock
 from tests.fixtures.stores import OpenStore
 from tests.lake import iceberg_tables
@@ -48,9 +48,9 @@ class Lake:
     def __init__(self, url: str, store: MetadataStore, warehouse: Path, clock: ManualClock) -> None:
         self.url, self.store, self.warehouse, self.clock = url, store, warehouse, clock
         self.settings = LakeSettings(warehouse=str(warehouse))
-        self.surroundings = Surroundings(store, WaitingClock(clock), SecretStr(url), self.settings)
+        self.context = ComponentContext(store, WaitingClock(clock), SecretStr(url), self.settings)
         self.tables = iceberg_tables(url, self.settings)
-        self.updater = IcebergUpdater(UpdaterSettings(max_snapshots=3), self.surroundings)
+        self.updater = IcebergUpdater(UpdaterSettings(max_snapshots=3), self.context)
         self.snapshotter = self.new_snapshotter()
         self.for_updater: list[list[Event[Row]]] = []
         self.for_snapshotter: list[list[Event[Row]]] = []
@@ -58,7 +58,7 @@ class Lake:
         self._names = itertools.count()
 
     def new_snapshotter(self, **settings: Any) -> Snapshotter:
-        return Snapshotter(SnapshotterSettings.model_validate({"wait_s": 20.0, **settings}), self.surroundings)
+        return Snapshotter(SnapshotterSettings.model_validate({"wait_s": 20.0, **settings}), self.context)
 
     async def restart(self, **settings: Any) -> None:
         """As after kill -9: what was under way is gone."""
@@ -128,8 +128,8 @@ class Lake:
             return
         position = await self.store.position()
         async with self.store.consistent_read() as snapshot:
-            place = snapshot.place
-        transaction = place.xmax - 1 if isinstance(place, XidPlace) else position  # the newest that is visible
+            place = snapshot.visibility
+        transaction = place.xmax - 1 if isinstance(place, XidVisibility) else position  # the newest that is visible
         commit = Commit(transaction, position, 0, len(changes))
         events = [
             Event(operation, data, None if operation is Operation.INSERT else data, commit, index)

@@ -31,7 +31,7 @@ def guard_of(clock: ManualClock) -> ClockGuard:
 
 async def test_snapshots_and_files_outlive_a_jump(lake: Lake) -> None:
     guard = guard_of(lake.clock)
-    lake.surroundings = msgspec.structs.replace(lake.surroundings, clock_guard=guard)
+    lake.context = msgspec.structs.replace(lake.context, clock_guard=guard)
     table = await lake.create(properties={"snapshot.keep-for": "5d", "snapshot.grace": "1h"})
     old = await lake.insert(table, 1)
     await lake.restart()

@@ -58,7 +58,7 @@ async def test_tables_that_are_due_together_are_asked_for_a_few_at_a_time(lake: 
         await lake.insert(table, 1)
     await lake.update()
     watched = Watched(lake.store)  # type: ignore[arg-type]
-    lake.surroundings = msgspec.structs.replace(lake.surroundings, store=watched)
+    lake.context = msgspec.structs.replace(lake.context, store=watched)
     await lake.restart(at_once=AT_ONCE, check_every_s=0.02)
 
     async def requested() -> bool:

@@ -85,7 +85,7 @@ async def test_upkeep_does_what_the_tables_want(lake: Lake) -> None:
     assert set(lake.tags(table)) == {"v2"}
     assert there(old) == [False]
     assert lake.ids(table) == [1, 5, 6, 7, 8]
-    told = {(measure.name, *measure.labels.values()): measure.value for measure in lake.snapshotter.measures()}
+    told = {(measure.name, *measure.labels.values()): measure.value for measure in lake.snapshotter.metrics()}
     assert told == {
         ("tables_due",): 0, ("tables_waiting",): 0,
         ("snapshots", "created"): 2, ("snapshots", "failed"): 0, ("snapshots", "expired"): 1,

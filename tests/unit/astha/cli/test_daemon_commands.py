@@ -28,7 +28,7 @@ def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     Path("subscriptions.yaml").write_text(AUDIT)
     Path("astha_cli_test_audit.py").write_text(
         "from astha.testing import RecordingSubscriber\n"
-        "def create(settings, surroundings):\n"
+        "def create(settings, context):\n"
         "    return RecordingSubscriber('topics')\n"
     )
     root = logging.getLogger()

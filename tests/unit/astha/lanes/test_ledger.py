@@ -16,7 +16,7 @@ from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import ManualClock, RecordingSubscriber
 from registry.errors import Fenced, Unavailable
 from registry.json_text import parse_json_as
-from registry.position import Position, XidPlace
+from registry.position import Position, XidVisibility
 from tests.doubles.registry import GROUPS, LEASE, TOPICS, SmallRegistry
 
 A_LOT = Position(10_000_000)
@@ -158,7 +158,7 @@ async def test_killed_while_it_was_behind_it_refreshes() -> None:
 
 async def test_killed_after_it_caught_up_it_resumes_at_its_position() -> None:
     books = Books("a")
-    place = Contained(XidPlace(77, frozenset({70, 71})), Position(900))
+    place = Contained(XidVisibility(77, frozenset({70, 71})), Position(900))
     books.go_live("a", 500, place)
     await books.write(received=500)
     books.restart()

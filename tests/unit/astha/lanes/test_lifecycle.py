@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from astha.events import Run
+from astha.events import EventBatch
 from astha.lanes.lifecycle import Service
 from astha.lanes.state import LaneState
 from astha.testing import Fault, ManualClock
@@ -148,7 +148,7 @@ async def test_the_next_term_waits_for_a_call_of_the_last_one() -> None:
     await term.bench.reach(LaneState.LIVE)
     term.subject.misbehave(Fault.STUBBORN, times=1)
     term.bench.router._lanes = term.bench.lanes
-    term.bench.lane.offer(Run.of([term.bench.registry.commit()]))
+    term.bench.lane.offer(EventBatch.of([term.bench.registry.commit()]))
     term.bench.commit("a")
     await term.bench.settle()
     await term.end()

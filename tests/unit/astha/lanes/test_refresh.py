@@ -13,7 +13,7 @@ from astha.lanes.state import LaneState
 from astha.testing import Fault, ManualClock
 from registry.errors import Unavailable
 from registry.models import ConsumerGroup
-from registry.position import Position, SequencePlace, XidPlace
+from registry.position import Position, SequenceVisibility, XidVisibility
 from tests.doubles.registry import GROUPS, LEASE, SmallRegistry, group
 from tests.unit.astha.lanes.harness import Bench, Subject
 
@@ -268,7 +268,7 @@ async def test_a_lane_resumes_with_what_its_refresh_contained() -> None:
     registry = bench.registry
     transactions = [registry.commit(group(f"g{number}")) for number in range(4)]
     # The second and third were in the snapshot, the first had been delivered before it.
-    contained = Contained(XidPlace(transactions[3].commit.transaction, frozenset()), transactions[3].position)
+    contained = Contained(XidVisibility(transactions[3].commit.transaction, frozenset()), transactions[3].position)
     bench.lane.resume_at(transactions[0].position, contained)
     async with bench:
         bench.offer(*transactions)
@@ -385,24 +385,24 @@ async def test_no_refresh_without_certain_leadership() -> None:
 
 def test_what_a_snapshot_contains_goes_by_transaction_not_by_position() -> None:
     """PostgreSQL: a commit below the snapshot's end may be missing from it, one above its place in it."""
-    contained = Contained(XidPlace(100, frozenset({90})), Position(5_000))
+    contained = Contained(XidVisibility(100, frozenset({90})), Position(5_000))
     assert contained.holds(_transaction(xid=80, position=4_000))
     assert not contained.holds(_transaction(xid=90, position=1_000)), "running when the snapshot was taken"
     assert not contained.holds(_transaction(xid=100, position=1_000))
     assert not contained.holds(_transaction(xid=80, position=5_001)), "beyond: another transaction with that number"
     assert Contained.of(contained.document()) == contained
-    sequence = Contained(SequencePlace(Position(7)), Position(7))
+    sequence = Contained(SequenceVisibility(Position(7)), Position(7))
     assert Contained.of(sequence.document()) == sequence
 
 
 def test_transaction_ids_of_32_bits_are_widened_to_the_snapshots_age() -> None:
     age = 3 << 32
-    place = XidPlace(age + 10, frozenset({age - 5}))
+    place = XidVisibility(age + 10, frozenset({age - 5}))
     assert place.contains(9, Position(1))
     assert not place.contains(10, Position(1))
     assert not place.contains((age - 5) & 0xFFFFFFFF, Position(1))
     assert place.contains((age - 6) & 0xFFFFFFFF, Position(1))
-    almost = XidPlace(age - 2, frozenset())
+    almost = XidVisibility(age - 2, frozenset())
     assert not almost.contains(3, Position(1)), "after the wrap"
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from astha.events import Run, Transaction
+from astha.events import EventBatch, Transaction
 from astha.routing.router import Router
 from registry.position import Position
 from tests.doubles.registry import GROUPS, TOPICS, SmallRegistry, group, topic
@@ -13,7 +13,7 @@ class Basket:
         self.batches = 0
         self.reached = Position(0)
 
-    def offer(self, run: Run) -> None:
+    def offer(self, run: EventBatch) -> None:
         self.batches += 1
         self.offered += run.transactions
 

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 from astha.daemon import Component
 from astha.errors import ConfigError
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from astha.testing import ManualClock
 from astha.wiring import BadComponent, load_components
 from registry.contract import MetadataStore
@@ -23,7 +23,9 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_one_that_is_shipped_fits_its_components() -> None:
-    around = Surroundings(cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings())
+    around = ComponentContext(
+        cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings()
+    )
     shipped = read_subscriptions(SHIPPED)
     for component in load_components(shipped, around, SHIPPED):
         assert isinstance(component, Component), component
@@ -32,7 +34,9 @@ def test_the_one_that_is_shipped_fits_its_components() -> None:
 
 
 def test_what_is_in_memory_can_not_hold(path: Path) -> None:
-    around = Surroundings(cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings())
+    around = ComponentContext(
+        cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings()
+    )
     path.write_text(
         "components:\n  compactor: {tables: [table_files, table_stats], lane: {on_exhausted: hold}}\n"
         "  iceberg_updater: {tables: [table_metadata, table_files], lane: {on_exhausted: hold}}\n"

@@ -9,13 +9,13 @@ import pytest
 from pydantic import SecretStr
 
 from astha.errors import ComponentError, ConfigError
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from astha.subscribers.loader import load_component
 from astha.testing import ManualClock
 from registry.contract import MetadataStore
 
 URL = "postgresql://me:open-sesame@h/d"
-AROUND = Surroundings(cast("MetadataStore", object()), ManualClock(), SecretStr(URL), LakeSettings())
+AROUND = ComponentContext(cast("MetadataStore", object()), ManualClock(), SecretStr(URL), LakeSettings())
 
 AUDIT = """
 import sys
@@ -23,7 +23,7 @@ from functools import partial
 import pydantic
 from astha.testing import RecordingSubscriber
 
-def create(settings, surroundings):
+def create(settings, context):
     if settings.get("refuse"):
         raise ValueError("not like this")
     return RecordingSubscriber(*settings.get("tables", ["topics"]))
@@ -33,24 +33,24 @@ class Settings(pydantic.BaseModel):
     depth: int = 1
     inner: dict[str, int] = {}
 
-def strict(settings, surroundings):
+def strict(settings, context):
     Settings.model_validate(settings)
 
-def curious(settings, surroundings):
+def curious(settings, context):
     made = RecordingSubscriber("topics")
-    made.url = lambda: surroundings.registry_url.get_secret_value()
+    made.url = lambda: context.registry_url.get_secret_value()
     return made
 
-def nothing(settings, surroundings):
+def nothing(settings, context):
     return None
 
-def buggy(settings, surroundings):
+def buggy(settings, context):
     return {}["absent"]
 
-def quits(settings, surroundings):
+def quits(settings, context):
     sys.exit(5)
 
-def needs(settings, surroundings):
+def needs(settings, context):
     import a_package_that_nobody_has
 
 class Shy(RecordingSubscriber):
@@ -58,15 +58,15 @@ class Shy(RecordingSubscriber):
     def subscribed_tables(self):
         raise RuntimeError("not now")
 
-def shy(settings, surroundings):
+def shy(settings, context):
     return Shy("topics")
 
-def synchronous(settings, surroundings):
+def synchronous(settings, context):
     made = RecordingSubscriber("topics")
     setattr(made, settings["method"], lambda *arguments: None)
     return made
 
-def wrapped(settings, surroundings):
+def wrapped(settings, context):
     made = RecordingSubscriber("topics")
     made.on_event = partial(made.on_event)
     made.on_health = CallMe()
@@ -88,7 +88,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (package / "audit.py").write_text(AUDIT)
     (package / "declared.py").write_text(f"from {name}.audit import curious\nneeds_registry_url = True\n")
     (package / "needy.py").write_text("import a_package_that_nobody_has\n")
-    (package / "typo.py").write_text("def create(settings, surroundings) return None\n")
+    (package / "typo.py").write_text("def create(settings, context) return None\n")
     (package / "quits.py").write_text("import sys\nsys.exit('no licence')\n")
     (package / "broken.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -172,7 +172,7 @@ def test_the_registrys_credentials_are_given_to_who_declares_the_need(elsewhere:
     declared = load_component("audit", {}, AROUND, f"{elsewhere}.declared:curious")
     assert declared.url() == URL  # type: ignore[attr-defined]
     undeclared = load_component("audit", {}, AROUND, f"{elsewhere}.audit:curious")
-    with pytest.raises(ConfigError, match=r"needs_registry_url = True.*surroundings\.store"):
+    with pytest.raises(ConfigError, match=r"needs_registry_url = True.*context\.store"):
         undeclared.url()  # type: ignore[attr-defined]
 
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from astha.clock_guard import ClockGuard, ClockSettings
 from astha.server.metrics import ListenerCollector
-from astha.subscribers import Measure
+from astha.subscribers import Metric
 from astha.telemetry import DaemonCollector
 from astha.testing import RecordingSubscriber
 from registry.models import DatabaseTime
@@ -86,12 +86,12 @@ async def test_latency_is_a_histogram_by_transaction() -> None:
 class Weighing(RecordingSubscriber):
     broken = False
 
-    def measures(self) -> Iterable[Measure]:
-        yield Measure("weight_kg", "What it weighs.", 3, {"part": "head"})
+    def metrics(self) -> Iterable[Metric]:
+        yield Metric("weight_kg", "What it weighs.", 3, {"part": "head"})
         if self.broken:
             raise RuntimeError("no scales")
-        yield Measure("weight_kg", "What it weighs.", 4, {"part": "foot"})
-        yield Measure("weighings", "How often.", 2, kind="counter")
+        yield Metric("weight_kg", "What it weighs.", 4, {"part": "foot"})
+        yield Metric("weighings", "How often.", 2, kind="counter")
 
 
 async def test_a_component_may_have_measures_of_its_own() -> None:

@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.errors import ConfigError
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from astha.subscribers.loader import load_component
 from astha.testing import ManualClock
 from components.lib.lake.storage.objects import Objects
@@ -56,12 +56,12 @@ async def test_the_first_round_is_at_once_and_a_failed_step_keeps_nobody() -> No
 
 @pytest.mark.parametrize("name", ["metadata_orchestrator", "snapshotter", "segment_store"])
 def test_there_is_one_threshold_for_stale_uploads(name: str) -> None:
-    around = Surroundings(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
+    around = ComponentContext(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
     with pytest.raises(ConfigError, match=r"set lake\.intents_stale_after_s in astha\.yaml"):
         load_component(name, {"intents_stale_after_s": 5}, around)
 
 
 def test_settings_that_nobody_knows_are_refused() -> None:
-    around = Surroundings(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
+    around = ComponentContext(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
     with pytest.raises(ConfigError, match="upkeep_every"):
         load_component("metadata_orchestrator", {"upkeep_every": 5}, around)

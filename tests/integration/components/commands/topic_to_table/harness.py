@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from astha.clock import SystemLoopClock
 from astha.settings import Settings, load_settings
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.commands.topic_to_table.conversion import PLACE
 from components.commands.topic_to_table.sink import TopicTable, Wish
 from components.commands.topic_to_table.writer import RoundOrder, RoundWriter
@@ -94,7 +94,7 @@ class Shop:
     def __init__(self, url: str, store: MetadataStore, lake: LakeSettings, table: LakeTable) -> None:
         self.url, self.store, self.lake, self.table = url, store, lake, table
         self.settings = load_settings(None, {"registry": {"url": url}, "lake": lake.model_dump()})
-        self.around = Surroundings(store, SystemLoopClock(), SecretStr(url), lake)
+        self.around = ComponentContext(store, SystemLoopClock(), SecretStr(url), lake)
 
     @property
     def warehouse(self) -> Path:

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from components.commands.verify.report import Difference, Kind, Report
 from components.commands.verify.verification import Options, Verification
 from components.iceberg_updater.settings import UpdaterSettings
@@ -40,11 +40,11 @@ class Stage:
         self._ids = iter(range(1_000_000))
 
     @property
-    def surroundings(self) -> Surroundings:
-        return Surroundings(self.store, SystemLoopClock(), SecretStr(self.url), self.lake)
+    def context(self) -> ComponentContext:
+        return ComponentContext(self.store, SystemLoopClock(), SecretStr(self.url), self.lake)
 
     def updater(self) -> IcebergUpdater:
-        return IcebergUpdater(UpdaterSettings(), self.surroundings)
+        return IcebergUpdater(UpdaterSettings(), self.context)
 
     async def create(self, name: str = "orders", **schema: Any) -> LakeTable:
         return await create_table(self.store, self.lake.warehouse, name, table_schema(**schema))
@@ -112,7 +112,7 @@ def path_of(file: TableFile) -> Path:
 @pytest.fixture
 async def stage(url: str, lake: LakeSettings, opened: OpenStore) -> AsyncIterator[Stage]:
     store = await open_store(url)
-    around = Surroundings(store, SystemLoopClock(), SecretStr(url), lake)
+    around = ComponentContext(store, SystemLoopClock(), SecretStr(url), lake)
     async with StorageManager(around) as manager:
         made = Stage(url, store, await opened(url), lake, manager)
         yield made

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
-from astha.subscribers import LakeSettings, Surroundings
+from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.spark_format import register
 from components.lib.streams.agents import Agent
 from components.lib.streams.format import NewRecord
@@ -60,7 +60,9 @@ class Topic:
     def __init__(self, url: str, store: MetadataStore, warehouse: Path) -> None:
         self.url = url
         self.store = store
-        self._around = Surroundings(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(warehouse)))
+        self._around = ComponentContext(
+            store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(warehouse))
+        )
         self._ends = [0, 0]
 
     async def append(self, *counts: int) -> None:

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from pyiceberg.transforms import IdentityTransform
 
 from astha.clock import SystemLoopClock
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from astha.testing import ManualClock
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
@@ -51,7 +51,7 @@ class Trial:
         self.table = table
         self.points = points
         self.objects = Objects(lake)
-        around = Surroundings(
+        around = ComponentContext(
             store=FaultyRegistry(store, points), clock=HastyClock(), registry_url=SecretStr(""), lake=lake
         )
         self.manager = StorageManager(
@@ -194,7 +194,7 @@ async def test_intents_are_renewed_while_their_writer_lives(
 ) -> None:
     table = await create_table(store, warehouse)
     time = ManualClock()
-    around = Surroundings(store=store, clock=time, registry_url=SecretStr(""), lake=lake)
+    around = ComponentContext(store=store, clock=time, registry_url=SecretStr(""), lake=lake)
     async with StorageManager(around, StorageSettings(renew_every_s=100)) as manager:
         for _ in range(4):
             await manager.insert(table.id, ROWS)

@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.types import NestedField, StringType
 
-from astha.subscribers.context import Surroundings
+from astha.subscribers.context import ComponentContext
 from astha.testing import ManualClock
 from components.lib.storage_manager import NoSuchTable, RowsRefused, StorageManager, StorageSettings
 from registry.contract import MetadataStore
@@ -127,10 +127,10 @@ class StrideClock(ManualClock):
 
 
 async def test_a_flush_does_not_wait_for_the_registrars_pace(
-    store: MetadataStore, warehouse: Path, surroundings: Surroundings, open_manager: OpenManager
+    store: MetadataStore, warehouse: Path, context: ComponentContext, open_manager: OpenManager
 ) -> None:
     table = await create_table(store, warehouse)
-    manager = await open_manager(around=msgspec.structs.replace(surroundings, clock=StrideClock()))
+    manager = await open_manager(around=msgspec.structs.replace(context, clock=StrideClock()))
     first = await manager.insert(table.id, rows(1))
     await eventually(first.registered.done, "the first group, for which nobody has asked")
     later = await manager.insert(table.id, rows(2))
@@ -237,10 +237,10 @@ async def test_many_inserts_at_once(manager: StorageManager, store: MetadataStor
 
 
 async def test_names_ahead_are_given_back(
-    store: MetadataStore, warehouse: Path, open_manager: OpenManager, surroundings: Any
+    store: MetadataStore, warehouse: Path, open_manager: OpenManager, context: Any
 ) -> None:
     table = await create_table(store, warehouse)
-    async with StorageManager(surroundings) as manager:
+    async with StorageManager(context) as manager:
         for number in range(10):
             await manager.insert(table.id, rows(number))
         await manager.flush()

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField, StringType
 
-from astha.subscribers.context import LakeSettings, Surroundings
+from astha.subscribers.context import ComponentContext, LakeSettings
 from astha.testing import ManualClock
 from components.lib.storage_manager import RowsRefused, StorageManager, StorageSettings
 from registry.contract import MetadataStore
@@ -35,7 +35,7 @@ def time() -> ManualClock:
 async def manager(
     store: MetadataStore, lake: LakeSettings, url: str, time: ManualClock
 ) -> AsyncIterator[StorageManager]:
-    around = Surroundings(store=store, clock=time, registry_url=SecretStr(url), lake=lake)
+    around = ComponentContext(store=store, clock=time, registry_url=SecretStr(url), lake=lake)
     settings = StorageSettings(target_file_bytes=10_000, rotate_after_s=10, schema_age_s=0)
     async with StorageManager(around, settings) as manager:
         yield manager

@@ -10,7 +10,7 @@ import msgspec
 from astha.events import Commit, Event, Operation
 from registry.json_text import EMPTY_LIST, EMPTY_OBJECT, to_json_text
 from registry.models import FileOperation, LakeTable, Row, TableFile, TableMetadata, TableStats
-from registry.position import Place, Position, SequencePlace
+from registry.position import Position, SequenceVisibility, SnapshotVisibility
 from tests.doubles.clock import ManualClock
 
 R = TypeVar("R", bound=Row)
@@ -119,8 +119,8 @@ class Snapshot:
         self._last = lake.position
 
     @property
-    def place(self) -> Place:
-        return SequencePlace(Position(self._last))
+    def visibility(self) -> SnapshotVisibility:
+        return SequenceVisibility(Position(self._last))
 
     async def count(self, kind: type[Row]) -> int:
         return len(self._rows[kind])
