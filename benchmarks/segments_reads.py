@@ -39,7 +39,7 @@ _HELD = 32 << 20  # of decoded blocks, where they are to come from disk: less th
 async def warm_reads(report: Report, directory: Path) -> None:
     appends = report.pick(48, 24)
     async with AsyncExitStack() as stack:
-        around = await _surroundings(stack, directory)
+        around = await _context(stack, directory)
         stored = await _write(around, appends)
         disk = DiskBlocks(directory / "cache", 1 << 30)
         from_disk = Reading(around, policy=CachePolicy(memory_bytes=_HELD), disk=disk)
@@ -91,7 +91,7 @@ async def warm_reads(report: Report, directory: Path) -> None:
     )
 
 
-async def _surroundings(stack: AsyncExitStack, directory: Path) -> ComponentContext:
+async def _context(stack: AsyncExitStack, directory: Path) -> ComponentContext:
     url = f"sqlite:///{directory / 'reads.db'}"
     await asyncio.to_thread(migrate, url)
     store = await open_store(url)

@@ -17,7 +17,6 @@ from astha.cli.exit_codes import Exit, Failure
 from registry.copy import Progress as Report
 
 _LINE_EVERY_S = 5.0
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def print_json(value: object) -> None:
@@ -50,13 +49,6 @@ def confirm(what: str, yes: bool) -> None:
         raise Failure(f"{what}: repeat with --yes if that is meant", Exit.USAGE)
     if not click.confirm(f"{what}. Go on?", err=True):
         raise Failure("nothing was changed", Exit.PROBLEM)
-
-
-def size_text(size_bytes: int) -> str:
-    amount, unit = float(size_bytes), 0
-    while amount >= 1024 and unit < len(_UNITS) - 1:
-        amount, unit = amount / 1024, unit + 1
-    return f"{amount:.1f} {_UNITS[unit]}" if unit else f"{size_bytes} bytes"
 
 
 def time_text(epoch_ms: int) -> str:

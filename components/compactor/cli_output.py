@@ -11,7 +11,8 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from astha.cli.output import print_pairs, print_rows, size_text, time_text
+from astha.cli.output import print_pairs, print_rows, time_text
+from astha.quantities import format_size
 from registry.json_text import parse_json
 from registry.models import Compaction, Savings
 
@@ -52,7 +53,7 @@ def print_decisions(rows: Sequence[Compaction]) -> None:
                 row.status + (" (cancelling)" if row.cancel_requested and row.status == "running" else ""),
                 row.trigger,
                 f"{row.input_files:,} -> {row.output_files:,}" if row.status == "done" else f"{row.input_files:,}",
-                size_text(row.input_bytes),
+                format_size(row.input_bytes),
                 row.strategy or "",
                 short(": ".join(filter(None, (row.rule, row.reason)))),
             ]
@@ -76,8 +77,8 @@ def print_savings(sums: Sequence[Savings]) -> None:
                 f"{one.input_files:,}",
                 f"{one.output_files:,}",
                 f"{one.input_files - one.output_files:,}",
-                size_text(one.input_bytes),
-                size_text(one.output_bytes),
+                format_size(one.input_bytes),
+                format_size(one.output_bytes),
                 f"{one.row_count:,}",
             ]
             for one in (*sums, *([total] if len(sums) > 1 else []))
@@ -103,10 +104,10 @@ def print_standing(standing: Standing) -> None:
             [
                 one.partition or "(whole table)",
                 f"{one.files:,}",
-                size_text(one.size_bytes),
+                format_size(one.size_bytes),
                 f"{one.small_files:,}",
                 f"{one.to_merge:,}",
-                size_text(one.bytes_to_rewrite),
+                format_size(one.bytes_to_rewrite),
                 f"{one.score:,.1f}",
                 one.status,
                 ": ".join(filter(None, (one.rule, one.reason)))
@@ -150,7 +151,7 @@ def print_plans(name: str, plans: Sequence[dict[str, Any]]) -> None:
                 plan["partition"] or "(whole table)",
                 f"{plan['input_files']:,}",
                 f"{plan['output_files']:,}",
-                size_text(plan["input_bytes"]),
+                format_size(plan["input_bytes"]),
                 str(plan["groups"]),
                 plan["strategy"] if plan["groups"] else "-",
                 plan["why"] or plan["reason"] or "",
@@ -177,8 +178,8 @@ def print_outcomes(name: str, told: Sequence[dict[str, Any]]) -> None:
                 one["status"],
                 f"{one['input_files']:,}",
                 f"{one['output_files']:,}",
-                size_text(one["input_bytes"]),
-                size_text(one["output_bytes"]),
+                format_size(one["input_bytes"]),
+                format_size(one["output_bytes"]),
                 f"{one['rows']:,}",
                 one["strategy"] or "-",
                 f"{one['seconds'].get('all', 0.0):.2f}",

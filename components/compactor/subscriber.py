@@ -71,7 +71,7 @@ class Compactor:
     ) -> None:
         store, clock, policy = context.store, context.clock, settings.policy
         self._settings = settings
-        self._surroundings = context
+        self._context = context
         self._store = store
         self._clock = clock
         self._open_executor = open_executor
@@ -105,7 +105,7 @@ class Compactor:
             Workshop(
                 store=self._store,
                 executor=self._executor,
-                objects=Objects(self._surroundings.lake),
+                objects=Objects(self._context.lake),
                 clock=self._clock,
                 owner=f"compactor {uuid4().hex[:8]}",
                 limits=settings.limits,

@@ -60,7 +60,7 @@ class IcebergUpdater:
 
     def __init__(self, settings: UpdaterSettings, context: ComponentContext) -> None:
         self._settings = settings
-        self._surroundings = context
+        self._context = context
         self._store = context.store
         self._thread: IcebergThread | None = None
         self._aside: IcebergThread | None = None
@@ -88,14 +88,14 @@ class IcebergUpdater:
             except CatalogTrouble as error:
                 raise Retry(str(error)) from error
             limits = (self._settings.table_timeout_s, self._settings.probe_timeout_s)
-            guard = self._surroundings.clock_guard
+            guard = self._context.clock_guard
             retention = Retention(self._settings.max_snapshots, None if guard is None else guard.steady)
             self._thread = IcebergThread("iceberg", IcebergTables(catalog, identity), retention, *limits)
             self._aside = IcebergThread("iceberg-owed", IcebergTables(catalog, identity), retention, *limits)
         if self._aside is not None:
             self._comparisons = Comparisons(
                 self._store,
-                self._surroundings.clock,
+                self._context.clock,
                 self._owed,
                 self._aside,
                 self._commit_events,
@@ -174,7 +174,7 @@ class IcebergUpdater:
         self._compare_in_background()
 
     async def check(self) -> list[CheckResult]:
-        return [await check_warehouse(self._surroundings.lake)]
+        return [await check_warehouse(self._context.lake)]
 
     def metrics(self) -> Iterator[Metric]:
         yield Metric("commits", "Commits to Iceberg tables, refreshes apart.", self._commits, kind="counter")
@@ -194,12 +194,12 @@ class IcebergUpdater:
         """On PostgreSQL the stream brings a commit a moment before others can read it; what is asked of the registry
         about a table must not be older than the event that made us ask.
         """
-        deadline = self._surroundings.clock.monotonic() + _VISIBLE_WITHIN_S
+        deadline = self._context.clock.monotonic() + _VISIBLE_WITHIN_S
         while True:
             async with self._store.consistent_read() as snapshot:
                 if snapshot.visibility.contains(commit.transaction, commit.position):
                     return
-            if self._surroundings.clock.monotonic() > deadline:
+            if self._context.clock.monotonic() > deadline:
                 raise Retry(f"transaction {commit.transaction} was committed but is still not visible")
             await asyncio.sleep(0.002)
 
@@ -323,7 +323,7 @@ class IcebergUpdater:
             log.warning("can't hand over old metadata files yet", files=len(paths), error=str(error))
 
     def _open_catalog(self) -> Catalog:
-        return open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake)
+        return open_catalog(self._context.registry_url.get_secret_value(), self._context.lake)
 
     def _opened_thread(self) -> IcebergThread:
         if self._thread is None:

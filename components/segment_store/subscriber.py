@@ -45,7 +45,7 @@ class SegmentStore:
 
     def __init__(self, settings: SegmentStoreSettings, context: ComponentContext) -> None:
         self._settings = settings
-        self._surroundings = context
+        self._context = context
         self._store = context.store
         self._clock = context.clock
         self._small = SmallSegments(settings.merge_policy)
@@ -75,9 +75,9 @@ class SegmentStore:
             if settings.disk_bytes and settings.disk_directory is not None:
                 disk = await asyncio.to_thread(DiskBlocks, settings.disk_directory, settings.disk_bytes)
             policy = CachePolicy(memory_bytes=settings.memory_bytes)
-            self._reading = Reading(self._surroundings, policy=policy, disk=disk)
+            self._reading = Reading(self._context, policy=policy, disk=disk)
         reading = self._reading
-        location = settings.location or join(canonical(self._surroundings.lake.warehouse), "streams")
+        location = settings.location or join(canonical(self._context.lake.warehouse), "streams")
         self._merger = Merger(
             self._store, reading.objects, reading.cache, self._clock, canonical(location), settings.merge_policy
         )
@@ -188,7 +188,7 @@ class SegmentStore:
         """Idle producers and agents that are silent. Objects are deleted by the metadata orchestrator."""
         if not await may_delete_by_age(self._guard):
             return
-        await warn_if_neglected(self._store, self._surroundings.lake.intents_stale_after_s)
+        await warn_if_neglected(self._store, self._context.lake.intents_stale_after_s)
         idle_ms = int(self._settings.producers_idle_s * 1000)
         while await self._store.forget_producers(idle_ms) >= PAGE:
             continue

@@ -55,7 +55,7 @@ class Snapshotter:
 
     def __init__(self, settings: SnapshotterSettings, context: ComponentContext) -> None:
         self._settings = settings
-        self._surroundings = context
+        self._context = context
         self._store = context.store
         self._clock = context.clock
         self._books = Books(settings.policy)
@@ -245,13 +245,13 @@ class Snapshotter:
         next one.
         """
         settings = self._settings
-        if not await may_delete_by_age(self._surroundings.clock_guard):
+        if not await may_delete_by_age(self._context.clock_guard):
             return
         lifecycle = Lifecycle(
             self._store,
             self._opened_tables(),
             self._call,
-            Objects(self._surroundings.lake),
+            Objects(self._context.lake),
             self._clock,
             defaults=settings.policy,
             updater=settings.updater,
@@ -260,7 +260,7 @@ class Snapshotter:
             if book.policy.expires or any(awaits_release(row) for row in book.rows.values()):
                 await self._attempt("expiry", partial(self._expire, lifecycle, table_id), table_id)
         await self._attempt("cleaning", partial(self._clean, lifecycle))
-        stale_after_s = self._surroundings.lake.intents_stale_after_s
+        stale_after_s = self._context.lake.intents_stale_after_s
         await self._attempt("cleaning", partial(warn_if_neglected, self._store, stale_after_s))
 
     async def _expire(self, lifecycle: Lifecycle, table_id: int) -> None:
@@ -325,7 +325,7 @@ class Snapshotter:
         return IcebergTables(self._open_catalog(), identity)
 
     def _open_catalog(self) -> Catalog:
-        return open_catalog(self._surroundings.registry_url.get_secret_value(), self._surroundings.lake)
+        return open_catalog(self._context.registry_url.get_secret_value(), self._context.lake)
 
     def _opened_tables(self) -> IcebergTables:
         if self._tables is None:

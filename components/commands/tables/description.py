@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from astha.cli.output import print_pairs, print_rows, size_text, time_text
+from astha.cli.output import print_pairs, print_rows, time_text
+from astha.quantities import format_size
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.transform_syntax import show_order, show_partition
 from components.lib.lake.schema.type_syntax import show
@@ -111,7 +112,7 @@ def print_description(found: Description) -> None:
             "format": f"{found.format}, {found.compression}",
             "partitioned by": ", ".join(found.partition_by) or "nothing",
             "sorted by": ", ".join(found.sort_by) or "nothing",
-            "rows": f"{found.row_count:,} in {found.file_count:,} files, {size_text(found.total_size)}",
+            "rows": f"{found.row_count:,} in {found.file_count:,} files, {format_size(found.total_size)}",
             "last modified": time_text(found.last_modified),
             "schema version": f"{found.schema_version} of {found.versions[-1].version}",
         }
@@ -147,7 +148,12 @@ def print_description(found: Description) -> None:
 
 def print_partitions(partitions: Sequence[TableStats]) -> None:
     rows = [
-        [stats.partition_path or "(none)", f"{stats.row_count:,}", f"{stats.file_count:,}", size_text(stats.total_size)]
+        [
+            stats.partition_path or "(none)",
+            f"{stats.row_count:,}",
+            f"{stats.file_count:,}",
+            format_size(stats.total_size),
+        ]
         for stats in partitions
     ]
     print_rows(("partition", "rows", "files", "size"), rows, right=("rows", "files", "size"))

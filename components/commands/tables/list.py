@@ -7,8 +7,9 @@ from collections.abc import Callable
 import click
 
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import print_json, print_rows, size_text, time_text
+from astha.cli.output import print_json, print_rows, time_text
 from astha.cli.store import with_store
+from astha.quantities import format_size
 from astha.settings import Settings
 from components.lib.lake.table_lookup import full_name
 
@@ -31,7 +32,7 @@ def list_command(reload: Callable[[], Settings], database: str | None, as_json: 
         click.echo(f"no tables in {database}" if database else "no tables: `astha tables create` makes one")
     else:
         rows = [
-            [full_name(table), f"{table.row_count:,}", f"{table.file_count:,}", size_text(table.total_size),
+            [full_name(table), f"{table.row_count:,}", f"{table.file_count:,}", format_size(table.total_size),
              time_text(table.last_modified), table.status]
             for table in tables
         ]  # fmt: skip

@@ -9,9 +9,10 @@ import msgspec
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
-from astha.cli.output import confirm, print_json, print_pairs, print_rows, size_text, time_text
+from astha.cli.output import confirm, print_json, print_pairs, print_rows, time_text
 from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
+from astha.quantities import format_duration, format_size
 from astha.settings import Settings
 from components.lib.streams.offsets import start_of
 from components.lib.streams.parsing import Duration, Size
@@ -141,7 +142,7 @@ def describe_command(name: str, reload: Callable[[], Settings], as_json: bool) -
     click.echo()
     header = ("partition", "start", "end", "segments", "size", "writer")
     rows = [
-        [str(view.partition), str(view.start), str(view.end), f"{view.segments:,}", size_text(view.size_bytes),
+        [str(view.partition), str(view.start), str(view.end), f"{view.segments:,}", format_size(view.size_bytes),
          view.writer or "-"]
         for view in partitions
     ]  # fmt: skip
@@ -276,16 +277,9 @@ def _kept(topic: Topic) -> str:
         return f"everything ({error})"
     bounds = []
     if policy.ms is not None:
-        bounds.append(f"for {_duration(policy.ms)}")
+        bounds.append(f"for {format_duration(policy.ms)}")
     if policy.size_bytes is not None:
-        bounds.append(f"up to {size_text(policy.size_bytes)} a partition")
+        bounds.append(f"up to {format_size(policy.size_bytes)} a partition")
     if policy.records is not None:
         bounds.append(f"up to {policy.records:,} records a partition")
     return ", ".join(bounds) or "for ever"
-
-
-def _duration(ms: int) -> str:
-    for unit, length in (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000), ("seconds", 1_000)):
-        if ms >= length and ms % length == 0:
-            return f"{ms // length:,} {unit if ms != length else unit[:-1]}"
-    return f"{ms:,} ms"

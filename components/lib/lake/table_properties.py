@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from astha.errors import AsthaError
+from astha.quantities import parse_duration_ms, parse_size
 from registry.json_text import JsonValue
 
 DAY_MS = 86_400_000
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS}
-_UNITS_BYTES = {
-    "": 1, "b": 1,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40,
-    "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
-}  # fmt: skip
-_QUANTITY = re.compile(r"([0-9]{1,18})\s*([a-z]*)", re.IGNORECASE)
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 Reader: TypeAlias = Callable[[str, str], object]
@@ -46,10 +38,10 @@ def read_properties(properties: JsonValue, prefix: str, known: Mapping[str, tupl
 
 
 def duration_ms(name: str, text: str) -> int:
-    number, unit = _quantity(text)
-    if number is None or unit not in _UNITS_MS:
+    found = parse_duration_ms(text)
+    if found is None:
         raise PolicyProblem(f"{name} = {text!r}: write a duration such as 30m, 12h, 7d")
-    return number * _UNITS_MS[unit]
+    return found
 
 
 def some_time_ms(name: str, text: str) -> int:
@@ -60,18 +52,10 @@ def some_time_ms(name: str, text: str) -> int:
 
 
 def size_bytes(name: str, text: str) -> int:
-    found = read_size(text)
+    found = parse_size(text)
     if not found:
         raise PolicyProblem(f"{name} = {text!r}: write a size such as 500MB, 10GiB")
     return found
-
-
-def read_size(text: str) -> int | None:
-    """Bytes, in the one meaning that units have everywhere: KB, MB, GB, TB count in thousands, KiB, MiB, GiB, TiB in
-    1,024; K, M, G, T alone are KiB, MiB, GiB, TiB. None if it is no size.
-    """
-    number, unit = _quantity(text)
-    return None if number is None or unit not in _UNITS_BYTES else number * _UNITS_BYTES[unit]
 
 
 def count(name: str, text: str) -> int:
@@ -89,8 +73,3 @@ def flag(name: str, text: str) -> bool:
 
 def patterns(_name: str, text: str) -> tuple[str, ...]:
     return tuple(pattern.strip() for pattern in text.split(",") if pattern.strip())
-
-
-def _quantity(text: str) -> tuple[int | None, str]:
-    found = _QUANTITY.fullmatch(text)
-    return (None, "") if found is None else (int(found[1]), found[2].lower())

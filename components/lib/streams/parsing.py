@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
@@ -10,12 +9,10 @@ from typing import Literal, TypeAlias
 import click
 import msgspec
 
-from components.lib.lake.table_properties import read_size
+from astha.quantities import parse_duration_ms, parse_size
 from components.lib.streams.offsets import ends_of
 from components.lib.streams.reader.reader import Reader
 
-_UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION = re.compile(r"([0-9]{1,18})\s*(ms|s|m|h|d|w)")
 _MOST = (1 << 63) - 1  # of a number in the registry
 
 
@@ -40,10 +37,9 @@ class Duration(click.ParamType[int | None]):
         text = str(value).strip().lower()
         if text == "forever":
             return None
-        found = _DURATION.fullmatch(text)
-        if found is None:
+        duration = parse_duration_ms(text)
+        if duration is None:
             self.fail(f"{value!r}: write 90s, 15m, 12h, 7d, 4w or forever", param, ctx)
-        duration = int(found[1]) * _UNITS_MS[found[2]]
         if duration > _MOST:
             self.fail(f"{value!r} is longer than can be stored: write forever", param, ctx)
         return duration
@@ -53,7 +49,7 @@ class Size(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = read_size(str(value).strip())
+        found = parse_size(str(value))
         if found is None:
             self.fail(f"{value!r}: write a number of bytes, or 64KiB, 10MiB, 10MB, 1GiB", param, ctx)
         if found > _MOST:
@@ -80,9 +76,9 @@ def read_place(written: str) -> OffsetSpec:
         if len(text) > 18:
             raise ValueError(f"{text[:20]}... is beyond every offset")
         return int(text)
-    ago = _DURATION.fullmatch(text.removeprefix("-").lower())
-    if text.startswith("-") and ago is not None:
-        return At(max(0, int(datetime.now(UTC).timestamp() * 1000) - int(ago[1]) * _UNITS_MS[ago[2]]))
+    ago_ms = parse_duration_ms(text.removeprefix("-"))
+    if text.startswith("-") and ago_ms is not None:
+        return At(max(0, int(datetime.now(UTC).timestamp() * 1000) - ago_ms))
     try:
         time = datetime.fromisoformat(text)
     except ValueError:

@@ -192,7 +192,7 @@ async def test_storage_that_hangs(lake: Lake) -> None:
     await lake.deliver()
     HangingFileIO.until.clear()
     await lake.updater.stop()
-    context = lake.updater._surroundings
+    context = lake.updater._context
     settings = UpdaterSettings(table_timeout_s=0.5, probe_timeout_s=0.5, retry_first_s=0.05, retry_max_s=0.2)
     lake.updater = IcebergUpdater(
         settings, ComponentContext(lake.store, context.clock, context.registry_url, lake.settings)

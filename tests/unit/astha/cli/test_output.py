@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from astha.cli.output import print_pairs, print_rows, size_text, table_progress, time_text
+from astha.cli.output import print_pairs, print_rows, table_progress, time_text
+from astha.quantities import format_size
 
 
 def test_progress_without_a_terminal_is_a_line_for_each_table_that_has_rows(
@@ -47,7 +48,7 @@ def test_rows_are_aligned_numbers_to_the_right(capsys: pytest.CaptureFixture[str
 
 
 def test_sizes_and_times() -> None:
-    assert [size_text(number) for number in (0, 1023, 1024, 5 * 1024**3, 9 * 1024**6)] == [
+    assert [format_size(number) for number in (0, 1023, 1024, 5 * 1024**3, 9 * 1024**6)] == [
         "0 bytes", "1023 bytes", "1.0 KiB", "5.0 GiB", "9216.0 PiB"
     ]  # fmt: skip
     assert time_text(1_700_000_000_999) == "2023-11-14 22:13:20 UTC"
