@@ -17,7 +17,7 @@ from components.lib.streams.format import (
     read_footer,
 )
 
-DOCUMENT = Path(__file__).parents[5] / "docs" / "segment-format.md"
+DOCUMENT = Path(__file__).parents[6] / "docs" / "segment-format.md"
 FIRST, SECOND = 1_700_000_000_000, 1_700_000_000_005
 
 
