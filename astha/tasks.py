@@ -115,7 +115,7 @@ class BackgroundTasks:
                 await loop()
                 reason = "ended unexpectedly"
             except Exception as error:
-                log.exception("background_task_failed", owner=self._owner, task=name)
+                log.exception("background task failed", owner=self._owner, task=name)
                 reason = repr(error)
             if self._clock.monotonic() - began > _RESTART.max_s:
                 failures = 0
@@ -123,7 +123,7 @@ class BackgroundTasks:
             self._failing[name] = reason
             wait_s = _RESTART.wait_s(failures, self._clock)
             log.warning(
-                "background_task_restarts", owner=self._owner, task=name, reason=reason, wait_s=round(wait_s, 3)
+                "background task will be restarted", owner=self._owner, task=name, reason=reason, wait_s=round(wait_s, 3)
             )
             await self._clock.sleep(wait_s)
             self._failing.pop(name, None)
@@ -132,4 +132,4 @@ class BackgroundTasks:
         if self._tasks.get(key) is task:
             del self._tasks[key]
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("background_task_failed", owner=self._owner, task=task.get_name(), error=repr(error))
+            log.error("background task failed", owner=self._owner, task=task.get_name(), error=repr(error))
