@@ -80,7 +80,7 @@ docs: setup ## write docs/settings.md anew from the models
 	@$(RUN) -m astha.cli settings --markdown > docs/settings.md
 
 demo: setup ## see it at work on SQLite and on a PostgreSQL of its own (ARGS="--segments 100000" for less)
-	@$(RUN) -m deploy.demo $(ARGS)
+	@$(RUN) -m components.commands.demo $(ARGS)
 
 bench: setup ## all benchmarks, one after the other (ARGS="--quick" for a short run)
 	@$(RUN) -m benchmarks $(ARGS)
