@@ -72,7 +72,7 @@ class Bench:
         self._plain = files.link((directory / "plain").as_uri())
 
     async def warm_up(self) -> None:
-        """Everybody has merged something once: code is loaded and compiled, workers are there."""
+        """Lets every contender merge once, so that code is loaded and compiled and workers are running."""
         few = self._plain[: PARTITIONS * 2]
         for ordered in (True, False):
             await asyncio.to_thread(plain_spark, self._lake.spark, few, self._scratch, ordered=ordered)
@@ -116,7 +116,7 @@ class Bench:
             report.add(f"speedup_vs_{name}{suffix}", took.seconds / _seconds(ours), detail)
 
     async def small_jobs(self) -> None:
-        """The fifth small file of a partition, and what comes of it."""
+        """Commits the fifth small file of a partition and waits for its compaction."""
         ours = [await self._ours(SORTED, {}, _SMALL, partitions=1) for _ in range(8)][2:]
         theirs = [await self._theirs(SORTED, _SMALL, partitions=1) for _ in range(8)][2:]
         self._report.add(
@@ -163,7 +163,7 @@ class Bench:
         return took
 
     async def _calm(self) -> None:
-        """What the last one has left, garbage of the JVM and pages on their way to disk, is nobody else's cost."""
+        """Collects the JVM's garbage and writes dirty pages, so that no contender pays for the previous one."""
         await asyncio.to_thread(self._lake.collect_garbage)
         await asyncio.to_thread(os.sync)
 

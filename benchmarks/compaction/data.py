@@ -29,7 +29,7 @@ from components.lib.lake.storage.locations import canonical
 from registry.inputs import FileDraft
 
 ROWS = 10_000
-"""In a file, of ten columns."""
+"""Rows per file, of ten columns."""
 PARTITIONS = 4
 
 _SCHEMA = Schema(
@@ -49,7 +49,7 @@ UNSORTED = TableSchema(1, _SCHEMA, _BY_REGION, UNSORTED_SORT_ORDER)
 SORTED = TableSchema(1, _SCHEMA, _BY_REGION, SortOrder(SortField(1, IdentityTransform())))
 
 _DISTINCT = 40
-"""Files of different content; the others repeat them under other numbers."""
+"""Files of different content; the others are copies with other numbers."""
 
 
 class SmallFiles:
@@ -87,7 +87,7 @@ class SmallFiles:
         return self.count * ROWS
 
     def link(self, location: str, count: int | None = None, every: int = 1) -> list[FileDraft]:
-        """The files as those of a table at ``location``, a file URI. ``every`` fourth is of one partition."""
+        """Returns the files as rows of a table at ``location``, a file URI; ``every`` fourth is of one partition."""
         linked = []
         for number in range(0, (self.count if count is None else count) * every, every):
             draft = self._drafts[number % len(self._drafts)]

@@ -1,4 +1,4 @@
-"""How soon a commit is a decision: another process commits, every commit makes one partition worth compacting."""
+"""Time from a commit to the decision: another process commits, and each commit makes a partition due."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TABLES = 10
 
 
 class Never:
-    """Merges nothing: decisions are what is measured, and those of a real table have files."""
+    """Merges nothing, because only decisions are measured."""
 
     async def merge(self, task: MergeTask) -> MergeResult:
         await asyncio.Event().wait()
@@ -49,7 +49,7 @@ class Never:
 
 
 class Watched(Compactor):
-    """Notes how long after its commit a transaction was judged."""
+    """Records how long after its commit a transaction was evaluated."""
 
     late_ms: list[float]
 
@@ -90,7 +90,7 @@ async def decision_figures(report: Report, directory: Path) -> None:
 
 
 def _fill(url: str, partitions: int) -> None:
-    """Tables with so many partitions in all, each with a few small files, and the statistics that belong to them."""
+    """Creates tables with that many partitions in all, each with a few small files and their statistics."""
     draft = UNSORTED.draft()
     with psycopg.connect(url) as connection:
         for number in range(_TABLES):
@@ -124,7 +124,7 @@ def _fill(url: str, partitions: int) -> None:
 
 
 def _write(url: str, commits: int) -> None:
-    """One file a commit, with its statistics, as the registry's own verb leaves them."""
+    """Adds one file per commit, with its statistics, as the registry's own verb does."""
     with psycopg.connect(url, autocommit=True) as connection:
         begun = time.perf_counter()
         for number in range(commits):

@@ -1,4 +1,4 @@
-"""What merging one group costs without Spark around it: CPU seconds by phase, for each strategy.
+"""The cost of merging one group without Spark: CPU seconds per phase, for each strategy.
 
     python -m benchmarks.compaction.kernel [FILES]
 

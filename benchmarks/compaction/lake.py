@@ -69,7 +69,7 @@ class Lake:
         partitions: int,
         properties: Mapping[str, str] | None = None,
     ) -> Compacted:
-        """``files`` are there before, ``last`` cross the threshold: in each of the partitions, with its own."""
+        """``files`` exist before; ``last`` cross the threshold, one in each partition."""
         store, name = self._around.store, f"t{self._made}"
         inputs = (len(files) + len(last)) // partitions
         table = await store.create_table(
@@ -96,11 +96,11 @@ class Lake:
         return Compacted(seconds, tree_cpu_seconds() - cpu, spent, found.file_count)
 
     def location(self) -> str:
-        """Of the next table."""
+        """Returns the name of the next table."""
         return canonical(Path(self._around.lake.warehouse) / f"t{self._made}")
 
     def collect_garbage(self) -> None:
-        """Of the JVM that all share."""
+        """Returns the process id of the JVM that all contenders share."""
         jvm: Any = self.spark.sparkContext._jvm
         jvm.System.gc()
 
@@ -130,7 +130,7 @@ class Lake:
 
 
 async def _is_done(connection: psycopg.AsyncConnection, table_id: int, partitions: int) -> bool:
-    """Asked often, and beside what is measured: so by the cheapest question there is."""
+    """Polls with the cheapest query, because it runs often and beside the measurement."""
     cursor = await connection.execute("SELECT status, reason FROM compactions WHERE table_id = %s", [table_id])
     rows = await cursor.fetchall()
     failed = [reason for status, reason in rows if status in ("failed", "aborted", "cancelled")]
@@ -143,7 +143,7 @@ async def _is_done(connection: psycopg.AsyncConnection, table_id: int, partition
 async def open_lake(
     server: EmbeddedPostgres, directory: Path, spark: Mapping[str, str], *, jobs: int = 2
 ) -> AsyncIterator[Lake]:
-    """With a session that is warm: it has merged something."""
+    """Returns a compactor whose Spark session is warm: it has merged once."""
     url, store = await new_registry(server, "compaction")
     clock = SystemLoopClock()
     around = ComponentContext(store, clock, SecretStr(url), LakeSettings(warehouse=str(directory)))

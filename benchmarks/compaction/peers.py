@@ -1,4 +1,4 @@
-"""Others that merge the same files: plain PySpark, Iceberg's own procedure, pyarrow, DuckDB."""
+"""Peers that merge the same files: plain PySpark, Iceberg's own procedure, PyArrow, DuckDB."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _JARS = (
 
 
 def plain_spark(spark: SparkSession, files: Sequence[FileDraft], target: Path, *, ordered: bool) -> None:
-    """What one writes without knowing anything of the files."""
+    """The obvious PySpark program, which knows nothing about the files."""
     frame = spark.read.parquet(*(file.file_path for file in files)).repartition(PARTITIONS, "region")
     if ordered:
         frame = frame.sortWithinPartitions("id")
@@ -60,10 +60,10 @@ def duckdb_alone(files: Sequence[FileDraft], target: Path, *, ordered: bool) -> 
 
 
 class IcebergProcedure:
-    """`rewrite_data_files` on a table of Iceberg's, which Spark reaches by a catalog of its own."""
+    """`rewrite_data_files` on an Iceberg table that Spark reaches through its own catalog."""
 
     NAME = "astha"
-    """The catalog's for both: Spark must call it what PyIceberg calls it."""
+    """The catalog's name, which must be the same for Spark and PyIceberg."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -75,7 +75,7 @@ class IcebergProcedure:
         self._made = 0
 
     def spark_settings(self) -> dict[str, str]:
-        """Of a session that can call the procedure."""
+        """Returns the configuration of a session that can call the procedure."""
         jars = sorted(str(path) for path in fetch("compaction-benchmark", *_JARS).glob("*.jar"))
         catalog = f"spark.sql.catalog.{self.NAME}"
         return {
@@ -106,7 +106,7 @@ class IcebergProcedure:
         self._tables.commit(table, build)
 
     def rewrite(self, spark: SparkSession, table: LakeTable, *, ordered: bool, target_bytes: int) -> int:
-        """How many files it has removed."""
+        """Returns the number of files that it removed."""
         strategy = "strategy => 'sort', sort_order => 'id ASC NULLS FIRST'" if ordered else "strategy => 'binpack'"
         options = {
             "rewrite-all": "true",

@@ -1,4 +1,4 @@
-"""How soon an insert is in Iceberg: from the registry's commit to the snapshot that every reader of the catalog sees.
+"""Time from the registry's commit of an insert to the Iceberg snapshot that every reader of the catalog sees.
 
 The daemon is a process of its own, `astha run` with nothing but the Iceberg updater; writer and reader are this one.
 """
@@ -70,7 +70,7 @@ async def _daemon(directory: Path, url: str, lake: LakeSettings) -> AsyncIterato
 
 
 async def _measure(around: ComponentContext, inserts: int) -> list[float]:
-    """Milliseconds of each insert that counts."""
+    """Returns the milliseconds of each measured insert."""
     database, name = TABLE.split(".")
     schema = parse_definition({"columns": {"id": "long!", "value": "double"}}).schema()
     location = table_location(around.lake.warehouse, database, name)
@@ -94,7 +94,7 @@ async def _measure(around: ComponentContext, inserts: int) -> list[float]:
 
 
 def _watch(around: ComponentContext, wanted: int) -> list[float]:
-    """When each row was first seen, in milliseconds: one insert is one row, and they are committed in order."""
+    """Returns when each row was first seen, in milliseconds: one insert is one row, committed in order."""
     seen: list[float] = []
     url = around.registry_url.get_secret_value()
     catalog = open_catalog(url, around.lake)

@@ -1,4 +1,4 @@
-"""What an Iceberg commit of one file costs, and whether that grows with the number of commits before it."""
+"""The cost of an Iceberg commit of one file, and its growth with the number of commits before it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SCHEMA = TableSchema(
 )
 COMMITS = 1_000
 _NEIGHBOURS = 10
-"""On either side of a commit whose median is taken: a machine's hiccup is nobody's growth."""
+"""Neighbours on either side of a commit whose median is taken, so that one slow moment is not growth."""
 
 
 async def commit_figures(report: Report) -> None:
@@ -67,7 +67,7 @@ async def commit_figures(report: Report) -> None:
 
 
 def _ours(directory: Path, sample: TableFile, commits: int) -> list[float]:
-    """As the updater commits: stamp, retention and merging of manifests included."""
+    """Commits as the updater does, with stamp, retention and manifest merging."""
     url = f"sqlite:///{directory / 'registry.db'}"
     migrate(url)
     tables = IcebergTables(open_catalog(url, LakeSettings()), "bench")
@@ -107,7 +107,7 @@ def _stock(directory: Path, sample: TableFile, commits: int) -> list[float]:
 
 
 def _sample(directory: Path) -> TableFile:
-    """A file as the storage manager writes it."""
+    """Returns a file as the storage manager writes it."""
     path = directory / "sample.parquet"
     numbers = pa.array(range(100))
     rows = pa.table([numbers.cast(field.type) for field in SCHEMA.arrow()], schema=SCHEMA.arrow())

@@ -64,7 +64,7 @@ def orders(count: int, seed: int = 1) -> pa.Table:
 
 
 async def insert_rate(report: Report, directory: Path) -> None:
-    """Large batches, each one file: insert with all that it does, over the writer alone."""
+    """Inserts large batches of one file each, and compares with the Parquet writer alone."""
     rows = report.pick(2_000_000, 500_000)
     data = orders(rows)
     async with AsyncExitStack() as stack:
@@ -89,7 +89,7 @@ async def insert_rate(report: Report, directory: Path) -> None:
 
 
 class NoMetadata(ForwardingStore):
-    """Schemas are read; nothing is written."""
+    """Reads schemas and writes nothing."""
 
     async def record_intents(self, paths: Sequence[str], *, purpose: str, owner: str) -> None:
         pass

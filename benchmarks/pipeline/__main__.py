@@ -82,7 +82,7 @@ async def latency(report: Report, server: EmbeddedPostgres) -> None:
 
 
 async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None:
-    """The HTTP server's clients beside deliveries: who watches and scrapes costs the daemon next to nothing."""
+    """Measures latency with and without clients of the HTTP server that watch events and scrape metrics."""
     wal = Wal(server, "clients")
     seconds = report.pick(12, 3)
     alone: list[Paced] = []
@@ -114,7 +114,7 @@ async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None
 
 
 def recovery(report: Report, server: EmbeddedPostgres) -> None:
-    """kill -9, start again at once, and the time to the first event that nobody had delivered."""
+    """Kills the daemon with -9, starts it again at once, and measures the time to the first undelivered event."""
     wal = Wal(server, "recovery")
     with wal.fresh_slot() as slot:
         first = daemon(wal, slot)

@@ -51,7 +51,7 @@ class Job(msgspec.Struct, kw_only=True):
 
 
 class Counting:
-    """The last of the lanes also notes how late each event is."""
+    """The last lane also records the latency of each event."""
 
     subscribed_tables = TABLES
 
@@ -77,14 +77,14 @@ class Counting:
 
 
 class Draining(Counting):
-    """Nothing but a count: what the lanes cost, not what a component does."""
+    """Only counts, so that the lanes are measured and not a component."""
 
     async def on_event(self, event: Event[Row]) -> None:
         self.count += 1
 
 
 def serve(job: Job, parent: Parent) -> None:
-    """What the process runs. Unless it expects a number of events it says when it is ready, and ends when told to."""
+    """The process's main function. Unless it expects a number of events, it reports readiness and ends on request."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -141,7 +141,7 @@ def _server(daemon: Daemon, store: MetadataStore, clock: SystemLoopClock) -> Ser
 
 
 async def run_bare(job: Job, parent: Parent) -> None:
-    """The same decoder, no lanes: what is there to lose."""
+    """Uses the same decoder without lanes: the limit for the daemon."""
     stream = await ReplicationStream.open(job.url, SystemLoopClock())
     await stream.start(job.slot, "astha", Position(0), 1, status_interval_s=5.0, silence_s=60.0)
     reader = Counting()

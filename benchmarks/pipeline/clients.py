@@ -24,7 +24,7 @@ _END_OF_HEADERS = b"\r\n\r\n"
 
 @contextmanager
 def clients(url: str, watchers: int, scrapers: int, pause_s: float = 0.1) -> Iterator[dict[str, Any]]:
-    """All watchers have their first line when this is entered; the yielded dict says at the end what they got."""
+    """On entry all watchers have received their first line; at the end the yielded dict holds what they received."""
     processes = multiprocessing.get_context("forkserver")
     ours, theirs = processes.Pipe()
     process = processes.Process(target=_load, args=(url, watchers, scrapers, pause_s, theirs), daemon=True)
@@ -44,7 +44,7 @@ def clients(url: str, watchers: int, scrapers: int, pause_s: float = 0.1) -> Ite
 
 
 class _Client:
-    """`wants` is when it asks again; a watcher asks once."""
+    """`wants` is the time of its next request; a watcher makes only one."""
 
     def __init__(self, address: tuple[str, int], path: str) -> None:
         self.sock = socket.create_connection(address, timeout=_LIMIT_S)
@@ -62,7 +62,7 @@ class _Client:
         self.sock.sendall(self.request)
 
     def complete(self, data: bytes) -> bool:
-        """Whether an answer to a scrape has come to its end."""
+        """Returns whether the response to a scrape is complete."""
         self.answer += data
         head, separator, body = self.answer.partition(_END_OF_HEADERS)
         if not separator:
@@ -104,7 +104,7 @@ class _Load:
         parent.send({"bytes": self._bytes, "scrapes": self._scrapes, "cpu": time.process_time() - cpu})
 
     def _turn(self) -> bool:
-        """False when told to end."""
+        """Returns False when told to end."""
         now = time.monotonic()
         for client in self._scraping:
             if client.wants <= now:

@@ -96,7 +96,7 @@ def _busy(runs: list[Paced]) -> float:
 
 
 def _unavailable() -> str | None:
-    """Fetches and compiles what is missing; why it can't."""
+    """Fetches and compiles what is missing. Returns the reason if that fails."""
     try:
         engine.classpath()
     except JarsMissing as error:

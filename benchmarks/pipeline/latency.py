@@ -1,4 +1,4 @@
-"""Commits at a steady pace while somebody reads: how late each event is, and what that costs."""
+"""Commits at a steady pace beside a reader: the latency of each event, and the reader's CPU time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nothing(_: Reader) -> AbstractContextManager[object]:
 
 @dataclass(frozen=True)
 class Paced:
-    """``busy`` and ``idle``: cores it took while commits came, and while none came."""
+    """``busy`` and ``idle``: cores used while commits come, and while none come."""
 
     late_ms: list[float]
     commits_s: float
@@ -43,7 +43,7 @@ class Paced:
 async def paced(
     wal: Wal, seconds: int, start: Start[R], *, warm_up_s: int = 1, idle_s: int = 0, beside: Beside[R] = nothing
 ) -> Paced:
-    """Commits of the first ``warm_up_s`` don't count. ``beside`` is entered while commits come."""
+    """Ignores commits of the first ``warm_up_s``. Enters ``beside`` while commits come."""
     wal.forget()
     with wal.fresh_slot() as slot, ExitStack() as stack:
         reader = start(slot)
@@ -63,7 +63,7 @@ async def paced(
 
 
 def pace(runs: list[Paced]) -> str:
-    """A machine that is too busy commits more slowly, and is said to."""
+    """Reports a machine that is too busy to commit at the intended pace."""
     reached = median(run.commits_s for run in runs)
     return f"{RATE} commits/s" if reached > 0.95 * RATE else f"{reached:.0f} commits/s ({RATE} were wanted)"
 
@@ -77,7 +77,7 @@ def p99(runs: list[Paced]) -> float:
 
 
 def cores(runs: list[Paced]) -> float:
-    """That the reader's own process took while commits came."""
+    """Cores that the reader's own process used while commits came."""
     return median(run.busy for run in runs)
 
 
@@ -91,7 +91,7 @@ async def _until_it_reads(wal: Wal, slot: str, reader: Reader) -> None:
 
 
 async def _commit(wal: Wal, writer: psycopg.AsyncConnection, seconds: int) -> int:
-    """How many: fewer than wanted where a commit takes longer than its turn."""
+    """Returns the number of commits: fewer than intended where a commit takes longer than its interval."""
     begun = time.perf_counter()
     insert = INSERT.format(first="%s", last="%s")
     count = 0
@@ -104,7 +104,7 @@ async def _commit(wal: Wal, writer: psycopg.AsyncConnection, seconds: int) -> in
 
 
 class _Cores:
-    """How many cores a process took while this was entered."""
+    """Measures the cores that a process uses while this is entered."""
 
     def __init__(self, pid: int) -> None:
         self.taken = self.seconds = 0.0

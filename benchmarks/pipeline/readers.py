@@ -1,4 +1,4 @@
-"""Who reads the WAL: the daemon, pg_recvlogical, Debezium. Each is told where to read and asked what it cost."""
+"""Readers of the WAL: the daemon, pg_recvlogical, Debezium. Each gets a slot and reports its cost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Reader(Protocol):
     def pid(self) -> int: ...
 
     def finish(self) -> Answer:
-        """Waits for its end, which it is told to come to unless it expects a number of events; its last words."""
+        """Waits until it ends, and asks it to end unless it expects a number of events. Returns its last output."""
 
     def kill(self) -> None: ...
 
@@ -125,19 +125,19 @@ class DebeziumReader:
 
 
 def daemon(wal: Wal, slot: str, *, unix: bool = False, scratch: bool = False, **job: Any) -> DaemonReader:
-    """`pipeline_child.Job` says what else it can be told."""
+    """See `child.Job` for the other options."""
     return DaemonReader(Job(url=wal.url(unix), store_url=wal.url(), slot=slot, **job), scratch=scratch)
 
 
 def drain_by_daemon(wal: Wal, *, unix: bool, scratch: bool = False) -> Drained:
-    """To the last event of the slowest of four lanes."""
+    """Astha: measured to the last event of the slowest of four lanes."""
     with _watched_slot(wal) as (slot, walsender):
         answer = daemon(wal, slot, unix=unix, scratch=scratch, expect=wal.written).finish()
     return Drained.by(walsender, wal.written, answer["last_at"], answer["cpu"], answer)
 
 
 def drain_by_recvlogical(wal: Wal, *, unix: bool) -> Drained:
-    """To its end."""
+    """Measured to the end of the process."""
     host = str(wal.server.directory) if unix else "127.0.0.1"
     command = [str(_recvlogical(wal.server)), "-h", host, "-p", str(wal.server.port), "-U", "postgres", "-d", wal.name]
     command += ["--start", "-f", os.devnull, "--endpos", wal.end()]
@@ -151,7 +151,7 @@ def drain_by_recvlogical(wal: Wal, *, unix: bool) -> Drained:
 
 
 def drain_by_debezium(wal: Wal) -> Drained:
-    """To the last record in its handler."""
+    """Measured to the last record in its handler."""
     with _watched_slot(wal) as (slot, walsender):
         answer = DebeziumReader(wal, slot, engine.BULK, expect=wal.written).finish()
     return Drained.by(walsender, answer["events"], answer["last_at"], answer["cpu"], answer)

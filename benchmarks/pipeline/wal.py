@@ -1,4 +1,4 @@
-"""WAL that is read again and again: every reader gets a slot of its own, copied from one that nobody moves."""
+"""WAL that many readers read: each gets a slot of its own, copied from a base slot that never advances."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TEMPLATE = "registry_of_one_partition"
 
 
 def prepare(server: EmbeddedPostgres) -> None:
-    """Once a server, before any `Wal`."""
+    """Call once per server, before any `Wal`."""
     with psycopg.connect(server.url("postgres"), autocommit=True) as admin:
         admin.execute(f"CREATE DATABASE {_TEMPLATE}")
     migrate(server.url(_TEMPLATE))
@@ -51,7 +51,7 @@ class Wal:
         self.admin.close()
 
     def write(self, rows: int, transaction: int) -> None:
-        """In a loop on the server's side, because writing is not what is measured."""
+        """Writes in a loop on the server's side, because writing is not measured."""
         insert = INSERT.format(first="begun", last=f"begun + {transaction - 1}")
         self.admin.execute("SET synchronous_commit = off")
         self.admin.execute(
@@ -107,7 +107,7 @@ class Wal:
                     time.sleep(0.05)
 
     def end(self) -> str:
-        """The LSN up to which it is written."""
+        """Returns the LSN up to which WAL is written."""
         (end,) = self.admin.execute("SELECT pg_current_wal_lsn()::text").fetchone() or ("",)
         return str(end)
 

@@ -1,4 +1,4 @@
-"""The registry's figures: writing in bulk, finding offsets, and what memory saves."""
+"""Figures of the registry: bulk writes, offset lookups, and the cache."""
 
 from __future__ import annotations
 

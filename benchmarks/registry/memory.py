@@ -26,7 +26,7 @@ from registry.position import Position
 
 TOPIC = "benchmark"
 WIDTH = 100
-"""Offsets in a segment."""
+"""Offsets per segment."""
 
 
 def index_figures(*, quick: bool = False) -> dict[str, float]:
@@ -49,7 +49,7 @@ def index_figures(*, quick: bool = False) -> dict[str, float]:
 
 
 def memory_figures() -> dict[str, float]:
-    """Bytes an entry, with its row and strings; rows share nothing, as they come from a database driver."""
+    """Measures bytes per entry, with row and strings; rows share nothing, as those of a database driver."""
     count = 20_000
     return {
         "topic_entry_bytes": _bytes_each(count, _cached_topics),
@@ -91,7 +91,7 @@ def _segment(number: int) -> Segment:
 
 
 def _own(text: str) -> str:
-    """A string of the row's own."""
+    """Returns a string that no other row shares."""
     return text.encode().decode()
 
 

@@ -1,4 +1,4 @@
-"""Finding offsets in small and large registries, and what the cache and the index save."""
+"""Offset lookups in small and large registries, and the speed-up by cache and index."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Ask = Callable[[int], Awaitable[object]]
 
 
 async def find_p99_growth(report: Report, server: EmbeddedPostgres) -> None:
-    """Leaves the large registry's name to `speedups`."""
+    """Returns the large registry's URL, for `speedups`."""
     small_url, small = await new_registry(server, "small")
     large_url, large = await new_registry(server, "large")
     each = report.pick(SEGMENTS_EACH, 20)
@@ -66,7 +66,7 @@ async def find_p99_growth(report: Report, server: EmbeddedPostgres) -> None:
 
 
 async def speedups(report: Report, store: MetadataStore, segments_each: int) -> None:
-    """The same questions asked of memory and of PostgreSQL: how many times faster, all entries being warm."""
+    """Compares the same lookups in memory and in PostgreSQL, with all entries warm."""
     cached, end = CachedStore(store), segments_each * RECORDS
     chance = random.Random(5)
     asked = [(f"t{chance.randrange(10)}", chance.randrange(10), chance.randrange(end)) for _ in range(5_000)]
@@ -126,7 +126,7 @@ async def zipf_hit_rate(report: Report, server: EmbeddedPostgres) -> None:
 
 
 def _exponent() -> float:
-    """The exponent with which the most popular tenth gets nine tenths of the reads."""
+    """Returns the exponent with which the most popular tenth gets nine tenths of the reads."""
     low, high = 0.5, 3.0
     for _ in range(30):
         middle = (low + high) / 2

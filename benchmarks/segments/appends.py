@@ -36,7 +36,7 @@ _WARM_UP = 4_000  # appends of another topic, which don't count
 
 
 class Timed(ForwardingStore):
-    """How long each registering transaction took, as its caller sees it."""
+    """Records how long each registering transaction takes, as its caller sees it."""
 
     def __init__(self, inner: MetadataStore) -> None:
         super().__init__(inner)
@@ -69,12 +69,12 @@ class Offered:
 
     @property
     def tenths(self) -> tuple[array[float], array[float]]:
-        """The first and the last."""
+        """Returns the first and the last."""
         tenth = max(1, len(self.late_s) // 10)
         return self.late_s[:tenth], self.late_s[-tenth:]
 
     def p99_of_a_second(self, late_s: array[float]) -> float:
-        """The median of them: what a few bad moments can't move."""
+        """Returns their median, which a few slow moments cannot move."""
         step = max(1, round(self.rate))
         seconds = [late_s[start : start + step] for start in range(0, len(late_s), step)]
         return percentile([percentile(list(second), 0.99) for second in seconds], 0.5)
@@ -160,7 +160,7 @@ async def pathological(
 
 
 async def _unhurried(writer: SegmentWriter, topic: str, rounds: int) -> None:
-    """What a transaction takes where it has not to fight for a core."""
+    """Measures a registering transaction on an otherwise idle machine."""
     for _ in range(rounds):
         await asyncio.gather(*(writer.append(topic, number, [BATCH]) for number in range(_TOGETHER)))
         await asyncio.sleep(0.05)
@@ -169,7 +169,7 @@ async def _unhurried(writer: SegmentWriter, topic: str, rounds: int) -> None:
 async def _consumed(
     report: Report, around: ComponentContext, writer: SegmentWriter, ends: list[int], suffix: str
 ) -> None:
-    """More of the same, with a consumer of all partitions beside it."""
+    """Appends more of the same while a consumer reads all partitions."""
     topic, partitions = f"pathological{suffix}", len(ends)
     job = ConsumerJob(url=around.registry_url.get_secret_value(), lake=around.lake, topic=topic, offsets=ends)
     batches = max(1, report.pick(20_000, 3_000) // partitions)

@@ -1,4 +1,4 @@
-"""A consumer of all partitions of a topic, in a process of its own, which follows the registry by itself."""
+"""A consumer of all partitions of a topic, in a process of its own, which tails the registry itself."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ class ConsumerProcess:
         self._process.join()
 
     def ready(self) -> None:
-        """It follows the registry."""
+        """Waits until it tails the registry."""
         self._answer()
 
     def finish(self, records: int) -> Consumption:
-        """As soon as it has had so many."""
+        """Returns when it has read that many records."""
         self._words.send(records)
         return msgspec.convert(self._answer(), Consumption)
 

@@ -102,7 +102,7 @@ async def _context(stack: AsyncExitStack, directory: Path) -> ComponentContext:
 
 
 async def _write(around: ComponentContext, appends: int) -> list[tuple[bytes, int]]:
-    """Bodies of all blocks as they are stored, with their size when decompressed."""
+    """Returns the stored bodies of all blocks, with their decompressed sizes."""
     dice = random.Random(3)
     await around.store.create_topic(TOPIC, 1)
     async with Agent(around.store, around.clock) as agent, SegmentWriter(around, agent) as writer:
@@ -127,7 +127,7 @@ def _record(dice: random.Random) -> bytes:
 
 
 async def _read(reading: Reading) -> None:
-    """All of it, as a consumer does."""
+    """Reads everything, as a consumer does."""
     cursor = Cursor(reading.ahead, TOPIC, 0, 0)
     while (await cursor.next()).batches:
         continue

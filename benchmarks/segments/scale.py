@@ -33,7 +33,7 @@ _HOUR_MS = 3_600_000
 
 
 class Registry:
-    """A registry whose bytes are counted."""
+    """A registry whose bytes can be counted."""
 
     def __init__(self, url: str, store: MetadataStore) -> None:
         self.store = store
@@ -42,7 +42,7 @@ class Registry:
         self._objects = 0
 
     def size(self, *tables: str) -> int:
-        """With indexes."""
+        """Returns the size with indexes."""
         query = "SELECT sum(pg_total_relation_size(name::regclass))::bigint FROM unnest(%s::text[]) AS name"
         return self._number(query, [list(tables)])
 
@@ -50,14 +50,14 @@ class Registry:
         return self._number("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
 
     def checkpoint(self) -> None:
-        """The first change of a page after it logs the whole page: between two of them nobody does."""
+        """Makes a checkpoint: the first change of a page after it logs the whole page."""
         self._connection.execute("CHECKPOINT")
 
     def close(self) -> None:
         self._connection.close()
 
     async def register(self, first: int, leases: list[PartitionLease]) -> None:
-        """An object with one segment of each of these partitions."""
+        """Registers an object with one segment of each of these partitions."""
         self._objects += 1
         key = f"lake/streams/20261116/{first:09}-{self._objects:032}.segments"
         drafts = []
@@ -144,7 +144,7 @@ def process_figures(report: Report) -> None:
 
 
 def merge_figures(report: Report) -> None:
-    """One partition, a segment of so many bytes every so often; merges whenever some are due."""
+    """Simulates one partition that gets a segment of that size at a fixed interval and is merged when due."""
     for size, what in ((106, "one record of 10 bytes"), (10_000, "10 kB")):
         appended = report.pick(100_000, 10_000)
         written, left = _merged(size, appended)

@@ -1,4 +1,4 @@
-"""How soon a reader that waits at the end of a partition has the records that another process has just written.
+"""Time until a reader that waits at the end of a partition has the records that another process writes.
 
 From the commit of their segment, by the database's own clock, until the read answers: the event on its way, the
 question to storage, the block decoded. Reader and database are on the same machine, so their clocks are one.
@@ -48,7 +48,7 @@ class WakeJob(msgspec.Struct, kw_only=True):
 
 
 class NotingFeed(Feed):
-    """Remembers when each segment was committed, in microseconds."""
+    """Records when each segment was committed, in microseconds."""
 
     def __init__(self, store: CachedStore) -> None:
         super().__init__(store)

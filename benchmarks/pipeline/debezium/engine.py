@@ -27,14 +27,14 @@ BULK: Settings = {
     "poll.interval.ms": 1,
     "record.processing.threads": 1,
 }
-# It looks for changes once an interval, so the shortest is the promptest, and the dearest when nothing happens; what it
-# finds it hands over when a batch is full or an interval is over, so a batch of one goes at once.
+# It polls once per interval: the shortest interval has the lowest latency and the highest idle cost. It hands changes over
+# when a batch is full or an interval is over, so a batch of one is handed over at once.
 PROMPT: Settings = {"max.batch.size": 1, "poll.interval.ms": 1}
 AS_SHIPPED: Settings = {}
 
 
 def start(host: str, port: int, database: str, slot: str, settings: Settings, expect: int = 0) -> subprocess.Popen[str]:
-    """Reads the slot through the publication ``astha``, from where the slot stands; answers as `Drain.java` says."""
+    """Reads the slot through the publication ``astha``, from the slot's position; `Drain.java` describes its output."""
     every: dict[str, str | int] = {
         "name": "drain",
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
@@ -58,7 +58,7 @@ def start(host: str, port: int, database: str, slot: str, settings: Settings, ex
 
 
 def classpath() -> str:
-    """Of `Drain` and all it needs. The first call downloads and compiles, the others only look."""
+    """Returns the class path of `Drain` and its dependencies. The first call downloads and compiles."""
     library = fetch("debezium", *JARS)
     source = Path(__file__).with_name("Drain.java")
     version = hashlib.sha256(source.read_bytes() + library.name.encode()).hexdigest()[:12]
