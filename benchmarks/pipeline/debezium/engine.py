@@ -27,8 +27,8 @@ BULK: Settings = {
     "poll.interval.ms": 1,
     "record.processing.threads": 1,
 }
-# It polls once per interval: the shortest interval has the lowest latency and the highest idle cost. It hands changes over
-# when a batch is full or an interval is over, so a batch of one is handed over at once.
+# It polls once per interval: the shortest interval has the lowest latency and the highest idle cost. It hands changes
+# over when a batch is full or an interval is over, so a batch of one is handed over at once.
 PROMPT: Settings = {"max.batch.size": 1, "poll.interval.ms": 1}
 AS_SHIPPED: Settings = {}
 

@@ -20,8 +20,10 @@ from registry.errors import RegistryError, Unavailable
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="demo", description="Shows Astha at work, and leaves nothing behind.")
-    parser.add_argument("--segments", type=_positive, default=1_000_000, metavar="N", help="how many segments to write")
+    parser = argparse.ArgumentParser(prog="demo", description="Show Astha at work. Nothing is left behind.")
+    parser.add_argument(
+        "--segments", type=_positive, default=1_000_000, metavar="N", help="number of segments to write"
+    )
     wanted = parser.parse_args()
     signal.signal(signal.SIGTERM, _leave)  # so that a server and a directory of ours don't outlive us
     stage = Stage()
@@ -44,35 +46,35 @@ def play(segments: int, stage: Stage) -> None:
         try:
             server = servers.enter_context(EmbeddedPostgres())
         except Unavailable as error:
-            stage.say(f"no PostgreSQL here, going on with SQLite alone: {error}")
+            stage.say(f"PostgreSQL cannot be started, the demo continues on SQLite alone: {error}")
         else:
             stage.say(f"PostgreSQL started from {server.bin}")
             urls["PostgreSQL"] = server.url("postgres")
         for name, url in urls.items():
             outcomes[name] = asyncio.run(registry.show(name, url, segments, stage))
-        stage.show_cells("What the registry did", {name: outcome.cells() for name, outcome in outcomes.items()})
+        stage.show_cells("Registry", {name: outcome.cells() for name, outcome in outcomes.items()})
         backend, url = _another_database(urls, directory, "daemon")
         stage.say(f"the daemon, on {backend}: three components, four writers")
         delivered = asyncio.run(daemon.show(url, stage))
-        stage.show_cells("What the daemon did", {outcome.name: outcome.cells() for outcome in delivered})
+        stage.show_cells("Daemon", {outcome.name: outcome.cells() for outcome in delivered})
         backend, url = _another_database(urls, directory, "lake")
         stage.say(f"the lake, with its registry on {backend}: four writers, Iceberg, and another engine that reads")
         kept = asyncio.run(lake.show(url, Path(directory) / "warehouse", stage))
-        stage.show_cells("What became of the rows", {lake.TABLE: kept.cells()})
+        stage.show_cells("Lake table", {lake.TABLE: kept.cells()})
         backend, url = _another_database(urls, directory, "compaction")
-        stage.say(f"compaction, with its registry on {backend}: small files, a slow query, and Spark to mend it")
+        stage.say(f"compaction, with its registry on {backend}: small files, a slow query, merged on Spark")
         compacted = asyncio.run(compaction.show(url, Path(directory) / "warehouse", stage))
-        stage.show_cells(f"What became of {compaction.TABLE}", compacted.cells())
+        stage.show_cells(f"Compaction of {compaction.TABLE}", compacted.cells())
         stage.say(f"registry, Iceberg and storage agree: {'yes' if compacted.equal else 'NO'}")
         backend, url = _another_database(urls, directory, "streams")
-        stage.say(f"streams, with their registry on {backend}: three agents, a group of consumers, and a sudden death")
+        stage.say(f"streams, with their registry on {backend}: three agents, a consumer group, and a killed agent")
         streamed = asyncio.run(streams.show(url, Path(directory) / "warehouse", stage))
-        stage.show_cells("What became of the records", {streams.TOPIC: streamed.cells()})
-    stage.say(f"All of it is removed again; {monotonic() - started:.0f} s in all.")
+        stage.show_cells("Topic", {streams.TOPIC: streamed.cells()})
+    stage.say(f"Everything is removed again. The demo took {monotonic() - started:.0f} s.")
 
 
 def _another_database(urls: dict[str, str], directory: str, name: str) -> tuple[str, str]:
-    """An empty registry: on PostgreSQL, with real logical replication, if there is one."""
+    """Returns an empty registry: on PostgreSQL with logical replication, if it could be started."""
     if "PostgreSQL" not in urls:
         return "SQLite", f"sqlite:///{Path(directory) / name}.db"
     with psycopg.connect(urls["PostgreSQL"], autocommit=True) as connection:

@@ -25,7 +25,7 @@ _AGAIN_S = 0.05
 
 
 class Order(msgspec.Struct):
-    """``done`` has the records of each of its partitions that were acknowledged to whoever came before."""
+    """``done`` counts the records per partition that were acknowledged to the previous owner."""
 
     url: str
     warehouse: str

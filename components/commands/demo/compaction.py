@@ -118,12 +118,12 @@ async def _compact(
     around: ComponentContext, component: Compactor, lanes: list[Lane], before: State, stage: Stage
 ) -> Outcome:
     table = await _table(around)
-    stage.say(f"{TABLE}: {before.files:,} files; now with a compactor, which starts Spark and looks at them")
+    stage.say(f"{TABLE}: {before.files:,} files; now a compactor starts, with Spark")
     async with StorageManager(around) as manager:
         inserted = INSERTS
         while not await _settled(around, table, stage):
             if component.trouble is not None:
-                stage.say(f"no compaction here: {component.trouble}")
+                stage.say(f"compaction is skipped: {component.trouble}")
                 break
             if inserted < INSERTS + 10:
                 await manager.insert(TABLE, _rows(inserted))
@@ -142,7 +142,7 @@ async def _compact(
 
 
 async def _settled(around: ComponentContext, table: LakeTable, stage: Stage) -> bool:
-    """Every partition was compacted, and nothing waits."""
+    """Returns whether every partition was compacted and no compaction waits."""
     rows = await around.store.list_compactions(table_id=table.id)
     done = {row.partition_path for row in rows if row.status == "done"}
     return len(done) == len(REGIONS) and not [row for row in rows if row.status in ("waiting", "running")]
@@ -162,7 +162,7 @@ async def _state(around: ComponentContext) -> State:
 
 
 def _query(around: ComponentContext) -> tuple[int, int, float]:
-    """As any reader of the catalog would: by DuckDB, a few times. Rows of before the compactor, and rows since."""
+    """Queries with DuckDB, as any reader of the catalog would. Counts rows from before the compactor and rows since."""
     catalog = open_catalog(around.registry_url.get_secret_value(), around.lake)
     location = catalog.load_table(TABLE).metadata_location.removeprefix("file://")
     catalog.close()

@@ -1,4 +1,4 @@
-"""The daemon at work: components follow what writers commit, one of them breaks and comes back by a refresh."""
+"""The daemon at work: components receive what writers commit; one fails and recovers by a refresh."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Outcome:
     def cells(self) -> dict[str, str]:
         return {
             "events delivered": f"{self.events:,}",
-            "given up, then refreshed": f"{self.dropped}",
+            "dropped, then refreshed": f"{self.dropped}",
             "refreshes": f"{self.refreshes}",
             "commit to delivery, mean": f"{self.latency_ms:.1f} ms",
             "its rows equal the registry's": "yes" if self.equal else "NO",
@@ -89,21 +89,21 @@ async def _act(
         await until(lambda: len(fragile.events) > WRITERS * COMMITS * FILES // 4)
         fragile.misbehave(Fault.FAIL)
         await until(lambda: lane.state == "broken")
-        stage.say(f"fragile is broken: {lane.reason}")
-        stage.say("the others go on; the database keeps nothing on its account")
+        stage.say(f"the circuit of 'fragile' is open: {lane.reason}")
+        stage.say("the others continue; the database retains nothing for it")
         await writing
     await until(lambda: len(components["files"].rows["table_files"]) == WRITERS * COMMITS * FILES)
-    stage.say("everything is delivered to the others; now fragile is mended")
+    stage.say("the others have received everything; now 'fragile' works again")
     fragile.behave()
     await until(lambda: lane.state == "live" and len(fragile.rows["table_files"]) == WRITERS * COMMITS * FILES)
-    stage.say("fragile has read the registry and is live again")
+    stage.say("'fragile' has refreshed from the registry and is live again")
 
 
 @asynccontextmanager
 async def running(
     url: str, store: MetadataStore, components: Mapping[str, Subscriber], stage: Stage
 ) -> AsyncIterator[list[Lane]]:
-    """A daemon with these components; their lanes, in the same order."""
+    """Runs a daemon with these components. Yields their lanes, in the same order."""
     clock = SystemLoopClock()
     daemon = Daemon(
         store,
@@ -119,11 +119,11 @@ async def running(
     finally:
         daemon.stop()
         await running
-    stage.say("the daemon has stopped; every position is in its ledger")
+    stage.say("the daemon has stopped; every position is in the ledger")
 
 
 def _slot_of(url: str) -> str:
-    """Slots are a server's, and each act has a database of its own."""
+    """Slots belong to the server, and each part of the demo has a database of its own."""
     name = make_url(url).database or ""
     return "demo" if "/" in name else f"demo_{name}"
 

@@ -59,7 +59,7 @@ class Outcome:
             "rows inserted": f"{self.inserted:,}",
             "data files": f"{self.files:,}",
             "Iceberg snapshots": f"{self.snapshots:,}",
-            "times the updater compared everything": f"{self.refreshes}",
+            "refreshes of the updater": f"{self.refreshes}",
             "rows by the registry's statistics": f"{self.registry_rows:,}",
             "rows by Iceberg's metadata": f"{self.iceberg_rows:,}",
             "rows that DuckDB reads": f"{self.duckdb_rows:,}",
@@ -68,7 +68,7 @@ class Outcome:
 
 
 class Fragile:
-    """A component that fails while it is told to."""
+    """A component that fails on request."""
 
     def __init__(self, inner: iceberg_updater.IcebergUpdater) -> None:
         self._inner = inner
@@ -100,7 +100,7 @@ class Fragile:
 
     def _fail(self) -> None:
         if self.failing:
-            raise ConnectionError("the catalog is said to be gone")
+            raise ConnectionError("the catalog is unavailable (simulated)")
 
 
 async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
@@ -146,7 +146,7 @@ async def _act(around: ComponentContext, updater: Fragile, lanes: list[Lane], st
                     advance(ROWS)
                     if writer == 0 and batch in (BATCHES // 3, 2 * BATCHES // 3):
                         updater.failing = batch < BATCHES // 2
-                        stage.say("the catalog is gone" if updater.failing else "the catalog is back")
+                        stage.say("the catalog fails" if updater.failing else "the catalog works again")
 
             await asyncio.gather(*(write(writer) for writer in range(WRITERS)))
     table = await store.get_table(database, name)
@@ -160,7 +160,7 @@ async def _act(around: ComponentContext, updater: Fragile, lanes: list[Lane], st
 
 
 async def _watch(around: ComponentContext, stage: Stage) -> None:
-    """Says what readers of the Iceberg table see meanwhile."""
+    """Prints what readers of the Iceberg table see meanwhile."""
     shown = 0
     while True:
         await asyncio.sleep(_WATCH_S)
@@ -171,7 +171,7 @@ async def _watch(around: ComponentContext, stage: Stage) -> None:
 
 
 def _seen(around: ComponentContext) -> tuple[int, int, str]:
-    """Snapshots, rows and the current metadata file, as any reader of the catalog finds them."""
+    """Returns snapshots, rows and the current metadata file, as a reader of the catalog finds them."""
     catalog = open_catalog(around.registry_url.get_secret_value(), around.lake)
     try:
         table = catalog.load_table(TABLE)
@@ -210,7 +210,7 @@ async def _outcome(around: ComponentContext, inserted: int, lane: Lane) -> Outco
 
 
 async def _verify(around: ComponentContext) -> bool:
-    """What `astha verify --files --checksums` does."""
+    """Does what `astha verify --files --checksums` does."""
     catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
     tables = IcebergTables(catalog, await registry_identity(around.store))
     try:
@@ -222,7 +222,7 @@ async def _verify(around: ComponentContext) -> bool:
 
 
 def count_with_duckdb(metadata_location: str) -> int:
-    """By DuckDB's own reader of Iceberg, straight from the table's metadata file."""
+    """Counts with DuckDB's Iceberg reader, from the table's metadata file."""
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
         load_iceberg(connection)
         path = metadata_location.removeprefix("file://")

@@ -1,4 +1,4 @@
-"""The registry at work: create topics, write segments in bulk, find offsets, do it again from memory."""
+"""The registry at work: creates topics, writes segments in bulk, finds offsets, in the database and in the cache."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Outcome:
             "topics, partitions": f"{self.topics}, {self.topics * PARTITIONS:,}",
             "segments written": f"{self.segments:,}",
             "segments/s": f"{self.segments / self.seconds:,.0f}",
-            "offsets found/s, asking the database": f"{self.lookups_per_s:,.0f}",
-            "offsets found/s, through the warm cache": f"{self.cached_per_s:,.0f}",
+            "offsets found/s, in the database": f"{self.lookups_per_s:,.0f}",
+            "offsets found/s, in the warm cache": f"{self.cached_per_s:,.0f}",
             "hit rate of topics, from cold": f"{self.topic_hit_rate:.1%}",
             "hit rate of partitions, from cold": f"{self.partition_hit_rate:.1%}",
             "hit rate of segments, from cold": f"{self.index_hit_rate:.1%}",
@@ -54,7 +54,7 @@ class Outcome:
 
 
 async def show(name: str, url: str, segments: int, stage: Stage) -> Outcome:
-    """The whole act on one backend. ``segments`` is rounded up so that all partitions get the same number."""
+    """Runs this part on one backend. ``segments`` is rounded up so that all partitions get the same number."""
     await asyncio.to_thread(migrate, url)
     store = CachedStore(await open_store(url))
     try:
@@ -105,7 +105,7 @@ async def _write(store: MetadataStore, topics: list[str], batches: int, what: st
 
 
 def _questions(topics: list[str], batches: int, count: int) -> list[Question]:
-    """Random offsets, most of them in a tenth of the topics."""
+    """Returns random offsets, most of them in a tenth of the topics."""
     chance = random.Random(7)
     end = batches // _TURN * _EACH_TURN
     hot = max(1, int(len(topics) * HOT_SHARE))
@@ -119,7 +119,7 @@ def _questions(topics: list[str], batches: int, count: int) -> list[Question]:
 async def _timed(
     store: MetadataStore, questions: list[Question], also: Callable[[str, int], Awaitable[None]] | None = None
 ) -> float:
-    """Offsets found per second. Every one must be found: the demo is a test, too."""
+    """Returns offsets found per second. Raises if one is not found."""
     started = perf_counter()
     for topic, number, offset in questions:
         if also is not None:
@@ -131,7 +131,7 @@ async def _timed(
 
 
 def _look_around(store: MetadataStore) -> Callable[[str, int], Awaitable[None]]:
-    """What a consumer also asks before it reads."""
+    """Reads what a consumer also needs."""
 
     async def look(topic: str, number: int) -> None:
         await store.get_topic(topic)

@@ -1,4 +1,4 @@
-"""How the demo speaks: bars on a terminal, a line now and then elsewhere, and a table at the end."""
+"""Output of the demo: progress bars on a terminal, lines elsewhere, and a table at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Stage:
         self._console.print(text, markup=False)
 
     def show(self, title: str, columns: list[str], rows: dict[str, list[str]]) -> None:
-        """One row for each thing shown, one column for each place it was shown on."""
+        """Prints one row per figure and one column per backend or state."""
         table = Table(title=title, title_justify="left")
         table.add_column("")
         for column in columns:
@@ -34,13 +34,13 @@ class Stage:
         self._console.print(table)
 
     def show_cells(self, title: str, cells: dict[str, dict[str, str]]) -> None:
-        """`cells[place][thing]`: all places show the same things."""
+        """Like `show`; `cells` holds figures by column, then by name. All columns have the same names."""
         things = next(iter(cells.values()))
         self.show(title, list(cells), {thing: [place[thing] for place in cells.values()] for thing in things})
 
     @contextmanager
     def working(self, what: str, total: int) -> Iterator[Advance]:
-        """For the duration of a long task; call what you get with the amount done since."""
+        """Shows the progress of a long task. Call the yielded function with the amount done since the last call."""
         if self._console.is_terminal:
             columns = (
                 TextColumn("{task.description}"),

@@ -1,4 +1,4 @@
-"""The segment store at work: agents append, one of them is killed, consumers that share a group are woken.
+"""The segment store at work: agents append, one of them is killed, and a consumer group reads.
 
 The agents are processes of their own. What the dead one had not been answered is repeated by whoever takes over, under
 the same numbers: in the end every record is there once.
@@ -56,7 +56,7 @@ class Outcome:
         return {
             "records acknowledged": f"{self.acknowledged:,}",
             "segments, objects": f"{self.segments:,}, {self.objects:,}",
-            "partitions taken over from the dead": f"{self.takeovers}",
+            "partitions taken over from the killed agent": f"{self.takeovers}",
             "records read by each consumer": " + ".join(f"{count:,}" for count in self.shared),
             "append to consumer, median": f"{self.woken_ms:.0f} ms",
             "lag of the group at the end": f"{self.lag:,}",
@@ -65,7 +65,7 @@ class Outcome:
 
 
 class Agents:
-    """Processes that append, and what they have said is durable."""
+    """Processes that append, and the appends that they reported as durable."""
 
     def __init__(self, url: str, warehouse: Path, advance: Advance) -> None:
         self._url, self._warehouse, self._advance = url, warehouse, advance
@@ -79,7 +79,7 @@ class Agents:
         return sum(self.done.values())
 
     async def prepare(self) -> None:
-        """One more process, which waits for something to do: starting Python is not what is shown here."""
+        """Starts a process that waits for its task, so that the start of Python is not part of the demo."""
         pipe = asyncio.subprocess.PIPE
         command = (sys.executable, "-m", "components.commands.demo.appending")
         self._idle.append(await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe))
@@ -95,7 +95,7 @@ class Agents:
         self._listening[number] = asyncio.create_task(self._listen(process))
 
     async def kill(self, number: int) -> None:
-        """SIGKILL: nothing is released, given back or said. What it has said before is heard."""
+        """Kills it with SIGKILL, so it releases nothing. What it reported before still counts."""
         process = self._processes.pop(number)
         process.kill()
         await process.wait()
@@ -184,7 +184,7 @@ async def _act(around: ComponentContext, reading: Reading, url: str, warehouse: 
             stage.say(f"a second consumer has joined: partitions {viewers[1].member.partitions} are its own")
             agents.start(AGENTS - 1)  # now, so that there is something left for both
             await until(lambda: agents.acknowledged == TOTAL)
-        stage.say("everything is durable; the consumers come to the end")
+        stage.say("everything is durable; the consumers read to the end")
         await until(lambda: len(seen) >= TOTAL)
         for task in running:
             task.cancel()
@@ -199,11 +199,11 @@ async def _act(around: ComponentContext, reading: Reading, url: str, warehouse: 
 
 
 async def _watch(around: ComponentContext, stage: Stage) -> None:
-    """Says how far behind the group is, as `astha groups lag` does."""
+    """Prints the group's lag, as `astha groups lag` does."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await asyncio.sleep(_WATCH_S)
             lags = await Groups(around.store).lag(GROUP, TOPIC)
             ends = sum(lag.end for lag in lags)
             if ends:
-                stage.say(f"{GROUP}: {ends:,} records are there, {sum(lag.lag for lag in lags):,} still to come")
+                stage.say(f"{GROUP}: {ends:,} records written, {sum(lag.lag for lag in lags):,} not yet read")
