@@ -27,7 +27,7 @@ FEWEST = 20  # cases, however slow the machine is
 
 
 def fuzz(name: str, default_s: float) -> int:
-    """Plays cases of ``tests.fuzz.<name>`` as long as the budget says; returns how many. AssertionError tells which
+    """Runs cases of ``tests.fuzz.<name>`` for the budgeted time and returns their number. AssertionError names the case
     case broke it, and how to repeat it.
     """
     seed, limit = budget.seed(), budget.seconds(default_s)

@@ -1,1 +1,1 @@
-"""Real servers for tests, demos and benchmarks, from jars: fetched once per user, on loopback, stopped again."""
+"""Real servers for tests and benchmarks: fetched once per user, started on loopback, and stopped again."""

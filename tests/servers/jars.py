@@ -17,12 +17,12 @@ from pathlib import Path
 
 
 class JarsMissing(Exception):
-    """What was asked for could not be fetched; says why."""
+    """Jars could not be fetched; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """What a repository calls it. Versions are exact: a range may ask repositories that nobody reaches."""
+    """Coordinates of a jar. Versions are exact: a range may ask repositories that cannot be reached."""
 
     group: str
     artifact: str
@@ -43,7 +43,7 @@ class Jar:
 
 
 def cache_directory() -> Path:
-    """Of this user; ASTHA_CACHE moves it."""
+    """Returns this user's cache directory; ASTHA_CACHE overrides it."""
     named = os.environ.get("ASTHA_CACHE")
     return Path(named) if named else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "astha"
 
@@ -58,7 +58,7 @@ def java() -> str:
 
 
 def fetch(name: str, *jars: Jar) -> Path:
-    """The directory that holds these jars and all they need. The first call downloads; the others only look."""
+    """Returns the directory that holds these jars and their dependencies. The first call downloads them."""
     wanted = "\n".join(str(jar) for jar in jars)
     target = cache_directory() / "jars" / f"{name}-{hashlib.sha256(wanted.encode()).hexdigest()[:12]}"
     if target.exists():

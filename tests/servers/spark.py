@@ -27,7 +27,7 @@ _DEPLOY = "org.apache.spark.deploy"
 
 
 class SparkProcess(ServerProcess):
-    """A JVM of Spark's and those that it starts."""
+    """A JVM of Spark and its child processes."""
 
     def __init__(self, directory: Path, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         super().__init__(name, directory / f"{name}.log")
@@ -40,7 +40,7 @@ class SparkProcess(ServerProcess):
         }
 
     def start_until(self, ready: str) -> None:
-        """Until its log says what is waited for."""
+        """Waits until the log contains the expected line."""
         java()  # says what to do if there is none
         self.start(self._command, self._environment, lambda: re.search(ready, self.log) is not None, _START_S)
 
@@ -86,7 +86,7 @@ class SparkCluster:
 
 
 class SparkConnectServer:
-    """On loopback. Another `start` after `kill` is on the same port, and knows none of the sessions before."""
+    """Listens on loopback. Another `start` after `kill` uses the same port and has none of the earlier sessions."""
 
     def __init__(self, directory: Path, master: str = "local[2]", environment: Mapping[str, str] | None = None) -> None:
         port = free_port()
