@@ -13,7 +13,7 @@ from registry.engines import StoreSettings, async_engine, parse_url
 from registry.migrate import status
 from registry.stores.postgres import PostgresStore
 from registry.stores.sqlite import SqliteStore
-from registry.stores.writer_turns import WriterTurns
+from registry.stores.write_lock import WriterTurns
 
 _RESERVED = {"pool_size": 2, "pool_overflow": 1}
 

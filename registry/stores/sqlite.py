@@ -15,7 +15,7 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from registry import changelog
+from registry import change_log
 from registry.clock import Clock
 from registry.engines import refusal
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
@@ -27,11 +27,11 @@ from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.consistent_read import SqlConsistentRead, SqlWhole
 from registry.stores.sql.daemon_state import SqlDaemonBooks
 from registry.stores.sql.files import SqlFiles
-from registry.stores.sql.intents import SqlIntents
 from registry.stores.sql.segments import SqlSegments
 from registry.stores.sql.snapshots import SqlSnapshots
+from registry.stores.sql.upload_intents import SqlIntents
 from registry.stores.sqlite_engine import FileEngine
-from registry.stores.writer_turns import WriterTurns
+from registry.stores.write_lock import WriterTurns
 
 _NEWEST_TIME = """
     SELECT max(time) FROM (
@@ -79,9 +79,9 @@ class SqliteStore(
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
         async with self._turns.turn(urgent=self._urgent), self._reading() as connection:
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
-            await connection.exec_driver_sql(changelog.ANNOUNCE)
+            await connection.exec_driver_sql(change_log.ANNOUNCE)
             yield connection
-            await connection.exec_driver_sql(changelog.RETRACT)
+            await connection.exec_driver_sql(change_log.RETRACT)
             await connection.exec_driver_sql("COMMIT")
 
     _writing_once = _writing

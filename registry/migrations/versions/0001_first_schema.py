@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from registry import changelog
+from registry import change_log
 from registry.schema import Big, Flag, JsonTextType, Words
 
 revision = "0001"
@@ -61,9 +61,9 @@ def downgrade() -> None:
         op.execute("DROP PUBLICATION astha")
     else:
         for table in PUBLISHED:
-            for statement in changelog.drop_triggers(table):
+            for statement in change_log.drop_triggers(table):
                 op.execute(statement)
-        for statement in changelog.DROP:
+        for statement in change_log.DROP:
             op.execute(statement)
     for table in reversed(TABLES):
         op.drop_table(table)
@@ -77,11 +77,11 @@ def _publish() -> None:
 
 
 def _log_changes() -> None:
-    for statement in changelog.CREATE:
+    for statement in change_log.CREATE:
         op.execute(statement)
     columns = sa.inspect(op.get_bind()).get_columns
     for table in PUBLISHED:
-        for statement in changelog.create_triggers(table, [column["name"] for column in columns(table)]):
+        for statement in change_log.create_triggers(table, [column["name"] for column in columns(table)]):
             op.execute(statement)
 
 

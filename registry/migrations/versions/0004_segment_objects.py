@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from registry import changelog
+from registry import change_log
 from registry.schema import Big, Words
 
 revision = "0004"
@@ -74,11 +74,11 @@ class _quietly:  # noqa: N801  (a block, not a thing)
 
     def __enter__(self) -> None:
         if op.get_bind().dialect.name == "sqlite":
-            for statement in changelog.drop_triggers("segments"):
+            for statement in change_log.drop_triggers("segments"):
                 op.execute(statement)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and op.get_bind().dialect.name == "sqlite":
             columns = [column["name"] for column in sa.inspect(op.get_bind()).get_columns("segments")]
-            for statement in changelog.create_triggers("segments", columns):
+            for statement in change_log.create_triggers("segments", columns):
                 op.execute(statement)

@@ -57,16 +57,16 @@ from registry.stores.postgres.statements import (
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
 from registry.stores.sql.consistent_read import SqlConsistentRead, SqlWhole
+from registry.stores.sql.consumer_groups import offsets_moved
 from registry.stores.sql.daemon_state import SqlDaemonBooks
 from registry.stores.sql.files import FileChange, SqlFiles, differences, lost_intents, touched_files
-from registry.stores.sql.groups import offsets_moved
-from registry.stores.sql.intents import SqlIntents
 from registry.stores.sql.leases import L, Leases
 from registry.stores.sql.producers import out_of_sequence
 from registry.stores.sql.segment_objects import PURPOSE, counted, lost_objects
 from registry.stores.sql.segments import Addition, SqlSegments, fenced
 from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.topics import partition_name
+from registry.stores.sql.upload_intents import SqlIntents
 
 _OLD_FIELDS = {
     "old_id": "id",

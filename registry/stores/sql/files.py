@@ -29,7 +29,7 @@ from registry.schema import (
     upload_intents,
 )
 from registry.stores.sql.base import select_rows
-from registry.stores.sql.groups import SqlConsumerGroups, check_advances, offsets_moved
+from registry.stores.sql.consumer_groups import SqlConsumerGroups, check_advances, offsets_moved
 from registry.stores.sql.tables import AWAITING_COLUMNS, SqlTables, awaiting
 
 COUNTED = ("row_count", "file_count", "total_size")

@@ -17,7 +17,7 @@ from registry.errors import Conflict
 from registry.inputs import SegmentDraft
 from registry.models import object_uri
 from registry.schema import segment_objects, upload_intents
-from registry.stores.sql.intents import SqlIntents
+from registry.stores.sql.upload_intents import SqlIntents
 
 ObjectKey: TypeAlias = tuple[str, str]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from registry import changelog
+from registry import change_log
 from registry.contract import MetadataStore
 from registry.engines import parse_url, sqlite_path
 from registry.errors import RegistryError
@@ -170,7 +170,7 @@ async def test_what_fails_logs_nothing(store: MetadataStore, log: Log) -> None:
             await call
     async with store._reading() as connection:  # type: ignore[attr-defined]
         await connection.exec_driver_sql("BEGIN IMMEDIATE")
-        await connection.exec_driver_sql(changelog.ANNOUNCE)
+        await connection.exec_driver_sql(change_log.ANNOUNCE)
         await connection.exec_driver_sql("DELETE FROM topics")  # and never a COMMIT
     assert log.new() == []
     clock = log.connection.execute("SELECT transaction_number FROM change_clock").fetchall()

@@ -21,7 +21,7 @@ from registry.migrate import migrate, status
 from registry.models import OWN, PUBLISHED, SegmentObject
 from registry.schema import OWN_TABLES, PUBLICATION, PUBLISHED_TABLES, metadata, table_of
 from tests.fixtures.databases import Backend, MakeDatabase
-from tests.integration.registry.catalog import catalog, without
+from tests.integration.registry.schema_catalog import catalog, without
 from tests.samples import ONE_OF_EACH, TABLE
 
 HEAD = "0006"

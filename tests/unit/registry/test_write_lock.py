@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from registry.stores.writer_turns import WriterTurns
+from registry.stores.write_lock import WriterTurns
 
 
 class Writers:
