@@ -85,13 +85,13 @@ class SqlAgents(SqlLeases):
         )
 
     async def acquire_partition_leases(
-        self, partitions_wanted: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
+        self, partitions: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
         validation.name("agent_id", agent_id)
         try:
-            return await self._acquire_leases(WRITERS, [], partitions_wanted, agent_id, ttl_ms)
+            return await self._acquire_leases(WRITERS, [], partitions, agent_id, ttl_ms)
         except NotFound:
-            await self._explain_missing_lease(agent_id, sorted(set(partitions_wanted)))
+            await self._explain_missing_lease(agent_id, sorted(set(partitions)))
             raise
 
     async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:

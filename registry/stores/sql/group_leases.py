@@ -17,19 +17,19 @@ from registry.stores.sql.leases import MEMBERS, SqlLeases
 
 class SqlGroupLeases(SqlLeases):
     async def acquire_group_leases(
-        self, group_id: str, partitions_wanted: Sequence[tuple[str, int]], member_id: str, ttl_ms: int
+        self, group_id: str, partitions: Sequence[tuple[str, int]], member_id: str, ttl_ms: int
     ) -> list[GroupLease]:
         validation.name("group_id", group_id)
         validation.name("member_id", member_id)
         try:
-            return await self._acquire_leases(MEMBERS, [group_id], partitions_wanted, member_id, ttl_ms)
+            return await self._acquire_leases(MEMBERS, [group_id], partitions, member_id, ttl_ms)
         except NotFound:
             async with self._reading() as connection:
                 for column, name in ((agents.c.agent_id, member_id), (consumer_groups.c.group_id, group_id)):
                     if not (await connection.execute(select(exists().where(column == name)))).scalar():
                         what = "agent" if column is agents.c.agent_id else "consumer group"
                         raise NotFound(f"{what} {name!r} does not exist") from None
-            await self._require_partitions(sorted(set(partitions_wanted)))
+            await self._require_partitions(sorted(set(partitions)))
             raise
 
     async def renew_group_leases(self, leases: Sequence[GroupLease], ttl_ms: int) -> list[GroupLease]:

@@ -84,22 +84,22 @@ class SqlSegments(SqlTopics, SqlProducers):
 
     async def add_segments(
         self,
-        drafts: Sequence[SegmentDraft],
+        segments: Sequence[SegmentDraft],
         *,
         fences: Sequence[Fence] = (),
         producers: Sequence[ProducerDraft] = (),
         intents_of: str | None = None,
     ) -> None:
-        checked(drafts)
+        checked(segments)
         checked(fences)
         checked(producers)
         validation.optional("intents_of", intents_of, validation.filled)
-        spans = _spans(drafts)
+        spans = _spans(segments)
         check_producers(producers, set(spans))
-        if not drafts:
+        if not segments:
             return
         try:
-            await self._register_segments(Addition(drafts, spans, fences, producers, intents_of))
+            await self._register_segments(Addition(segments, spans, fences, producers, intents_of))
         except AlreadyExists as error:
             raise AlreadyExists(f"somebody has registered that just now: {error}") from None
 
