@@ -276,7 +276,7 @@ class LedgerEntry(Row, frozen=True, gc=False):
 
     component: str
     position: int | None
-    place: JsonText | None  # what its last refresh contained, while it has not passed that itself
+    refresh_visibility: JsonText | None  # what its last refresh contained; None once its position has passed that
     tables: JsonText  # what it subscribed to then
     state: str
     refresh_owed: bool

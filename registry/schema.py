@@ -370,7 +370,7 @@ ledger = _table(
     "ledger",
     Column("component", Words, primary_key=True),
     _big("position", null=True),
-    _document("place", null=True),
+    _document("refresh_visibility", null=True),
     _document("tables"),
     _text("state"),
     Column("refresh_owed", Flag, nullable=False),

@@ -114,7 +114,7 @@ class SqlDaemonBooks(SqlBase):
 def _check_entry(entry: LedgerEntry) -> None:
     validation.name("component", entry.component)
     validation.optional("position", entry.position, validation.whole)
-    validation.optional("place", entry.place, validation.filled)
+    validation.optional("refresh_visibility", entry.refresh_visibility, validation.filled)
     validation.filled("state", entry.state)
     validation.flag("refresh_owed", entry.refresh_owed)
     validation.optional("reason", entry.reason, validation.text)
