@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from registry import validation
-from registry.cache.segment_blocks import NO_BLOCK, SegmentBlocks
+from registry.cache.partition_segments import NO_BLOCK, SegmentBlocks
 from registry.cache.single_flight import Flight, Flights
 from registry.contract import Segments
 from registry.errors import NotFound

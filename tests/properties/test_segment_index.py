@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astha.events import Operation
-from registry.cache.segment_blocks import SegmentBlocks
+from registry.cache.partition_segments import SegmentBlocks
 from registry.cache.segment_index import IndexPolicy, SegmentIndex
 from registry.models import Segment
 from tests.doubles.memory_store import MemoryStore
