@@ -13,7 +13,7 @@ from registry.engines import StoreSettings, async_engine, parse_url
 from registry.migrate import status
 from registry.stores.postgres import PostgresStore
 from registry.stores.sqlite import SqliteStore
-from registry.stores.write_lock import WriterTurns
+from registry.stores.write_lock import WriteLock
 
 _RESERVED = {"pool_size": 2, "pool_overflow": 1}
 
@@ -35,23 +35,21 @@ async def open_store(url: str, *, settings: StoreSettings | None = None, clock: 
     """SchemaMismatch if the database is not migrated to this version, Unavailable if it does not answer."""
     settings = settings or StoreSettings()
     await require_schema(url, settings)
-    return _store(url, settings, clock or SystemClock(), WriterTurns())
+    return _store(url, settings, clock or SystemClock(), WriteLock())
 
 
 async def open_stores(url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None) -> Stores:
     """As `open_store`. Neither connects before it is used."""
-    settings, clock, turns = settings or StoreSettings(), clock or SystemClock(), WriterTurns()
+    settings, clock, lock = settings or StoreSettings(), clock or SystemClock(), WriteLock()
     await require_schema(url, settings)
     few = msgspec.structs.replace(settings, **_RESERVED)
-    return Stores(_store(url, settings, clock, turns), _store(url, few, clock, turns, urgent=True))
+    return Stores(_store(url, settings, clock, lock), _store(url, few, clock, lock, urgent=True))
 
 
-def _store(
-    url: str, settings: StoreSettings, clock: Clock, turns: WriterTurns, *, urgent: bool = False
-) -> MetadataStore:
+def _store(url: str, settings: StoreSettings, clock: Clock, lock: WriteLock, *, urgent: bool = False) -> MetadataStore:
     parsed = parse_url(url)
     if parsed.drivername == "sqlite":
-        return SqliteStore(partial(async_engine, parsed, settings), clock, turns, urgent=urgent)
+        return SqliteStore(partial(async_engine, parsed, settings), clock, lock, urgent=urgent)
     return PostgresStore(async_engine(parsed, settings), clock)
 
 

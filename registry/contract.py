@@ -556,7 +556,7 @@ class Compactions(Protocol):
         ...
 
 
-class DaemonBooks(Protocol):
+class DaemonState(Protocol):
     """What the daemon keeps of itself. Not published: the daemon does not tail its own notes."""
 
     async def take_daemon_lease(
@@ -612,7 +612,7 @@ class ConsistentRead(Protocol):
         ...
 
 
-class Load(Protocol):
+class BulkLoad(Protocol):
     """An empty registry being filled, all or nothing."""
 
     async def add(self, rows: Sequence[Row]) -> None:
@@ -623,7 +623,7 @@ class Load(Protocol):
 
 
 class MetadataStore(
-    Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Compactions, DaemonBooks, Protocol
+    Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Compactions, DaemonState, Protocol
 ):
     async def time(self) -> DatabaseTime:
         """What time it is as far as the database knows, for comparison with one's own clock."""
@@ -637,7 +637,7 @@ class MetadataStore(
         """Holds a snapshot open for as long as the block runs; writers are not blocked."""
         ...
 
-    def load(self) -> AbstractAsyncContextManager[Load]:
+    def load(self) -> AbstractAsyncContextManager[BulkLoad]:
         """Commits at the end of the block, rolls back if it raises. Conflict if the registry is not empty."""
         ...
 

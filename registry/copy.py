@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from registry.contract import ConsistentRead, Load, MetadataStore
+from registry.contract import BulkLoad, ConsistentRead, MetadataStore
 from registry.errors import Conflict
 from registry.models import (
     LAKE_IDENTITY,
@@ -63,7 +63,7 @@ async def copy_registry(
     return {**copied, SourceIdentity.table: identity}
 
 
-async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: Load, progress: Progress, page: int) -> int:
+async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: BulkLoad, progress: Progress, page: int) -> int:
     total, done = await snapshot.count(kind), 0
     progress(kind.table, done, total)
     async for rows in snapshot.rows(kind, page=page):
@@ -73,7 +73,7 @@ async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: Load, pro
     return done
 
 
-async def _copy_lake_identity(snapshot: ConsistentRead, load: Load, progress: Progress) -> int:
+async def _copy_lake_identity(snapshot: ConsistentRead, load: BulkLoad, progress: Progress) -> int:
     """Without it the new registry would take its own Iceberg tables for those of another one."""
     rows = [row async for page in snapshot.rows(SourceIdentity) for row in page if row.name == LAKE_IDENTITY]
     progress(SourceIdentity.table, 0, len(rows))
@@ -88,7 +88,7 @@ async def _copy_lake_identity(snapshot: ConsistentRead, load: Load, progress: Pr
     return arrived
 
 
-async def _require_equal(copied: dict[str, int], snapshot: ConsistentRead, load: Load) -> None:
+async def _require_equal(copied: dict[str, int], snapshot: ConsistentRead, load: BulkLoad) -> None:
     """What was there, what was carried over and what has arrived must be the same number."""
     for kind in COPIED:
         there, arrived = await snapshot.count(kind), await load.count(kind)

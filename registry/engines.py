@@ -58,14 +58,16 @@ def parse_url(text: str) -> URL:
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         if not url.database or url.database == ":memory:" or "uri" in url.query:
-            raise Invalid("registry URL", shown(url), "SQLite needs a file that other processes can see")
+            raise Invalid("registry URL", display_url(url), "SQLite needs a file that other processes can see")
         if url.query:
-            raise Invalid("registry URL", shown(url), f"SQLite takes no parameters: remove {', '.join(url.query)}")
+            raise Invalid(
+                "registry URL", display_url(url), f"SQLite takes no parameters: remove {', '.join(url.query)}"
+            )
         return url.set(drivername="sqlite")
     if kind in ("postgresql", "postgres"):
         _check_parameters(url)
         return url.set(drivername="postgresql")
-    raise Invalid("registry URL", shown(url), "no such backend: use sqlite or postgresql")
+    raise Invalid("registry URL", display_url(url), "no such backend: use sqlite or postgresql")
 
 
 def _check_parameters(url: URL) -> None:
@@ -75,20 +77,20 @@ def _check_parameters(url: URL) -> None:
         if name not in known:
             close = get_close_matches(name, known, 1)
             hint = f": did you mean {close[0]}?" if close else ": PostgreSQL's manual lists those that there are"
-            raise Invalid("registry URL", shown(url), f"libpq has no parameter {name!r}{hint}")
+            raise Invalid("registry URL", display_url(url), f"libpq has no parameter {name!r}{hint}")
         if name == "replication":
-            raise Invalid("registry URL", shown(url), "replication is set by Astha itself: remove it")
+            raise Invalid("registry URL", display_url(url), "replication is set by Astha itself: remove it")
         if name in ("host", "port"):  # SQLAlchemy takes several servers so
             continue
         if not isinstance(value, str):
-            raise Invalid("registry URL", shown(url), f"the parameter {name} is given more than once")
+            raise Invalid("registry URL", display_url(url), f"the parameter {name} is given more than once")
         if name in _INTEGERS and not value.removeprefix("-").isdecimal():
-            raise Invalid("registry URL", shown(url), f"the parameter {name} is a whole number, not {value!r}")
+            raise Invalid("registry URL", display_url(url), f"the parameter {name} is a whole number, not {value!r}")
     try:
         dialect = url.set(drivername="postgresql+psycopg").get_dialect()()
         dialect.create_connect_args(url)
     except ArgumentError as error:
-        raise Invalid("registry URL", shown(url), str(error)) from None
+        raise Invalid("registry URL", display_url(url), str(error)) from None
 
 
 @cache
@@ -98,13 +100,13 @@ def _libpq_parameters() -> frozenset[str]:
     return frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults())
 
 
-def shown(url: URL) -> str:
+def display_url(url: URL) -> str:
     """For messages and logs: without the password, in whichever of libpq's ways it is given."""
     secrets = [name for name in url.query if any(word in name for word in _SECRET)]
     return url.difference_update_query(secrets).render_as_string(hide_password=True)
 
 
-def refusal(where: str, error: BaseException | None) -> RegistryError | None:
+def access_error(where: str, error: BaseException | None) -> RegistryError | None:
     """The registry's error for a driver's error that says what this role or user may not do; None for any other."""
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()

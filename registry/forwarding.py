@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from registry.contract import PAGE, ConsistentRead, Load, MetadataStore
+from registry.contract import PAGE, BulkLoad, ConsistentRead, MetadataStore
 from registry.inputs import (
     CompactionDraft,
     CompactionOutcome,
@@ -452,7 +452,7 @@ class ForwardingStore(MetadataStore):
     def consistent_read(self) -> AbstractAsyncContextManager[ConsistentRead]:
         return self.inner.consistent_read()
 
-    def load(self) -> AbstractAsyncContextManager[Load]:
+    def load(self) -> AbstractAsyncContextManager[BulkLoad]:
         return self.inner.load()
 
     async def close(self) -> None:

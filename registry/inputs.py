@@ -1,6 +1,6 @@
 """What callers hand in: rows before the registry has given them an id and a time.
 
-Drafts are plain data. `checked` refuses those that can't be stored, whole and before anything is sent.
+Drafts are plain data. `validate` refuses those that can't be stored, whole and before anything is sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "SegmentDraft",
     "SnapshotDraft",
     "TableDraft",
-    "checked",
+    "validate",
 ]
 
 
@@ -54,17 +54,17 @@ class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
 
     checks: ClassVar[dict[str, validation.Check]] = {
         "topic": validation.name,
-        "partition_id": validation.whole32,
-        "base_offset": validation.whole,
-        "end_offset": validation.whole,
-        "record_count": validation.whole,
-        "size_bytes": validation.whole,
+        "partition_id": validation.integer32,
+        "base_offset": validation.integer,
+        "end_offset": validation.integer,
+        "record_count": validation.integer,
+        "size_bytes": validation.integer,
         "s3_bucket": validation.bucket,
-        "s3_key": validation.filled_path,
-        "byte_offset": validation.whole,
-        "min_timestamp": lambda field, value: validation.optional(field, value, validation.time),
-        "max_timestamp": lambda field, value: validation.optional(field, value, validation.time),
-        "block_index": lambda field, value: validation.optional(field, value, validation.filled),
+        "s3_key": validation.non_empty_path,
+        "byte_offset": validation.integer,
+        "min_timestamp": lambda field, value: validation.optional(field, value, validation.timestamp),
+        "max_timestamp": lambda field, value: validation.optional(field, value, validation.timestamp),
+        "block_index": lambda field, value: validation.optional(field, value, validation.non_empty),
     }
 
     @property
@@ -83,9 +83,9 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
     checks: ClassVar[dict[str, validation.Check]] = {
         "topic": validation.name,
-        "partition_id": validation.whole32,
+        "partition_id": validation.integer32,
         "agent_id": validation.name,
-        "epoch": validation.whole,
+        "epoch": validation.integer,
     }
 
 
@@ -106,13 +106,13 @@ class ProducerDraft(msgspec.Struct, frozen=True, gc=False):
 
     checks: ClassVar[dict[str, validation.Check]] = {
         "topic": validation.name,
-        "partition_id": validation.whole32,
+        "partition_id": validation.integer32,
         "producer_id": validation.name,
-        "epoch": validation.whole,
-        "first_sequence": validation.whole,
-        "last_sequence": validation.whole,
-        "base_offset": validation.whole,
-        "record_count": validation.whole,
+        "epoch": validation.integer,
+        "first_sequence": validation.integer,
+        "last_sequence": validation.integer,
+        "base_offset": validation.integer,
+        "record_count": validation.integer,
     }
 
 
@@ -124,8 +124,8 @@ class OffsetDraft(msgspec.Struct, frozen=True, gc=False):
 
     checks: ClassVar[dict[str, validation.Check]] = {
         "topic": validation.name,
-        "partition_id": validation.whole32,
-        "committed_offset": validation.whole,
+        "partition_id": validation.integer32,
+        "committed_offset": validation.integer,
         "metadata": lambda field, value: validation.optional(field, value, validation.text),
     }
 
@@ -146,9 +146,9 @@ class Advance(msgspec.Struct, frozen=True, gc=False):
     checks: ClassVar[dict[str, validation.Check]] = {
         "group_id": validation.name,
         "topic": validation.name,
-        "partition_id": validation.whole32,
-        "expected": lambda field, value: validation.optional(field, value, validation.whole),
-        "committed_offset": validation.whole,
+        "partition_id": validation.integer32,
+        "expected": lambda field, value: validation.optional(field, value, validation.integer),
+        "committed_offset": validation.integer,
         "metadata": lambda field, value: validation.optional(field, value, validation.text),
     }
 
@@ -170,14 +170,14 @@ class TableDraft(msgspec.Struct, frozen=True, kw_only=True):
     properties: JsonText = EMPTY_OBJECT
 
     checks: ClassVar[dict[str, validation.Check]] = {
-        "schema": validation.filled,
-        "storage_engine": validation.filled,
-        "engine_config": validation.filled,
-        "format": validation.filled,
-        "compression": validation.filled,
-        "partition_by": validation.filled,
-        "sort_by": validation.filled,
-        "properties": validation.filled,
+        "schema": validation.non_empty,
+        "storage_engine": validation.non_empty,
+        "engine_config": validation.non_empty,
+        "format": validation.non_empty,
+        "compression": validation.non_empty,
+        "partition_by": validation.non_empty,
+        "sort_by": validation.non_empty,
+        "properties": validation.non_empty,
     }
 
 
@@ -193,15 +193,15 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
     column_stats: JsonText | None = None
 
     checks: ClassVar[dict[str, validation.Check]] = {
-        "file_path": validation.filled_path,
-        "file_size": validation.whole,
-        "row_count": validation.whole,
-        "schema_version": validation.whole32,
+        "file_path": validation.non_empty_path,
+        "file_size": validation.integer,
+        "row_count": validation.integer,
+        "schema_version": validation.integer32,
         "partition_path": validation.path,
-        "file_type": validation.filled,
+        "file_type": validation.non_empty,
         "checksum": lambda field, value: validation.optional(field, value, validation.text),
-        "is_compressed": validation.flag,
-        "column_stats": lambda field, value: validation.optional(field, value, validation.filled),
+        "is_compressed": validation.boolean,
+        "column_stats": lambda field, value: validation.optional(field, value, validation.non_empty),
     }
 
     @property
@@ -232,11 +232,11 @@ class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
     checks: ClassVar[dict[str, validation.Check]] = {
-        "snapshot_id": lambda field, value: validation.optional(field, value, validation.whole),
-        "timestamp": validation.whole,
-        "manifest_list": lambda field, value: validation.optional(field, value, validation.filled),
-        "summary": validation.filled,
-        "schema_id": lambda field, value: validation.optional(field, value, validation.whole32),
+        "snapshot_id": lambda field, value: validation.optional(field, value, validation.integer),
+        "timestamp": validation.integer,
+        "manifest_list": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "summary": validation.non_empty,
+        "schema_id": lambda field, value: validation.optional(field, value, validation.integer32),
         "trigger": lambda field, value: validation.one_of(field, value, get_args(SnapshotTrigger)),
         "status": lambda field, value: validation.one_of(field, value, get_args(SnapshotStatus)),
         "tag": lambda field, value: validation.optional(field, value, validation.name),
@@ -262,19 +262,19 @@ class CompactionDraft(msgspec.Struct, frozen=True, kw_only=True):
     decided_at: int | None = None  # None: now
 
     checks: ClassVar[dict[str, validation.Check]] = {
-        "table_id": validation.whole,
-        "table_name": validation.filled,
+        "table_id": validation.integer,
+        "table_name": validation.non_empty,
         "partition_path": validation.path,
         "status": lambda field, value: validation.one_of(field, value, ("waiting", "declined")),
         "trigger": lambda field, value: validation.one_of(field, value, get_args(CompactionTrigger)),
-        "rule": validation.filled,
-        "strategy": lambda field, value: validation.optional(field, value, validation.filled),
-        "explanation": validation.filled,
-        "position": lambda field, value: validation.optional(field, value, validation.whole),
-        "input_files": validation.whole,
-        "input_bytes": validation.whole,
+        "rule": validation.non_empty,
+        "strategy": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "explanation": validation.non_empty,
+        "position": lambda field, value: validation.optional(field, value, validation.integer),
+        "input_files": validation.integer,
+        "input_bytes": validation.integer,
         "reason": lambda field, value: validation.optional(field, value, validation.text),
-        "decided_at": lambda field, value: validation.optional(field, value, validation.whole),
+        "decided_at": lambda field, value: validation.optional(field, value, validation.integer),
     }
 
 
@@ -294,13 +294,13 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     checks: ClassVar[dict[str, validation.Check]] = {
         "status": lambda field, value: validation.one_of(field, value, ENDED),
         "reason": lambda field, value: validation.optional(field, value, validation.text),
-        "strategy": lambda field, value: validation.optional(field, value, validation.filled),
-        "explanation": lambda field, value: validation.optional(field, value, validation.filled),
-        "input_files": lambda field, value: validation.optional(field, value, validation.whole),
-        "input_bytes": lambda field, value: validation.optional(field, value, validation.whole),
-        "output_files": lambda field, value: validation.optional(field, value, validation.whole),
-        "output_bytes": lambda field, value: validation.optional(field, value, validation.whole),
-        "row_count": lambda field, value: validation.optional(field, value, validation.whole),
+        "strategy": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "explanation": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "input_files": lambda field, value: validation.optional(field, value, validation.integer),
+        "input_bytes": lambda field, value: validation.optional(field, value, validation.integer),
+        "output_files": lambda field, value: validation.optional(field, value, validation.integer),
+        "output_bytes": lambda field, value: validation.optional(field, value, validation.integer),
+        "row_count": lambda field, value: validation.optional(field, value, validation.integer),
     }
 
 
@@ -320,7 +320,7 @@ Draft: TypeAlias = (
 )
 
 
-def checked(drafts: Sequence[Draft]) -> None:
+def validate(drafts: Sequence[Draft]) -> None:
     """Raise `Invalid` for the first draft that can't be stored. All drafts are of one kind."""
     if not drafts:
         return

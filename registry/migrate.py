@@ -17,7 +17,15 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
-from registry.engines import SQLITE_MINIMUM, StoreSettings, parse_url, refusal, shown, sqlite_path, sync_engine
+from registry.engines import (
+    SQLITE_MINIMUM,
+    StoreSettings,
+    access_error,
+    display_url,
+    parse_url,
+    sqlite_path,
+    sync_engine,
+)
 from registry.errors import Invalid, SchemaMismatch, Unavailable
 from registry.publication import repair_publication
 from registry.schema import VERSION_TABLE
@@ -54,7 +62,7 @@ class SchemaStatus(msgspec.Struct, frozen=True):
 def status(url: str, settings: StoreSettings | None = None) -> SchemaStatus:
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).exists():
-        return SchemaStatus(shown(parsed), "missing", None, _head())
+        return SchemaStatus(display_url(parsed), "missing", None, _head())
     with _connected(parsed, settings or StoreSettings()) as connection:
         return schema_status(connection)
 
@@ -66,7 +74,7 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
     """
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).absolute().parent.is_dir():
-        raise Invalid("registry URL", shown(parsed), "the directory of the file does not exist")
+        raise Invalid("registry URL", display_url(parsed), "the directory of the file does not exist")
     with _connected(parsed, settings or StoreSettings()) as connection:
         _require_sqlite_version(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if parsed.drivername == "sqlite" else "BEGIN")
@@ -103,7 +111,7 @@ def schema_status(connection: Connection) -> SchemaStatus:
         state = "current"
     else:
         state = "old" if found in known else "new"
-    return SchemaStatus(shown(connection.engine.url.set(drivername=connection.dialect.name)), state, found, head)
+    return SchemaStatus(display_url(connection.engine.url.set(drivername=connection.dialect.name)), state, found, head)
 
 
 def _run(connection: Connection, revision: str) -> None:
@@ -144,7 +152,7 @@ def _connected(url: URL, settings: StoreSettings) -> Iterator[Connection]:
         with engine.connect() as connection:
             yield connection
     except DBAPIError as error:
-        raise refusal(shown(url), error.orig) or Unavailable(f"{shown(url)}: {error.orig}") from error
+        raise access_error(display_url(url), error.orig) or Unavailable(f"{display_url(url)}: {error.orig}") from error
     finally:
         engine.dispose()
 

@@ -27,7 +27,7 @@ __all__ = [
     # the compactor's
     "Compaction", "CompactionStatus", "CompactionTrigger", "Savings",
     # all
-    "OWN", "PUBLISHED", "Row",
+    "UNPUBLISHED", "PUBLISHED", "Row",
 ]  # fmt: skip
 
 TableStatus: TypeAlias = Literal["active", "dropping"]
@@ -469,7 +469,7 @@ PUBLISHED: tuple[type[Row], ...] = (
 )  # fmt: skip
 """Tables whose changes the daemon distributes, parents before children."""
 
-OWN: tuple[type[Row], ...] = (
+UNPUBLISHED: tuple[type[Row], ...] = (
     LedgerEntry, DaemonLease, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
     SegmentObject, ProducerSequence, GroupLease, CatalogTable, CatalogNamespace,
 )  # fmt: skip

@@ -12,7 +12,7 @@ from enum import StrEnum
 from psycopg import sql
 
 from registry import models
-from registry.models import OWN, PUBLISHED, Row
+from registry.models import PUBLISHED, UNPUBLISHED, Row
 from registry.schema import VERSION_TABLE
 
 
@@ -23,7 +23,7 @@ class Area(StrEnum):
     LAKE = "lake"
 
 
-BOOKS: tuple[type[Row], ...] = (models.LedgerEntry, models.DaemonLease, models.SourceIdentity)
+DAEMON_TABLES: tuple[type[Row], ...] = (models.LedgerEntry, models.DaemonLease, models.SourceIdentity)
 """What every daemon writes, whatever its components."""
 
 AREAS: Mapping[Area, tuple[type[Row], ...]] = {
@@ -43,11 +43,11 @@ _WRITES = ("INSERT", "UPDATE", "DELETE")
 
 def readable() -> list[str]:
     """Every table of the registry, the one that tells its version included."""
-    return [*(kind.table for kind in (*PUBLISHED, *OWN)), VERSION_TABLE]
+    return [*(kind.table for kind in (*PUBLISHED, *UNPUBLISHED)), VERSION_TABLE]
 
 
 def writable(areas: Collection[Area]) -> list[str]:
-    kinds = dict.fromkeys([*BOOKS, *(kind for area in Area if area in areas for kind in AREAS[area])])
+    kinds = dict.fromkeys([*DAEMON_TABLES, *(kind for area in Area if area in areas for kind in AREAS[area])])
     return [kind.table for kind in kinds]
 
 

@@ -21,7 +21,7 @@ MAX_BUCKET_BYTES = 255
 Check: TypeAlias = Callable[[str, object], None]
 
 
-def whole(field: str, value: object, minimum: int = 0, maximum: int = MAX_INT) -> None:
+def integer(field: str, value: object, minimum: int = 0, maximum: int = MAX_INT) -> None:
     """An integer that fits its column."""
     if type(value) is not int:
         raise Invalid(field, value, "must be a whole number")
@@ -32,13 +32,13 @@ def whole(field: str, value: object, minimum: int = 0, maximum: int = MAX_INT) -
         raise Invalid(field, value, f"is beyond the largest {bits} number, {maximum}")
 
 
-def time(field: str, value: object) -> None:
+def timestamp(field: str, value: object) -> None:
     """Epoch milliseconds, also those before 1970."""
-    whole(field, value, -MAX_INT - 1)
+    integer(field, value, -MAX_INT - 1)
 
 
-def whole32(field: str, value: object) -> None:
-    whole(field, value, maximum=MAX_INT32)
+def integer32(field: str, value: object) -> None:
+    integer(field, value, maximum=MAX_INT32)
 
 
 def text(field: str, value: object) -> None:
@@ -53,7 +53,7 @@ def text(field: str, value: object) -> None:
         raise Invalid(field, value, "is not valid unicode") from error
 
 
-def filled(field: str, value: object) -> None:
+def non_empty(field: str, value: object) -> None:
     """A string with something in it."""
     text(field, value)
     if not value:
@@ -67,19 +67,19 @@ def path(field: str, value: object) -> None:
         raise Invalid(field, value, f"is longer than {MAX_PATH_BYTES} bytes")
 
 
-def filled_path(field: str, value: object) -> None:
-    filled(field, value)
+def non_empty_path(field: str, value: object) -> None:
+    non_empty(field, value)
     path(field, value)
 
 
-def flag(field: str, value: object) -> None:
+def boolean(field: str, value: object) -> None:
     if type(value) is not bool:
         raise Invalid(field, value, "must be true or false")
 
 
 def ttl(field: str, value: object) -> None:
     """How long something holds, in milliseconds; it is added to the time of day and must still fit."""
-    whole(field, value, 1, MAX_TTL_MS)
+    integer(field, value, 1, MAX_TTL_MS)
 
 
 def bucket(field: str, value: object) -> None:
@@ -91,7 +91,7 @@ def bucket(field: str, value: object) -> None:
 
 def name(field: str, value: object) -> None:
     """What names a thing: topics, groups, tables. It may become part of a path, so no slash."""
-    filled(field, value)
+    non_empty(field, value)
     assert isinstance(value, str)  # noqa: S101  (filled checked it)
     if "/" in value:
         raise Invalid(field, value, "must not contain a slash")
@@ -105,15 +105,15 @@ def name(field: str, value: object) -> None:
 
 def every(field: str, column: Sequence[object], check: Check) -> None:
     """Apply `check` to a column; on failure the message says which row."""
-    if check in (whole, whole32):
+    if check in (integer, integer32):
         if set(map(type, column)) <= {int}:
             numbers: Sequence[int] = column  # type: ignore[assignment]
-            limit = MAX_INT32 if check is whole32 else MAX_INT
+            limit = MAX_INT32 if check is integer32 else MAX_INT
             if not numbers or (min(numbers) >= 0 and max(numbers) <= limit):
                 return
         _search(field, column, check)
         return
-    if check is flag:  # 1 == True, so a set would hide it
+    if check is boolean:  # 1 == True, so a set would hide it
         if not set(map(type, column)) <= {bool}:
             _search(field, column, check)
         return

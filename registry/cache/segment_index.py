@@ -123,8 +123,8 @@ class SegmentIndex:
     ) -> Segment | None:
         """`find` without looking at memory first. Raises `Invalid` for arguments that no store accepts."""
         validation.name("topic", topic)
-        validation.whole32("partition_id", partition_id)
-        validation.whole("offset", offset)
+        validation.integer32("partition_id", partition_id)
+        validation.integer("offset", offset)
         for _ in range(_ATTEMPTS):
             fetch = self._fetches.join((topic, partition_id, offset), as_of)
             if fetch is None:

@@ -26,7 +26,7 @@ from registry.cache.lru import CacheCounters
 from registry.cache.segment_index import SegmentIndex
 from registry.cache.single_flight import Fetch, SingleFlight
 from registry.clock import Clock, SystemClock
-from registry.contract import Load, MetadataStore
+from registry.contract import BulkLoad, MetadataStore
 from registry.errors import NotFound
 from registry.forwarding import ForwardingStore
 from registry.inputs import Fence, ProducerDraft, SegmentDraft
@@ -178,7 +178,7 @@ class CachedStore(ForwardingStore):
         with _invalidating(lambda: self.index.remove_before(topic, partition_id, offset)):
             return await self.inner.delete_segments_before(topic, partition_id, offset, limit=limit)
 
-    def load(self) -> AbstractAsyncContextManager[Load]:
+    def load(self) -> AbstractAsyncContextManager[BulkLoad]:
         return self._loading()
 
     async def close(self) -> None:
@@ -302,7 +302,7 @@ class CachedStore(ForwardingStore):
                 await self._fill_partitions(name, None)
 
     @asynccontextmanager
-    async def _loading(self) -> AsyncIterator[Load]:
+    async def _loading(self) -> AsyncIterator[BulkLoad]:
         with _invalidating(self.clear):
             async with self.inner.load() as load:
                 yield load

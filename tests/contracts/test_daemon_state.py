@@ -115,7 +115,9 @@ async def test_the_ledger_is_kept_whole(store: MetadataStore) -> None:
     ]
     await store.write_ledger(entries[::-1], lease)
     assert await store.read_ledger() == entries
-    changed = msgspec.structs.replace(entries[0], position=7, refresh_owed=False, reason=None, refresh_visibility=JsonText("{}"))
+    changed = msgspec.structs.replace(
+        entries[0], position=7, refresh_owed=False, reason=None, refresh_visibility=JsonText("{}")
+    )
     await store.write_ledger([changed], lease)
     assert await store.read_ledger() == [changed, entries[1]]
     await store.forget_component("a")

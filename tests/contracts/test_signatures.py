@@ -7,10 +7,10 @@ import inspect
 import pytest
 
 from registry.cache import CachedStore
-from registry.contract import ConsistentRead, Load, MetadataStore
+from registry.contract import BulkLoad, ConsistentRead, MetadataStore
 from registry.forwarding import ForwardingStore
 from registry.stores.postgres import PostgresStore
-from registry.stores.sql.consistent_read import SqlConsistentRead, SqlLoad
+from registry.stores.sql.consistent_read import SqlBulkLoad, SqlConsistentRead
 from registry.stores.sqlite import SqliteStore
 from tests.doubles.fault_points import FaultyRegistry
 from tests.doubles.file_store import FileStore
@@ -21,7 +21,7 @@ COMPLETE = (PostgresStore, SqliteStore, ForwardingStore, CachedStore, FaultyRegi
 PARTIAL = (SmallRegistry,)
 """Doubles that implement only the verbs that their tests need."""
 
-ADDED = {CachedStore: {"at_least"}}
+ADDED: dict[type, set[str]] = {CachedStore: {"at_least"}}
 """Optional arguments that a store offers beyond the contract."""
 
 
@@ -49,7 +49,7 @@ def _signatures(contract: type, store: type) -> dict[str, list[tuple[str, object
     [
         *((store, MetadataStore) for store in (*COMPLETE, *PARTIAL)),
         (SqlConsistentRead, ConsistentRead),
-        (SqlLoad, Load),
+        (SqlBulkLoad, BulkLoad),
     ],
 )
 def test_arguments_are_those_of_the_contract(store: type, contract: type) -> None:

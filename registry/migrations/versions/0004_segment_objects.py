@@ -6,14 +6,14 @@ import sqlalchemy as sa
 from alembic import op
 
 from registry import change_log
-from registry.schema import Big, Words
+from registry.schema import BigInt, ByteOrderText
 
 revision = "0004"
 down_revision = "0003"
 branch_labels = None
 depends_on = None
 
-NEW = (("min_timestamp", Big), ("max_timestamp", Big), ("block_index", Words))
+NEW = (("min_timestamp", BigInt), ("max_timestamp", BigInt), ("block_index", ByteOrderText))
 
 
 def upgrade() -> None:
@@ -22,11 +22,11 @@ def upgrade() -> None:
             op.add_column("segments", sa.Column(name, kind, nullable=True))
     op.create_table(
         "segment_objects",
-        sa.Column("s3_bucket", Words, nullable=False),
-        sa.Column("s3_key", Words, nullable=False),
-        sa.Column("live_segments", Big, nullable=False),
-        sa.Column("size_bytes", Big, nullable=False),
-        sa.Column("created_at", Big, nullable=False),
+        sa.Column("s3_bucket", ByteOrderText, nullable=False),
+        sa.Column("s3_key", ByteOrderText, nullable=False),
+        sa.Column("live_segments", BigInt, nullable=False),
+        sa.Column("size_bytes", BigInt, nullable=False),
+        sa.Column("created_at", BigInt, nullable=False),
         sa.PrimaryKeyConstraint("s3_bucket", "s3_key", name=op.f("pk_segment_objects")),
         sa.CheckConstraint("live_segments >= 1", name=op.f("ck_segment_objects_live_segments")),
         sa.CheckConstraint("size_bytes >= 0", name=op.f("ck_segment_objects_size_bytes")),
@@ -34,14 +34,14 @@ def upgrade() -> None:
     )
     op.create_table(
         "producer_sequences",
-        sa.Column("topic", Words, nullable=False),
+        sa.Column("topic", ByteOrderText, nullable=False),
         sa.Column("partition_id", sa.Integer, nullable=False),
-        sa.Column("producer_id", Words, nullable=False),
-        sa.Column("epoch", Big, nullable=False),
-        sa.Column("last_sequence", Big, nullable=False),
-        sa.Column("last_base_offset", Big, nullable=False),
-        sa.Column("last_count", Big, nullable=False),
-        sa.Column("updated_at", Big, nullable=False),
+        sa.Column("producer_id", ByteOrderText, nullable=False),
+        sa.Column("epoch", BigInt, nullable=False),
+        sa.Column("last_sequence", BigInt, nullable=False),
+        sa.Column("last_base_offset", BigInt, nullable=False),
+        sa.Column("last_count", BigInt, nullable=False),
+        sa.Column("updated_at", BigInt, nullable=False),
         sa.PrimaryKeyConstraint("topic", "partition_id", "producer_id", name=op.f("pk_producer_sequences")),
         sa.ForeignKeyConstraint(
             ["topic", "partition_id"],

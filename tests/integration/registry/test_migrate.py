@@ -19,8 +19,8 @@ from registry.errors import Invalid, SchemaMismatch, Unavailable
 from registry.inputs import SnapshotDraft
 from registry.json_text import JsonText
 from registry.migrate import migrate, status
-from registry.models import OWN, PUBLISHED, LedgerEntry, SegmentObject
-from registry.schema import OWN_TABLES, PUBLICATION, PUBLISHED_TABLES, metadata, table_of
+from registry.models import PUBLISHED, UNPUBLISHED, LedgerEntry, SegmentObject
+from registry.schema import PUBLICATION, PUBLISHED_TABLES, metadata, table_of
 from tests.fixtures.databases import Backend, MakeDatabase
 from tests.integration.registry.schema_catalog import catalog, without
 from tests.samples import ONE_OF_EACH, TABLE
@@ -185,13 +185,13 @@ def test_a_migrated_schema_is_the_schema_of_the_code(new_database: MakeDatabase,
 
 
 def test_models_have_the_columns_of_their_tables_in_order() -> None:
-    for kind in (*PUBLISHED, *OWN):
+    for kind in (*PUBLISHED, *UNPUBLISHED):
         table = table_of(kind)
         assert kind.__struct_fields__ == tuple(column.name for column in table.c), kind
         assert kind.key == tuple(column.name for column in table.primary_key), kind
         for column in table.c:
             assert ("None" in str(kind.__annotations__[column.name])) == column.nullable, (kind, column.name)
-    assert {*PUBLISHED_TABLES, *OWN_TABLES} == set(metadata.tables)
+    assert {*PUBLISHED_TABLES, *(kind.table for kind in UNPUBLISHED)} == set(metadata.tables)
 
 
 def test_what_postgresql_publishes(postgres_url: str) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from registry.engines import parse_url, shown
+from registry.engines import display_url, parse_url
 from registry.errors import Invalid
 
 
@@ -73,5 +73,5 @@ def test_sqlite_takes_no_parameters() -> None:
     ],
 )  # fmt: skip
 def test_a_password_is_never_shown(text: str) -> None:
-    assert "secret" not in shown(parse_url(text))
-    assert "host/db" in shown(parse_url(text))
+    assert "secret" not in display_url(parse_url(text))
+    assert "host/db" in display_url(parse_url(text))
