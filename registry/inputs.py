@@ -1,6 +1,6 @@
-"""What callers hand in: rows before the registry has given them an id and a time.
+"""What callers pass in: rows before the registry assigns ids and times.
 
-Drafts are plain data. `validate` refuses those that can't be stored, whole and before anything is sent.
+Drafts are plain data. `validate` raises `Invalid` for drafts that can't be stored, before anything is sent.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def uri(self) -> str:
-        """Of its object."""
+        """The URI of its object."""
         return object_uri(self.s3_bucket, self.s3_key)
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """The lease under which a writer works; `add_segments` refuses if it is no longer the current one."""
+    """The lease under which a writer works. `add_segments` raises `Fenced` if it is not the current one."""
 
     topic: str
     partition_id: int
@@ -90,9 +90,9 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProducerDraft(msgspec.Struct, frozen=True, gc=False):
-    """What one call adds of one producer to one partition: sequence numbers count its records, from any number on.
+    """The records that one call adds for one producer to one partition. Sequence numbers count its records.
 
-    ``base_offset`` and ``record_count`` are those of its last append among them.
+    The first sequence may be any number. ``base_offset`` and ``record_count`` are those of the producer's last append.
     """
 
     topic: str
@@ -131,9 +131,9 @@ class OffsetDraft(msgspec.Struct, frozen=True, gc=False):
 
 
 class Advance(msgspec.Struct, frozen=True, gc=False):
-    """A consumer group's step in one partition: from the offset at which it is expected, to the next one it wants.
+    """Moves a consumer group's committed offset in one partition, if it is still ``expected``.
 
-    ``expected`` is None if the group has committed nothing there; that is not the same as 0.
+    ``expected`` is None if the group has committed nothing there, which is not the same as 0.
     """
 
     group_id: str
@@ -158,7 +158,7 @@ class Advance(msgspec.Struct, frozen=True, gc=False):
 
 
 class TableDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """One schema version of a table, as its author writes it."""
+    """One schema version of a table."""
 
     schema: JsonText
     storage_engine: str = "parquet"
@@ -210,14 +210,14 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of one table that belong together, and the operation that brought them."""
+    """Files that one operation adds to a table."""
 
     table_id: int
     files: Sequence[FileDraft]
     operation: FileOperation = "insert"
     operation_id: str | None = None
-    intents_of: str | None = None  # whose upload intents these files must still have
-    advances: Sequence[Advance] = ()  # of consumer groups whose records became these files, or no file at all
+    intents_of: str | None = None  # the required owner of the files' upload intents
+    advances: Sequence[Advance] = ()  # of the consumer groups whose records these files contain, if any
 
 
 class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,7 +245,7 @@ class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision: to compact a partition, or why not."""
+    """A decision to compact a partition, or not to, with the reason."""
 
     table_id: int
     table_name: str
@@ -279,13 +279,13 @@ class CompactionDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a compaction that ran has ended. None leaves what the row says."""
+    """How a compaction ended. None leaves the column unchanged."""
 
     status: Literal["done", "aborted", "failed", "cancelled"]
     reason: str | None = None
     strategy: str | None = None
     explanation: JsonText | None = None
-    input_files: int | None = None  # if it did not swap all that it had planned to
+    input_files: int | None = None  # if it swapped fewer files than planned
     input_bytes: int | None = None
     output_files: int | None = None
     output_bytes: int | None = None
@@ -321,7 +321,7 @@ Draft: TypeAlias = (
 
 
 def validate(drafts: Sequence[Draft]) -> None:
-    """Raise `Invalid` for the first draft that can't be stored. All drafts are of one kind."""
+    """Raises `Invalid` for the first draft that can't be stored. All drafts must be of one type."""
     if not drafts:
         return
     kind = type(drafts[0])
@@ -329,7 +329,7 @@ def validate(drafts: Sequence[Draft]) -> None:
         validation.every(field, [getattr(draft, field) for draft in drafts], check)
     if isinstance(drafts[0], SegmentDraft):
         for draft in drafts:
-            assert isinstance(draft, SegmentDraft)  # noqa: S101  (one kind)
+            assert isinstance(draft, SegmentDraft)  # noqa: S101  (all of one type)
             if draft.end_offset < draft.base_offset:
                 raise Invalid("end_offset", draft.end_offset, f"is below base_offset {draft.base_offset}")
             if draft.end_offset == validation.MAX_INT:

@@ -1,6 +1,6 @@
-"""Bringing a registry's schema to the version that this code speaks, and refusing any other.
+"""Migrates a registry's schema to the version that this code expects, and refuses any other version.
 
-All steps of one migration are one transaction on both backends, and only one process migrates at a time.
+All steps of a migration are one transaction on both backends, and only one process migrates at a time.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class SchemaStatus(msgspec.Struct, frozen=True):
     state: SchemaState
     found: str | None
     expected: str
-    repaired: tuple[str, ...] = ()  # what a migration found wrong with the publication, and mended
+    repaired: tuple[str, ...] = ()  # problems of the publication that a migration repaired
 
     def require_current(self) -> None:
-        """Raise SchemaMismatch unless this code and this database belong together."""
+        """Raises SchemaMismatch unless the database has the schema of this code."""
         match self.state:
             case "missing":
                 raise SchemaMismatch(f"{self.url} holds no registry: run `astha registry migrate`")
@@ -68,9 +68,9 @@ def status(url: str, settings: StoreSettings | None = None) -> SchemaStatus:
 
 
 def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = "head") -> SchemaStatus:
-    """Upgrade, create the database file if need be, or go back to an older ``revision`` (``base``: to nothing).
+    """Upgrades the schema, or downgrades it to ``revision`` (``base``: empty). Creates a SQLite file if needed.
 
-    On PostgreSQL a missing or incomplete publication is repaired, whatever the schema was before.
+    On PostgreSQL, also repairs a missing or incomplete publication, whatever the schema was before.
     """
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).absolute().parent.is_dir():
@@ -93,7 +93,7 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
 
 
 def require_known(revision: str) -> None:
-    """Invalid if there is no such schema to migrate to."""
+    """Raises Invalid if there is no such revision."""
     known = [script.revision for script in _scripts().walk_revisions()]  # newest first
     if revision not in ("base", "head", *known):
         raise Invalid("revision", revision, f"is unknown; known are {', '.join(reversed(known))}, base and head")
@@ -141,7 +141,7 @@ def _scripts() -> ScriptDirectory:
 
 def _head() -> str:
     head = _scripts().get_current_head()
-    assert head is not None  # noqa: S101  (there is a first migration)
+    assert head is not None  # noqa: S101  (there is at least one migration)
     return head
 
 

@@ -1,7 +1,7 @@
-"""The registry's tables: one schema on every backend, with its rules in the database.
+"""The registry's tables: the same schema on every backend, with its constraints in the database.
 
-`registry.models` has the same columns in the same order (a test compares them). Migrations, not this module,
-create databases; this module is what verbs are written against and what migrations must arrive at.
+`registry.models` has the same columns in the same order (a test compares them). Migrations create databases, not this
+module; verbs are written against it, and a test requires that migrations result in it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from registry.json_text import JsonText
 from registry.models import PUBLISHED, Row
 
 PUBLICATION = "astha"
-"""The PostgreSQL publication of all published tables; migrations make it, so it is older than any slot."""
+"""The PostgreSQL publication of all published tables. Migrations create it, so it is older than any slot."""
 
 VERSION_TABLE = "registry_version"
-"""Where migrations keep the version of the schema."""
+"""The table with the version of the schema."""
 
 metadata = MetaData(
     naming_convention={
@@ -51,7 +51,7 @@ metadata = MetaData(
 
 
 class _JsonText(UserDefinedType[str]):
-    """PostgreSQL's json, which keeps the text as it was written (jsonb would respell it)."""
+    """PostgreSQL's json, which keeps the text as written (jsonb would normalize it)."""
 
     cache_ok = True
     render_bind_cast = True
@@ -72,7 +72,7 @@ class JsonTextType(TypeDecorator[JsonText]):
 
 
 class BooleanType(TypeDecorator[bool]):
-    """A boolean; a whole number on SQLite, whose strict tables know no booleans."""
+    """A boolean; an integer on SQLite, whose strict tables have no boolean type."""
 
     impl = Boolean
     cache_ok = True
@@ -90,7 +90,7 @@ class BooleanType(TypeDecorator[bool]):
 BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
 ByteOrderText = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
-"""Strings in byte order on every backend, so that pages by key come in the same order whatever the locale."""
+"""Text that sorts in byte order on every backend, so that pages by key have the same order in every locale."""
 
 
 def _id() -> Column[int]:
@@ -115,9 +115,9 @@ def _json(name: str, *, null: bool = False) -> Column[JsonText]:
 
 def _table(name: str, *items: Column[int] | Column[str] | Column[bool] | Column[JsonText] | CheckConstraint
            | UniqueConstraint | PrimaryKeyConstraint | ForeignKeyConstraint | Index) -> Table:  # fmt: skip
-    """Strict on SQLite, where documents get the check that PostgreSQL's json type has of itself."""
+    """A table, strict on SQLite, where JSON columns get the check that PostgreSQL's json type implies."""
     checks = [
-        # json_valid(NULL) is 0, not NULL, in older SQLites
+        # json_valid(NULL) is 0, not NULL, in older versions of SQLite
         CheckConstraint(
             f"{column.name} IS NULL OR json_valid({column.name})" if column.nullable else f"json_valid({column.name})",
             name=f"{column.name}_json",
@@ -407,7 +407,7 @@ upload_intents = _table(
 files_awaiting_deletion = _table(
     "files_awaiting_deletion",
     _id(),
-    _big("table_id"),  # no foreign key: the list outlives a dropped table
+    _big("table_id"),  # no foreign key: the row outlives a dropped table
     _text("file_path"),
     _big("file_size"),
     _text("reason"),
@@ -421,7 +421,7 @@ files_awaiting_deletion = _table(
 compactions = _table(
     "compactions",
     _id(),
-    _big("table_id"),  # no foreign key: a decision outlives the table
+    _big("table_id"),  # no foreign key: the row outlives a dropped table
     _text("table_name"),
     _text("partition_path"),
     _text("status"),
@@ -458,7 +458,7 @@ compactions = _table(
 )
 RUNNING = text("status = 'running'")
 NOT_STARTED = text("status IN ('waiting', 'declined')")
-"""What is decided about a partition and not begun."""
+"""A decision about a partition that was not started."""
 Index(
     "uq_compactions_running", compactions.c.table_id, compactions.c.partition_path,
     unique=True, postgresql_where=RUNNING, sqlite_where=RUNNING,
@@ -530,7 +530,7 @@ iceberg_tables = Table(
     _varchar("iceberg_type", 5, null=True),
     PrimaryKeyConstraint("catalog_name", "table_namespace", "table_name", name=conv("iceberg_tables_pkey")),
 )
-"""As PyIceberg and Iceberg's JDBC catalog create it, because they read and write it: nothing stricter."""
+"""Defined as PyIceberg and Iceberg's JDBC catalog create it, because they read and write it."""
 
 iceberg_namespace_properties = Table(
     "iceberg_namespace_properties",

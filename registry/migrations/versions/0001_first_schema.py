@@ -1,4 +1,4 @@
-"""The first schema: streams, lake tables, and the daemon's own."""
+"""The first schema: tables of streams, of the lake and of the daemon."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def downgrade() -> None:
 
 
 def _publish() -> None:
-    """Whole old rows in the stream, and a publication that is older than any slot."""
+    """Publishes complete old rows, by a publication that is older than any slot."""
     for table in PUBLISHED:
         op.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
     op.execute(f"CREATE PUBLICATION astha FOR TABLE {', '.join(PUBLISHED)}")

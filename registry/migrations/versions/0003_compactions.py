@@ -1,4 +1,4 @@
-"""The compactor's journal. Not published: the daemon does not tail itself."""
+"""The compactor's journal. Not published: the daemon does not follow its own writes."""
 
 from __future__ import annotations
 

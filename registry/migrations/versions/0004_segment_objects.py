@@ -1,4 +1,4 @@
-"""What the segment store keeps: times and blocks of segments, which objects are in use, what producers wrote last."""
+"""For the segment store: times and blocks of segments, objects in use, and producer sequences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NEW = (("min_timestamp", BigInt), ("max_timestamp", BigInt), ("block_index", Byt
 
 
 def upgrade() -> None:
-    with _quietly():
+    with _without_triggers():
         for name, kind in NEW:
             op.add_column("segments", sa.Column(name, kind, nullable=True))
     op.create_table(
@@ -54,7 +54,7 @@ def upgrade() -> None:
         sqlite_strict=True,
     )
     op.create_index(op.f("ix_producer_sequences_updated_at"), "producer_sequences", ["updated_at"])
-    # Segments from before: their objects are in use too.
+    # The objects of existing segments are in use, too.
     op.execute(
         "INSERT INTO segment_objects (s3_bucket, s3_key, live_segments, size_bytes, created_at) "
         "SELECT s3_bucket, s3_key, count(*), sum(size_bytes), min(created_at) FROM segments GROUP BY s3_bucket, s3_key"
@@ -64,13 +64,13 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.drop_table("producer_sequences")
     op.drop_table("segment_objects")
-    with _quietly():
+    with _without_triggers():
         for name, _ in reversed(NEW):
             op.drop_column("segments", name)
 
 
-class _quietly:  # noqa: N801  (a block, not a thing)
-    """SQLite's triggers name every column: they are made anew for the columns that there are afterwards."""
+class _without_triggers:  # noqa: N801  (used as a with block)
+    """SQLite's triggers name every column: drops them, and creates them again for the new columns."""
 
     def __enter__(self) -> None:
         if op.get_bind().dialect.name == "sqlite":

@@ -1,4 +1,4 @@
-"""Which member of a consumer group reads which partition. Not published: the daemon does not tail it."""
+"""Group leases: which member of a consumer group reads which partition. Not published."""
 
 from __future__ import annotations
 
