@@ -1,5 +1,5 @@
-"""The registry: the one source of truth that everything else tails.
+"""The registry: the relational source of truth whose changes the daemon follows.
 
-In: verbs (`MetadataStore`). Out: typed rows, and a stream of committed changes that a source can follow.
-Guaranteed: a verb happens whole or not at all, and the same verb means the same thing on every backend.
+In: verbs of `MetadataStore`. Out: typed rows, and a stream of committed changes that a source can follow.
+Guaranteed: every verb is atomic, and behaves the same on every backend.
 """

@@ -1,4 +1,4 @@
-"""The seam through which all of Astha asks for the time, so that a test can own it."""
+"""The clock interface that all of Astha uses, so that tests can control time."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class SystemClock:
 
 
 class Unchanged(Generic[T]):
-    """For how long a value has been the same, by one's own monotonic clock: what needs no agreement of wall clocks."""
+    """Measures for how long a value has been the same, by the local monotonic clock: wall clocks need not agree."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._seen: tuple[T, float] | None = None
 
     def seconds(self, value: T) -> float:
-        """Since it was first seen; 0 the first time, and after every change."""
+        """Returns the seconds since this value was first seen: 0 the first time and after every change."""
         now = self._clock.monotonic()
         if self._seen is None or self._seen[0] != value:
             self._seen = (value, now)
@@ -51,6 +51,6 @@ class UnchangedValues(Generic[K, T]):
         self._values: dict[K, Unchanged[T]] = {}
 
     def seconds(self, values: Mapping[K, T]) -> dict[K, float]:
-        """For how long each has been the same. Keys that are not among these are forgotten."""
+        """Returns for how long each value has been the same. Forgets keys that are not given."""
         self._values = {key: self._values.get(key) or Unchanged(self._clock) for key in values}
         return {key: self._values[key].seconds(value) for key, value in values.items()}

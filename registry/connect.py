@@ -1,4 +1,4 @@
-"""From a URL to a store whose schema is the one this code speaks."""
+"""Opens stores by URL, after checking that the schema is the one this code expects."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from registry.engines import StoreSettings, async_engine, parse_url
 from registry.migrate import status
 from registry.stores.postgres import PostgresStore
 from registry.stores.sqlite import SqliteStore
-from registry.stores.writer_turns import WriterTurns
+from registry.stores.write_lock import WriteLock
 
 _RESERVED = {"pool_size": 2, "pool_overflow": 1}
 
 
 class Stores(msgspec.Struct, frozen=True):
-    """``reserved`` has connections of its own, for few and urgent calls: it never waits for those of ``main``."""
+    """``reserved`` has its own connections, for few urgent calls: it never waits for the calls of ``main``."""
 
     main: MetadataStore
     reserved: MetadataStore
@@ -32,29 +32,27 @@ class Stores(msgspec.Struct, frozen=True):
 
 
 async def open_store(url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None) -> MetadataStore:
-    """SchemaMismatch if the database is not migrated to this version, Unavailable if it does not answer."""
+    """Raises SchemaMismatch if the database is not migrated to this version, Unavailable if it can't be reached."""
     settings = settings or StoreSettings()
     await require_schema(url, settings)
-    return _store(url, settings, clock or SystemClock(), WriterTurns())
+    return _store(url, settings, clock or SystemClock(), WriteLock())
 
 
 async def open_stores(url: str, *, settings: StoreSettings | None = None, clock: Clock | None = None) -> Stores:
-    """As `open_store`. Neither connects before it is used."""
-    settings, clock, turns = settings or StoreSettings(), clock or SystemClock(), WriterTurns()
+    """Raises what `open_store` raises. The stores connect at first use."""
+    settings, clock, lock = settings or StoreSettings(), clock or SystemClock(), WriteLock()
     await require_schema(url, settings)
     few = msgspec.structs.replace(settings, **_RESERVED)
-    return Stores(_store(url, settings, clock, turns), _store(url, few, clock, turns, urgent=True))
+    return Stores(_store(url, settings, clock, lock), _store(url, few, clock, lock, urgent=True))
 
 
-def _store(
-    url: str, settings: StoreSettings, clock: Clock, turns: WriterTurns, *, urgent: bool = False
-) -> MetadataStore:
+def _store(url: str, settings: StoreSettings, clock: Clock, lock: WriteLock, *, urgent: bool = False) -> MetadataStore:
     parsed = parse_url(url)
     if parsed.drivername == "sqlite":
-        return SqliteStore(partial(async_engine, parsed, settings), clock, turns, urgent=urgent)
+        return SqliteStore(partial(async_engine, parsed, settings), clock, lock, urgent=urgent)
     return PostgresStore(async_engine(parsed, settings), clock)
 
 
 async def require_schema(url: str, settings: StoreSettings) -> None:
-    """SchemaMismatch or Unavailable, as `open_store`."""
+    """Raises what `open_store` raises."""
     (await asyncio.to_thread(status, url, settings)).require_current()

@@ -1,13 +1,13 @@
-"""`MetadataStore`: everything one can ask of a registry, on any backend.
+"""`MetadataStore`: the operations ("verbs") of a registry, the same on every backend.
 
 Common to all verbs:
 
-- A verb is one transaction: all of it happens or nothing does, and it is durable when the verb returns.
-- ``get_*`` and ``find_*`` answer None for what is not there; a verb that acts on something missing raises NotFound.
-- Errors are those of `registry.errors`; arguments are checked before anything is sent.
-- Cancelling a verb leaves its transaction committed whole or not at all, and the store usable.
-- Bulk verbs are one round trip whatever the number of rows. An empty bulk call does nothing.
-- Pages follow a key, never a row count: ``after`` takes the last key seen. The ``stream_*`` verbs do it for you.
+- A verb is one transaction: it happens completely or not at all, and it is durable when the verb returns.
+- ``get_*`` and ``find_*`` return None if the thing does not exist; a verb that changes a missing thing raises NotFound.
+- Errors are those of `registry.errors`. Arguments are checked before anything is sent; a bad one raises Invalid.
+- Cancelling a verb leaves its transaction either committed or rolled back, and the store usable.
+- A bulk verb is one round trip, whatever the number of rows. An empty bulk call does nothing.
+- Pages follow a key, not a row count: pass the last key of a page as ``after``. The ``stream_*`` verbs read all pages.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ from registry.position import Position, SnapshotVisibility
 R = TypeVar("R", bound=Row)
 
 PAGE = 1_000
-"""Rows in a page unless the caller says otherwise."""
+"""The default number of rows per page."""
 
 
 class Topics(Protocol):
@@ -76,45 +76,46 @@ class Topics(Protocol):
         retention_ms: int | None = None,
         config: Mapping[str, JsonValue] | None = None,
     ) -> Topic:
-        """The topic and its partitions ``0..partition_count-1``. AlreadyExists if there is one of that name."""
+        """Creates a topic with the partitions ``0..partition_count-1``. Raises AlreadyExists if the name is taken."""
         ...  # fmt: skip
 
     async def delete_topic(self, name: str) -> None:
-        """With its partitions, segments, leases, producers and committed offsets. Objects that nothing is in any more
-        become upload intents.
+        """Deletes a topic with its partitions, segments, leases, producer sequences and committed offsets.
+
+        Objects without any segment left become upload intents.
         """
         ...
 
     async def get_topic(self, name: str) -> Topic | None: ...
 
     async def list_topics(self) -> list[Topic]:
-        """All of them, by name."""
+        """Returns all topics, sorted by name."""
         ...
 
     async def update_topic_config(
         self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
     ) -> Topic:
-        """Replaces configuration and retention (None: keep for ever)."""
+        """Replaces configuration and retention. ``retention_ms=None`` keeps records forever."""
         ...
 
     async def get_partition(self, topic: str, partition_id: int) -> Partition | None: ...
 
     async def get_partitions(self, keys: Sequence[tuple[str, int]]) -> list[Partition]:
-        """Those that exist, by topic and partition id. Never from a cache."""
+        """Returns those that exist, sorted by topic and partition id. Never from a cache."""
         ...
 
     async def list_partitions(self, topic: str) -> list[Partition]:
-        """By partition id. NotFound for an unknown topic."""
+        """Returns all partitions, sorted by partition id. Raises NotFound for an unknown topic."""
         ...
 
     async def update_high_watermark(self, topic: str, partition_id: int, high_watermark: int) -> Partition:
-        """Moves it forward; a lower value changes nothing. Answers the partition as it is afterwards."""
+        """Moves the high watermark forward; a lower value changes nothing. Returns the partition."""
         ...
 
 
 class Segments(Protocol):
     async def add_segment(self, segment: SegmentDraft, *, fence: Fence | None = None) -> None:
-        """`add_segments` of one."""
+        """`add_segments` with one segment and at most one fence."""
         ...
 
     async def add_segments(
@@ -125,98 +126,103 @@ class Segments(Protocol):
         producers: Sequence[ProducerDraft] = (),
         intents_of: str | None = None,
     ) -> None:
-        """Registers segments of any number of partitions and moves their watermarks past them, or does nothing.
+        """Registers segments of any number of partitions and moves the partitions' watermarks past them.
 
-        NotFound: a partition does not exist. Conflict: a segment overlaps a registered one. Invalid: two segments
-        of this call overlap. Fenced: some of ``fences`` are not the current leases of their partitions (whether one
-        expired does not matter as long as nobody took it over); ``names`` lists all of them as ``topic/partition``.
-        OutOfSequence: some of ``producers`` (each once a partition) don't continue what the registry has of them:
-        ``first_sequence`` must follow the last one, or the epoch be higher; ``names`` lists their partitions.
+        Raises NotFound if a partition does not exist, Conflict if a segment overlaps a registered one, and Invalid if
+        two segments of this call overlap. Raises Fenced if some of ``fences`` are not the current leases of their
+        partitions; ``names`` lists all of them as ``topic/partition``. An expired lease is current until another agent
+        acquires it. Raises OutOfSequence if some of ``producers`` (each at most once per partition) do not continue
+        their recorded sequence: ``first_sequence`` must follow the last one, or the epoch must be higher; ``names``
+        lists their partitions.
 
-        Upload intents for the objects of these segments are completed in the same transaction. With ``intents_of`` each
-        object must have this owner's intent, or live segments already; else it is a Conflict that names the objects.
+        Completes the upload intents of the segments' objects in the same transaction. With ``intents_of``, each object
+        must have an intent of this owner, or live segments; else raises a Conflict that names the objects.
         """
         ...  # fmt: skip
 
     async def replace_segments(
         self, old: Sequence[Segment], new: Sequence[SegmentDraft], *, intents_of: str | None = None
     ) -> None:
-        """`old`, as they were read, for `new` ones of the same offsets: a merge. Watermarks stay.
+        """Replaces `old` segments, as they were read, by `new` ones with the same offsets: a merge. Watermarks stay.
 
-        Conflict names those of the old ones that are gone or changed, as ``topic/partition/base_offset``. Invalid: the
-        new ones hold other offsets. ``intents_of`` as in `add_segments`. Objects that nothing is in any more become
-        upload intents.
+        Raises a Conflict that names the old segments that are gone or changed as ``topic/partition/base_offset``, and
+        Invalid if the new segments contain other offsets. ``intents_of`` as in `add_segments`. Objects without any
+        segment left become upload intents.
         """
         ...
 
     async def get_segments(
         self, topic: str, partition_id: int, *, from_offset: int = 0, limit: int = PAGE
     ) -> list[Segment]:
-        """Segments that hold ``from_offset`` or anything after it, in order. Next page: last ``end_offset + 1``."""
+        """Returns segments that contain ``from_offset`` or later offsets, in order.
+
+        The next page starts from the last ``end_offset + 1``. Raises NotFound if the partition does not exist.
+        """
         ...
 
     def stream_segments(self, topic: str, partition_id: int, *, from_offset: int = 0) -> AsyncIterator[Segment]: ...
 
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
-        """The segment that holds the offset. NotFound if the partition does not exist."""
+        """Returns the segment that contains ``offset``, or None. Raises NotFound if the partition does not exist."""
         ...
 
     async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
-        """The first one, by offset, that may hold a record of that time or later."""
+        """Returns the first segment, by offset, that may contain a record of ``timestamp`` or later, or None."""
         ...
 
     async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:
-        """What is live of an object, by byte offset."""
+        """Returns the live segments of an object, sorted by byte offset."""
         ...
 
     async def delete_segments_before(
         self, topic: str, partition_id: int, offset: int, *, limit: int | None = None
     ) -> int:
-        """Deletes segments that end below the offset, the first ``limit`` of them; answers how many.
+        """Deletes segments that end below ``offset``, at most the first ``limit``. Returns how many were deleted.
 
-        The watermark stays. An object that has lost its last segment becomes an upload intent: whoever cleans stale
-        ones deletes it.
+        The watermark stays. An object without any segment left becomes an upload intent, by which a cleaner of stale
+        intents finds and deletes it.
         """
         ...
 
     async def get_producer_sequences(self, keys: Sequence[tuple[str, int, str]]) -> list[ProducerSequence]:
-        """Of topic, partition and producer: those that are known, in that order."""
+        """Returns the recorded sequences of (topic, partition id, producer id), sorted by these keys."""
         ...
 
     async def forget_producers(self, idle_ms: int, *, limit: int = PAGE) -> int:
-        """Those that have written nothing to a partition for so long; answers how many. What they repeat after that
-        would be written again.
+        """Deletes the sequences of producers that have not written to a partition for ``idle_ms``. Returns how many.
+
+        Their later retries are not deduplicated.
         """
         ...
 
 
 class ConsumerGroups(Protocol):
     async def ensure_consumer_group(self, group_id: str) -> ConsumerGroup:
-        """Creates it if needed."""
+        """Returns the group; creates it if it does not exist."""
         ...
 
     async def commit_offset(
         self, group_id: str, topic: str, partition_id: int, offset: int, metadata: str | None = None
     ) -> None:
-        """`commit_offsets` of one."""
+        """`commit_offsets` with one offset."""
         ...
 
     async def commit_offsets(
         self, group_id: str, offsets: Sequence[OffsetDraft], *, leases: Sequence[GroupLease] = ()
     ) -> None:
-        """The last commit wins, also when it goes back. Of several for one partition in a call, the last wins.
+        """Commits offsets. The last commit wins, even if its offset is lower; also among several in one call.
 
-        Fenced, and nothing written, if some of the ``leases`` are not the current ones (whether one expired does not
-        matter as long as nobody took it over); ``names`` lists all of them as ``topic/partition``.
+        Raises Fenced, and writes nothing, if some of ``leases`` are not current; ``names`` lists all of them as
+        ``topic/partition``. An expired lease is current until another member acquires it.
         """
         ...  # fmt: skip
 
     async def reset_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> list[OffsetDraft]:
-        """Commits offsets that somebody chose, not read, and returns them as committed, by topic and partition.
+        """Commits offsets that an operator chose. Returns them as committed, sorted by topic and partition id.
 
-        Invalid, and nothing written, if one is beyond its partition's end: what is written between would never be read.
-        An offset below the first retained one becomes that one. The end itself is allowed. The group is created if
-        needed; of several for one partition in a call, the last wins.
+        Raises Invalid, and writes nothing, if one is beyond its partition's end: records written up to there would
+        never be read. The end itself is allowed. An offset below the first retained one is raised to that. Creates the
+        group if it does not exist. Of several offsets for one partition, the last wins.
         """
         ...
 
@@ -225,27 +231,29 @@ class ConsumerGroups(Protocol):
     async def get_consumer_offsets(self, group_id: str) -> list[ConsumerOffset]: ...
 
     async def delete_consumer_group(self, group_id: str) -> None:
-        """With its committed offsets and leases."""
+        """Deletes a group with its committed offsets and leases."""
         ...
 
     async def acquire_group_leases(
         self, group_id: str, partitions: Sequence[tuple[str, int]], member_id: str, ttl_ms: int
     ) -> list[GroupLease]:
-        """Takes those that are free, expired or the member's own, with a new epoch each, and answers them; the others
-        are left as they are. A member is an agent. What was committed under an earlier epoch is seen from then on.
+        """Acquires the leases that are free, expired or the member's own, each with a new epoch, and returns them.
+
+        The others stay as they are. A member is a registered agent. Offsets committed under an earlier epoch are
+        visible to the new holder; later commits under it raise Fenced.
         """
         ...
 
     async def renew_group_leases(self, leases: Sequence[GroupLease], ttl_ms: int) -> list[GroupLease]:
-        """Renews those that still stand and answers them."""
+        """Renews the leases that are still held in their epoch, and returns them."""
         ...
 
     async def release_group_lease(self, lease: GroupLease) -> bool:
-        """False if it was no longer held in that epoch."""
+        """Returns False if the lease was no longer held in its epoch."""
         ...
 
     async def list_group_leases(self, group_id: str, *, topic: str | None = None) -> list[GroupLease]:
-        """By topic and partition id, released ones too."""
+        """Returns all leases, released ones too, sorted by topic and partition id."""
         ...
 
 
@@ -259,7 +267,7 @@ class Agents(Protocol):
         group: str = "",
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> Agent:
-        """A known id is registered anew: the agent has restarted."""
+        """Registers an agent, or replaces its registration if the id is known: the agent has restarted."""
         ...  # fmt: skip
 
     async def heartbeat(self, agent_id: str) -> None: ...
@@ -267,35 +275,38 @@ class Agents(Protocol):
     async def get_agent(self, agent_id: str) -> Agent | None: ...
 
     async def list_agents(self, *, alive_within_ms: int | None = None, group: str | None = None) -> list[Agent]:
-        """All, or those whose last heartbeat is at most so long ago."""
+        """Returns agents sorted by id: all, or those with a heartbeat within the last ``alive_within_ms``."""
         ...
 
     async def deregister_agent(self, agent_id: str) -> None:
-        """Its leases are free at once; their epochs stay."""
+        """Deletes an agent. Its leases become free at once; their epochs stay."""
         ...
 
     async def acquire_partition_lease(
         self, topic: str, partition_id: int, agent_id: str, ttl_ms: int
     ) -> PartitionLease:
-        """Takes a lease that is free, expired or the agent's own, with a new epoch. Conflict names the holder."""
+        """Acquires a lease that is free, expired or the agent's own, with a new epoch. Else raises Conflict.
+
+        The Conflict names the holder.
+        """
         ...
 
     async def acquire_partition_leases(
         self, partitions: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
-        """Takes those that can be had and answers them; the others are left as they are."""
+        """Acquires the leases that are free, expired or the agent's own, and returns them. The others stay."""
         ...
 
     async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
-        """Same epoch, later expiry. Fenced if another epoch has begun."""
+        """Extends the expiry; the epoch stays. Raises Fenced if the lease is no longer held in this epoch."""
         ...
 
     async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        """Renews those that still stand and answers them."""
+        """Renews the leases that are still held in their epoch, and returns them."""
         ...
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
-        """False if it was no longer held in that epoch."""
+        """Returns False if the lease was no longer held in its epoch."""
         ...
 
     async def get_partition_lease(self, topic: str, partition_id: int) -> PartitionLease | None: ...
@@ -307,7 +318,7 @@ class Agents(Protocol):
 
 class Tables(Protocol):
     async def create_table(self, database: str, name: str, location: str, draft: TableDraft) -> LakeTable:
-        """The table with schema version 1."""
+        """Creates a table with schema version 1. Raises AlreadyExists if the name is taken."""
         ...
 
     async def get_table(self, database: str, name: str) -> LakeTable | None: ...
@@ -326,29 +337,30 @@ class Tables(Protocol):
         status: TableStatus | None = None,
         properties: Mapping[str, JsonValue] | None = None,
     ) -> LakeTable:
-        """Changes what is given. Properties replace those of the current schema version.
+        """Changes the given attributes. Properties replace those of the current schema version.
 
-        A new name or location touches the current schema version too, so that its followers learn of it.
+        A new name or location also updates the row of the current schema version, so that subscribers to
+        `table_metadata` get an event.
         """
         ...  # fmt: skip
 
     async def drop_table(self, table_id: int, *, purge: bool = False) -> None:
-        """With everything that belongs to it. ``purge`` puts its files on the list of files awaiting deletion."""
+        """Deletes a table and all its rows. ``purge`` adds its files to the files awaiting deletion."""
         ...
 
     async def add_schema_version(self, table_id: int, draft: TableDraft, *, expected: int) -> TableMetadata:
-        """Version ``expected + 1``. Conflict if the current version is not ``expected``."""
+        """Adds schema version ``expected + 1``. Raises Conflict if the current version is not ``expected``."""
         ...
 
     async def get_table_metadata(self, table_id: int, schema_version: int | None = None) -> TableMetadata | None:
-        """The current version unless another is named."""
+        """Returns the given schema version, by default the current one."""
         ...
 
     async def list_table_metadata(self, table_id: int) -> list[TableMetadata]: ...
 
 
 class Files(Protocol):
-    """Each verb that changes files changes the statistics of table and partitions in the same transaction."""
+    """A verb that changes files updates the statistics of table and partitions in the same transaction."""
 
     async def add_files(
         self,
@@ -359,26 +371,27 @@ class Files(Protocol):
         operation_id: str | None = None,
         intents_of: str | None = None,
     ) -> list[TableFile]:
-        """AlreadyExists if the table has a file of that path. Upload intents for these paths are completed.
+        """Adds files, and completes the upload intents of their paths. Returns the rows in the order of ``files``.
 
-        With ``intents_of`` they must be this owner's, or it is a Conflict that names the others: somebody has taken
-        them over, and may have deleted the files.
+        Raises AlreadyExists if the table has a file with one of the paths. With ``intents_of``, each path must have an
+        intent of this owner; else raises a Conflict that names the others: a cleaner has claimed them and may have
+        deleted the files.
         """
         ...  # fmt: skip
 
     async def register_files(self, registrations: Sequence[Registration]) -> list[list[TableFile]]:
-        """`add_files` of several, of any tables, in one transaction: all of them or none.
+        """`add_files` for several registrations, of any tables, in one transaction.
 
-        Each registration's ``advances`` move committed offsets with it, also if it has no files. OffsetsMoved, with
-        ``names`` as ``topic/partition``: a group is not where an advance expects it, somebody has gone on meanwhile.
-        NotFound: the group, the topic or the partition does not exist.
+        Each registration's ``advances`` move committed offsets with it, even if it has no files. Raises OffsetsMoved,
+        with ``names`` as ``topic/partition``, if a group's committed offset is not the expected one, and NotFound if
+        the group, the topic or the partition does not exist.
         """
         ...
 
     async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:
-        """`files` as they were read. They go to the list of files awaiting deletion.
+        """Removes `files`, given as they were read, and adds them to the files awaiting deletion.
 
-        Conflict names those that are gone or changed since.
+        Raises a Conflict that names those that are gone or changed since they were read.
         """
         ...
 
@@ -392,81 +405,82 @@ class Files(Protocol):
         operation: FileOperation = "compaction",
         intents_of: str | None = None,
     ) -> list[TableFile]:
-        """`old`, as they were read, for `new`. Conflict names the old ones that are gone or changed since.
+        """Replaces `old` files, given as they were read, by `new` ones. Returns the new rows in the order of ``new``.
 
-        A new file whose path awaits deletion is taken off that list. A rollback's new files must all be on it: Conflict
-        names those that are not, which somebody may be deleting. ``intents_of`` as in `add_files`.
-        The compaction of this ``operation_id``, if there is one, is ``done`` in the same transaction.
+        Raises a Conflict that names the old files that are gone or changed since they were read. A new file whose path
+        awaits deletion is removed from that list. A rollback's new files must all be on it: the Conflict names those
+        that are not, because a cleaner may be deleting them. ``intents_of`` as in `add_files`. The compaction with this
+        ``operation_id``, if there is one, becomes ``done`` in the same transaction.
         """
         ...  # fmt: skip
 
     async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
-        """Those of the paths that are live."""
+        """Returns the live files with these paths, sorted by id."""
         ...
 
     async def list_files(
         self, table_id: int, *, partition_path: str | None = None, after: int = 0, limit: int = PAGE
     ) -> list[TableFile]:
-        """By id, after the id ``after``."""
+        """Returns a page sorted by id, after the id ``after``."""
         ...
 
     def stream_files(self, table_id: int, *, partition_path: str | None = None) -> AsyncIterator[TableFile]: ...
 
     async def get_statistics(self, table_id: int) -> list[TableStats]:
-        """By partition path. A partition that has lost its last file stays, with zeros."""
+        """Returns statistics sorted by partition path. A partition that has lost its last file stays, with zeros."""
         ...
 
     async def recount_statistics(self, table_id: int) -> LakeTable:
-        """Recomputes table and partition statistics from the files."""
+        """Recomputes the statistics of table and partitions from the files."""
         ...
 
     async def record_intents(self, paths: Sequence[str], *, purpose: str, owner: str) -> None:
-        """Before an upload: these objects may come to exist. A path that has an intent keeps the newer one."""
+        """Call before an upload: announces that these objects may come to exist. Replaces earlier intents of a path."""
         ...
 
     async def renew_intents(
         self, paths: Sequence[str] | None, *, owner: str, new_owner: str | None = None
     ) -> list[str]:
-        """Those that are still ``owner``'s become as if recorded now (by ``new_owner``); answers their paths.
+        """Renews the owner's intents, as if recorded now (by ``new_owner``). Returns the renewed paths, sorted.
 
-        None stands for all of the owner's. The others have been registered, or taken over by somebody who may have
-        deleted their objects.
+        ``paths=None`` means all of the owner's. The others are completed, or claimed by a cleaner that may have deleted
+        their objects.
         """
         ...
 
     async def complete_intents(self, paths: Sequence[str]) -> None:
-        """The objects are registered, or have been removed again."""
+        """Deletes intents, because their objects are registered or were deleted."""
         ...
 
     async def list_stale_intents(self, older_than_ms: int, *, after: str = "", limit: int = PAGE) -> list[UploadIntent]:
-        """Recorded at least so long ago, by path."""
+        """Returns intents recorded at least ``older_than_ms`` ago, sorted by path, after the path ``after``."""
         ...
 
     async def claim_stale_intents(self, older_than_ms: int, *, owner: str, limit: int = PAGE) -> list[UploadIntent]:
-        """Takes over intents recorded at least so long ago, as if recorded now, and answers them by path.
+        """Makes ``owner`` the owner of intents recorded at least ``older_than_ms`` ago. Returns them sorted by path.
 
-        From then on nobody else can register their objects, so the new owner may delete them.
+        They count as recorded now. No other owner can register their objects any more, so ``owner`` may delete them.
         """
         ...
 
     async def list_files_awaiting_deletion(
         self, *, table_id: int | None = None, removed_before: int | None = None, after: int = 0, limit: int = PAGE
     ) -> list[FileAwaitingDeletion]:
-        """By id, after the id ``after``."""
+        """Returns a page sorted by id, after the id ``after``."""
         ...
 
     async def claim_files_awaiting_deletion(
         self, ids: Sequence[int], *, purpose: str, owner: str
     ) -> list[FileAwaitingDeletion]:
-        """Takes those that are still there off the list, and records upload intents of the owner for their paths.
+        """Removes those that are still listed, and records upload intents of ``owner`` for their paths. Returns them.
 
-        From then on no rollback can bring them back, so the owner may delete them. If it dies, whoever cleans stale
-        intents does.
+        No rollback can restore them any more, so ``owner`` may delete them. If it crashes, a cleaner of stale intents
+        does.
         """
         ...
 
     async def forget_deleted_files(self, ids: Sequence[int]) -> None:
-        """They have been deleted from storage."""
+        """Removes files from the list after they were deleted from storage."""
         ...
 
 
@@ -474,30 +488,30 @@ class Snapshots(Protocol):
     async def request_snapshot(
         self, table_id: int, *, trigger: SnapshotTrigger = "manual", tag: str | None = None, reason: str | None = None
     ) -> TableSnapshot:
-        """A row of status ``requested``, which the snapshotter answers. AlreadyExists if the tag is taken."""
+        """Adds a row of status ``requested`` for the snapshotter. Raises AlreadyExists if the tag is taken."""
         ...
 
     async def record_snapshot(self, table_id: int, draft: SnapshotDraft) -> TableSnapshot: ...
 
     async def update_snapshot(self, row_id: int, draft: SnapshotDraft) -> TableSnapshot:
-        """Replaces everything that the draft holds."""
+        """Replaces all columns that the draft has."""
         ...
 
     async def list_snapshots(
         self, table_id: int, *, status: SnapshotStatus | None = None, after: int = 0, limit: int = PAGE
     ) -> list[TableSnapshot]:
-        """By row id, after ``after``."""
+        """Returns a page sorted by row id, after the row id ``after``."""
         ...
 
 
 class Compactions(Protocol):
-    """The compactor's journal: what was decided about each partition, who is at work, and what came of it.
+    """The compactor's journal: the decision about each partition, the owner of a running compaction, and its outcome.
 
     A partition has at most one row that is ``waiting`` or ``declined``, and at most one that is ``running``.
     """
 
     async def record_compactions(self, drafts: Sequence[CompactionDraft]) -> None:
-        """What is decided about these partitions now, instead of what was decided before and not begun.
+        """Records the current decision per partition, which replaces its ``waiting`` or ``declined`` row.
 
         The same decision again (status, rule and reason) changes nothing. Of several for one partition, the last wins.
         """
@@ -506,29 +520,33 @@ class Compactions(Protocol):
     async def begin_compaction(
         self, draft: CompactionDraft, *, operation_id: str, owner: str, stale_after_ms: int
     ) -> Compaction:
-        """A row of status ``running``: the partition's waiting or declined one, or a new one.
+        """Makes the partition's ``waiting`` or ``declined`` row ``running``, or inserts a running one, and returns it.
 
-        Conflict names who is at work on the partition already, unless that one has given no sign of life for so long:
-        then it is ``aborted``, and gives way. Repeated with the same ``operation_id``, it answers the same row.
+        Raises a Conflict that names the owner of a compaction that is already running on the partition. One that was
+        not renewed for ``stale_after_ms`` is ``aborted`` instead. A repetition with the same ``operation_id`` returns
+        the same row.
         """
         ...
 
     async def renew_compactions(self, ids: Sequence[int], *, owner: str) -> list[Compaction]:
-        """A sign of life for those that are still running and ``owner``'s; answers them, ``cancel_requested`` and all.
+        """Renews the owner's compactions that are still running. Returns them, with ``cancel_requested``, sorted by id.
 
-        The others have ended, or have been taken for dead.
+        The others have ended, or were aborted as stale.
         """
         ...
 
     async def finish_compaction(self, row_id: int, outcome: CompactionOutcome, *, owner: str) -> Compaction:
-        """The end of one that ``owner`` has begun, also if it was taken for dead meanwhile: what happened, happened.
+        """Records the outcome of a compaction that ``owner`` began, even if it was aborted as stale meanwhile.
 
-        Conflict if it ended otherwise. A repetition may add what it knows.
+        Raises Conflict if it ended with another status. A repetition may add details.
         """
         ...
 
     async def request_cancel(self, table_id: int, *, partition_path: str | None = None) -> list[Compaction]:
-        """Those of the table that wait are ``cancelled``, those that run learn of it at their next renewal."""
+        """Cancels the table's waiting compactions, and sets ``cancel_requested`` on running ones. Returns both, by id.
+
+        The owner of a running one gets the request with its next renewal.
+        """
         ...
 
     async def get_compaction(self, row_id: int) -> Compaction | None: ...
@@ -542,35 +560,41 @@ class Compactions(Protocol):
         before: tuple[int, int] | None = None,
         limit: int = PAGE,
     ) -> list[Compaction]:
-        """Newest decision first; of any status unless some are named. Next page: ``decided_at, id`` of the last."""
+        """Returns the newest decisions first, of any status unless ``statuses`` are given.
+
+        For the next page, pass ``(decided_at, id)`` of the last row as ``before``.
+        """
         ...
 
     async def get_savings(self, *, table_id: int | None = None) -> list[Savings]:
-        """Over the rows that are ``done`` and kept, by table id."""
+        """Returns totals over the rows that are ``done`` and not pruned, sorted by table id."""
         ...
 
     async def prune_compactions(
         self, older_than_ms: int, *, statuses: Sequence[CompactionStatus] = ("waiting", "declined"), limit: int = PAGE
     ) -> int:
-        """Deletes rows of these statuses that nobody has touched for so long; answers how many. Never a running one."""
+        """Deletes rows of these statuses not updated for ``older_than_ms``. Returns how many.
+
+        Raises Invalid for the status ``running``.
+        """
         ...
 
 
-class DaemonBooks(Protocol):
-    """What the daemon keeps of itself. Not published: the daemon does not tail its own notes."""
+class DaemonState(Protocol):
+    """The daemon's own state. Not published: the daemon does not follow its own writes."""
 
     async def take_daemon_lease(
         self, name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None
     ) -> DaemonLease | None:
-        """Leadership with a new epoch, if it is free, expired or the holder's own; None if another leads.
+        """Acquires leadership with a new epoch if the lease is free, expired or the holder's own. Else returns None.
 
-        ``dead``: a lease that the caller has seen unchanged for several of its terms. If it is still the same, it is
+        ``dead``: a lease that the caller has seen unchanged for several of its terms. If it is still unchanged, it is
         taken over, whatever the wall clock says.
         """
         ...
 
     async def renew_daemon_lease(self, lease: DaemonLease, ttl_ms: int) -> DaemonLease:
-        """Fenced if another epoch has begun."""
+        """Extends the expiry. Raises Fenced if the lease is no longer held in this epoch."""
         ...
 
     async def release_daemon_lease(self, lease: DaemonLease) -> bool: ...
@@ -580,7 +604,7 @@ class DaemonBooks(Protocol):
     async def read_ledger(self) -> list[LedgerEntry]: ...
 
     async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
-        """Fenced, and nothing written, if the lease is no longer the current one."""
+        """Writes one entry per component. Raises Fenced, and writes nothing, if the lease is not current."""
         ...
 
     async def forget_component(self, component: str) -> None: ...
@@ -590,55 +614,55 @@ class DaemonBooks(Protocol):
     async def record_source_identity(self, name: str, identity: str) -> None: ...
 
     async def ensure_source_identity(self, name: str, identity: str) -> SourceIdentity:
-        """Records it unless there is one; returns the one that is recorded, the same to all that call at once."""
+        """Records ``identity`` unless one is recorded. Returns the recorded one, the same to all concurrent callers."""
         ...
 
 
 class ConsistentRead(Protocol):
-    """One consistent snapshot of the whole registry, and its exact place in the stream of changes."""
+    """A consistent snapshot of the whole registry, and which transactions of the change stream it contains."""
 
     @property
     def visibility(self) -> SnapshotVisibility:
-        """Unavailable on a standby server: it can be read from, but does not know which transactions are running."""
+        """Raises Unavailable on a standby server, which can be read but does not know the running transactions."""
         ...
 
     async def count(self, kind: type[Row]) -> int: ...
 
     def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
-        """All rows of a table in pages by primary key. Memory is bounded by the page.
+        """Yields all rows of a table in pages, sorted by primary key. Memory is bounded by one page.
 
-        ``table_id``: only those that belong to this table of the lake.
+        ``table_id``: only rows of this lake table.
         """
         ...
 
 
-class Load(Protocol):
-    """An empty registry being filled, all or nothing."""
+class BulkLoad(Protocol):
+    """Fills an empty registry in one transaction."""
 
     async def add(self, rows: Sequence[Row]) -> None:
-        """Rows as they are, ids included; parents before children."""
+        """Inserts rows as they are, ids included. Add parents before children."""
         ...
 
     async def count(self, kind: type[Row]) -> int: ...
 
 
 class MetadataStore(
-    Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Compactions, DaemonBooks, Protocol
+    Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Compactions, DaemonState, Protocol
 ):
     async def time(self) -> DatabaseTime:
-        """What time it is as far as the database knows, for comparison with one's own clock."""
+        """Returns the database's time, for comparison with the caller's clock."""
         ...
 
     async def position(self) -> Position:
-        """Not below any commit that was acknowledged before this call: what a reader passes as ``at_least``."""
+        """Returns a position at or above every commit acknowledged before this call, to pass as ``at_least``."""
         ...
 
     def consistent_read(self) -> AbstractAsyncContextManager[ConsistentRead]:
-        """Holds a snapshot open for as long as the block runs; writers are not blocked."""
+        """Holds a snapshot open during the block. Does not block writers."""
         ...
 
-    def load(self) -> AbstractAsyncContextManager[Load]:
-        """Commits at the end of the block, rolls back if it raises. Conflict if the registry is not empty."""
+    def load(self) -> AbstractAsyncContextManager[BulkLoad]:
+        """Commits at the end of the block, rolls back if it raises. Raises Conflict if the registry is not empty."""
         ...
 
     async def close(self) -> None: ...

@@ -1,10 +1,10 @@
-"""Moving a registry: from any backend to any backend, as one consistent snapshot, all or nothing.
+"""Copies a registry from any backend to any backend, as one consistent snapshot.
 
-Everything is read inside one snapshot of the source, so writers there go on and nothing is torn, and written in
-one transaction of the target, so whatever goes wrong, a killed process included, leaves the target as empty as it
-was. The Iceberg catalog's rows and the lake's identity go along: the new registry owns the same Iceberg tables, with
-their history. The ledger, the daemon's lease and the identity of the change stream stay behind: they describe the
-source's own stream. The daemon of the new registry finds no ledger and starts with a refresh.
+Everything is read in one snapshot of the source, which does not block its writers, and written in one transaction of
+the target, so that any failure, a killed process included, leaves the target empty. The rows of the Iceberg catalog and
+the lake's identity are copied: the new registry owns the same Iceberg tables, with their history. The ledger, the
+daemon's lease and the identity of the change stream are not: they describe the source's own stream. The daemon of the
+new registry finds no ledger and starts with a refresh.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from registry.contract import ConsistentRead, Load, MetadataStore
+from registry.contract import BulkLoad, ConsistentRead, MetadataStore
 from registry.errors import Conflict
 from registry.models import (
     LAKE_IDENTITY,
@@ -35,10 +35,10 @@ COPIED: tuple[type[Row], ...] = (
     *PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction, SegmentObject, ProducerSequence, GroupLease,
     CatalogTable, CatalogNamespace,
 )  # fmt: skip
-"""What a copy carries whole, parents before children. Of `source_identity` it carries only the lake's row."""
+"""Tables that are copied completely, parents before children. Of `source_identity` only the lake's row is copied."""
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Called with a table, the rows copied and the rows there are: first with 0, then after every page."""
+"""Called with a table, the rows copied so far and the total: first with 0, then after every page."""
 
 _PAGE = 5_000
 
@@ -50,11 +50,11 @@ def _silent(_table: str, _done: int, _total: int) -> None:
 async def copy_registry(
     source: MetadataStore, target: MetadataStore, progress: Progress = _silent, *, page: int = _PAGE
 ) -> dict[str, int]:
-    """Fill the empty ``target`` with what ``source`` holds at one moment; answers the rows of each table.
+    """Fills the empty ``target`` with a consistent snapshot of ``source``. Returns the number of rows per table.
 
-    Ids, times and documents arrive as they are, and the target's next ids are above them. Counts are compared
-    inside the target's transaction before it commits. Conflict: the target is not empty, or counts differ.
-    Memory is bounded by ``page``. Whatever is raised, ``progress`` and cancellation included, nothing stays.
+    Ids, times and JSON are copied unchanged, and the target's next ids are above them. Row counts are compared in the
+    target's transaction before it commits. Raises Conflict if the target is not empty or if counts differ. Memory is
+    bounded by ``page``. An error, also of ``progress``, or a cancellation leaves the target empty.
     """
     async with source.consistent_read() as snapshot, target.load() as load:
         copied = {kind.table: await _copy_table(kind, snapshot, load, progress, page) for kind in COPIED}
@@ -63,7 +63,7 @@ async def copy_registry(
     return {**copied, SourceIdentity.table: identity}
 
 
-async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: Load, progress: Progress, page: int) -> int:
+async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: BulkLoad, progress: Progress, page: int) -> int:
     total, done = await snapshot.count(kind), 0
     progress(kind.table, done, total)
     async for rows in snapshot.rows(kind, page=page):
@@ -73,8 +73,8 @@ async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: Load, pro
     return done
 
 
-async def _copy_lake_identity(snapshot: ConsistentRead, load: Load, progress: Progress) -> int:
-    """Without it the new registry would take its own Iceberg tables for those of another one."""
+async def _copy_lake_identity(snapshot: ConsistentRead, load: BulkLoad, progress: Progress) -> int:
+    """Without it the new registry would regard its own Iceberg tables as those of another registry."""
     rows = [row async for page in snapshot.rows(SourceIdentity) for row in page if row.name == LAKE_IDENTITY]
     progress(SourceIdentity.table, 0, len(rows))
     await load.add(rows)
@@ -88,13 +88,13 @@ async def _copy_lake_identity(snapshot: ConsistentRead, load: Load, progress: Pr
     return arrived
 
 
-async def _require_equal(copied: dict[str, int], snapshot: ConsistentRead, load: Load) -> None:
-    """What was there, what was carried over and what has arrived must be the same number."""
+async def _require_equal(copied: dict[str, int], snapshot: ConsistentRead, load: BulkLoad) -> None:
+    """Raises Conflict unless source, copied and target row counts are equal."""
     for kind in COPIED:
-        there, arrived = await snapshot.count(kind), await load.count(kind)
-        if not there == copied[kind.table] == arrived:
+        total, arrived = await snapshot.count(kind), await load.count(kind)
+        if not total == copied[kind.table] == arrived:
             raise Conflict(
-                f"{kind.table} has {there} rows in the source, {copied[kind.table]} were read and {arrived} arrived: "
+                f"{kind.table} has {total} rows in the source, {copied[kind.table]} were read and {arrived} arrived: "
                 "nothing was kept",
                 [kind.table],
             )

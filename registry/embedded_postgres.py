@@ -1,8 +1,8 @@
 """A private PostgreSQL server for demos, tests and single-machine use.
 
-Only server *binaries* are borrowed (an explicit directory, the system's, or the packaged wheel's); this module
-does the rest itself: initdb, start as a supervised child with ``wal_level=logical``, stop, clean up. PostgreSQL
-refuses to run as root, so a root caller's server runs as ``postgres`` or ``nobody``.
+Uses existing server binaries (of an explicit directory, the system, or a packaged wheel) and does the rest itself:
+initdb, start as a supervised child process with ``wal_level=logical``, stop, clean up. PostgreSQL refuses to run as
+root, so a root caller's server runs as ``postgres`` or ``nobody``.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _SERVER_SETTINGS: Mapping[str, str | int] = {
 
 
 def find_binaries() -> Path:
-    """The directory of PostgreSQL's server programs: the setting, then the system's, then the packaged ones."""
+    """Returns the directory of PostgreSQL's server programs: the setting's, the system's or the package's."""
     explicit = os.environ.get(BIN_SETTING)
     if explicit:
         if _has_server(Path(explicit)):
             return Path(explicit)
-        raise Unavailable(f"{BIN_SETTING}={explicit} holds no initdb and postgres")
+        raise Unavailable(f"{BIN_SETTING}={explicit} does not contain initdb and postgres")
     for candidate in (*_system_directories(), *_packaged_directories()):
         if _has_server(candidate):
             return candidate
@@ -66,9 +66,9 @@ def _has_server(directory: Path) -> bool:
 def _system_directories() -> Iterator[Path]:
     pg_config = shutil.which("pg_config")
     if pg_config:
-        answer = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)  # noqa: S603
-        if answer.returncode == 0:
-            yield Path(answer.stdout.strip())
+        result = subprocess.run([pg_config, "--bindir"], capture_output=True, text=True, check=False)  # noqa: S603
+        if result.returncode == 0:
+            yield Path(result.stdout.strip())
     versions = Path("/usr/lib/postgresql").glob("*/bin")
     yield from sorted(versions, key=lambda path: int("0" + path.parent.name), reverse=True)
     on_path = shutil.which("postgres")
@@ -86,7 +86,7 @@ def _packaged_directories() -> Iterator[Path]:
 class EmbeddedPostgres:
     """One server over one data directory. ``with EmbeddedPostgres() as server: server.url("postgres")``.
 
-    Without a directory, a temporary one is made and removed again at the end. With one, the data stays.
+    Without a directory, uses a temporary one and removes it at the end. With one, the data stays.
     """
 
     def __init__(self, directory: Path | None = None, settings: Mapping[str, str | int] | None = None) -> None:
@@ -117,7 +117,7 @@ class EmbeddedPostgres:
 
     def start(self) -> None:
         self._prepare_directory()
-        self._reach_binaries()
+        self._make_binaries_accessible()
         if not (self.data / "PG_VERSION").exists():
             self._initialise()
         self.port = self.port or free_port()
@@ -132,7 +132,7 @@ class EmbeddedPostgres:
         self._await_ready(self._process)
 
     def stop(self) -> None:
-        """Fast shutdown, or a crash if it does not come, then remove what was temporary. Safe to call twice."""
+        """Shuts down, or kills the server if that takes too long; removes a temporary directory. Can be repeated."""
         process = self._process
         if process is not None and process.poll() is None:
             process.send_signal(signal.SIGINT)
@@ -145,14 +145,14 @@ class EmbeddedPostgres:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def kill(self) -> None:
-        """Crash the server: no checkpoint, no goodbye. ``start`` recovers it on the same port."""
+        """Crashes the server, without a checkpoint. ``start`` recovers it on the same port."""
         process, self._process = self._process, None
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
-            process.send_signal(signal.SIGSTOP)  # so that it starts no more while we look
-        # Each backend leads a process group of its own, and a busy one outlives its postmaster by as long as its
-        # statement runs; until then the data directory can't be started again.
+            process.send_signal(signal.SIGSTOP)  # so that it starts no backend while its children are listed
+        # Each backend has its own process group, and a busy one outlives its postmaster until its statement ends; until
+        # then no server can start on the data directory.
         backends = list(_children(process.pid))
         for pid in (process.pid, *backends):
             with contextlib.suppress(ProcessLookupError):
@@ -163,7 +163,7 @@ class EmbeddedPostgres:
             time.sleep(0.005)
 
     def hand_over(self, tree: Path) -> None:
-        """Files and directories, to the user that the server runs as."""
+        """Changes the owner of a directory tree to the user that the server runs as."""
         if self._account is not None:
             for path in (tree, *tree.rglob("*")):
                 os.chown(path, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
@@ -186,14 +186,14 @@ class EmbeddedPostgres:
         if self._account is not None:
             os.chown(self.directory, self._account.pw_uid, self._account.pw_gid)
 
-    def _reach_binaries(self) -> None:
-        """A dropped user can't enter a 0700 home: bring the programs to where the data is."""
+    def _make_binaries_accessible(self) -> None:
+        """Copies the programs to the data directory if the server's user can't enter theirs, such as a 0700 home."""
         if self._account is None or _enterable_by_others(self.bin):
             return
         copy, install = self.directory / "programs", self.bin.resolve().parent
         if not copy.exists():
             shutil.copytree(install, copy / install.parent.name / install.name, symlinks=True)
-            # Where a wheel's programs look for the libraries that came with it.
+            # A wheel's programs expect its libraries here.
             libraries = install.parent.with_name(f"{install.parent.name}.libs")
             if libraries.is_dir():
                 shutil.copytree(libraries, copy / libraries.name, symlinks=True)
@@ -215,7 +215,7 @@ class EmbeddedPostgres:
         return {**common, "user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
 
     def _await_ready(self, process: subprocess.Popen[bytes]) -> None:
-        # The postmaster writes its state as the eighth line of its pid file: no polling of connections needed.
+        # The eighth line of the pid file is the postmaster's state, so no connection attempts are needed.
         pid_file = self.data / "postmaster.pid"
         deadline = time.monotonic() + _STARTUP_LIMIT_S
         while time.monotonic() < deadline:
@@ -233,13 +233,13 @@ class EmbeddedPostgres:
 
 
 def _unprivileged_account() -> pwd.struct_passwd | None:
-    """None when we are not root: the server then runs as ourselves."""
+    """Returns None if this process is not root: the server then runs as the same user."""
     if os.geteuid() != 0:
         return None
     for name in ("postgres", "nobody"):
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name)
-    raise Unavailable("running as root, and there is neither a `postgres` nor a `nobody` user to run the server as")
+    raise Unavailable("running as root, and there is no user `postgres` or `nobody` to run the server as")
 
 
 def _enterable_by_others(directory: Path) -> bool:
@@ -247,7 +247,7 @@ def _enterable_by_others(directory: Path) -> bool:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """By /proc, so on Linux only: elsewhere a busy backend has to notice by itself."""
+    """Yields child processes from /proc, so only on Linux: elsewhere a busy backend has to notice by itself."""
     for status in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
@@ -269,7 +269,7 @@ def free_port() -> int:
 
 
 def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:
-    """For `subprocess.Popen`: on Linux the kernel sends it this signal when its parent dies, kill -9 included."""
+    """For `preexec_fn` of `Popen`: on Linux, the kernel signals the child when its parent dies, even by kill -9."""
     if not sys.platform.startswith("linux"):
         return None
     libc = ctypes.CDLL(None)

@@ -1,7 +1,7 @@
-"""Database engines from registry URLs: the one place that knows drivers, pools, pragmas and server settings.
+"""Database engines from registry URLs: all knowledge of drivers, pools, pragmas and server settings.
 
-Connections are in the driver's autocommit mode, so a verb that is one statement costs one round trip; verbs of
-several statements say BEGIN and COMMIT themselves. What a cancelled or failed verb leaves open, the pool rolls back.
+Connections are in the driver's autocommit mode, so a verb of one statement costs one round trip; verbs of several
+statements send BEGIN and COMMIT themselves. The pool rolls back what a cancelled or failed verb leaves open.
 """
 
 from __future__ import annotations
@@ -41,54 +41,58 @@ class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     pool_timeout_s: float = 10.0
     connect_timeout_s: int = 10
     statement_timeout_s: float = 30.0  # PostgreSQL; 0 for none
-    busy_timeout_s: float = 30.0  # SQLite: how long a writer waits for another process
-    file_mode: int = FILE  # SQLite: of a file that is created; its -wal and -shm have the same
+    busy_timeout_s: float = 30.0  # SQLite: how long a writer waits for other processes
+    file_mode: int = FILE  # SQLite: mode of a new file, and of its -wal and -shm
 
 
 def parse_url(text: str) -> URL:
-    """``sqlite:///file.db``, ``sqlite:////abs/file.db`` or ``postgresql://...`` with any libpq parameters."""
+    """Takes ``sqlite:///file.db``, ``sqlite:////abs/file.db`` or ``postgresql://...`` with any libpq parameters."""
     try:
         url = make_url(text)
     except (ArgumentError, ValueError):
-        # Neither the text nor the cause is shown: somewhere in it may be a password.
+        # Neither the text nor the cause is shown: they may contain a password.
         raise Invalid("registry URL", "...", "is not a URL, such as sqlite:///registry.db") from None
     if "@" in (url.host or ""):
-        # What stands before the last @ is the rest of a password, and would be shown as a host.
-        raise Invalid("registry URL", "...", "has an @ in its password: write it as %40, and other signs so, too")
+        # The part before the last @ belongs to the password, and would be shown as a host.
+        raise Invalid(
+            "registry URL", "...", "has an @ in its password: write %40, and escape other signs, too"
+        )
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         if not url.database or url.database == ":memory:" or "uri" in url.query:
-            raise Invalid("registry URL", shown(url), "SQLite needs a file that other processes can see")
+            raise Invalid("registry URL", display_url(url), "SQLite needs a file, not an in-memory database")
         if url.query:
-            raise Invalid("registry URL", shown(url), f"SQLite takes no parameters: remove {', '.join(url.query)}")
+            raise Invalid(
+                "registry URL", display_url(url), f"SQLite takes no parameters: remove {', '.join(url.query)}"
+            )
         return url.set(drivername="sqlite")
     if kind in ("postgresql", "postgres"):
         _check_parameters(url)
         return url.set(drivername="postgresql")
-    raise Invalid("registry URL", shown(url), "no such backend: use sqlite or postgresql")
+    raise Invalid("registry URL", display_url(url), "unknown backend: use sqlite or postgresql")
 
 
 def _check_parameters(url: URL) -> None:
-    """Invalid names the parameter that libpq does not know, or can't read."""
+    """Raises an Invalid that names the parameter that libpq does not know or can't parse."""
     known = _libpq_parameters()
     for name, value in url.query.items():
         if name not in known:
             close = get_close_matches(name, known, 1)
-            hint = f": did you mean {close[0]}?" if close else ": PostgreSQL's manual lists those that there are"
-            raise Invalid("registry URL", shown(url), f"libpq has no parameter {name!r}{hint}")
+            hint = f": did you mean {close[0]}?" if close else ": PostgreSQL's manual lists the parameters"
+            raise Invalid("registry URL", display_url(url), f"libpq has no parameter {name!r}{hint}")
         if name == "replication":
-            raise Invalid("registry URL", shown(url), "replication is set by Astha itself: remove it")
-        if name in ("host", "port"):  # SQLAlchemy takes several servers so
+            raise Invalid("registry URL", display_url(url), "Astha sets replication itself: remove it")
+        if name in ("host", "port"):  # repeated for several servers
             continue
         if not isinstance(value, str):
-            raise Invalid("registry URL", shown(url), f"the parameter {name} is given more than once")
+            raise Invalid("registry URL", display_url(url), f"the parameter {name} is given more than once")
         if name in _INTEGERS and not value.removeprefix("-").isdecimal():
-            raise Invalid("registry URL", shown(url), f"the parameter {name} is a whole number, not {value!r}")
+            raise Invalid("registry URL", display_url(url), f"the parameter {name} must be an integer, not {value!r}")
     try:
         dialect = url.set(drivername="postgresql+psycopg").get_dialect()()
         dialect.create_connect_args(url)
     except ArgumentError as error:
-        raise Invalid("registry URL", shown(url), str(error)) from None
+        raise Invalid("registry URL", display_url(url), str(error)) from None
 
 
 @cache
@@ -98,14 +102,14 @@ def _libpq_parameters() -> frozenset[str]:
     return frozenset(option.keyword.decode() for option in pq.Conninfo.get_defaults())
 
 
-def shown(url: URL) -> str:
-    """For messages and logs: without the password, in whichever of libpq's ways it is given."""
+def display_url(url: URL) -> str:
+    """Returns the URL for messages and logs, without the password, in whatever libpq parameter it is given."""
     secrets = [name for name in url.query if any(word in name for word in _SECRET)]
     return url.difference_update_query(secrets).render_as_string(hide_password=True)
 
 
-def refusal(where: str, error: BaseException | None) -> RegistryError | None:
-    """The registry's error for a driver's error that says what this role or user may not do; None for any other."""
+def access_error(where: str, error: BaseException | None) -> RegistryError | None:
+    """Returns the registry's error for a driver's error about missing privileges or read-only access, else None."""
     if isinstance(error, psycopg.Error):
         message = error.diag.message_primary or str(error).strip()
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
@@ -118,7 +122,7 @@ def refusal(where: str, error: BaseException | None) -> RegistryError | None:
 
 
 def url_secrets(text: str) -> Iterator[str]:
-    """The passwords that it carries."""
+    """Yields the passwords in a URL."""
     url = parse_url(text)
     if url.password:
         yield str(url.password)
@@ -128,11 +132,11 @@ def url_secrets(text: str) -> Iterator[str]:
 
 
 def sync_engine(url: URL, settings: StoreSettings) -> Engine:
-    """For migrations, which create the file of a new registry: one connection at a time, no pool."""
+    """Returns an engine for migrations, which create the file of a new registry. It has no pool."""
     if url.drivername == "sqlite":
         engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-        _creating_privately(engine, settings.file_mode)
-        return _with_pragmas(engine, settings)
+        _create_file_on_connect(engine, settings.file_mode)
+        return _set_pragmas_on_connect(engine, settings)
     options = _server_options(url, settings, statement_timeout_s=0)
     return create_engine(
         url.set(drivername="postgresql+psycopg"),
@@ -151,9 +155,9 @@ def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
             max_overflow=settings.pool_overflow,
             pool_timeout=settings.pool_timeout_s,
         )
-        _with_pragmas(engine.sync_engine, settings)
+        _set_pragmas_on_connect(engine.sync_engine, settings)
         open_existing(engine.sync_engine, sqlite_path(url))
-        _giving_up_cleanly(engine.sync_engine)
+        _roll_back_on_invalidate(engine.sync_engine)
         return engine
     return create_async_engine(
         url.set(drivername="postgresql+psycopg"),
@@ -168,26 +172,26 @@ def async_engine(url: URL, settings: StoreSettings) -> AsyncEngine:
 
 
 def sqlite_path(url: URL) -> Path:
-    assert url.database is not None  # noqa: S101  (parse_url saw to it)
+    assert url.database is not None  # noqa: S101  (parse_url checked it)
     return Path(url.database)
 
 
-def _creating_privately(engine: Engine, mode: int) -> None:
+def _create_file_on_connect(engine: Engine, mode: int) -> None:
     path = sqlite_path(engine.url)
 
     @event.listens_for(engine, "do_connect")
     def create(*_: object) -> None:
-        with contextlib.suppress(OSError):  # SQLite says what is wrong
+        with contextlib.suppress(OSError):  # the connection attempt reports it
             create_file(path, mode)
 
 
-def _with_pragmas(engine: Engine, settings: StoreSettings) -> Engine:
+def _set_pragmas_on_connect(engine: Engine, settings: StoreSettings) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {int(settings.busy_timeout_s * 1000)}")
         _switch_to_wal(cursor, settings.busy_timeout_s)
-        cursor.execute("PRAGMA synchronous = FULL")  # what is acknowledged survives a power cut
+        cursor.execute("PRAGMA synchronous = FULL")  # an acknowledged commit survives a power cut
         cursor.execute("PRAGMA foreign_keys = ON")
         cursor.close()
 
@@ -195,7 +199,7 @@ def _with_pragmas(engine: Engine, settings: StoreSettings) -> Engine:
 
 
 def _switch_to_wal(cursor: DBAPICursor, limit_s: float) -> None:
-    """The one thing that SQLite's busy timeout does not wait for, when two processes open a new file together."""
+    """Retries, because SQLite's busy timeout does not apply when two processes open a new file together."""
     deadline = time.monotonic() + limit_s
     while True:
         try:
@@ -208,23 +212,23 @@ def _switch_to_wal(cursor: DBAPICursor, limit_s: float) -> None:
             return
 
 
-def _giving_up_cleanly(engine: Engine) -> None:
-    """Roll back before a connection is thrown away, as it is when its user was cancelled.
+def _roll_back_on_invalidate(engine: Engine) -> None:
+    """Rolls back before a connection is discarded, as happens when its user is cancelled.
 
-    Closing is not enough: a statement that nobody finished keeps SQLite from ending the connection, and with it the
-    transaction and its lock, until Python happens to collect the statement.
+    Closing is not enough: an unfinished statement keeps SQLite from closing the connection, and so the transaction and
+    its lock stay until Python collects the statement.
     """
 
     @event.listens_for(engine, "invalidate")
     def roll_back(connection: DBAPIConnection, _: ConnectionPoolEntry, __: BaseException | None) -> None:
-        # What is raised here is of no use to anybody: an error that matters is already on its way.
+        # An error here is not useful: the one that led to the invalidation is already being raised.
         with contextlib.suppress(Exception, asyncio.CancelledError):
             connection.rollback()
 
 
 def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: float) -> dict[str, str | int]:
-    # A page of the registry's is in memory, or on a disk without arms: the server's default would rather read a whole
-    # table than look two hundred rows of it up by their keys.
+    # The registry's pages are in memory or on an SSD: with the server's default, 4.0, the planner would rather scan a
+    # whole table than look up two hundred rows by key.
     options = [
         "-c random_page_cost=1.1",
         url.query.get("options"),
@@ -233,7 +237,7 @@ def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: floa
     defaults: dict[str, str | int] = {
         "application_name": "astha",
         "connect_timeout": settings.connect_timeout_s,
-        # A host that has gone silent is noticed: statement_timeout is the server's, and the server is gone.
+        # To notice a host that stopped responding: statement_timeout is enforced by the server, not here.
         "keepalives_idle": 10,
         "keepalives_interval": 5,
         "keepalives_count": 3,
@@ -244,5 +248,5 @@ def _server_options(url: URL, settings: StoreSettings, statement_timeout_s: floa
 
 
 def _as_text(value: str | bytes) -> str:
-    """Documents stay text: see `registry.json_text`."""
+    """Leaves JSON columns as text: see `registry.json_text`."""
     return value if isinstance(value, str) else bytes(value).decode()

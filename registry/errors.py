@@ -1,20 +1,20 @@
 """Everything a registry call may raise.
 
     RegistryError
-    |-- NotFound           the thing named does not exist        -> create it, or correct the name
-    |-- AlreadyExists      a thing of that name exists           -> use it, or choose another name
-    |-- Conflict           the world changed since you looked    -> read again, decide again
-    |   |-- Fenced         your lease is no longer yours         -> stop writing, acquire anew
-    |   |-- OutOfSequence  not the producer's next records       -> look what was written last
-    |   `-- OffsetsMoved   the group is elsewhere by now         -> read its offsets, go on from there
+    |-- NotFound           the named thing does not exist        -> create it, or correct the name
+    |-- AlreadyExists      the name or path is taken             -> use that thing, or choose another name
+    |-- Conflict           the rows changed since they were read -> read again, decide again
+    |   |-- Fenced         the lease is no longer held           -> stop writing, acquire it again
+    |   |-- OutOfSequence  not the producer's next records       -> read get_producer_sequences
+    |   `-- OffsetsMoved   the group's committed offset differs  -> read it, continue from there
     |-- Invalid            an argument can't be stored           -> fix the named field
     |-- PermissionDenied   the role lacks a privilege            -> `astha check` names it; grant it
-    |-- Unavailable        no answer, or none in time            -> retry with backoff
+    |-- Unavailable        no response, or none in time          -> retry with backoff
     |   `-- ReadOnly       the database takes no writes          -> retry with backoff; make it writable
-    `-- SchemaMismatch     the database is older or newer        -> `astha registry migrate`, or upgrade Astha
+    `-- SchemaMismatch     the schema is older or newer          -> `astha registry migrate`, or upgrade Astha
 
 A call that raises any of these but Unavailable has written nothing. After Unavailable the write may or may not
-have happened: every verb is safe to repeat or answers the repetition with AlreadyExists or Conflict.
+have happened: every verb can be repeated, or its repetition raises AlreadyExists or Conflict.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
 
 
 class RegistryError(Exception):
-    """Base of all; the message names the thing, the value and the way out."""
+    """Base class. The message names the thing, the value and what to do."""
 
 
 class NotFound(RegistryError):
@@ -51,7 +51,7 @@ class AlreadyExists(RegistryError):
 
 
 class Conflict(RegistryError):
-    """``names`` lists what stood in the way (file paths, partitions), so that a caller can plan without them."""
+    """``names`` lists the conflicting things (file paths, partitions), so that a caller can exclude them."""
 
     def __init__(self, message: str, names: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -71,7 +71,7 @@ class OffsetsMoved(Conflict):
 
 
 class Invalid(RegistryError):
-    """``field`` and ``value`` say what was refused."""
+    """``field`` and ``value`` are the refused argument."""
 
     def __init__(self, field: str, value: object, why: str) -> None:
         super().__init__(f"{field} = {_shown(value)}: {why}")
@@ -88,7 +88,7 @@ class Unavailable(RegistryError):
 
 
 class ReadOnly(Unavailable):
-    """A standby, a server or role set to read only, or a file that this user may only read."""
+    """A standby, a server or role set to read-only, or a file that this user can only read."""
 
 
 class SchemaMismatch(RegistryError):
@@ -96,6 +96,6 @@ class SchemaMismatch(RegistryError):
 
 
 def _shown(value: object) -> str:
-    """Short, and safe for what is nested too deep or too long for `repr`."""
+    """Returns a short `repr`, also of values that are too long or nested too deep for it."""
     shown = reprlib.repr(value) if isinstance(value, Collection) and not isinstance(value, str | bytes) else repr(value)
     return shown if len(shown) <= 80 else shown[:77] + "..."

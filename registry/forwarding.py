@@ -1,7 +1,7 @@
-"""`ForwardingStore`: a store that hands every verb to another one.
+"""`ForwardingStore`: a store that forwards every verb to another one.
 
-The base of stores that add something to a few verbs (`CachedStore`) and of test doubles that hold up, count
-or fail some of them. Every verb is written out, so that mypy and a test see it when the contract gains one.
+The base of stores that change a few verbs (`CachedStore`) and of test doubles that delay, count or fail some of them.
+Every verb is written out, so that mypy and a test fail when the contract gains one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
-from registry.contract import PAGE, ConsistentRead, Load, MetadataStore
+from registry.contract import PAGE, BulkLoad, ConsistentRead, MetadataStore
 from registry.inputs import (
     CompactionDraft,
     CompactionOutcome,
@@ -56,7 +56,7 @@ from registry.position import Position
 
 
 class ForwardingStore(MetadataStore):
-    """What is not overridden goes to ``inner``, arguments and errors unchanged. Closing closes ``inner``."""
+    """Verbs that are not overridden go to ``inner``, arguments and errors unchanged. Closing closes ``inner``."""
 
     def __init__(self, inner: MetadataStore) -> None:
         self.inner = inner
@@ -452,7 +452,7 @@ class ForwardingStore(MetadataStore):
     def consistent_read(self) -> AbstractAsyncContextManager[ConsistentRead]:
         return self.inner.consistent_read()
 
-    def load(self) -> AbstractAsyncContextManager[Load]:
+    def load(self) -> AbstractAsyncContextManager[BulkLoad]:
         return self.inner.load()
 
     async def close(self) -> None:

@@ -1,6 +1,6 @@
-"""What callers hand in: rows before the registry has given them an id and a time.
+"""What callers pass in: rows before the registry assigns ids and times.
 
-Drafts are plain data. `checked` refuses those that can't be stored, whole and before anything is sent.
+Drafts are plain data. `validate` raises `Invalid` for drafts that can't be stored, before anything is sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "SegmentDraft",
     "SnapshotDraft",
     "TableDraft",
-    "checked",
+    "validate",
 ]
 
 
@@ -54,27 +54,27 @@ class SegmentDraft(msgspec.Struct, frozen=True, gc=False):
 
     checks: ClassVar[dict[str, validation.Check]] = {
         "topic": validation.name,
-        "partition_id": validation.whole32,
-        "base_offset": validation.whole,
-        "end_offset": validation.whole,
-        "record_count": validation.whole,
-        "size_bytes": validation.whole,
+        "partition_id": validation.integer32,
+        "base_offset": validation.integer,
+        "end_offset": validation.integer,
+        "record_count": validation.integer,
+        "size_bytes": validation.integer,
         "s3_bucket": validation.bucket,
-        "s3_key": validation.filled_path,
-        "byte_offset": validation.whole,
-        "min_timestamp": lambda field, value: validation.optional(field, value, validation.time),
-        "max_timestamp": lambda field, value: validation.optional(field, value, validation.time),
-        "block_index": lambda field, value: validation.optional(field, value, validation.filled),
+        "s3_key": validation.non_empty_path,
+        "byte_offset": validation.integer,
+        "min_timestamp": lambda field, value: validation.optional(field, value, validation.timestamp),
+        "max_timestamp": lambda field, value: validation.optional(field, value, validation.timestamp),
+        "block_index": lambda field, value: validation.optional(field, value, validation.non_empty),
     }
 
     @property
     def uri(self) -> str:
-        """Of its object."""
+        """The URI of its object."""
         return object_uri(self.s3_bucket, self.s3_key)
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """The lease under which a writer works; `add_segments` refuses if it is no longer the current one."""
+    """The lease under which a writer works. `add_segments` raises `Fenced` if it is not the current one."""
 
     topic: str
     partition_id: int
@@ -83,16 +83,16 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
     checks: ClassVar[dict[str, validation.Check]] = {
         "topic": validation.name,
-        "partition_id": validation.whole32,
+        "partition_id": validation.integer32,
         "agent_id": validation.name,
-        "epoch": validation.whole,
+        "epoch": validation.integer,
     }
 
 
 class ProducerDraft(msgspec.Struct, frozen=True, gc=False):
-    """What one call adds of one producer to one partition: sequence numbers count its records, from any number on.
+    """The records that one call adds for one producer to one partition. Sequence numbers count its records.
 
-    ``base_offset`` and ``record_count`` are those of its last append among them.
+    The first sequence may be any number. ``base_offset`` and ``record_count`` are those of the producer's last append.
     """
 
     topic: str
@@ -106,13 +106,13 @@ class ProducerDraft(msgspec.Struct, frozen=True, gc=False):
 
     checks: ClassVar[dict[str, validation.Check]] = {
         "topic": validation.name,
-        "partition_id": validation.whole32,
+        "partition_id": validation.integer32,
         "producer_id": validation.name,
-        "epoch": validation.whole,
-        "first_sequence": validation.whole,
-        "last_sequence": validation.whole,
-        "base_offset": validation.whole,
-        "record_count": validation.whole,
+        "epoch": validation.integer,
+        "first_sequence": validation.integer,
+        "last_sequence": validation.integer,
+        "base_offset": validation.integer,
+        "record_count": validation.integer,
     }
 
 
@@ -124,16 +124,16 @@ class OffsetDraft(msgspec.Struct, frozen=True, gc=False):
 
     checks: ClassVar[dict[str, validation.Check]] = {
         "topic": validation.name,
-        "partition_id": validation.whole32,
-        "committed_offset": validation.whole,
+        "partition_id": validation.integer32,
+        "committed_offset": validation.integer,
         "metadata": lambda field, value: validation.optional(field, value, validation.text),
     }
 
 
 class Advance(msgspec.Struct, frozen=True, gc=False):
-    """A consumer group's step in one partition: from the offset at which it is expected, to the next one it wants.
+    """Moves a consumer group's committed offset in one partition, if it is still ``expected``.
 
-    ``expected`` is None if the group has committed nothing there; that is not the same as 0.
+    ``expected`` is None if the group has committed nothing there, which is not the same as 0.
     """
 
     group_id: str
@@ -146,9 +146,9 @@ class Advance(msgspec.Struct, frozen=True, gc=False):
     checks: ClassVar[dict[str, validation.Check]] = {
         "group_id": validation.name,
         "topic": validation.name,
-        "partition_id": validation.whole32,
-        "expected": lambda field, value: validation.optional(field, value, validation.whole),
-        "committed_offset": validation.whole,
+        "partition_id": validation.integer32,
+        "expected": lambda field, value: validation.optional(field, value, validation.integer),
+        "committed_offset": validation.integer,
         "metadata": lambda field, value: validation.optional(field, value, validation.text),
     }
 
@@ -158,7 +158,7 @@ class Advance(msgspec.Struct, frozen=True, gc=False):
 
 
 class TableDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """One schema version of a table, as its author writes it."""
+    """One schema version of a table."""
 
     schema: JsonText
     storage_engine: str = "parquet"
@@ -170,14 +170,14 @@ class TableDraft(msgspec.Struct, frozen=True, kw_only=True):
     properties: JsonText = EMPTY_OBJECT
 
     checks: ClassVar[dict[str, validation.Check]] = {
-        "schema": validation.filled,
-        "storage_engine": validation.filled,
-        "engine_config": validation.filled,
-        "format": validation.filled,
-        "compression": validation.filled,
-        "partition_by": validation.filled,
-        "sort_by": validation.filled,
-        "properties": validation.filled,
+        "schema": validation.non_empty,
+        "storage_engine": validation.non_empty,
+        "engine_config": validation.non_empty,
+        "format": validation.non_empty,
+        "compression": validation.non_empty,
+        "partition_by": validation.non_empty,
+        "sort_by": validation.non_empty,
+        "properties": validation.non_empty,
     }
 
 
@@ -193,15 +193,15 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
     column_stats: JsonText | None = None
 
     checks: ClassVar[dict[str, validation.Check]] = {
-        "file_path": validation.filled_path,
-        "file_size": validation.whole,
-        "row_count": validation.whole,
-        "schema_version": validation.whole32,
+        "file_path": validation.non_empty_path,
+        "file_size": validation.integer,
+        "row_count": validation.integer,
+        "schema_version": validation.integer32,
         "partition_path": validation.path,
-        "file_type": validation.filled,
+        "file_type": validation.non_empty,
         "checksum": lambda field, value: validation.optional(field, value, validation.text),
-        "is_compressed": validation.flag,
-        "column_stats": lambda field, value: validation.optional(field, value, validation.filled),
+        "is_compressed": validation.boolean,
+        "column_stats": lambda field, value: validation.optional(field, value, validation.non_empty),
     }
 
     @property
@@ -210,14 +210,14 @@ class FileDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of one table that belong together, and the operation that brought them."""
+    """Files that one operation adds to a table."""
 
     table_id: int
     files: Sequence[FileDraft]
     operation: FileOperation = "insert"
     operation_id: str | None = None
-    intents_of: str | None = None  # whose upload intents these files must still have
-    advances: Sequence[Advance] = ()  # of consumer groups whose records became these files, or no file at all
+    intents_of: str | None = None  # the required owner of the files' upload intents
+    advances: Sequence[Advance] = ()  # of the consumer groups whose records these files contain, if any
 
 
 class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,11 +232,11 @@ class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
     checks: ClassVar[dict[str, validation.Check]] = {
-        "snapshot_id": lambda field, value: validation.optional(field, value, validation.whole),
-        "timestamp": validation.whole,
-        "manifest_list": lambda field, value: validation.optional(field, value, validation.filled),
-        "summary": validation.filled,
-        "schema_id": lambda field, value: validation.optional(field, value, validation.whole32),
+        "snapshot_id": lambda field, value: validation.optional(field, value, validation.integer),
+        "timestamp": validation.integer,
+        "manifest_list": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "summary": validation.non_empty,
+        "schema_id": lambda field, value: validation.optional(field, value, validation.integer32),
         "trigger": lambda field, value: validation.one_of(field, value, get_args(SnapshotTrigger)),
         "status": lambda field, value: validation.one_of(field, value, get_args(SnapshotStatus)),
         "tag": lambda field, value: validation.optional(field, value, validation.name),
@@ -245,7 +245,7 @@ class SnapshotDraft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision: to compact a partition, or why not."""
+    """A decision to compact a partition, or not to, with the reason."""
 
     table_id: int
     table_name: str
@@ -262,30 +262,30 @@ class CompactionDraft(msgspec.Struct, frozen=True, kw_only=True):
     decided_at: int | None = None  # None: now
 
     checks: ClassVar[dict[str, validation.Check]] = {
-        "table_id": validation.whole,
-        "table_name": validation.filled,
+        "table_id": validation.integer,
+        "table_name": validation.non_empty,
         "partition_path": validation.path,
         "status": lambda field, value: validation.one_of(field, value, ("waiting", "declined")),
         "trigger": lambda field, value: validation.one_of(field, value, get_args(CompactionTrigger)),
-        "rule": validation.filled,
-        "strategy": lambda field, value: validation.optional(field, value, validation.filled),
-        "explanation": validation.filled,
-        "position": lambda field, value: validation.optional(field, value, validation.whole),
-        "input_files": validation.whole,
-        "input_bytes": validation.whole,
+        "rule": validation.non_empty,
+        "strategy": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "explanation": validation.non_empty,
+        "position": lambda field, value: validation.optional(field, value, validation.integer),
+        "input_files": validation.integer,
+        "input_bytes": validation.integer,
         "reason": lambda field, value: validation.optional(field, value, validation.text),
-        "decided_at": lambda field, value: validation.optional(field, value, validation.whole),
+        "decided_at": lambda field, value: validation.optional(field, value, validation.integer),
     }
 
 
 class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a compaction that ran has ended. None leaves what the row says."""
+    """How a compaction ended. None leaves the column unchanged."""
 
     status: Literal["done", "aborted", "failed", "cancelled"]
     reason: str | None = None
     strategy: str | None = None
     explanation: JsonText | None = None
-    input_files: int | None = None  # if it did not swap all that it had planned to
+    input_files: int | None = None  # if it swapped fewer files than planned
     input_bytes: int | None = None
     output_files: int | None = None
     output_bytes: int | None = None
@@ -294,13 +294,13 @@ class CompactionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     checks: ClassVar[dict[str, validation.Check]] = {
         "status": lambda field, value: validation.one_of(field, value, ENDED),
         "reason": lambda field, value: validation.optional(field, value, validation.text),
-        "strategy": lambda field, value: validation.optional(field, value, validation.filled),
-        "explanation": lambda field, value: validation.optional(field, value, validation.filled),
-        "input_files": lambda field, value: validation.optional(field, value, validation.whole),
-        "input_bytes": lambda field, value: validation.optional(field, value, validation.whole),
-        "output_files": lambda field, value: validation.optional(field, value, validation.whole),
-        "output_bytes": lambda field, value: validation.optional(field, value, validation.whole),
-        "row_count": lambda field, value: validation.optional(field, value, validation.whole),
+        "strategy": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "explanation": lambda field, value: validation.optional(field, value, validation.non_empty),
+        "input_files": lambda field, value: validation.optional(field, value, validation.integer),
+        "input_bytes": lambda field, value: validation.optional(field, value, validation.integer),
+        "output_files": lambda field, value: validation.optional(field, value, validation.integer),
+        "output_bytes": lambda field, value: validation.optional(field, value, validation.integer),
+        "row_count": lambda field, value: validation.optional(field, value, validation.integer),
     }
 
 
@@ -320,8 +320,8 @@ Draft: TypeAlias = (
 )
 
 
-def checked(drafts: Sequence[Draft]) -> None:
-    """Raise `Invalid` for the first draft that can't be stored. All drafts are of one kind."""
+def validate(drafts: Sequence[Draft]) -> None:
+    """Raises `Invalid` for the first draft that can't be stored. All drafts must be of one type."""
     if not drafts:
         return
     kind = type(drafts[0])
@@ -329,7 +329,7 @@ def checked(drafts: Sequence[Draft]) -> None:
         validation.every(field, [getattr(draft, field) for draft in drafts], check)
     if isinstance(drafts[0], SegmentDraft):
         for draft in drafts:
-            assert isinstance(draft, SegmentDraft)  # noqa: S101  (one kind)
+            assert isinstance(draft, SegmentDraft)  # noqa: S101  (all of one type)
             if draft.end_offset < draft.base_offset:
                 raise Invalid("end_offset", draft.end_offset, f"is below base_offset {draft.base_offset}")
             if draft.end_offset == validation.MAX_INT:

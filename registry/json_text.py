@@ -1,4 +1,4 @@
-"""JSON columns: carried as text, parsed only where their content is needed.
+"""JSON columns: carried as text, and parsed only where their content is needed.
 
 Rows travel from the database to every component, and most components never read the JSON in them. `JsonText` is a plain
 `str` at run time, so every encoder takes a row as it is. `to_json_text` writes one canonical spelling (sorted keys, no

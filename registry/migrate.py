@@ -1,6 +1,6 @@
-"""Bringing a registry's schema to the version that this code speaks, and refusing any other.
+"""Migrates a registry's schema to the version that this code expects, and refuses any other version.
 
-All steps of one migration are one transaction on both backends, and only one process migrates at a time.
+All steps of a migration are one transaction on both backends, and only one process migrates at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import URL, Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
-from registry.engines import SQLITE_MINIMUM, StoreSettings, parse_url, refusal, shown, sqlite_path, sync_engine
+from registry.engines import (
+    SQLITE_MINIMUM,
+    StoreSettings,
+    access_error,
+    display_url,
+    parse_url,
+    sqlite_path,
+    sync_engine,
+)
 from registry.errors import Invalid, SchemaMismatch, Unavailable
 from registry.publication import repair_publication
 from registry.schema import VERSION_TABLE
@@ -32,10 +40,10 @@ class SchemaStatus(msgspec.Struct, frozen=True):
     state: SchemaState
     found: str | None
     expected: str
-    repaired: tuple[str, ...] = ()  # what a migration found wrong with the publication, and mended
+    repaired: tuple[str, ...] = ()  # problems of the publication that a migration repaired
 
     def require_current(self) -> None:
-        """Raise SchemaMismatch unless this code and this database belong together."""
+        """Raises SchemaMismatch unless the database has the schema of this code."""
         match self.state:
             case "missing":
                 raise SchemaMismatch(f"{self.url} holds no registry: run `astha registry migrate`")
@@ -54,19 +62,19 @@ class SchemaStatus(msgspec.Struct, frozen=True):
 def status(url: str, settings: StoreSettings | None = None) -> SchemaStatus:
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).exists():
-        return SchemaStatus(shown(parsed), "missing", None, _head())
+        return SchemaStatus(display_url(parsed), "missing", None, _head())
     with _connected(parsed, settings or StoreSettings()) as connection:
         return schema_status(connection)
 
 
 def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = "head") -> SchemaStatus:
-    """Upgrade, create the database file if need be, or go back to an older ``revision`` (``base``: to nothing).
+    """Upgrades the schema, or downgrades it to ``revision`` (``base``: empty). Creates a SQLite file if needed.
 
-    On PostgreSQL a missing or incomplete publication is repaired, whatever the schema was before.
+    On PostgreSQL, also repairs a missing or incomplete publication, whatever the schema was before.
     """
     parsed = parse_url(url)
     if parsed.drivername == "sqlite" and not sqlite_path(parsed).absolute().parent.is_dir():
-        raise Invalid("registry URL", shown(parsed), "the directory of the file does not exist")
+        raise Invalid("registry URL", display_url(parsed), "the directory of the file does not exist")
     with _connected(parsed, settings or StoreSettings()) as connection:
         _require_sqlite_version(connection)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if parsed.drivername == "sqlite" else "BEGIN")
@@ -85,7 +93,7 @@ def migrate(url: str, settings: StoreSettings | None = None, *, revision: str = 
 
 
 def require_known(revision: str) -> None:
-    """Invalid if there is no such schema to migrate to."""
+    """Raises Invalid if there is no such revision."""
     known = [script.revision for script in _scripts().walk_revisions()]  # newest first
     if revision not in ("base", "head", *known):
         raise Invalid("revision", revision, f"is unknown; known are {', '.join(reversed(known))}, base and head")
@@ -103,7 +111,7 @@ def schema_status(connection: Connection) -> SchemaStatus:
         state = "current"
     else:
         state = "old" if found in known else "new"
-    return SchemaStatus(shown(connection.engine.url.set(drivername=connection.dialect.name)), state, found, head)
+    return SchemaStatus(display_url(connection.engine.url.set(drivername=connection.dialect.name)), state, found, head)
 
 
 def _run(connection: Connection, revision: str) -> None:
@@ -133,7 +141,7 @@ def _scripts() -> ScriptDirectory:
 
 def _head() -> str:
     head = _scripts().get_current_head()
-    assert head is not None  # noqa: S101  (there is a first migration)
+    assert head is not None  # noqa: S101  (there is at least one migration)
     return head
 
 
@@ -144,7 +152,7 @@ def _connected(url: URL, settings: StoreSettings) -> Iterator[Connection]:
         with engine.connect() as connection:
             yield connection
     except DBAPIError as error:
-        raise refusal(shown(url), error.orig) or Unavailable(f"{shown(url)}: {error.orig}") from error
+        raise access_error(display_url(url), error.orig) or Unavailable(f"{display_url(url)}: {error.orig}") from error
     finally:
         engine.dispose()
 

@@ -1,8 +1,8 @@
-"""The registry's rows, typed. Exactly what the tables hold, in the order of their columns.
+"""The registry's rows as types, with the columns of their tables in order.
 
-They are frozen and cheap (a msgspec struct costs about 0.1 us), because every change event carries one or two of
-them. Nothing is validated here: rows come from a database that checked them. What callers hand in is a draft
-(`registry.inputs`), and that is where checking happens. Times are UTC epoch milliseconds.
+They are frozen and cheap (a msgspec struct costs about 0.1 us), because every change event carries one or two of them.
+Nothing is validated here: the database has checked the rows. Callers pass drafts (`registry.inputs`), which are
+validated. Times are UTC epoch milliseconds.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = [
     # lake
     "ColumnStats", "FileOperation", "LakeTable", "SnapshotStatus", "SnapshotTrigger", "TableFile", "TableMetadata",
     "TableSnapshot", "TableStats", "TableStatus",
-    # the daemon's own
+    # unpublished
     "DaemonLease", "FileAwaitingDeletion", "GroupLease", "LedgerEntry", "ProducerSequence", "SegmentObject",
     "LAKE_IDENTITY", "SourceIdentity", "UploadIntent",
-    # the Iceberg catalog's
+    # the Iceberg catalog
     "CatalogNamespace", "CatalogTable",
-    # the compactor's
+    # the compactor
     "Compaction", "CompactionStatus", "CompactionTrigger", "Savings",
     # all
-    "OWN", "PUBLISHED", "Row",
+    "UNPUBLISHED", "PUBLISHED", "Row",
 ]  # fmt: skip
 
 TableStatus: TypeAlias = Literal["active", "dropping"]
@@ -39,7 +39,7 @@ CompactionStatus: TypeAlias = Literal["waiting", "declined", "running", "done", 
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
-    """Base of all rows: ``table`` is the database's name for it, ``key`` its primary key."""
+    """Base of all rows: ``table`` is the name of the table, ``key`` its primary key."""
 
     table: ClassVar[str]
     key: ClassVar[tuple[str, ...]]
@@ -62,7 +62,7 @@ class Topic(Row, frozen=True, gc=False):
 
     name: str
     partition_count: int
-    retention_ms: int | None  # None: for ever
+    retention_ms: int | None  # None: forever
     config: JsonText
     created_at: int
     updated_at: int
@@ -80,7 +80,7 @@ class Partition(Row, frozen=True, gc=False):
 
 
 LOCAL_BUCKET = "file:"
-"""In place of a bucket, says that the key is a path on local disk. No bucket has that name."""
+"""In place of a bucket: the key is a path on local disk. No bucket can have this name."""
 
 
 def object_uri(bucket: str, key: str) -> str:
@@ -88,7 +88,7 @@ def object_uri(bucket: str, key: str) -> str:
 
 
 class Segment(Row, frozen=True, gc=False):
-    """A byte range of an object that holds the records ``base_offset..end_offset``, both inclusive."""
+    """A byte range of an object that contains the records ``base_offset..end_offset``, both inclusive."""
 
     table = "segments"
     key = ("id",)
@@ -104,13 +104,13 @@ class Segment(Row, frozen=True, gc=False):
     s3_key: str
     byte_offset: int
     created_at: int
-    min_timestamp: int | None = None  # of its records; None if its writer did not say
+    min_timestamp: int | None = None  # of its records; None if unknown
     max_timestamp: int | None = None
     block_index: str | None = None  # where its blocks are; None: it is one block
 
     @property
     def uri(self) -> str:
-        """Of its object."""
+        """The URI of its object."""
         return object_uri(self.s3_bucket, self.s3_key)
 
 
@@ -149,7 +149,7 @@ class Agent(Row, frozen=True, gc=False):
 
 
 class PartitionLease(Row, frozen=True, gc=False):
-    """Who may write a partition, until when, and in which epoch. The epoch only grows, over holders and releases."""
+    """The agent that may write a partition, until when, and in which epoch. The epoch grows with every acquisition."""
 
     table = "partition_leases"
     key = ("topic", "partition_id")
@@ -180,7 +180,7 @@ class LakeTable(Row, frozen=True, gc=False):
 
 
 class TableMetadata(Row, frozen=True, gc=False):
-    """One schema version of a table; the highest is the current one."""
+    """One schema version of a table. The highest is the current one."""
 
     table = "table_metadata"
     key = ("id",)
@@ -202,7 +202,7 @@ class TableMetadata(Row, frozen=True, gc=False):
 
 
 class ColumnStats(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a file's writer knows of one column: kept in `TableFile.column_stats` under the column's field id."""
+    """A file's statistics of one column, in `TableFile.column_stats` under the column's field id."""
 
     value_count: int
     null_count: int = 0
@@ -269,15 +269,15 @@ class TableSnapshot(Row, frozen=True, gc=False):
 
 
 class LedgerEntry(Row, frozen=True, gc=False):
-    """What a component has durably done, and whether it owes a refresh."""
+    """A component's acknowledged position, and whether it owes a refresh."""
 
     table = "ledger"
     key = ("component",)
 
     component: str
     position: int | None
-    place: JsonText | None  # what its last refresh contained, while it has not passed that itself
-    tables: JsonText  # what it subscribed to then
+    refresh_visibility: JsonText | None  # what its last refresh contained; None once its position has passed that
+    tables: JsonText  # its subscribed tables at that time
     state: str
     refresh_owed: bool
     reason: str | None
@@ -285,8 +285,8 @@ class LedgerEntry(Row, frozen=True, gc=False):
 
 
 class DatabaseTime(msgspec.Struct, frozen=True):
-    """``now_ms``: by the database's own clock, if it has one. ``newest_ms``: the newest time that is recorded in a
-    registry without a clock; None if nothing is.
+    """``now_ms``: the database's clock; None if it has none. ``newest_ms``: the newest time recorded in a registry
+    without a clock; None if nothing is recorded.
     """
 
     now_ms: int | None
@@ -305,7 +305,7 @@ class DaemonLease(Row, frozen=True, gc=False):
 
 
 class SourceIdentity(Row, frozen=True, gc=False):
-    """Which history the ledger's positions belong to: a restored or promoted server has another."""
+    """The history that the ledger's positions belong to. A restored or promoted server has another identity."""
 
     table = "source_identity"
     key = ("name",)
@@ -316,11 +316,11 @@ class SourceIdentity(Row, frozen=True, gc=False):
 
 
 LAKE_IDENTITY = "lake"
-"""The name in `source_identity` of what tells this registry's Iceberg tables from those of another registry."""
+"""The row of `source_identity` that distinguishes this registry's Iceberg tables from those of other registries."""
 
 
 class UploadIntent(Row, frozen=True, gc=False):
-    """Written before an object is uploaded; gone once the object is registered."""
+    """Announces an object before its upload. Deleted when the object is registered."""
 
     table = "upload_intents"
     key = ("path",)
@@ -332,7 +332,7 @@ class UploadIntent(Row, frozen=True, gc=False):
 
 
 class FileAwaitingDeletion(Row, frozen=True, gc=False):
-    """A file that no longer belongs to its table but that snapshots may still refer to."""
+    """A file that was removed from its table but that snapshots may still reference."""
 
     table = "files_awaiting_deletion"
     key = ("id",)
@@ -342,14 +342,14 @@ class FileAwaitingDeletion(Row, frozen=True, gc=False):
     file_path: str
     file_size: int
     reason: str
-    file: JsonText  # the row as it was, so that a rollback can put it back
+    file: JsonText  # the removed row, so that a rollback can restore it
     removed_at: int
 
 
 class Compaction(Row, frozen=True, gc=False):
-    """A decision about a partition, and what came of it. It outlives its table, so it carries the table's name.
+    """A decision about a partition, and its outcome. It outlives its table, so it carries the table's name.
 
-    ``waiting`` and ``declined`` are what stands now, one row a partition at most; the others are history.
+    ``waiting`` and ``declined`` are current decisions, at most one row per partition; the other statuses are history.
     """
 
     table = "compactions"
@@ -364,24 +364,24 @@ class Compaction(Row, frozen=True, gc=False):
     rule: str
     strategy: str | None
     explanation: JsonText
-    position: int | None  # of the event that brought the decision
+    position: int | None  # of the event that led to the decision
     input_files: int
     input_bytes: int
     output_files: int
     output_bytes: int
     row_count: int
     operation_id: str | None  # the swap's
-    owner: str | None  # who runs or ran it
+    owner: str | None  # the compactor that runs or ran it
     cancel_requested: bool
     reason: str | None
     decided_at: int
     started_at: int | None
     ended_at: int | None
-    updated_at: int  # while it runs: the last sign of life
+    updated_at: int  # while it runs: the last renewal
 
 
 class Savings(msgspec.Struct, frozen=True):
-    """What compactions of one table have done, all together."""
+    """Totals over the compactions of one table."""
 
     table_id: int
     table_name: str
@@ -394,7 +394,7 @@ class Savings(msgspec.Struct, frozen=True):
 
 
 class SegmentObject(Row, frozen=True, gc=False):
-    """An object that live segments are in. When the last one goes, it becomes an upload intent, for the cleaner."""
+    """An object with live segments. When the last one is deleted, it becomes an upload intent, for the cleaner."""
 
     table = "segment_objects"
     key = ("s3_bucket", "s3_key")
@@ -402,12 +402,12 @@ class SegmentObject(Row, frozen=True, gc=False):
     s3_bucket: str
     s3_key: str
     live_segments: int
-    size_bytes: int  # of all segments that were ever registered in it
+    size_bytes: int  # of all segments ever registered in it
     created_at: int
 
 
 class ProducerSequence(Row, frozen=True, gc=False):
-    """What a producer has written last to a partition: by this its repetition is known."""
+    """The last append of a producer to a partition, by which a retry is recognized."""
 
     table = "producer_sequences"
     key = ("topic", "partition_id", "producer_id")
@@ -423,7 +423,7 @@ class ProducerSequence(Row, frozen=True, gc=False):
 
 
 class GroupLease(Row, frozen=True, gc=False):
-    """Which member of a consumer group reads a partition, until when, and in which epoch."""
+    """The member of a consumer group that reads a partition, until when, and in which epoch."""
 
     table = "group_leases"
     key = ("group_id", "topic", "partition_id")
@@ -438,7 +438,7 @@ class GroupLease(Row, frozen=True, gc=False):
 
 
 class CatalogTable(Row, frozen=True, gc=False):
-    """Where the newest metadata of an Iceberg table is. PyIceberg and other JDBC catalogs read and write these rows."""
+    """The metadata location of an Iceberg table. PyIceberg and other JDBC catalogs read and write these rows."""
 
     table = "iceberg_tables"
     key = ("catalog_name", "table_namespace", "table_name")
@@ -452,7 +452,7 @@ class CatalogTable(Row, frozen=True, gc=False):
 
 
 class CatalogNamespace(Row, frozen=True, gc=False):
-    """A property of a namespace of the Iceberg catalog: a namespace exists because it has one."""
+    """A property of a namespace of the Iceberg catalog. A namespace exists if it has at least one."""
 
     table = "iceberg_namespace_properties"
     key = ("catalog_name", "namespace", "property_key")
@@ -467,10 +467,10 @@ PUBLISHED: tuple[type[Row], ...] = (
     Topic, Partition, Segment, ConsumerGroup, ConsumerOffset, Agent, PartitionLease,
     LakeTable, TableMetadata, TableFile, TableStats, TableSnapshot,
 )  # fmt: skip
-"""Tables whose changes the daemon distributes, parents before children."""
+"""Tables whose changes the daemon delivers, parents before children."""
 
-OWN: tuple[type[Row], ...] = (
+UNPUBLISHED: tuple[type[Row], ...] = (
     LedgerEntry, DaemonLease, SourceIdentity, UploadIntent, FileAwaitingDeletion, Compaction,
     SegmentObject, ProducerSequence, GroupLease, CatalogTable, CatalogNamespace,
 )  # fmt: skip
-"""Tables of the daemon and its components: never published, the daemon does not tail itself."""
+"""Tables of the daemon and its components. Not published: the daemon does not follow its own writes."""

@@ -1,8 +1,8 @@
-"""Where in the registry's history something stands.
+"""Positions in the registry's history, and which transactions a snapshot contains.
 
-A *position* orders commits: an LSN on PostgreSQL, a change sequence on SQLite. A *place* is what one consistent
-snapshot contains. The two are not the same thing: on PostgreSQL a commit record is written before the transaction
-becomes visible, so comparing LSNs can't tell whether a snapshot holds a transaction. Its transaction id can.
+A *position* orders commits: an LSN on PostgreSQL, a change sequence on SQLite. A *snapshot visibility* says which
+transactions a consistent snapshot contains. Positions can't say that: PostgreSQL writes a commit record before the
+transaction becomes visible, so only the transaction id tells whether a snapshot contains it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _XID_SPACE = 1 << 32
 
 
 class SnapshotVisibility(Protocol):
-    """What a snapshot contains."""
+    """Which transactions a snapshot contains."""
 
     def contains(self, transaction: int, position: Position) -> bool:
-        """Whether the snapshot already holds the effects of this committed transaction of the change stream."""
+        """Whether the snapshot contains this committed transaction of the change stream."""
         ...
 
 
@@ -33,21 +33,23 @@ class SequenceVisibility(msgspec.Struct, frozen=True, tag="sequence"):
         return position <= self.last
 
     def splits(self, transaction: int, position: Position) -> bool:
-        """Whether it holds only some of it. The change log joins commits of writers who don't announce themselves, if
-        it finds them together; such a transaction's number is the negative of its first change's.
+        """Whether the snapshot contains only a part of this transaction.
+
+        The change log joins consecutive commits of writers that announce no transaction number. The number of such a
+        transaction is the negative sequence of its first change.
         """
         return transaction < 0 and -transaction <= self.last < position
 
 
 class XidVisibility(msgspec.Struct, frozen=True, tag="xid"):
-    """PostgreSQL: the answer of ``pg_current_snapshot()`` inside the transaction that reads the rows."""
+    """PostgreSQL: the result of ``pg_current_snapshot()`` in the transaction that reads the rows."""
 
     xmax: int
     running: frozenset[int]
 
     @classmethod
     def parse(cls, text: str) -> XidVisibility:
-        """From ``xmin:xmax:xip,xip,...``, 64-bit transaction ids."""
+        """Parses ``xmin:xmax:xip,xip,...``, with 64-bit transaction ids."""
         _, xmax, running = text.split(":")
         return cls(int(xmax), frozenset(int(xid) for xid in running.split(",") if xid))
 
@@ -56,7 +58,7 @@ class XidVisibility(msgspec.Struct, frozen=True, tag="xid"):
         return xid < self.xmax and xid not in self.running
 
     def _widen(self, xid: int) -> int:
-        """The stream carries 32 bits: take the 64-bit id nearest to the snapshot's."""
+        """Returns the 64-bit id nearest to the snapshot's: the stream carries only 32 bits."""
         if xid >= _XID_SPACE:
             return xid
         wide = (self.xmax & -_XID_SPACE) | xid

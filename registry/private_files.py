@@ -1,4 +1,4 @@
-"""Files and directories that others can't read, unless a mode says that they may. What exists keeps its mode."""
+"""Creates files and directories that other users can't read by default. Existing ones keep their mode."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIRECTORY = 0o700
 
 
 class Modes(NamedTuple):
-    """Of what is created."""
+    """The modes of new files and directories."""
 
     file: int = FILE
     directory: int = DIRECTORY
@@ -23,25 +23,25 @@ PRIVATE = Modes()
 
 
 def create_file(path: Path, mode: int = FILE) -> bool:
-    """Whether it was created: False if there is one already. OSError if it can't be."""
+    """Creates an empty file. Returns False if it exists. Raises OSError if it can't be created."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
         return False
     try:
-        os.fchmod(descriptor, mode)  # whatever the umask
+        os.fchmod(descriptor, mode)  # regardless of the umask
     finally:
         os.close(descriptor)
     return True
 
 
 def opener(mode: int = FILE) -> Callable[[str, int], int]:
-    """For `open`: a new file, or what is left of one, gets that mode. No symbolic link is followed."""
+    """For `open(opener=...)`: sets the mode of a new file, or of one left over. Follows no symbolic link."""
 
     def opened(path: str, flags: int) -> int:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
         try:
-            if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:  # the umask
+            if stat.S_IMODE(os.fstat(descriptor).st_mode) != mode:  # reduced by the umask
                 os.fchmod(descriptor, mode)
         except BaseException:
             os.close(descriptor)
@@ -52,7 +52,7 @@ def opener(mode: int = FILE) -> Callable[[str, int], int]:
 
 
 def make_directories(path: Path, mode: int = DIRECTORY) -> list[Path]:
-    """Those that were missing, the uppermost first."""
+    """Creates missing directories. Returns them, the uppermost first."""
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -64,13 +64,13 @@ def make_directories(path: Path, mode: int = DIRECTORY) -> list[Path]:
         except FileExistsError:
             if not directory.is_dir():
                 raise
-            continue  # another process was quicker
-        _apply(directory, mode)
+            continue  # another process created it first
+        _set_mode(directory, mode)
     return missing
 
 
-def _apply(directory: Path, mode: int) -> None:
+def _set_mode(directory: Path, mode: int) -> None:
     found = stat.S_IMODE(directory.stat().st_mode)
-    wanted = (found & ~0o777) | mode  # what it has inherited, such as the group's bit, stays
+    wanted = (found & ~0o777) | mode  # keeps inherited bits, such as setgid
     if found != wanted:
         directory.chmod(wanted)

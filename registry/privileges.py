@@ -1,6 +1,6 @@
 """The privileges that a PostgreSQL role needs, and the SQL that grants them.
 
-A daemon reads everything, keeps its own books, and writes to the areas of the registry in which its components work.
+A daemon reads everything, and writes its own tables and the areas of the registry that its components write.
 A reader only reads. Neither needs to own or create anything: migrations do that, as the owner.
 """
 
@@ -12,7 +12,7 @@ from enum import StrEnum
 from psycopg import sql
 
 from registry import models
-from registry.models import OWN, PUBLISHED, Row
+from registry.models import PUBLISHED, UNPUBLISHED, Row
 from registry.schema import VERSION_TABLE
 
 
@@ -23,8 +23,8 @@ class Area(StrEnum):
     LAKE = "lake"
 
 
-BOOKS: tuple[type[Row], ...] = (models.LedgerEntry, models.DaemonLease, models.SourceIdentity)
-"""What every daemon writes, whatever its components."""
+DAEMON_TABLES: tuple[type[Row], ...] = (models.LedgerEntry, models.DaemonLease, models.SourceIdentity)
+"""Tables that every daemon writes, whatever its components."""
 
 AREAS: Mapping[Area, tuple[type[Row], ...]] = {
     Area.STREAMS: (
@@ -42,30 +42,30 @@ _WRITES = ("INSERT", "UPDATE", "DELETE")
 
 
 def readable() -> list[str]:
-    """Every table of the registry, the one that tells its version included."""
-    return [*(kind.table for kind in (*PUBLISHED, *OWN)), VERSION_TABLE]
+    """Returns every table of the registry, including that of the schema version."""
+    return [*(kind.table for kind in (*PUBLISHED, *UNPUBLISHED)), VERSION_TABLE]
 
 
 def writable(areas: Collection[Area]) -> list[str]:
-    kinds = dict.fromkeys([*BOOKS, *(kind for area in Area if area in areas for kind in AREAS[area])])
+    kinds = dict.fromkeys([*DAEMON_TABLES, *(kind for area in Area if area in areas for kind in AREAS[area])])
     return [kind.table for kind in kinds]
 
 
 def needed(areas: Collection[Area]) -> list[tuple[str, str]]:
-    """Each table with each privilege that a daemon needs on it, if its components write to these areas."""
+    """Returns (table, privilege) pairs that a daemon needs if its components write to these areas."""
     reads = [(table, "SELECT") for table in readable()]
     return [*reads, *((table, privilege) for table in writable(areas) for privilege in _WRITES)]
 
 
 def daemon_grants(role: str, database: str, schema: str, areas: Collection[Area]) -> str:
-    """A script for psql. Run by the owner of the tables; only its first statement needs a superuser."""
+    """Returns a psql script for the owner of the tables; only its first statement needs a superuser."""
     alter = sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role))
     writes = _grant(sql.SQL("GRANT INSERT, UPDATE, DELETE ON\n    {}\n    TO {}"), schema, writable(areas), role)
     return _script([alter, *_reads(role, database, schema), writes])
 
 
 def reader_grants(role: str, database: str, schema: str) -> str:
-    """A script for psql, for a role that looks and changes nothing."""
+    """Returns a psql script for a role that only reads."""
     return _script(_reads(role, database, schema))
 
 

@@ -1,7 +1,7 @@
-"""The PostgreSQL publication: whether it carries every change of every published table, and its repair.
+"""The PostgreSQL publication: whether it contains every change of every published table, and its repair.
 
-A slot brings only what was published when the change was made. So a repair marks the recorded identity of every
-source: whatever was written in between is missing from the stream, and the next look at the mark is a gap.
+A slot delivers only changes that were published when they were made. So a repair overwrites the recorded identity of
+every source: changes made before it may be missing from the stream, and a source that reads the mark reports a gap.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WHERE NOT EXISTS (
       AND coalesce(to_jsonb(r) ->> 'prqual', to_jsonb(r) ->> 'prattrs') IS NOT NULL
 ) ORDER BY 1
 """
-"""Of the tables given, those that the publication lacks, or holds with a row filter or a column list."""
+"""Selects the given tables that the publication lacks, or contains with a row filter or a column list."""
 
 WITHOUT_OPERATIONS = """
 SELECT NOT (pubinsert AND pubupdate AND pubdelete AND pubtruncate) FROM pg_publication WHERE pubname = %(publication)s
@@ -34,16 +34,16 @@ SELECT NOT (pubinsert AND pubupdate AND pubdelete AND pubtruncate) FROM pg_publi
 ALL_OPERATIONS = "publish = 'insert, update, delete, truncate'"
 
 REPAIRED = "the publication was repaired"
-"""An identity that no server has."""
+"""Written in place of a source's identity. No server has this identity."""
 
-_MARK = f"UPDATE source_identity SET identity = '{REPAIRED}' WHERE name <> '{LAKE_IDENTITY}'"
-_KEYS_ONLY = (
+_MARK_SOURCES = f"UPDATE source_identity SET identity = '{REPAIRED}' WHERE name <> '{LAKE_IDENTITY}'"
+_WITHOUT_OLD_ROWS = (
     "SELECT name FROM unnest(%s::text[]) AS t(name) JOIN pg_class ON oid = to_regclass(name) WHERE relreplident <> 'f'"
 )
 
 
 def repair_publication(connection: Connection) -> list[str]:
-    """In the caller's transaction; returns what was wrong, for people. Nothing is done to a publication in order."""
+    """Repairs the publication in the caller's transaction. Returns what was wrong, as text; empty if nothing was."""
     tables = [kind.table for kind in PUBLISHED]
     found = connection.exec_driver_sql(WITHOUT_OPERATIONS, {"publication": PUBLICATION}).first()
     wrong: list[str] = []
@@ -55,11 +55,11 @@ def repair_publication(connection: Connection) -> list[str]:
             connection.exec_driver_sql(f"ALTER PUBLICATION {PUBLICATION} SET ({ALL_OPERATIONS})")
             wrong.append(f"publication {PUBLICATION} left out some operations")
         wrong += _add_missing(connection, tables)
-    for (table,) in connection.exec_driver_sql(_KEYS_ONLY, (tables,)).all():
+    for (table,) in connection.exec_driver_sql(_WITHOUT_OLD_ROWS, (tables,)).all():
         connection.exec_driver_sql(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
-        wrong.append(f"{table} did not publish whole old rows")
+        wrong.append(f"{table} did not publish complete old rows")
     if wrong:
-        connection.exec_driver_sql(_MARK)
+        connection.exec_driver_sql(_MARK_SOURCES)
     return wrong
 
 
@@ -73,4 +73,4 @@ def _add_missing(connection: Connection, tables: list[str]) -> list[str]:
         connection.exec_driver_sql(f"ALTER PUBLICATION {PUBLICATION} DROP TABLE {table}")
     if missing:
         connection.exec_driver_sql(f"ALTER PUBLICATION {PUBLICATION} ADD TABLE {', '.join(missing)}")
-    return [f"publication {PUBLICATION} did not carry all of {', '.join(missing)}"] if missing else []
+    return [f"publication {PUBLICATION} did not contain all of {', '.join(missing)}"] if missing else []

@@ -1,7 +1,7 @@
-"""The registry's tables: one schema on every backend, with its rules in the database.
+"""The registry's tables: the same schema on every backend, with its constraints in the database.
 
-`registry.models` has the same columns in the same order (a test compares them). Migrations, not this module,
-create databases; this module is what verbs are written against and what migrations must arrive at.
+`registry.models` has the same columns in the same order (a test compares them). Migrations create databases, not this
+module; verbs are written against it, and a test requires that migrations result in it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from sqlalchemy.sql.naming import conv
 from sqlalchemy.types import TypeEngine, UserDefinedType
 
 from registry.json_text import JsonText
-from registry.models import OWN, PUBLISHED, Row
+from registry.models import PUBLISHED, Row
 
 PUBLICATION = "astha"
-"""The PostgreSQL publication of all published tables; migrations make it, so it is older than any slot."""
+"""The PostgreSQL publication of all published tables. Migrations create it, so it is older than any slot."""
 
 VERSION_TABLE = "registry_version"
-"""Where migrations keep the version of the schema."""
+"""The table with the version of the schema."""
 
 metadata = MetaData(
     naming_convention={
@@ -51,7 +51,7 @@ metadata = MetaData(
 
 
 class _JsonText(UserDefinedType[str]):
-    """PostgreSQL's json, which keeps the text as it was written (jsonb would respell it)."""
+    """PostgreSQL's json, which keeps the text as written (jsonb would normalize it)."""
 
     cache_ok = True
     render_bind_cast = True
@@ -71,8 +71,8 @@ class JsonTextType(TypeDecorator[JsonText]):
         return None if value is None else JsonText(value)
 
 
-class Flag(TypeDecorator[bool]):
-    """A boolean; a whole number on SQLite, whose strict tables know no booleans."""
+class BooleanType(TypeDecorator[bool]):
+    """A boolean; an integer on SQLite, whose strict tables have no boolean type."""
 
     impl = Boolean
     cache_ok = True
@@ -87,37 +87,37 @@ class Flag(TypeDecorator[bool]):
         return None if value is None else bool(value)
 
 
-Big = BigInteger().with_variant(Integer(), "sqlite")
+BigInt = BigInteger().with_variant(Integer(), "sqlite")
 
-Words = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
-"""Strings in byte order on every backend, so that pages by key come in the same order whatever the locale."""
+ByteOrderText = Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
+"""Text that sorts in byte order on every backend, so that pages by key have the same order in every locale."""
 
 
 def _id() -> Column[int]:
-    return Column("id", Big, Identity(always=False), primary_key=True)
+    return Column("id", BigInt, Identity(always=False), primary_key=True)
 
 
 def _text(name: str, *, null: bool = False) -> Column[str]:
-    return Column(name, Words, nullable=null)
+    return Column(name, ByteOrderText, nullable=null)
 
 
 def _big(name: str, *, null: bool = False) -> Column[int]:
-    return Column(name, Big, nullable=null)
+    return Column(name, BigInt, nullable=null)
 
 
 def _int(name: str, *, null: bool = False) -> Column[int]:
     return Column(name, Integer, nullable=null)
 
 
-def _document(name: str, *, null: bool = False) -> Column[JsonText]:
+def _json(name: str, *, null: bool = False) -> Column[JsonText]:
     return Column(name, JsonTextType, nullable=null)
 
 
 def _table(name: str, *items: Column[int] | Column[str] | Column[bool] | Column[JsonText] | CheckConstraint
            | UniqueConstraint | PrimaryKeyConstraint | ForeignKeyConstraint | Index) -> Table:  # fmt: skip
-    """Strict on SQLite, where documents get the check that PostgreSQL's json type has of itself."""
+    """A table, strict on SQLite, where JSON columns get the check that PostgreSQL's json type implies."""
     checks = [
-        # json_valid(NULL) is 0, not NULL, in older SQLites
+        # json_valid(NULL) is 0, not NULL, in older versions of SQLite
         CheckConstraint(
             f"{column.name} IS NULL OR json_valid({column.name})" if column.nullable else f"json_valid({column.name})",
             name=f"{column.name}_json",
@@ -138,22 +138,22 @@ def _one_of(column: str, *values: str) -> CheckConstraint:
     return CheckConstraint(f'"{column}" IN ({listed})', name=column)
 
 
-def _of_partition() -> ForeignKeyConstraint:
+def _partition_key() -> ForeignKeyConstraint:
     return ForeignKeyConstraint(
         ["topic", "partition_id"], ["partitions.topic", "partitions.partition_id"], ondelete="CASCADE"
     )
 
 
-def _of_table() -> Column[int]:
-    return Column("table_id", Big, ForeignKey("tables.id", ondelete="CASCADE"), nullable=False)
+def _table_id() -> Column[int]:
+    return Column("table_id", BigInt, ForeignKey("tables.id", ondelete="CASCADE"), nullable=False)
 
 
 topics = _table(
     "topics",
-    Column("name", Words, primary_key=True),
+    Column("name", ByteOrderText, primary_key=True),
     _int("partition_count"),
     _big("retention_ms", null=True),
-    _document("config"),
+    _json("config"),
     _big("created_at"),
     _big("updated_at"),
     _at_least("partition_count", 1),
@@ -163,7 +163,7 @@ topics = _table(
 
 partitions = _table(
     "partitions",
-    Column("topic", Words, ForeignKey("topics.name", ondelete="CASCADE"), nullable=False),
+    Column("topic", ByteOrderText, ForeignKey("topics.name", ondelete="CASCADE"), nullable=False),
     _int("partition_id"),
     _big("high_watermark"),
     _big("created_at"),
@@ -189,7 +189,7 @@ segments = _table(
     _big("min_timestamp", null=True),
     _big("max_timestamp", null=True),
     _text("block_index", null=True),
-    _of_partition(),
+    _partition_key(),
     UniqueConstraint("topic", "partition_id", "base_offset"),  # also the index for offset lookup
     Index(None, "s3_bucket", "s3_key"),
     Index(None, "created_at"),
@@ -202,7 +202,7 @@ segments = _table(
 
 consumer_groups = _table(
     "consumer_groups",
-    Column("group_id", Words, primary_key=True),
+    Column("group_id", ByteOrderText, primary_key=True),
     _big("created_at"),
     _big("updated_at"),
     CheckConstraint("group_id <> ''", name="group_id"),
@@ -210,27 +210,27 @@ consumer_groups = _table(
 
 consumer_offsets = _table(
     "consumer_offsets",
-    Column("group_id", Words, ForeignKey("consumer_groups.group_id", ondelete="CASCADE"), nullable=False),
+    Column("group_id", ByteOrderText, ForeignKey("consumer_groups.group_id", ondelete="CASCADE"), nullable=False),
     _text("topic"),
     _int("partition_id"),
     _big("committed_offset"),
     _text("metadata", null=True),
     _big("committed_at"),
     PrimaryKeyConstraint("group_id", "topic", "partition_id"),
-    _of_partition(),
+    _partition_key(),
     Index(None, "topic", "partition_id"),
     _at_least("committed_offset"),
 )
 
 agents = _table(
     "agents",
-    Column("agent_id", Words, primary_key=True),
+    Column("agent_id", ByteOrderText, primary_key=True),
     _text("address"),
     _text("zone"),
     _text("group"),
     _big("last_heartbeat"),
     _big("started_at"),
-    _document("metadata"),
+    _json("metadata"),
     Index(None, "last_heartbeat"),
     CheckConstraint("agent_id <> ''", name="agent_id"),
 )
@@ -239,12 +239,12 @@ partition_leases = _table(
     "partition_leases",
     _text("topic"),
     _int("partition_id"),
-    Column("leader_agent_id", Words, ForeignKey("agents.agent_id", ondelete="SET NULL"), nullable=True),
+    Column("leader_agent_id", ByteOrderText, ForeignKey("agents.agent_id", ondelete="SET NULL"), nullable=True),
     _big("expires_at"),
     _big("acquired_at"),
     _big("epoch"),
     PrimaryKeyConstraint("topic", "partition_id"),
-    _of_partition(),
+    _partition_key(),
     Index(None, "leader_agent_id"),
     _at_least("epoch", 1),
 )
@@ -273,16 +273,16 @@ tables = _table(
 table_metadata = _table(
     "table_metadata",
     _id(),
-    _of_table(),
+    _table_id(),
     _int("schema_version"),
-    _document("schema"),
+    _json("schema"),
     _text("storage_engine"),
-    _document("engine_config"),
+    _json("engine_config"),
     _text("format"),
     _text("compression"),
-    _document("partition_by"),
-    _document("sort_by"),
-    _document("properties"),
+    _json("partition_by"),
+    _json("sort_by"),
+    _json("properties"),
     _big("last_modified"),
     _big("created_at"),
     _big("updated_at"),
@@ -293,7 +293,7 @@ table_metadata = _table(
 table_files = _table(
     "table_files",
     _id(),
-    _of_table(),
+    _table_id(),
     _text("file_name"),
     _text("file_path"),
     _big("file_size"),
@@ -301,9 +301,9 @@ table_files = _table(
     _text("partition_path"),
     _big("row_count"),
     _text("checksum", null=True),
-    Column("is_compressed", Flag, nullable=False),
+    Column("is_compressed", BooleanType, nullable=False),
     _int("schema_version"),
-    _document("column_stats", null=True),
+    _json("column_stats", null=True),
     _text("operation"),
     _text("operation_id", null=True),
     _big("created_at"),
@@ -326,7 +326,7 @@ table_files = _table(
 table_stats = _table(
     "table_stats",
     _id(),
-    _of_table(),
+    _table_id(),
     _text("partition_path"),
     _big("row_count"),
     _big("file_count"),
@@ -343,11 +343,11 @@ table_stats = _table(
 table_snapshots = _table(
     "table_snapshots",
     _id(),
-    _of_table(),
+    _table_id(),
     _big("snapshot_id", null=True),
     _big("timestamp"),
     _text("manifest_list", null=True),
-    _document("summary"),
+    _json("summary"),
     _int("schema_id", null=True),
     _text("trigger"),
     _text("status"),
@@ -368,19 +368,19 @@ Index(
 
 ledger = _table(
     "ledger",
-    Column("component", Words, primary_key=True),
+    Column("component", ByteOrderText, primary_key=True),
     _big("position", null=True),
-    _document("place", null=True),
-    _document("tables"),
+    _json("refresh_visibility", null=True),
+    _json("tables"),
     _text("state"),
-    Column("refresh_owed", Flag, nullable=False),
+    Column("refresh_owed", BooleanType, nullable=False),
     _text("reason", null=True),
     _big("updated_at"),
 )
 
 daemon_lease = _table(
     "daemon_lease",
-    Column("name", Words, primary_key=True),
+    Column("name", ByteOrderText, primary_key=True),
     _text("holder"),
     _big("epoch"),
     _big("acquired_at"),
@@ -390,14 +390,14 @@ daemon_lease = _table(
 
 source_identity = _table(
     "source_identity",
-    Column("name", Words, primary_key=True),
+    Column("name", ByteOrderText, primary_key=True),
     _text("identity"),
     _big("recorded_at"),
 )
 
 upload_intents = _table(
     "upload_intents",
-    Column("path", Words, primary_key=True),
+    Column("path", ByteOrderText, primary_key=True),
     _text("purpose"),
     _text("owner"),
     _big("created_at"),
@@ -407,11 +407,11 @@ upload_intents = _table(
 files_awaiting_deletion = _table(
     "files_awaiting_deletion",
     _id(),
-    _big("table_id"),  # no foreign key: the list outlives a dropped table
+    _big("table_id"),  # no foreign key: the row outlives a dropped table
     _text("file_path"),
     _big("file_size"),
     _text("reason"),
-    _document("file"),
+    _json("file"),
     _big("removed_at"),
     UniqueConstraint("table_id", "file_path"),
     Index(None, "removed_at"),
@@ -421,14 +421,14 @@ files_awaiting_deletion = _table(
 compactions = _table(
     "compactions",
     _id(),
-    _big("table_id"),  # no foreign key: a decision outlives the table
+    _big("table_id"),  # no foreign key: the row outlives a dropped table
     _text("table_name"),
     _text("partition_path"),
     _text("status"),
     _text("trigger"),
     _text("rule"),
     _text("strategy", null=True),
-    _document("explanation"),
+    _json("explanation"),
     _big("position", null=True),
     _big("input_files"),
     _big("input_bytes"),
@@ -437,7 +437,7 @@ compactions = _table(
     _big("row_count"),
     _text("operation_id", null=True),
     _text("owner", null=True),
-    Column("cancel_requested", Flag, nullable=False),
+    Column("cancel_requested", BooleanType, nullable=False),
     _text("reason", null=True),
     _big("decided_at"),
     _big("started_at", null=True),
@@ -457,15 +457,15 @@ compactions = _table(
     ),
 )
 RUNNING = text("status = 'running'")
-STANDING = text("status IN ('waiting', 'declined')")
-"""What is decided about a partition and not begun."""
+NOT_STARTED = text("status IN ('waiting', 'declined')")
+"""A decision about a partition that was not started."""
 Index(
     "uq_compactions_running", compactions.c.table_id, compactions.c.partition_path,
     unique=True, postgresql_where=RUNNING, sqlite_where=RUNNING,
 )  # fmt: skip
 Index(
     "uq_compactions_standing", compactions.c.table_id, compactions.c.partition_path,
-    unique=True, postgresql_where=STANDING, sqlite_where=STANDING,
+    unique=True, postgresql_where=NOT_STARTED, sqlite_where=NOT_STARTED,
 )  # fmt: skip
 
 
@@ -492,7 +492,7 @@ producer_sequences = _table(
     _big("last_count"),
     _big("updated_at"),
     PrimaryKeyConstraint("topic", "partition_id", "producer_id"),
-    _of_partition(),
+    _partition_key(),
     Index(None, "updated_at"),
     _at_least("epoch"),
     _at_least("last_sequence"),
@@ -500,15 +500,15 @@ producer_sequences = _table(
 
 group_leases = _table(
     "group_leases",
-    Column("group_id", Words, ForeignKey("consumer_groups.group_id", ondelete="CASCADE"), nullable=False),
+    Column("group_id", ByteOrderText, ForeignKey("consumer_groups.group_id", ondelete="CASCADE"), nullable=False),
     _text("topic"),
     _int("partition_id"),
-    Column("member_id", Words, ForeignKey("agents.agent_id", ondelete="SET NULL"), nullable=True),
+    Column("member_id", ByteOrderText, ForeignKey("agents.agent_id", ondelete="SET NULL"), nullable=True),
     _big("expires_at"),
     _big("acquired_at"),
     _big("epoch"),
     PrimaryKeyConstraint("group_id", "topic", "partition_id"),
-    _of_partition(),
+    _partition_key(),
     Index(None, "topic", "partition_id"),
     Index(None, "member_id"),
     _at_least("epoch", 1),
@@ -530,7 +530,7 @@ iceberg_tables = Table(
     _varchar("iceberg_type", 5, null=True),
     PrimaryKeyConstraint("catalog_name", "table_namespace", "table_name", name=conv("iceberg_tables_pkey")),
 )
-"""As PyIceberg and Iceberg's JDBC catalog create it, because they read and write it: nothing stricter."""
+"""Defined as PyIceberg and Iceberg's JDBC catalog create it, because they read and write it."""
 
 iceberg_namespace_properties = Table(
     "iceberg_namespace_properties",
@@ -548,4 +548,3 @@ def table_of(kind: type[Row]) -> Table:
 
 
 PUBLISHED_TABLES = tuple(kind.table for kind in PUBLISHED)
-OWN_TABLES = tuple(kind.table for kind in OWN)

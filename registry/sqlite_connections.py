@@ -1,4 +1,4 @@
-"""Connections of SQLAlchemy to a SQLite file that may be replaced at any time. See `registry.sqlite_file`."""
+"""SQLAlchemy connections to a SQLite file that may be replaced at any time. See `registry.sqlite_file`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _FILE = "file"
 
 
 def open_existing(engine: Engine, path: Path) -> None:
-    """Connections never create the file, and remember which one they have opened. Register pragmas before this."""
+    """Makes connections remember the file they opened, and never create it. Register pragmas before this."""
 
     @event.listens_for(engine, "do_connect")
     def find(
         _: Dialect, entry: ConnectionPoolEntry, arguments: list[object], options: dict[str, object]
     ) -> DBAPIConnection | None:
         if not path.exists():
-            raise OSError(  # not FileNotFoundError, which the lake takes for a missing data file
-                f"{path} does not exist: put the registry back, or make an empty one with `astha registry migrate`"
+            raise OSError(  # not FileNotFoundError, which the lake treats as a missing data file
+                f"{path} does not exist: restore the registry, or create an empty one with `astha registry migrate`"
             )
         set_aside_stale_wal(path)
         entry.info[_FILE] = OpenFile(path, FileIdentity.of(path))
@@ -40,20 +40,20 @@ def open_existing(engine: Engine, path: Path) -> None:
         expected: OpenFile = entry.info[_FILE]
         opened = entry.info[_FILE] = OpenFile.of(path)
         if opened.identity != expected.identity:
-            raise OSError(f"{path} was replaced while it was opened")
+            raise OSError(f"{path} was replaced while it was being opened")
 
 
 def opened_file(entry: ConnectionPoolEntry) -> OpenFile:
-    """What a connection of such an engine has open."""
+    """Returns the file that a connection of such an engine has open."""
     found: OpenFile = entry.info[_FILE]
     return found
 
 
 def follow_file(engine: Engine, path: Path) -> None:
-    """As `open_existing`; and a connection to a file that another has replaced is discarded at its next checkout.
+    """`open_existing`, and discards a connection to a replaced file at its next checkout.
 
-    Not for an asynchronous engine: a caller that is cancelled while SQLAlchemy discards a connection leaves it in the
-    pool with its thread ended, and the next caller waits for that thread for ever.
+    Not for an async engine: a caller that is cancelled while SQLAlchemy discards a connection leaves it in the pool
+    with its thread ended, and the next caller waits for that thread forever.
     """
     open_existing(engine, path)
 
@@ -62,4 +62,4 @@ def follow_file(engine: Engine, path: Path) -> None:
         opened = opened_file(entry)
         if not opened.current:
             opened.set_aside_wal()
-            raise DisconnectionError(f"{path} is another file now, or gone")
+            raise DisconnectionError(f"{path} was replaced or removed")

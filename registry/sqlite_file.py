@@ -1,32 +1,32 @@
-"""Which file a SQLite connection has open, and what to do when another one has taken its place.
+"""Which file a SQLite connection has open, and what to do when that file has been replaced.
 
-A connection stays on the file that it opened, also after that was deleted or another was moved over it: what it writes
-then is lost. So each connection remembers its file, and the pool compares it with the path at each checkout.
+A connection keeps the file that it opened, even after the file was deleted or another was moved over it: its later
+writes are lost. So each connection remembers its file, and the pool compares it with the path at each checkout.
 
-The write-ahead log is found by its name. A log that was left behind by the file that is gone would be replayed into
-the one that took its place, and overwrite it. See https://sqlite.org/howtocorrupt.html, 1.4 and 4.1.
+SQLite finds the write-ahead log by its name. A log left behind by the replaced file would be replayed into the new one
+and overwrite it. See https://sqlite.org/howtocorrupt.html, 1.4 and 4.1.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 from pathlib import Path
 
 import msgspec
+import structlog
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class FileIdentity(msgspec.Struct, frozen=True):
-    """Which file it is, whatever its name. A copy or a restored backup is another file."""
+    """Identifies a file independently of its name. A copy or a restored backup is another file."""
 
     device: int
     inode: int
 
     @classmethod
     def of(cls, path: Path) -> FileIdentity:
-        """OSError if there is none."""
+        """Raises OSError if there is no such file."""
         found = path.stat()
         return cls(found.st_dev, found.st_ino)
 
@@ -35,11 +35,11 @@ class FileIdentity(msgspec.Struct, frozen=True):
 
 
 _held: dict[Path, OpenFile] = {}
-"""Files that a connection of this process keeps open for as long as it runs: by these, every other one finds out."""
+"""Files that a long-lived connection of this process keeps open, so that new connections can detect a replacement."""
 
 
 class OpenFile(msgspec.Struct, frozen=True):
-    """A database file, and the write-ahead log beside it, as a connection has opened them."""
+    """A database file and its write-ahead log, as a connection has opened them."""
 
     path: Path
     identity: FileIdentity
@@ -47,7 +47,7 @@ class OpenFile(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, path: Path) -> OpenFile:
-        """OSError if there is no such file."""
+        """Raises OSError if there is no such file."""
         return cls(path, FileIdentity.of(path), _identity(_beside(path, "-wal")))
 
     @property
@@ -56,7 +56,7 @@ class OpenFile(msgspec.Struct, frozen=True):
         return _identity(self.path) == self.identity
 
     def hold(self) -> None:
-        """The caller keeps its connection open until `release`."""
+        """Registers the file as open. The caller keeps its connection open until `release`."""
         _held[self.path.absolute()] = self
 
     def release(self) -> None:
@@ -64,33 +64,33 @@ class OpenFile(msgspec.Struct, frozen=True):
             del _held[self.path.absolute()]
 
     def set_aside_wal(self) -> None:
-        """Rename the write-ahead log of this file, if another file has taken its place and the log is still there.
+        """Renames the write-ahead log of this file if the file has been replaced and the log was left behind.
 
-        Call it only while the connection is open: until then no other log can have the same inode. Processes that
-        still have the old file open are not disturbed, because they hold the log by its descriptor.
+        Call it only while the connection is open, so that no other log can have the same inode. Processes that still
+        have the old file open are not affected, because they hold the log by its descriptor.
         """
         wal = _beside(self.path, "-wal")
         if self.wal is None or _identity(self.path) in (None, self.identity) or _identity(wal) != self.wal:
             return
         for suffix in ("-wal", "-shm"):
             stale = _beside(self.path, suffix)
-            with contextlib.suppress(FileNotFoundError):  # another connection was quicker
+            with contextlib.suppress(FileNotFoundError):  # another connection was faster
                 stale.rename(stale.with_name(f"{stale.name}.of-{self.identity}"))
         log.warning(
-            "%s was replaced, but the write-ahead log of the file before it was left there: it is now %s.of-%s",
-            self.path, wal, self.identity,
+            "stale write-ahead log of a replaced registry file renamed",
+            file=str(self.path), renamed_to=f"{wal}.of-{self.identity}",
         )  # fmt: skip
 
 
 def set_aside_stale_wal(path: Path) -> None:
-    """Before a connection is opened: see `OpenFile.set_aside_wal`."""
+    """Call before a connection is opened. See `OpenFile.set_aside_wal`."""
     held = _held.get(path.absolute())
     if held is not None:
         held.set_aside_wal()
 
 
 def _beside(path: Path, suffix: str) -> Path:
-    """SQLite follows links before it names its log."""
+    """SQLite resolves symbolic links before it names its log."""
     real = path.resolve()
     return real.with_name(real.name + suffix)
 

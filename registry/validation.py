@@ -1,7 +1,7 @@
-"""Refusing what can't be stored, before anything is sent: each check names the field and the value.
+"""Checks of arguments before anything is sent. Each raises an `Invalid` that names the field and the value.
 
-The plain checks take one value; `every` takes a whole column of a bulk call and costs some 20 ns a value, because
-it looks at types, minimum and maximum first and searches for the culprit only when there is one.
+The plain checks take one value; `every` takes a column of a bulk call and costs about 20 ns per value, because it
+compares types, minimum and maximum first and looks for the bad row only if there is one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MAX_BUCKET_BYTES = 255
 Check: TypeAlias = Callable[[str, object], None]
 
 
-def whole(field: str, value: object, minimum: int = 0, maximum: int = MAX_INT) -> None:
-    """An integer that fits its column."""
+def integer(field: str, value: object, minimum: int = 0, maximum: int = MAX_INT) -> None:
+    """Requires an integer that fits its column."""
     if type(value) is not int:
-        raise Invalid(field, value, "must be a whole number")
+        raise Invalid(field, value, "must be an integer")
     if value < minimum:
         raise Invalid(field, value, f"must be at least {minimum}")
     if value > maximum:
@@ -32,17 +32,17 @@ def whole(field: str, value: object, minimum: int = 0, maximum: int = MAX_INT) -
         raise Invalid(field, value, f"is beyond the largest {bits} number, {maximum}")
 
 
-def time(field: str, value: object) -> None:
-    """Epoch milliseconds, also those before 1970."""
-    whole(field, value, -MAX_INT - 1)
+def timestamp(field: str, value: object) -> None:
+    """Requires epoch milliseconds, also before 1970."""
+    integer(field, value, -MAX_INT - 1)
 
 
-def whole32(field: str, value: object) -> None:
-    whole(field, value, maximum=MAX_INT32)
+def integer32(field: str, value: object) -> None:
+    integer(field, value, maximum=MAX_INT32)
 
 
 def text(field: str, value: object) -> None:
-    """Any string that every backend can hold."""
+    """Requires a string that every backend can store."""
     if not isinstance(value, str):
         raise Invalid(field, value, "must be a string")
     if "\0" in value:
@@ -53,46 +53,46 @@ def text(field: str, value: object) -> None:
         raise Invalid(field, value, "is not valid unicode") from error
 
 
-def filled(field: str, value: object) -> None:
-    """A string with something in it."""
+def non_empty(field: str, value: object) -> None:
+    """Requires a string that is not empty."""
     text(field, value)
     if not value:
         raise Invalid(field, value, "must not be empty")
 
 
 def path(field: str, value: object) -> None:
-    """Where an object lies; also a partition path, so it may be empty."""
+    """Requires the path of an object or of a partition. The latter may be empty."""
     text(field, value)
     if len(str(value).encode()) > MAX_PATH_BYTES:
         raise Invalid(field, value, f"is longer than {MAX_PATH_BYTES} bytes")
 
 
-def filled_path(field: str, value: object) -> None:
-    filled(field, value)
+def non_empty_path(field: str, value: object) -> None:
+    non_empty(field, value)
     path(field, value)
 
 
-def flag(field: str, value: object) -> None:
+def boolean(field: str, value: object) -> None:
     if type(value) is not bool:
         raise Invalid(field, value, "must be true or false")
 
 
 def ttl(field: str, value: object) -> None:
-    """How long something holds, in milliseconds; it is added to the time of day and must still fit."""
-    whole(field, value, 1, MAX_TTL_MS)
+    """Requires a duration in milliseconds that still fits its column when added to the current time."""
+    integer(field, value, 1, MAX_TTL_MS)
 
 
 def bucket(field: str, value: object) -> None:
-    """A name that shares an index entry with a path."""
+    """Requires a name short enough to share an index entry with a path."""
     name(field, value)
     if len(str(value).encode()) > MAX_BUCKET_BYTES:
         raise Invalid(field, value, f"is longer than {MAX_BUCKET_BYTES} bytes")
 
 
 def name(field: str, value: object) -> None:
-    """What names a thing: topics, groups, tables. It may become part of a path, so no slash."""
-    filled(field, value)
-    assert isinstance(value, str)  # noqa: S101  (filled checked it)
+    """Requires a name of a topic, group or table. It may become part of a path, so it has no slash."""
+    non_empty(field, value)
+    assert isinstance(value, str)  # noqa: S101  (non_empty checked it)
     if "/" in value:
         raise Invalid(field, value, "must not contain a slash")
     if value in (".", ".."):
@@ -104,23 +104,23 @@ def name(field: str, value: object) -> None:
 
 
 def every(field: str, column: Sequence[object], check: Check) -> None:
-    """Apply `check` to a column; on failure the message says which row."""
-    if check in (whole, whole32):
+    """Applies `check` to a column. On failure the message names the row."""
+    if check in (integer, integer32):
         if set(map(type, column)) <= {int}:
             numbers: Sequence[int] = column  # type: ignore[assignment]
-            limit = MAX_INT32 if check is whole32 else MAX_INT
+            limit = MAX_INT32 if check is integer32 else MAX_INT
             if not numbers or (min(numbers) >= 0 and max(numbers) <= limit):
                 return
         _search(field, column, check)
         return
-    if check is flag:  # 1 == True, so a set would hide it
+    if check is boolean:  # 1 == True, so a set of values would hide it
         if not set(map(type, column)) <= {bool}:
             _search(field, column, check)
         return
     try:
         for value in set(column):
             check(field, value)
-    except (Invalid, TypeError):  # TypeError: something unhashable, so not a string
+    except (Invalid, TypeError):  # TypeError: unhashable, so not a string
         _search(field, column, check)
 
 

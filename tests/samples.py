@@ -7,8 +7,8 @@ from typing import Any
 from registry.inputs import CompactionDraft, FileDraft, SegmentDraft, SnapshotDraft, TableDraft
 from registry.json_text import JsonText
 from registry.models import (
-    OWN,
     PUBLISHED,
+    UNPUBLISHED,
     Agent,
     CatalogNamespace,
     CatalogTable,
@@ -109,4 +109,4 @@ ONE_OF_EACH: tuple[Row, ...] = (
 )  # fmt: skip
 """A whole small registry, parents before children: each table has a row."""
 
-assert {type(row) for row in ONE_OF_EACH} == {*PUBLISHED, *OWN}
+assert {type(row) for row in ONE_OF_EACH} == {*PUBLISHED, *UNPUBLISHED}

@@ -13,7 +13,7 @@ from astha.cli.output import confirm, print_json, print_pairs, table_progress
 from astha.settings import load_settings
 from registry.connect import open_store
 from registry.copy import Progress, copy_registry
-from registry.engines import StoreSettings, parse_url, shown
+from registry.engines import StoreSettings, display_url, parse_url
 from registry.migrate import migrate, require_known, status
 
 _UNHURRIED = StoreSettings(statement_timeout_s=0)  # counting a large table may take its time
@@ -91,12 +91,12 @@ def copy_command(source: str, target: str, may_migrate: bool, as_json: bool) -> 
     The ledger stays behind, so that a daemon on TO starts with a refresh of every component.
     """
     if parse_url(source) == parse_url(target):
-        raise Failure(f"FROM and TO are the same registry, {shown(parse_url(source))}", Exit.USAGE)
+        raise Failure(f"FROM and TO are the same registry, {display_url(parse_url(source))}", Exit.USAGE)
     started = monotonic()
     with table_progress(quiet=as_json) as progress:
         copied = asyncio.run(_copy(source, target, may_migrate, progress))
     seconds = round(monotonic() - started, 3)
-    names = {"from": shown(parse_url(source)), "to": shown(parse_url(target))}
+    names = {"from": display_url(parse_url(source)), "to": display_url(parse_url(target))}
     if as_json:
         print_json({**names, "rows": copied, "seconds": seconds})
     else:

@@ -57,7 +57,7 @@ class Ledger:
             elif frozenset(parse_json_as(entry.tables, list[str])) != lane.tables:
                 lane.reason = "its subscription has changed"
             else:
-                contained = None if entry.place is None else Contained.of(entry.place)
+                contained = None if entry.refresh_visibility is None else Contained.of(entry.refresh_visibility)
                 lane.resume_at(Position(entry.position), contained)
                 self._members.add(lane.name)
 
@@ -142,7 +142,7 @@ class Ledger:
         return LedgerEntry(
             component=lane.name,
             position=lane.position if member else None,
-            place=lane.contained.document() if member and lane.contained is not None else None,
+            refresh_visibility=lane.contained.document() if member and lane.contained is not None else None,
             tables=to_json_text(sorted(lane.tables)),
             state=str(lane.state),
             refresh_owed=not member,
@@ -152,4 +152,4 @@ class Ledger:
 
 
 def _state(page: LedgerEntry) -> tuple[object, ...]:
-    return (page.state, page.refresh_owed, page.reason, page.place, page.tables)
+    return (page.state, page.refresh_owed, page.reason, page.refresh_visibility, page.tables)

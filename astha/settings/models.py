@@ -22,7 +22,7 @@ from astha.sources.factory import conninfo_of
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers.context import LakeSettings
-from registry.engines import StoreSettings, parse_url, shown, url_secrets
+from registry.engines import StoreSettings, display_url, parse_url, url_secrets
 from registry.errors import Invalid
 
 DEFAULT_REGISTRY = "sqlite:///registry.db"
@@ -74,7 +74,7 @@ class RegistrySettings(_Group):
     @property
     def shown(self) -> str:
         """The URL for people: without its password."""
-        return shown(parse_url(self.url.get_secret_value()))
+        return display_url(parse_url(self.url.get_secret_value()))
 
     @property
     def store(self) -> StoreSettings:

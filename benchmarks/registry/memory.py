@@ -14,9 +14,9 @@ import tracemalloc
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from registry.cache.entries import CacheContents, CachePolicy
+from registry.cache.entries import CacheEntries, MetadataCachePolicy
 from registry.cache.segment_index import SegmentIndex
-from registry.cache.single_flight import Flight
+from registry.cache.single_flight import Fetch
 from registry.clock import SystemClock
 from registry.contract import MetadataStore
 from registry.forwarding import ForwardingStore
@@ -95,31 +95,31 @@ def _own(text: str) -> str:
     return text.encode().decode()
 
 
-def _cached_topics(count: int) -> CacheContents:
-    contents = _contents()
-    flight: Flight[Topic | None] = Flight(Position(0))
+def _cached_topics(count: int) -> CacheEntries:
+    entries = _entries()
+    fetch: Fetch[Topic | None] = Fetch(Position(0))
     for number in range(count):
         now = 1_800_000_000_000 + number
         config = JsonText(_own('{"cleanup":"delete","owner":"somebody"}'))
         name = f"topic-of-average-name-{number:06d}"
-        contents.keep_topic(name, Topic(name, 12, 604_800_000 + number, config, now, now), flight, ahead=True)
-    return contents
+        entries.keep_topic(name, Topic(name, 12, 604_800_000 + number, config, now, now), fetch, ahead=True)
+    return entries
 
 
-def _cached_partitions(count: int) -> CacheContents:
-    contents = _contents()
-    flight: Flight[Partition | None] = Flight(Position(0))
+def _cached_partitions(count: int) -> CacheEntries:
+    entries = _entries()
+    fetch: Fetch[Partition | None] = Fetch(Position(0))
     for number in range(count):
         now = 1_800_000_000_000 + number
         topic = f"topic-of-average-name-{number // 10:06d}"
         row = Partition(topic, number % 10, 1_000_000 + number, now, now)
-        contents.keep_partition((topic, number % 10), row, flight, ahead=True)
-    return contents
+        entries.keep_partition((topic, number % 10), row, fetch, ahead=True)
+    return entries
 
 
-def _contents() -> CacheContents:
-    policy = CachePolicy(topics=100_000)
-    return CacheContents(policy, SystemClock(), SegmentIndex(_Nothing()))
+def _entries() -> CacheEntries:
+    policy = MetadataCachePolicy(topics=100_000)
+    return CacheEntries(policy, SystemClock(), SegmentIndex(_Nothing()))
 
 
 def _bytes_each(count: int, build: Callable[[int], object]) -> float:

@@ -119,7 +119,7 @@ async def zipf_hit_rate(report: Report, server: EmbeddedPostgres) -> None:
         "zipf_hit_rate",
         1 - queries / ZIPF_READS,
         f"{ZIPF_READS:,} get_topic, Zipf with exponent {exponent:.2f} over 10,000 topics (a tenth of them gets nine "
-        f"tenths of the reads), default CachePolicy, cold at the start: {queries:,} reached PostgreSQL, which counts "
+        f"tenths of the reads), default cache policy, cold at the start: {queries:,} reached PostgreSQL, which counts "
         f"scans of the table itself (the cache says {counted:.3f}; {len(set(drawn)):,} topics were asked for)",
         at_least=0.9,
     )

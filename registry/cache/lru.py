@@ -1,4 +1,4 @@
-"""A bounded map whose entries expire, with the least recently used going first."""
+"""A bounded map with expiring entries and least-recently-used eviction."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Entry(msgspec.Struct, Generic[V], frozen=True, gc=False):
-    """``floor``: the value contains every commit up to there. ``tick``: which flight brought it."""
+class CacheEntry(msgspec.Struct, Generic[V], frozen=True, gc=False):
+    """``as_of``: the value contains every commit up to this position. ``sequence``: the fetch that returned it."""
 
     value: V
     expires: float
-    floor: Position
-    tick: int
+    as_of: Position
+    sequence: int
 
 
-class Counts(msgspec.Struct, frozen=True):
+class CacheCounters(msgspec.Struct, frozen=True):
     hits: int
     misses: int
     evictions: int
 
 
-class Progress:
-    """How far the change events have been applied; shared by the maps of one cache."""
+class AppliedPosition:
+    """The position up to which change events have been applied; shared by the maps of one cache."""
 
     __slots__ = ("applied",)
 
@@ -40,11 +40,11 @@ class Progress:
 
 
 class Lru(Generic[K, V]):
-    """Nothing here waits. A hit is a dict lookup, a look at the clock and a move in a linked list."""
+    """Synchronous. A hit costs a dict lookup, a clock read and a move in a linked list."""
 
-    def __init__(self, capacity: int, progress: Progress, clock: Clock) -> None:
+    def __init__(self, capacity: int, progress: AppliedPosition, clock: Clock) -> None:
         self.capacity = capacity
-        self.entries: OrderedDict[K, Entry[V]] = OrderedDict()
+        self.entries: OrderedDict[K, CacheEntry[V]] = OrderedDict()
         self.hits = self.misses = self.evictions = 0
         self._progress = progress
         self._clock = clock
@@ -52,8 +52,8 @@ class Lru(Generic[K, V]):
     def __len__(self) -> int:
         return len(self.entries)
 
-    def get(self, key: K, at_least: Position | None) -> Entry[V] | None:
-        """A live entry that knows of everything up to ``at_least``; counted."""
+    def get(self, key: K, at_least: Position | None) -> CacheEntry[V] | None:
+        """Returns an unexpired entry that contains every commit up to ``at_least``. Counts a hit or a miss."""
         entry = self.peek(key, at_least)
         if entry is None:
             self.misses += 1
@@ -61,22 +61,22 @@ class Lru(Generic[K, V]):
             self.hits += 1
         return entry
 
-    def peek(self, key: K, at_least: Position | None) -> Entry[V] | None:
-        """`get`, not counted."""
+    def peek(self, key: K, at_least: Position | None) -> CacheEntry[V] | None:
+        """`get` without counting."""
         entry = self.entries.get(key)
         if entry is None or entry.expires <= self._clock.monotonic():
             return None
-        if at_least is not None and at_least > self._progress.applied and at_least > entry.floor:
+        if at_least is not None and at_least > self._progress.applied and at_least > entry.as_of:
             return None
         self.entries.move_to_end(key)
         return entry
 
-    def put(self, key: K, value: V, ttl: float, floor: Position, tick: int) -> K | None:
-        """Keep it unless what is held came from a later flight. Answers the key that was pushed out."""
+    def put(self, key: K, value: V, ttl: float, as_of: Position, sequence: int) -> K | None:
+        """Keeps the value unless the entry came from a later fetch. Returns the evicted key, if any."""
         held = self.entries.get(key)
-        if ttl <= 0 or self.capacity <= 0 or (held is not None and held.tick > tick):
+        if ttl <= 0 or self.capacity <= 0 or (held is not None and held.sequence > sequence):
             return None
-        self.entries[key] = Entry(value, self._clock.monotonic() + ttl, floor, tick)
+        self.entries[key] = CacheEntry(value, self._clock.monotonic() + ttl, as_of, sequence)
         self.entries.move_to_end(key)
         if len(self.entries) <= self.capacity:
             return None
@@ -93,8 +93,8 @@ class Lru(Generic[K, V]):
         return self.hits / reads if reads else 0.0
 
     @property
-    def counts(self) -> Counts:
-        return Counts(self.hits, self.misses, self.evictions)
+    def counts(self) -> CacheCounters:
+        return CacheCounters(self.hits, self.misses, self.evictions)
 
     def reset_counts(self) -> None:
         self.hits = self.misses = self.evictions = 0

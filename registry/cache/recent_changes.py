@@ -1,10 +1,9 @@
-"""What the last change events said, to correct reads that can't see it yet.
+"""The most recent change events, to correct reads that do not see them yet.
 
-PostgreSQL sends a commit to the change stream before it shows the commit to other sessions (tried: 3 of 128
-snapshots missed a transaction that had already been delivered). So a read that begins after an event was
-applied can still return the row that the event replaced, and a cache would keep it. Such a read is known by
-its answer, which is exactly the event's row before, and is corrected to the row after. A few rows back are
-enough: the next writer of a row has to wait until the one before is visible.
+PostgreSQL sends a commit to the change stream before other sessions can see it (measured: 3 of 128 snapshots missed
+a transaction that had already been delivered). So a read that begins after an event was applied can still return the
+row that the event replaced, and a cache would keep it. Such a result equals the event's row before, and is replaced
+by the row after. A few versions per row are enough: the next writer of a row waits until the previous one is visible.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from registry.models import Row
 K = TypeVar("K", str, int)
 R = TypeVar("R", bound=Row)
 
-_BACK = 4
-"""Superseded versions of a row that are remembered: a read may be held up while more events arrive."""
+_VERSIONS = 4
+"""Superseded versions remembered per row: more events may arrive while a read is delayed."""
 
 
-class Amendments(Generic[K, R]):
-    """The last events of one table: rows before and row after, by scope (what a list verb lists) and key."""
+class RecentChanges(Generic[K, R]):
+    """The last events of one table: superseded rows and the current row, by scope (what a list verb lists) and key."""
 
     def __init__(self, remembered: int) -> None:
         self._remembered = remembered
@@ -33,9 +32,9 @@ class Amendments(Generic[K, R]):
     def __len__(self) -> int:
         return len(self._order)
 
-    def note(self, scope: str, key: K, before: R | None, after: R | None) -> None:
+    def record(self, scope: str, key: K, before: R | None, after: R | None) -> None:
         events = self._scopes.setdefault(scope, {})
-        earlier: tuple[R | None, ...] = events[key][0][1 - _BACK :] if key in events else ()
+        earlier: tuple[R | None, ...] = events[key][0][1 - _VERSIONS :] if key in events else ()
         events[key] = ((*earlier, before), after)
         self._order[scope, key] = None
         self._order.move_to_end((scope, key))
@@ -43,7 +42,7 @@ class Amendments(Generic[K, R]):
             self._forget(*self._order.popitem(last=False)[0])
 
     def forget(self, scope: str, key: K) -> None:
-        """After a write of our own: what we read from now on contains it."""
+        """After a write through this cache: every later read contains it."""
         if (scope, key) in self._order:
             del self._order[scope, key]
             self._forget(scope, key)
@@ -56,24 +55,27 @@ class Amendments(Generic[K, R]):
         self._order.clear()
         self._scopes.clear()
 
-    def row(self, scope: str, key: K, row: R | None, *, gone: bool = False) -> R | None:
-        """``gone``: we have deleted it ourselves, and events from before that are still to come."""
+    def correct(self, scope: str, key: K, row: R | None, *, gone: bool = False) -> R | None:
+        """Returns ``row``, or its successor if an event has replaced it.
+
+        ``gone``: this cache has deleted the row, and events from before the deletion may still arrive.
+        """
         event = self._scopes.get(scope, {}).get(key)
         if event is None or row not in event[0] or (gone and row is None):
             return row
         return event[1]
 
-    def rows(self, scope: str, rows: Mapping[K, R], gone: Callable[[K], bool]) -> list[R]:
-        """All rows of a scope, by key."""
-        amended = dict(rows)
+    def correct_all(self, scope: str, rows: Mapping[K, R], gone: Callable[[K], bool]) -> list[R]:
+        """`correct` for all rows of a scope; sorted by key."""
+        corrected = dict(rows)
         for key, (superseded, after) in self._scopes.get(scope, {}).items():
             row = rows.get(key)
             if row in superseded and not (row is None and gone(key)):
                 if after is None:
-                    amended.pop(key, None)
+                    corrected.pop(key, None)
                 else:
-                    amended[key] = after
-        return [amended[key] for key in sorted(amended)]
+                    corrected[key] = after
+        return [corrected[key] for key in sorted(corrected)]
 
     def _forget(self, scope: str, key: K) -> None:
         events = self._scopes[scope]

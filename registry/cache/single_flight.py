@@ -1,7 +1,7 @@
-"""One question to the store, any number of callers waiting for its answer.
+"""One fetch from the store per key, shared by all concurrent callers.
 
-A flight is *current* until something happens that its answer may not know of: then it is spoilt. Who waits
-for a spoilt flight still gets its answer, but later callers start a new one and the answer is not kept.
+A fetch is *current* until a change arrives that its result may miss: then it is invalidated. Callers that already wait
+for an invalidated fetch still get its result, but later callers start a new one and the result is not cached.
 """
 
 from __future__ import annotations
@@ -16,91 +16,90 @@ from registry.position import Position
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
-_ticks = 0
+_sequence = 0
 
 
-class Flight(Generic[T]):
-    """``floor``: the answer contains every commit up to there. ``tick`` orders flights by their start."""
+class Fetch(Generic[T]):
+    """``as_of``: the result contains every commit up to this position. ``sequence`` orders fetches by their start."""
 
-    __slots__ = ("_task", "current", "floor", "tick")
+    __slots__ = ("_task", "as_of", "current", "sequence")
 
     _task: asyncio.Task[T]
 
-    def __init__(self, floor: Position) -> None:
-        global _ticks
-        _ticks += 1
-        self.tick = _ticks
-        self.floor = floor
+    def __init__(self, as_of: Position) -> None:
+        global _sequence
+        _sequence += 1
+        self.sequence = _sequence
+        self.as_of = as_of
         self.current = True
 
-    async def answer(self) -> T:
-        """Cancelling the caller, even the one that started the flight, does not touch the flight."""
+    async def result(self) -> T:
+        """Cancelling a caller, even the one that started the fetch, does not cancel the fetch."""
         try:
             return await asyncio.shield(self._task)
         except asyncio.CancelledError:
             me = asyncio.current_task()
             if self._task.cancelled() and not (me is not None and me.cancelling()):
-                raise Unavailable("the store was closed before it had answered; open it again") from None
+                raise Unavailable("the store was closed during the call: open it again") from None
             raise
 
 
-class Flights(Generic[K, T]):
-    """The current flights, one a key. The task of a flight is held until it ends, current or spoilt."""
+class SingleFlight(Generic[K, T]):
+    """The current fetches, at most one per key. Holds the task of every fetch until it ends, invalidated ones too."""
 
     def __init__(self) -> None:
-        self._current: dict[K, Flight[T]] = {}
+        self._current: dict[K, Fetch[T]] = {}
         self._tasks: set[asyncio.Task[T]] = set()
 
     def __len__(self) -> int:
         return len(self._current)
 
-    def join(self, key: K, floor: Position) -> Flight[T] | None:
-        """The current flight of that key, unless it started too early for this floor."""
-        flight = self._current.get(key)
-        return flight if flight is not None and flight.floor >= floor else None
+    def join(self, key: K, as_of: Position) -> Fetch[T] | None:
+        """Returns the current fetch of the key, or None if there is none or it started before ``as_of``."""
+        fetch = self._current.get(key)
+        return fetch if fetch is not None and fetch.as_of >= as_of else None
 
     def start(
-        self, key: K, floor: Position, ask: Callable[[], Awaitable[T]], land: Callable[[Flight[T], T], T]
-    ) -> Flight[T]:
-        """Ask in a task of its own. A current flight of that key is spoilt: it began before this one.
+        self, key: K, as_of: Position, read: Callable[[], Awaitable[T]], on_result: Callable[[Fetch[T], T], T]
+    ) -> Fetch[T]:
+        """Reads in a new task. Invalidates the key's current fetch, which began earlier.
 
-        ``land`` is called with the answer: it keeps it if the flight is still current, and returns what the
-        callers get.
+        ``on_result`` gets the result, caches it if the fetch is still current, and returns what the callers get.
         """
-        self.spoil(key)
-        flight: Flight[T] = Flight(floor)
-        self._current[key] = flight
-        flight._task = asyncio.create_task(self._fly(key, flight, ask, land))
-        self._tasks.add(flight._task)
-        flight._task.add_done_callback(self._tasks.discard)
-        return flight
+        self.invalidate(key)
+        fetch: Fetch[T] = Fetch(as_of)
+        self._current[key] = fetch
+        fetch._task = asyncio.create_task(self._run(key, fetch, read, on_result))
+        self._tasks.add(fetch._task)
+        fetch._task.add_done_callback(self._tasks.discard)
+        return fetch
 
-    async def _fly(
-        self, key: K, flight: Flight[T], ask: Callable[[], Awaitable[T]], land: Callable[[Flight[T], T], T]
+    async def _run(
+        self, key: K, fetch: Fetch[T], read: Callable[[], Awaitable[T]], on_result: Callable[[Fetch[T], T], T]
     ) -> T:
         try:
-            answer = await ask()
+            result = await read()
         finally:
-            if flight.current:
+            if fetch.current:
                 del self._current[key]
-        return land(flight, answer)
+        return on_result(fetch, result)
 
-    def spoil(self, key: K) -> None:
-        flight = self._current.pop(key, None)
-        if flight is not None:
-            flight.current = False
+    def invalidate(self, key: K) -> None:
+        fetch = self._current.pop(key, None)
+        if fetch is not None:
+            fetch.current = False
 
-    def spoil_where(self, matches: Callable[[K], bool]) -> None:
+    def invalidate_where(self, matches: Callable[[K], bool]) -> None:
         for key in [key for key in self._current if matches(key)]:
-            self.spoil(key)
+            self.invalidate(key)
 
-    def spoil_all(self) -> None:
+    def invalidate_all(self) -> None:
         for key in list(self._current):
-            self.spoil(key)
+            self.invalidate(key)
 
     async def close(self) -> None:
-        """Callers that still wait get Unavailable."""
-        self.spoil_all()
+        """Cancels all fetches. Callers that still wait get `Unavailable`."""
+        self.invalidate_all()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -1,8 +1,8 @@
 """`CachedStore`: topics, partitions and segment metadata from memory, over any store.
 
-An entry goes by a write through this store, by a change event of anyone's write, or by its age. Whoever
-begins a read after one of these never gets an older value: a fill that was under way is not kept, and later
-readers don't join it. Consumer offsets, agents, leases and the lake are never cached.
+A write through this store, a change event of any writer, or the TTL invalidates an entry. A read that begins after
+that never returns an older value: a fetch that was in flight is not cached, and later readers don't join it. Consumer
+offsets, agents, leases and the lake are never cached.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from typing import TypeVar
 
-from registry.cache.entries import ALL_TOPICS, CacheContents, CachePolicy, Change
-from registry.cache.lru import Counts
+from registry.cache.entries import ALL_TOPICS, CacheEntries, MetadataCachePolicy, RowChange
+from registry.cache.lru import CacheCounters
 from registry.cache.segment_index import SegmentIndex
-from registry.cache.single_flight import Flight, Flights
+from registry.cache.single_flight import Fetch, SingleFlight
 from registry.clock import Clock, SystemClock
-from registry.contract import Load, MetadataStore
+from registry.contract import BulkLoad, MetadataStore
 from registry.errors import NotFound
 from registry.forwarding import ForwardingStore
 from registry.inputs import Fence, ProducerDraft, SegmentDraft
@@ -34,7 +34,7 @@ from registry.json_text import JsonValue
 from registry.models import Partition, Segment, Topic
 from registry.position import Position
 
-__all__ = ["CachePolicy", "CachedStore", "Change", "Counts"]
+__all__ = ["MetadataCachePolicy", "CachedStore", "RowChange", "CacheCounters"]
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -45,73 +45,75 @@ _WARMERS = 8
 
 
 class CachedStore(ForwardingStore):
-    """Closing it closes the store inside.
+    """Closing it closes the inner store.
 
-    ``at_least`` on a read: the answer contains every commit up to that position. It is one that
-    ``position()`` answered, or that of an event this cache was given. Without it, an answer is as old as the
-    events are late, and with no events as old as the TTL.
+    ``at_least`` on a read: the result contains every commit up to that position, which is one that ``position()``
+    returned or that of an event this cache was given. Without it, a result is as old as the events are late, and
+    without events as old as the TTL.
     """
 
-    def __init__(self, inner: MetadataStore, policy: CachePolicy | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self, inner: MetadataStore, policy: MetadataCachePolicy | None = None, clock: Clock | None = None
+    ) -> None:
         super().__init__(inner)
-        self.policy = policy or CachePolicy()
+        self.policy = policy or MetadataCachePolicy()
         self.index = SegmentIndex(inner, self.policy.index)
-        self._contents = CacheContents(self.policy, clock or SystemClock(), self.index)
+        self._entries = CacheEntries(self.policy, clock or SystemClock(), self.index)
 
-    # ---- cached reads: a hit waits for nothing ------------------------------------------------------------
+    # ---- cached reads: a hit never awaits -----------------------------------------------------------------
 
     async def get_topic(self, name: str, *, at_least: Position | None = None) -> Topic | None:
-        entry = self._contents.topics.get(name, at_least)
+        entry = self._entries.topics.get(name, at_least)
         if entry is not None:
             return entry.value
-        contents = self._contents
+        entries = self._entries
 
-        def land(flight: Flight[Topic | None], topic: Topic | None) -> Topic | None:
-            return contents.keep_topic(name, topic, flight, ahead=self._ahead(at_least))
+        def on_result(fetch: Fetch[Topic | None], topic: Topic | None) -> Topic | None:
+            return entries.keep_topic(name, topic, fetch, ahead=self._ahead(at_least))
 
-        return await self._fill(contents.topic_flights, name, at_least, lambda: self.inner.get_topic(name), land)
+        return await self._fill(entries.topic_fetches, name, at_least, lambda: self.inner.get_topic(name), on_result)
 
     async def list_topics(self, *, at_least: Position | None = None) -> list[Topic]:
-        entry = self._contents.topic_list.get(ALL_TOPICS, at_least)
+        entry = self._entries.topic_list.get(ALL_TOPICS, at_least)
         return list(entry.value) if entry is not None else await self._fill_topic_list(at_least)
 
     async def get_partition(
         self, topic: str, partition_id: int, *, at_least: Position | None = None
     ) -> Partition | None:
         key = (topic, partition_id)
-        entry = self._contents.partitions.get(key, at_least)
+        entry = self._entries.partitions.get(key, at_least)
         if entry is not None:
             return entry.value
-        contents = self._contents
+        entries = self._entries
 
-        def land(flight: Flight[Partition | None], row: Partition | None) -> Partition | None:
-            return contents.keep_partition(key, row, flight, ahead=self._ahead(at_least))
+        def on_result(fetch: Fetch[Partition | None], row: Partition | None) -> Partition | None:
+            return entries.keep_partition(key, row, fetch, ahead=self._ahead(at_least))
 
         return await self._fill(
-            contents.partition_flights,
+            entries.partition_fetches,
             key,
             at_least,
             lambda: self.inner.get_partition(topic, partition_id),
-            land,
+            on_result,
         )
 
     async def list_partitions(self, topic: str, *, at_least: Position | None = None) -> list[Partition]:
-        """Made of the same entries as `get_partition`, so that the two can't disagree."""
-        held = self._contents.partitions_of(topic, at_least)
+        """Uses the same entries as `get_partition`, so that the two can't disagree."""
+        held = self._entries.partitions_of(topic, at_least)
         return held if held is not None else await self._fill_partitions(topic, at_least)
 
     async def find_segment_for_offset(
         self, topic: str, partition_id: int, offset: int, *, at_least: Position | None = None
     ) -> Segment | None:
-        self._contents.check_segments()
+        self._entries.expire_segments()
         if at_least is None:
             return await self.index.find(topic, partition_id, offset)
-        if at_least <= self._contents.progress.applied:
-            return await self.index.find(topic, partition_id, offset, floor=at_least)
-        return await self.index.ask(topic, partition_id, offset, floor=at_least)
+        if at_least <= self._entries.progress.applied:
+            return await self.index.find(topic, partition_id, offset, as_of=at_least)
+        return await self.index.find_in_store(topic, partition_id, offset, as_of=at_least)
 
     async def warm(self, topics: int | None = None) -> None:
-        """Fill the cache with topics and their partitions: so many topics, or as many as it has room for."""
+        """Caches topics and their partitions: the first ``topics`` of them, or as many as there is room for."""
         rows = await self._fill_topic_list(None)
         room = self.policy.partitions
         chosen: list[str] = []
@@ -123,37 +125,37 @@ class CachedStore(ForwardingStore):
         names = iter(chosen)
         await asyncio.gather(*(self._warm(names) for _ in range(_WARMERS)))
 
-    # ---- writes: forget before and after, whatever the outcome --------------------------------------------
+    # ---- writes: invalidate before and after, whatever the outcome ----------------------------------------
 
     async def create_topic(
         self, name: str, partition_count: int, *,
         retention_ms: int | None = None, config: Mapping[str, JsonValue] | None = None,
     ) -> Topic:  # fmt: skip
-        with _around(lambda: self._contents.forget_whole_topic(name)):
+        with _invalidating(lambda: self._entries.invalidate_whole_topic(name)):
             return await self.inner.create_topic(name, partition_count, retention_ms=retention_ms, config=config)
 
     async def delete_topic(self, name: str) -> None:
-        with _around(lambda: self._contents.forget_whole_topic(name)):
-            self._contents.deleted_topic(name, _NEVER)  # it may have happened, whatever comes of the call
+        with _invalidating(lambda: self._entries.invalidate_whole_topic(name)):
+            self._entries.record_deletion(name, _NEVER)  # it may be deleted even if the call fails
             try:
                 await self.inner.delete_topic(name)
             except NotFound:
-                self._contents.deleted_topic(name, _START)
+                self._entries.record_deletion(name, _START)
                 raise
-            self._contents.deleted_topic(name, await self.inner.position())
+            self._entries.record_deletion(name, await self.inner.position())
 
     async def update_topic_config(
         self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
     ) -> Topic:
-        with _around(lambda: self._contents.forget_topic(name)):
+        with _invalidating(lambda: self._entries.invalidate_topic(name)):
             return await self.inner.update_topic_config(name, config, retention_ms=retention_ms)
 
     async def update_high_watermark(self, topic: str, partition_id: int, high_watermark: int) -> Partition:
-        with _around(lambda: self._contents.forget_partitions([(topic, partition_id)])):
+        with _invalidating(lambda: self._entries.invalidate_partitions([(topic, partition_id)])):
             return await self.inner.update_high_watermark(topic, partition_id, high_watermark)
 
     async def add_segment(self, segment: SegmentDraft, *, fence: Fence | None = None) -> None:
-        with _around(lambda: self._contents.forget_partitions([(segment.topic, segment.partition_id)])):
+        with _invalidating(lambda: self._entries.invalidate_partitions([(segment.topic, segment.partition_id)])):
             await self.inner.add_segment(segment, fence=fence)
 
     async def add_segments(
@@ -161,135 +163,135 @@ class CachedStore(ForwardingStore):
         fences: Sequence[Fence] = (), producers: Sequence[ProducerDraft] = (), intents_of: str | None = None,
     ) -> None:  # fmt: skip
         keys = list({(segment.topic, segment.partition_id) for segment in segments})
-        with _around(lambda: self._contents.forget_partitions(keys)):
+        with _invalidating(lambda: self._entries.invalidate_partitions(keys)):
             await self.inner.add_segments(segments, fences=fences, producers=producers, intents_of=intents_of)
 
     async def replace_segments(
         self, old: Sequence[Segment], new: Sequence[SegmentDraft], *, intents_of: str | None = None
     ) -> None:
-        with _around(lambda: self.index.forget(old)):
+        with _invalidating(lambda: self.index.forget(old)):
             await self.inner.replace_segments(old, new, intents_of=intents_of)
 
     async def delete_segments_before(
         self, topic: str, partition_id: int, offset: int, *, limit: int | None = None
     ) -> int:
-        with _around(lambda: self.index.remove_before(topic, partition_id, offset)):
+        with _invalidating(lambda: self.index.remove_before(topic, partition_id, offset)):
             return await self.inner.delete_segments_before(topic, partition_id, offset, limit=limit)
 
-    def load(self) -> AbstractAsyncContextManager[Load]:
+    def load(self) -> AbstractAsyncContextManager[BulkLoad]:
         return self._loading()
 
     async def close(self) -> None:
-        contents = self._contents
-        contents.clear()
-        await contents.topic_flights.close()
-        await contents.topic_list_flights.close()
-        await contents.partition_flights.close()
-        await contents.shape_flights.close()
+        entries = self._entries
+        entries.clear()
+        await entries.topic_fetches.close()
+        await entries.topic_list_fetches.close()
+        await entries.partition_fetches.close()
+        await entries.partition_list_fetches.close()
         await self.index.close()
         await self.inner.close()
 
-    # ---- the change stream: in order, from one place ------------------------------------------------------
+    # ---- the change stream: call in order, from one task --------------------------------------------------
 
     @property
     def applied(self) -> Position:
-        """Everything up to here has been applied."""
-        return self._contents.progress.applied
+        """The position up to which all changes have been applied."""
+        return self._entries.progress.applied
 
     def resume(self, position: Position) -> None:
-        """The stream begins, or begins again after a gap, just after this position: everything is forgotten.
+        """The stream starts, or restarts after a gap, just after this position. Drops everything.
 
-        The first event or keepalive does it if nobody else has.
+        The first event or keepalive does the same if this was never called.
         """
-        self._contents.resume(position)
+        self._entries.resume(position)
 
-    def invalidate(self, change: Change) -> None:
-        """Take one change in. Call `advance` with its position once all of its transaction has been."""
-        self._contents.apply(change)
+    def invalidate(self, change: RowChange) -> None:
+        """Applies one change. Call `advance` with its position after the last change of its transaction."""
+        self._entries.apply(change)
 
-    def invalidate_transaction(self, changes: Iterable[Change]) -> None:
-        """All changes of one commit, or of several in order, with no reader in between."""
+    def invalidate_transaction(self, changes: Iterable[RowChange]) -> None:
+        """Applies all changes of one commit, or of several in order, with no read in between."""
         position: Position | None = None
         for change in changes:
-            self._contents.apply(change)
+            self._entries.apply(change)
             position = change.position
         if position is not None:
-            self._contents.advance(position)
+            self._entries.advance(position)
 
     def advance(self, position: Position) -> None:
-        """A keepalive, or the end of a transaction: all changes up to here have been taken in."""
-        self._contents.advance(position)
+        """A keepalive or the end of a transaction: all changes up to ``position`` have been applied."""
+        self._entries.advance(position)
 
     # ---- counting -----------------------------------------------------------------------------------------
 
     @property
     def topic_hit_rate(self) -> float:
-        return self._contents.topics.hit_rate
+        return self._entries.topics.hit_rate
 
     @property
     def partition_hit_rate(self) -> float:
-        return self._contents.partitions.hit_rate
+        return self._entries.partitions.hit_rate
 
     @property
     def topic_list_hit_rate(self) -> float:
-        return self._contents.topic_list.hit_rate
+        return self._entries.topic_list.hit_rate
 
     @property
-    def counts(self) -> dict[str, Counts]:
-        """Since the start or the last reset. A reader that joins a fill counts as a miss."""
-        contents, index = self._contents, self.index
+    def counts(self) -> dict[str, CacheCounters]:
+        """Counts since the start or the last reset. A reader that joins a fetch counts as a miss."""
+        entries, index = self._entries, self.index
         return {
-            "topics": contents.topics.counts,
-            "partitions": contents.partitions.counts,
-            "topic_list": contents.topic_list.counts,
-            "segments": Counts(index.hits, index.misses, index.evictions),
+            "topics": entries.topics.counts,
+            "partitions": entries.partitions.counts,
+            "topic_list": entries.topic_list.counts,
+            "segments": CacheCounters(index.hits, index.misses, index.evictions),
         }
 
     def reset_counts(self) -> None:
-        self._contents.reset_counts()
+        self._entries.reset_counts()
 
     def clear(self) -> None:
-        """Forget everything but how far the stream has been applied."""
-        self._contents.clear()
+        """Drops everything but the applied position."""
+        self._entries.clear()
 
-    # ---- parts --------------------------------------------------------------------------------------------
+    # ---- internals ----------------------------------------------------------------------------------------
 
     async def _fill_topic_list(self, at_least: Position | None) -> list[Topic]:
-        contents = self._contents
+        entries = self._entries
 
-        def land(flight: Flight[list[Topic]], rows: list[Topic]) -> list[Topic]:
-            return contents.keep_topic_list(rows, flight, ahead=self._ahead(at_least))
+        def on_result(fetch: Fetch[list[Topic]], rows: list[Topic]) -> list[Topic]:
+            return entries.keep_topic_list(rows, fetch, ahead=self._ahead(at_least))
 
-        shared = await self._fill(contents.topic_list_flights, ALL_TOPICS, at_least, self.inner.list_topics, land)
-        return list(shared)  # a list of the caller's own
+        shared = await self._fill(entries.topic_list_fetches, ALL_TOPICS, at_least, self.inner.list_topics, on_result)
+        return list(shared)  # callers share the fetched list
 
     async def _fill_partitions(self, topic: str, at_least: Position | None) -> list[Partition]:
-        contents = self._contents
+        entries = self._entries
 
-        async def ask() -> list[Partition]:
+        async def read() -> list[Partition]:
             try:
                 return await self.inner.list_partitions(topic)
             except NotFound:
-                return []  # unless the events know better
+                return []  # on_result raises NotFound, unless recent events say otherwise
 
-        def land(flight: Flight[list[Partition]], rows: list[Partition]) -> list[Partition]:
-            rows = contents.keep_partitions(topic, rows, flight, ahead=self._ahead(at_least))
+        def on_result(fetch: Fetch[list[Partition]], rows: list[Partition]) -> list[Partition]:
+            rows = entries.keep_partitions(topic, rows, fetch, ahead=self._ahead(at_least))
             if not rows:  # every topic has a partition
                 raise NotFound(f"topic {topic!r} does not exist; create it, or correct the name")
             return rows
 
-        shared = await self._fill(contents.shape_flights, topic, at_least, ask, land)
+        shared = await self._fill(entries.partition_list_fetches, topic, at_least, read, on_result)
         return list(shared)
 
     async def _fill(
-        self, flights: Flights[K, T], key: K, at_least: Position | None,
-        ask: Callable[[], Awaitable[T]], land: Callable[[Flight[T], T], T],
+        self, fetches: SingleFlight[K, T], key: K, at_least: Position | None,
+        read: Callable[[], Awaitable[T]], on_result: Callable[[Fetch[T], T], T],
     ) -> T:  # fmt: skip
-        floor = _START if at_least is None else at_least
-        flight = flights.join(key, floor)
-        if flight is None:
-            flight = flights.start(key, max(floor, self.applied), ask, land)
-        return await flight.answer()
+        as_of = _START if at_least is None else at_least
+        fetch = fetches.join(key, as_of)
+        if fetch is None:
+            fetch = fetches.start(key, max(as_of, self.applied), read, on_result)
+        return await fetch.result()
 
     def _ahead(self, at_least: Position | None) -> bool:
         return at_least is not None and at_least > self.applied
@@ -300,20 +302,20 @@ class CachedStore(ForwardingStore):
                 await self._fill_partitions(name, None)
 
     @asynccontextmanager
-    async def _loading(self) -> AsyncIterator[Load]:
-        with _around(self.clear):
+    async def _loading(self) -> AsyncIterator[BulkLoad]:
+        with _invalidating(self.clear):
             async with self.inner.load() as load:
                 yield load
 
 
 @contextmanager
-def _around(forget: Callable[[], None]) -> Iterator[None]:
-    """Before: nobody reads what is about to change from memory. After: no fill that ran meanwhile is kept.
+def _invalidating(invalidate: Callable[[], None]) -> Iterator[None]:
+    """Before: no reader gets from memory what is about to change. After: no fetch that ran meanwhile is cached.
 
-    Also when the verb fails or is cancelled, because then it may have happened all the same.
+    Also when the verb fails or is cancelled, because it may have been committed all the same.
     """
-    forget()
+    invalidate()
     try:
         yield
     finally:
-        forget()
+        invalidate()

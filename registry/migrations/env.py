@@ -1,4 +1,4 @@
-"""Alembic's entry: `registry.migrate` hands over an open connection and keeps the transaction itself."""
+"""Alembic's entry point: `registry.migrate` passes an open connection and controls the transaction."""
 
 from __future__ import annotations
 

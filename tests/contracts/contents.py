@@ -7,14 +7,16 @@ from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 from registry.contract import MetadataStore
-from registry.models import OWN, PUBLISHED, LakeTable, Row, TableFile, TableStats
+from registry.models import PUBLISHED, UNPUBLISHED, LakeTable, Row, TableFile, TableStats
 
 Contents: TypeAlias = dict[str, list[Row]]
 
 
 async def contents(store: MetadataStore) -> Contents:
     async with store.consistent_read() as read:
-        return {kind.table: [row async for page in read.rows(kind) for row in page] for kind in (*PUBLISHED, *OWN)}
+        return {
+            kind.table: [row async for page in read.rows(kind) for row in page] for kind in (*PUBLISHED, *UNPUBLISHED)
+        }
 
 
 @asynccontextmanager

@@ -82,7 +82,7 @@ async def test_a_partition_is_compacted_by_one_alone(store: MetadataStore, other
     assert {one.names for one in losers} == {(winner.owner,)}
     await _begin(store, decision("d=2"), "elsewhere")
     await _begin(store, decision("d=1", table_id=2), "another table")
-    with pytest.raises(Conflict, match=r"the operation elsewhere has been begun before and is running"):
+    with pytest.raises(Conflict, match=r"operation elsewhere was begun before and is running"):
         await _begin(store, decision("d=5"), "elsewhere")
 
 
@@ -188,7 +188,7 @@ async def test_cancelling(store: MetadataStore, clock: ManualClock) -> None:
     assert [(row.partition_path, row.status, row.cancel_requested) for row in asked] == [
         ("d=1", "running", True), ("d=2", "cancelled", True),
     ]  # fmt: skip
-    assert asked[0].updated_at == running.updated_at, "no sign of life of whoever runs it"
+    assert asked[0].updated_at == running.updated_at, "this does not count as a renewal"
     assert (asked[1].reason, asked[1].ended_at) == ("cancelled before it began", clock.now_ms())
     (renewed,) = await store.renew_compactions([running.id], owner="c-1")
     assert renewed.cancel_requested

@@ -132,10 +132,10 @@ class TestAdding:
         (live,) = await store.list_files(table.id)
         for path in ("2", "3"):
             async with unchanged(store):
-                with pytest.raises(Conflict, match="no longer has the upload intents") as caught:
+                with pytest.raises(Conflict, match="no longer owns the upload intents") as caught:
                     await store.add_files(table.id, [file("1"), file(path)], intents_of="w")
                 assert caught.value.names == (path,)
-                with pytest.raises(Conflict, match="no longer has the upload intents"):
+                with pytest.raises(Conflict, match="no longer owns the upload intents"):
                     await store.swap_files(table.id, [live], [file(path)], operation_id="s", intents_of="w")
         await store.swap_files(table.id, [live], [file("1")], operation_id="s", intents_of="w")
         assert await _paths(store, table) == {"1"}

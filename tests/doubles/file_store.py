@@ -71,12 +71,12 @@ class FileStore(ForwardingStore):
     def _check(self, registrations: Sequence[Registration]) -> None:
         paths = [draft.file_path for part in registrations for draft in part.files]
         if len(set(paths)) < len(paths):
-            raise Invalid("file_path", paths, "stands twice in one call")
+            raise Invalid("file_path", paths, "appears twice in one call")
         for part in registrations:
             if part.table_id not in (1, 2):
                 raise NotFound(f"table {part.table_id} does not exist")
             if any((part.table_id, draft.file_path) in self.files for draft in part.files):
-                raise AlreadyExists("a file of that path exists")
+                raise AlreadyExists("a file with this path exists")
             lost = [draft.file_path for draft in part.files if self.intents.get(draft.file_path) != part.intents_of]
             if part.intents_of is not None and lost:
                 raise Conflict("no longer has the intents", lost)

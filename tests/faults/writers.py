@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from registry import changelog
+from registry import change_log
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings, async_engine, parse_url
@@ -66,11 +66,11 @@ class Writer:
         """On SQLite announced, as the registry's own writers do it: who does not is joined with others, and joined
         differently when it comes again, so that repetitions can't be told from violations.
         """
-        for statement in ("BEGIN",) if self._postgres else ("BEGIN IMMEDIATE", changelog.ANNOUNCE):
+        for statement in ("BEGIN",) if self._postgres else ("BEGIN IMMEDIATE", change_log.ANNOUNCE):
             await connection.exec_driver_sql(statement)
 
     async def _end(self, connection: AsyncConnection, how: str = "COMMIT") -> None:
-        for statement in (how,) if self._postgres else (changelog.RETRACT, how):
+        for statement in (how,) if self._postgres else (change_log.RETRACT, how):
             await connection.exec_driver_sql(statement)
 
     async def _pairs(self, _: MetadataStore) -> None:

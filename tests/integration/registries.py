@@ -22,7 +22,7 @@ from registry.inputs import (
 )
 from registry.json_text import to_json_text
 from registry.models import LAKE_IDENTITY, CatalogNamespace, CatalogTable, Row
-from registry.stores.sql.consistent_read import SqlLoad, SqlWhole
+from registry.stores.sql.consistent_read import SqlBulkLoad, SqlReadAndLoad
 
 NewUrl = Callable[[str], str]
 """From a backend's name to the URL of a database that does not hold a registry yet."""
@@ -63,9 +63,9 @@ async def fill(store: MetadataStore, *, segments: int = 25) -> None:
 async def _fill_catalog(store: MetadataStore) -> None:
     """As PyIceberg and other engines write them, which the store has no verbs for."""
     await store.record_source_identity(LAKE_IDENTITY, "this-lake")
-    assert isinstance(store, SqlWhole)
-    async with store._writing() as connection:
-        load = SqlLoad(store, connection)
+    assert isinstance(store, SqlReadAndLoad)
+    async with store._transaction() as connection:
+        load = SqlBulkLoad(store, connection)
         await load.add([CatalogTable("astha", "db", "täble", "s3://lake/t/2.json", "s3://lake/t/1.json", "TABLE"),
                         CatalogTable("other", "db", AWKWARD, None, None, None)])  # fmt: skip
         await load.add([CatalogNamespace("astha", "db", "exists", "true"), CatalogNamespace("other", "db", "x", "")])

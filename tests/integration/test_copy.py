@@ -21,12 +21,12 @@ from registry.errors import Conflict
 from registry.inputs import CompactionDraft, FileDraft, SegmentDraft, TableDraft
 from registry.json_text import JsonText
 from registry.migrate import migrate
-from registry.models import LAKE_IDENTITY, OWN, PUBLISHED, DaemonLease, LedgerEntry, Segment, SourceIdentity
+from registry.models import LAKE_IDENTITY, PUBLISHED, UNPUBLISHED, DaemonLease, LedgerEntry, Segment, SourceIdentity
 from tests.integration.registries import NewUrl, contents, copy_server, fill, new_url
 
 __all__ = ["copy_server", "new_url"]  # fixtures
 
-EVERYTHING = (*PUBLISHED, *OWN)
+EVERYTHING = (*PUBLISHED, *UNPUBLISHED)
 WAYS = [("sqlite", "postgres"), ("postgres", "sqlite"), ("sqlite", "sqlite"), ("postgres", "postgres")]
 
 Open = Callable[[str], Awaitable[MetadataStore]]
@@ -47,7 +47,7 @@ async def opened() -> AsyncIterator[Open]:
 
 
 def test_copies_everything_but_what_belongs_to_a_daemon() -> None:
-    assert set(COPIED) == {*PUBLISHED, *OWN} - {LedgerEntry, DaemonLease, SourceIdentity}
+    assert set(COPIED) == {*PUBLISHED, *UNPUBLISHED} - {LedgerEntry, DaemonLease, SourceIdentity}
 
 
 async def test_there_and_back_is_equal_row_by_row(new_url: NewUrl, opened: Open) -> None:

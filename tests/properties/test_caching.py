@@ -12,7 +12,7 @@ from typing import TypeAlias
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from registry.cache.store import CachedStore, CachePolicy
+from registry.cache.store import CachedStore, MetadataCachePolicy
 from registry.errors import NotFound
 from registry.json_text import JsonText, to_json_text
 from registry.models import Partition, Row, Topic
@@ -45,7 +45,7 @@ steps = st.lists(
 class History:
     """A registry that others write to, and a cache over it that gets the events when a step says so."""
 
-    def __init__(self, policy: CachePolicy) -> None:
+    def __init__(self, policy: MetadataCachePolicy) -> None:
         self.store = MemoryStore()
         self.clock = ManualClock()
         self.cache = CachedStore(self.store, policy, self.clock)
@@ -197,7 +197,7 @@ class History:
 
 
 policies = st.builds(
-    CachePolicy,
+    MetadataCachePolicy,
     topics=st.sampled_from([1, 10]),
     partitions=st.sampled_from([1, 3, 10]),
     changes_remembered=st.sampled_from([0, 100]),
@@ -208,9 +208,9 @@ policies = st.builds(
 @given(steps=steps, policy=policies)
 @example(  # deleted by us, before the event comes that says that it was created
     steps=[("recreate", 1, 0), ("configure", 1, 0), ("own", 1, 0), ("deliver", 4, 0), ("get_topic", 1, 0)],
-    policy=CachePolicy(),
+    policy=MetadataCachePolicy(),
 )
-def test_no_read_gets_anything_older_than_what_it_may_rely_on(steps: list[Step], policy: CachePolicy) -> None:
+def test_no_read_gets_anything_older_than_what_it_may_rely_on(steps: list[Step], policy: MetadataCachePolicy) -> None:
     async def history() -> None:
         it = History(policy)
         await it.start()

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from registry.contract import DaemonBooks
+from registry.contract import DaemonState
 from registry.position import Position, SequenceVisibility, XidVisibility
 
 AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
@@ -59,12 +59,12 @@ class Notes(msgspec.Struct):
     compared: dict[int, Compared] = {}
 
 
-async def read_notes(store: DaemonBooks) -> Notes:
+async def read_notes(store: DaemonState) -> Notes:
     found = await store.get_source_identity(_NAME)
     return Notes() if found is None else msgspec.json.decode(found.identity, type=Notes)
 
 
-async def write_notes(store: DaemonBooks, notes: Notes) -> None:
+async def write_notes(store: DaemonState, notes: Notes) -> None:
     troubled = {
         table_id: msgspec.structs.replace(table, reason=table.reason[:_LONGEST_REASON])
         for table_id, table in notes.troubled.items()
@@ -72,5 +72,5 @@ async def write_notes(store: DaemonBooks, notes: Notes) -> None:
     await store.record_source_identity(_NAME, msgspec.json.encode(Notes(troubled, notes.compared)).decode())
 
 
-async def read_troubled(store: DaemonBooks) -> dict[int, TroubledTable]:
+async def read_troubled(store: DaemonState) -> dict[int, TroubledTable]:
     return (await read_notes(store)).troubled

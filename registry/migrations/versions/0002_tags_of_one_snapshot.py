@@ -1,4 +1,4 @@
-"""One Iceberg snapshot may have several tags: a row of `table_snapshots` each."""
+"""An Iceberg snapshot may have several tags, with a row of `table_snapshots` each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Refused by the database if a snapshot has two rows by now."""
+    """The database refuses this if a snapshot has two rows."""
     if op.get_bind().dialect.name == "postgresql":
         op.create_unique_constraint(NAME, TABLE, ["table_id", "snapshot_id"])
     else:
@@ -35,7 +35,7 @@ def downgrade() -> None:
 
 
 def _rebuild(changed: Callable[[str], str]) -> None:
-    """SQLite can't change a constraint: the table is made anew, without its triggers seeing it."""
+    """SQLite can't change a constraint: creates the table again, with its triggers dropped meanwhile."""
     connection = op.get_bind()
     found = connection.execute(
         sa.text("SELECT type, name, sql FROM sqlite_master WHERE tbl_name = :table AND sql IS NOT NULL ORDER BY name"),
@@ -43,7 +43,7 @@ def _rebuild(changed: Callable[[str], str]) -> None:
     ).all()
     (definition,) = [sql for kind, _, sql in found if kind == "table"]
     new = changed(definition)
-    assert new != definition, definition  # noqa: S101  (as 0001, or this file, has written it)
+    assert new != definition, definition  # noqa: S101  (the text that 0001 or this migration wrote)
     used = sa.text("SELECT seq FROM sqlite_sequence WHERE name = :table")
     last = connection.execute(used, {"table": TABLE}).scalar()
     for kind, name, _ in found:

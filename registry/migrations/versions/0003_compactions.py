@@ -1,11 +1,11 @@
-"""The compactor's journal. Not published: the daemon does not tail itself."""
+"""The compactor's journal. Not published: the daemon does not follow its own writes."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-from registry.schema import Big, Flag, JsonTextType, Words
+from registry.schema import BigInt, BooleanType, ByteOrderText, JsonTextType
 
 revision = "0003"
 down_revision = "0002"
@@ -20,25 +20,25 @@ PARTIAL = {"running": "status = 'running'", "standing": "status IN ('waiting', '
 def upgrade() -> None:
     op.create_table(
         TABLE,
-        sa.Column("id", Big, sa.Identity(always=False), nullable=False),
-        sa.Column("table_id", Big, nullable=False),
-        sa.Column("table_name", Words, nullable=False),
-        sa.Column("partition_path", Words, nullable=False),
-        sa.Column("status", Words, nullable=False),
-        sa.Column("trigger", Words, nullable=False),
-        sa.Column("rule", Words, nullable=False),
-        sa.Column("strategy", Words, nullable=True),
+        sa.Column("id", BigInt, sa.Identity(always=False), nullable=False),
+        sa.Column("table_id", BigInt, nullable=False),
+        sa.Column("table_name", ByteOrderText, nullable=False),
+        sa.Column("partition_path", ByteOrderText, nullable=False),
+        sa.Column("status", ByteOrderText, nullable=False),
+        sa.Column("trigger", ByteOrderText, nullable=False),
+        sa.Column("rule", ByteOrderText, nullable=False),
+        sa.Column("strategy", ByteOrderText, nullable=True),
         sa.Column("explanation", JsonTextType, nullable=False),
-        sa.Column("position", Big, nullable=True),
-        *(sa.Column(name, Big, nullable=False) for name in COUNTS),
-        sa.Column("operation_id", Words, nullable=True),
-        sa.Column("owner", Words, nullable=True),
-        sa.Column("cancel_requested", Flag, nullable=False),
-        sa.Column("reason", Words, nullable=True),
-        sa.Column("decided_at", Big, nullable=False),
-        sa.Column("started_at", Big, nullable=True),
-        sa.Column("ended_at", Big, nullable=True),
-        sa.Column("updated_at", Big, nullable=False),
+        sa.Column("position", BigInt, nullable=True),
+        *(sa.Column(name, BigInt, nullable=False) for name in COUNTS),
+        sa.Column("operation_id", ByteOrderText, nullable=True),
+        sa.Column("owner", ByteOrderText, nullable=True),
+        sa.Column("cancel_requested", BooleanType, nullable=False),
+        sa.Column("reason", ByteOrderText, nullable=True),
+        sa.Column("decided_at", BigInt, nullable=False),
+        sa.Column("started_at", BigInt, nullable=True),
+        sa.Column("ended_at", BigInt, nullable=True),
+        sa.Column("updated_at", BigInt, nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_compactions")),
         sa.UniqueConstraint("operation_id", name=op.f("uq_compactions_operation_id")),
         *(sa.CheckConstraint(f"{name} >= 0", name=op.f(f"ck_compactions_{name}")) for name in COUNTS),

@@ -1,11 +1,11 @@
-"""Which member of a consumer group reads which partition. Not published: the daemon does not tail it."""
+"""Group leases: which member of a consumer group reads which partition. Not published."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
 
-from registry.schema import Big, Words
+from registry.schema import BigInt, ByteOrderText
 
 revision = "0005"
 down_revision = "0004"
@@ -18,13 +18,13 @@ TABLE = "group_leases"
 def upgrade() -> None:
     op.create_table(
         TABLE,
-        sa.Column("group_id", Words, nullable=False),
-        sa.Column("topic", Words, nullable=False),
+        sa.Column("group_id", ByteOrderText, nullable=False),
+        sa.Column("topic", ByteOrderText, nullable=False),
         sa.Column("partition_id", sa.Integer, nullable=False),
-        sa.Column("member_id", Words, nullable=True),
-        sa.Column("expires_at", Big, nullable=False),
-        sa.Column("acquired_at", Big, nullable=False),
-        sa.Column("epoch", Big, nullable=False),
+        sa.Column("member_id", ByteOrderText, nullable=True),
+        sa.Column("expires_at", BigInt, nullable=False),
+        sa.Column("acquired_at", BigInt, nullable=False),
+        sa.Column("epoch", BigInt, nullable=False),
         sa.PrimaryKeyConstraint("group_id", "topic", "partition_id", name=op.f("pk_group_leases")),
         sa.ForeignKeyConstraint(
             ["group_id"], ["consumer_groups.group_id"], name=op.f("fk_group_leases_group_id"), ondelete="CASCADE"

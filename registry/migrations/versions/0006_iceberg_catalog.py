@@ -1,7 +1,7 @@
-"""The tables of the Iceberg catalog, so that a daemon needs no CREATE. Not published: the daemon does not tail them.
+"""The tables of the Iceberg catalog, so that a daemon needs no CREATE privilege. Not published.
 
-Older versions let PyIceberg create them, so they may be there, with rows, and without the column that tells views from
-tables. The way back drops them only while they are empty: the rows are all that leads to the history of the lake.
+Earlier versions let PyIceberg create them, so they may exist, with rows, and without the column that distinguishes
+views from tables. The downgrade drops them only if they are empty: only their rows lead to the lake's metadata.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The registry in PostgreSQL.
 
-The verbs that touch many rows are one statement each, and a statement is a transaction: one round trip. Many rows
-travel as one array parameter a column, which costs nearly as little as COPY and can be joined with.
+Each bulk verb is a single statement, hence one transaction and one round trip. Rows travel as one array parameter per
+column, which is nearly as fast as COPY and can be joined with other tables.
 """
 
 from registry.stores.postgres.store import PostgresStore

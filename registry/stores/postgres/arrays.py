@@ -1,6 +1,6 @@
-"""PostgreSQL array literals, for handing over a whole column as one parameter.
+"""PostgreSQL array literals, to send a column of many rows as one parameter.
 
-psycopg adapts a Python list item by item; joining the text ourselves makes bulk inserts about half as expensive.
+psycopg adapts a Python list item by item; joining the text here costs bulk inserts about half as much.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 
 def array_literal(values: Sequence[object]) -> str:
-    """``{1,2,NULL}`` or ``{"a","b"}``; whole numbers, booleans, strings and None."""
+    """Returns ``{1,2,NULL}`` or ``{"a","b"}``; takes integers, booleans, strings and None."""
     kinds = set(map(type, values))
     if kinds <= {int}:
         return "{" + ",".join(map(str, values)) + "}"

@@ -1,8 +1,8 @@
-"""The statements that do a whole verb at once.
+"""The statements that implement a bulk verb each.
 
-All lock first, look at what the lock shows, and write only if nothing is refused; what is refused comes back as rows.
-READ COMMITTED makes this sound: FOR UPDATE and UPDATE see the newest version of a row that others changed while we
-waited, although the statement's own snapshot is older. Whatever only that snapshot sees must not be trusted.
+Each locks its rows, checks the locked versions, and writes only if no check fails; failed checks come back as rows.
+This is correct at READ COMMITTED: FOR UPDATE and UPDATE see the newest version of a row that another transaction
+changed during the wait, although the statement's own snapshot is older. Decisions must use locked rows only.
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ from sqlalchemy import ARRAY, BigInteger, Boolean, Integer, Text, bindparam, col
 from sqlalchemy.sql.expression import TextualSelect
 
 from registry.schema import table_files
-from registry.stores.sql.leases import MEMBERS, WRITERS, Leases
+from registry.stores.sql.leases import GROUP_LEASES, PARTITION_LEASES, LeaseTable
 
 
-class Numbered(msgspec.Struct, frozen=True):
-    """A statement as PostgreSQL takes it, with ``$1``, ``$2`` instead of names. That is worth it for a long one that is
-    used all day: SQLAlchemy and psycopg look through the others each time.
+class PositionalStatement(msgspec.Struct, frozen=True):
+    """A statement with PostgreSQL's own ``$1``, ``$2`` parameters instead of names.
+
+    Saves SQLAlchemy and psycopg from parsing a long statement at every execution.
     """
 
     text: str
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, named: str) -> Numbered:
+    def of(cls, named: str) -> PositionalStatement:
         names = tuple(dict.fromkeys(_NAME.findall(named)))
         numbers = {name: f"${number}" for number, name in enumerate(names, 1)}
         return cls(_NAME.sub(lambda found: numbers[found[1]], named), names)
@@ -39,14 +40,14 @@ class Numbered(msgspec.Struct, frozen=True):
 
 _NAME = re.compile(r"(?<!:):([a-z]\w*)")
 
-# A segment that starts below its partition's watermark may be a late one that fits between others, or an overlap:
-# that takes a look at other segments, which this statement's snapshot may not see. It says `late`, writes nothing,
-# and the caller asks again in a transaction of several statements.
+# A segment that starts below its partition's watermark may fit between others or overlap one. Deciding that needs other
+# segments, which this statement's snapshot may not see: the statement returns `late`, writes nothing, and the caller
+# repeats the verb in a transaction of several statements.
 #
-# Rows are locked in the order in which they are given: who calls it sorts them. The plan of a prepared statement may
-# have been made for small tables, and serves for large ones. LATERAL leaves it no other way than each row's key. So
-# does the limit, which is NULL and therefore none: the planner, which does not know that, expects a tenth of few rows.
-ADD_SEGMENTS = Numbered.of(
+# Rows are locked in the given order, so the caller sorts them. The plan of a prepared statement may have been made for
+# small tables and must suit large ones. LATERAL forces a lookup by key per row. So does LIMIT NULL, which limits
+# nothing: the planner does not know that, and expects only a tenth of the rows.
+ADD_SEGMENTS = PositionalStatement.of(
     """
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(
@@ -58,8 +59,8 @@ WITH given AS MATERIALIZED (
             min_timestamp, max_timestamp, block_index)
 ), partition AS MATERIALIZED (
     SELECT s.*, p.high_watermark FROM unnest(
-        CAST(:span_topic AS text[]), CAST(:span_partition_id AS int[]),
-        CAST(:span_first AS bigint[]), CAST(:span_next AS bigint[])
+        CAST(:range_topic AS text[]), CAST(:range_partition_id AS int[]),
+        CAST(:range_first AS bigint[]), CAST(:range_next AS bigint[])
     ) AS s (topic, partition_id, first, next)
     LEFT JOIN LATERAL (
         SELECT p.high_watermark FROM partitions p
@@ -117,20 +118,20 @@ WITH given AS MATERIALIZED (
     INSERT INTO segments (topic, partition_id, base_offset, end_offset, record_count, size_bytes,
                           s3_bucket, s3_key, byte_offset, min_timestamp, max_timestamp, block_index, created_at)
     SELECT g.*, :now FROM given g WHERE NOT EXISTS (SELECT FROM refused)
-), raised AS (
+), objects_counted AS (
     INSERT INTO segment_objects AS u (s3_bucket, s3_key, live_segments, size_bytes, created_at)
     SELECT o.s3_bucket, o.s3_key, o.live_segments, o.size_bytes, :now
     FROM object o WHERE NOT EXISTS (SELECT FROM refused)
     ON CONFLICT (s3_bucket, s3_key) DO UPDATE
     SET live_segments = u.live_segments + excluded.live_segments, size_bytes = u.size_bytes + excluded.size_bytes
-), continued AS (
+), producers_continued AS (
     UPDATE producer_sequences w
     SET epoch = p.epoch, last_sequence = p.last_sequence, last_base_offset = p.base_offset,
         last_count = p.record_count, updated_at = :now
     FROM (SELECT * FROM producer WHERE known_epoch IS NOT NULL LIMIT CAST(:all AS bigint)) p
     WHERE w.topic = p.topic AND w.partition_id = p.partition_id AND w.producer_id = p.producer_id
       AND NOT EXISTS (SELECT FROM refused)
-), begun AS (
+), producers_added AS (
     INSERT INTO producer_sequences (topic, partition_id, producer_id, epoch, last_sequence, last_base_offset,
                                     last_count, updated_at)
     SELECT topic, partition_id, producer_id, epoch, last_sequence, base_offset, record_count, :now
@@ -143,7 +144,7 @@ SELECT topic, partition_id, why FROM refused
 """
 )
 
-RECORD_INTENTS = Numbered.of(
+RECORD_INTENTS = PositionalStatement.of(
     """
 INSERT INTO upload_intents (path, purpose, owner, created_at)
 SELECT g.path, :purpose, :owner, :now FROM unnest(CAST(:path AS text[])) AS g (path)
@@ -153,24 +154,24 @@ SET purpose = excluded.purpose, owner = excluded.owner, created_at = excluded.cr
 )
 
 
-def _renewing(kind: Leases[Any]) -> Numbered:
-    """In the order in which they are given, as registrations lock them; the limit as there."""
+def _renew_statement(kind: LeaseTable[Any]) -> PositionalStatement:
+    """Locks in the given order, as `ADD_SEGMENTS` does; LIMIT NULL for the same reason as there."""
     types = {"partition_id": "int", "epoch": "bigint"}
-    arrays = ", ".join(f"CAST(:{name} AS {types.get(name, 'text')}[])" for name in kind.held)
-    return Numbered.of(
+    arrays = ", ".join(f"CAST(:{name} AS {types.get(name, 'text')}[])" for name in kind.held_columns)
+    return PositionalStatement.of(
         f"""
 UPDATE {kind.row.table} l SET expires_at = :expires_at
-FROM (SELECT * FROM unnest({arrays}) AS h ({", ".join(kind.held)}) LIMIT CAST(:all AS bigint)) h
-WHERE {" AND ".join(f"l.{name} = h.{name}" for name in kind.held)}
+FROM (SELECT * FROM unnest({arrays}) AS h ({", ".join(kind.held_columns)}) LIMIT CAST(:all AS bigint)) h
+WHERE {" AND ".join(f"l.{name} = h.{name}" for name in kind.held_columns)}
 RETURNING {", ".join(f"l.{name}" for name in kind.row.__struct_fields__)}
 """
     )
 
 
-RENEW_LEASES = {kind.row.table: _renewing(kind) for kind in (WRITERS, MEMBERS)}
+RENEW_LEASES = {kind.row.table: _renew_statement(kind) for kind in (PARTITION_LEASES, GROUP_LEASES)}
 
-# Who deletes the last two segments of an object at the same time would each see the other's: the row of the object is
-# locked, and says how many are left.
+# Two transactions that delete the last two segments of an object would each see the other's segment. So the object's
+# row is locked, and its counter decides.
 DELETE_SEGMENTS = text(
     """
 WITH gone AS (
@@ -208,20 +209,22 @@ SELECT count(*) FROM gone
     bindparam("partition_id", type_=Integer),
 )
 
-# Some times a second, on the loop that events wait for.
+# One round trip: it runs several times per second on the event loop that delivers events.
 WRITE_LEDGER = text(
     """
 WITH held AS MATERIALIZED (
     SELECT epoch FROM daemon_lease WHERE name = :name AND holder = :holder AND epoch = :epoch FOR SHARE
 ), written AS (
-    INSERT INTO ledger (component, position, place, tables, state, refresh_owed, reason, updated_at)
-    SELECT page.* FROM held, unnest(
-        CAST(:component AS text[]), CAST(:position AS bigint[]), CAST(:place AS json[]), CAST(:tables AS json[]),
-        CAST(:state AS text[]), CAST(:refresh_owed AS bool[]), CAST(:reason AS text[]), CAST(:updated_at AS bigint[])
-    ) AS page
+    INSERT INTO ledger (component, position, refresh_visibility, tables, state, refresh_owed, reason, updated_at)
+    SELECT entry.* FROM held, unnest(
+        CAST(:component AS text[]), CAST(:position AS bigint[]), CAST(:refresh_visibility AS json[]),
+        CAST(:tables AS json[]), CAST(:state AS text[]), CAST(:refresh_owed AS bool[]), CAST(:reason AS text[]),
+        CAST(:updated_at AS bigint[])
+    ) AS entry
     ON CONFLICT (component) DO UPDATE
-    SET position = excluded.position, place = excluded.place, tables = excluded.tables, state = excluded.state,
-        refresh_owed = excluded.refresh_owed, reason = excluded.reason, updated_at = excluded.updated_at
+    SET position = excluded.position, refresh_visibility = excluded.refresh_visibility, tables = excluded.tables,
+        state = excluded.state, refresh_owed = excluded.refresh_owed, reason = excluded.reason,
+        updated_at = excluded.updated_at
 )
 SELECT count(*) FROM held
 """
@@ -230,17 +233,16 @@ SELECT count(*) FROM held
     bindparam("epoch", type_=BigInteger),
 )
 
-# Statistics: partitions that have a row are moved by the difference. A partition that seems to have none gets one,
-# unless another has made it while we waited for the table's lock: then the difference, which can only be an
-# addition, goes on top of it.
-# A new file whose path this statement's snapshot sees among the live ones is either there (AlreadyExists) or was
-# removed while we waited for the lock, and then its entry on the list of files awaiting deletion can't be seen: the
-# statement says `raced`, writes nothing, and the caller asks again in a transaction of several statements.
+# Statistics: the difference is added to the partition's row. A partition without a row gets one, unless another
+# transaction has inserted it during the wait for the table's lock: then the difference, which can only be an addition,
+# is added to that row.
+# A new file whose path this statement's snapshot sees among the live files either still exists (AlreadyExists), or was
+# removed during the wait for the lock, and then its row in files_awaiting_deletion is not visible: the statement
+# returns `raced`, writes nothing, and the caller repeats the change in a transaction of several statements.
 #
-# The plan of a prepared statement outlives the table that it was made for, and for an empty one all ways cost the same.
-# So only one is left open: LATERAL goes from the given rows to the files, never the other way round; `+ 0` and ORDER BY
-# leave no other index than that of ids and that of paths.
-_CHANGE = """
+# A prepared plan may have been made when the table was empty and all plans cost the same. So only one is possible:
+# LATERAL goes from the given rows to the files; `+ 0` and ORDER BY exclude every index but those of ids and paths.
+_CHANGE_FILES = """
 WITH held AS MATERIALIZED (
     SELECT id FROM tables WHERE id = :table_id FOR NO KEY UPDATE
 ), old AS MATERIALIZED (
@@ -284,21 +286,21 @@ WITH held AS MATERIALIZED (
 ), lost AS MATERIALIZED (
     SELECT file_path FROM given
     WHERE CAST(:intents_of AS text) IS NOT NULL AND NOT EXISTS (SELECT FROM own WHERE own.path = file_path)
-), %(moved)s, agreed AS MATERIALIZED (
+), %(moved)s, accepted AS MATERIALIZED (
     SELECT id FROM held
     WHERE NOT EXISTS (SELECT FROM refused) AND NOT EXISTS (SELECT FROM raced) AND NOT EXISTS (SELECT FROM lost)
       AND NOT EXISTS (SELECT FROM moved)
 ), removed AS (
-    DELETE FROM table_files f USING current c WHERE f.id = c.id AND EXISTS (SELECT FROM agreed)
+    DELETE FROM table_files f USING current c WHERE f.id = c.id AND EXISTS (SELECT FROM accepted)
 ), added AS (
     INSERT INTO table_files (table_id, file_name, file_path, file_size, file_type, partition_path, row_count, checksum,
                              is_compressed, schema_version, column_stats, operation, operation_id,
                              created_at, modified_at)
-    SELECT agreed.id, g.*, :operation, :operation_id, :now, :now
-    FROM agreed, given g
+    SELECT accepted.id, g.*, :operation, :operation_id, :now, :now
+    FROM accepted, given g
     RETURNING *
 ), difference AS MATERIALIZED (
-    SELECT partition_path, row_count, file_count, total_size FROM agreed, unnest(
+    SELECT partition_path, row_count, file_count, total_size FROM accepted, unnest(
         CAST(:stat_partition AS text[]), CAST(:stat_rows AS bigint[]),
         CAST(:stat_files AS bigint[]), CAST(:stat_size AS bigint[])
     ) AS d (partition_path, row_count, file_count, total_size)
@@ -309,7 +311,7 @@ WITH held AS MATERIALIZED (
     FROM difference d
     WHERE s.table_id = :table_id AND s.partition_path = d.partition_path
     RETURNING s.partition_path
-), opened AS (
+), stats_added AS (
     INSERT INTO table_stats (table_id, partition_path, row_count, file_count, total_size,
                              last_modified, created_at, updated_at)
     SELECT :table_id, d.partition_path, d.row_count, d.file_count, d.total_size, :now, :now, :now
@@ -319,7 +321,7 @@ WITH held AS MATERIALIZED (
         file_count = table_stats.file_count + excluded.file_count,
         total_size = table_stats.total_size + excluded.total_size,
         last_modified = excluded.last_modified, updated_at = excluded.updated_at
-), totalled AS (
+), table_counted AS (
     UPDATE tables t
     SET row_count = t.row_count + d.row_count, file_count = t.file_count + d.file_count,
         total_size = t.total_size + d.total_size, last_modified = :now, updated_at = :now
@@ -329,58 +331,58 @@ WITH held AS MATERIALIZED (
 ), listed AS (
     INSERT INTO files_awaiting_deletion (table_id, file_path, file_size, reason, file, removed_at)
     SELECT :table_id, o.file_path, o.file_size, :reason, o.file, :now
-    FROM old o WHERE EXISTS (SELECT FROM agreed)
+    FROM old o WHERE EXISTS (SELECT FROM accepted)
 ), restored AS (
     DELETE FROM files_awaiting_deletion a USING given g
-    WHERE a.table_id = :table_id AND a.file_path = g.file_path AND EXISTS (SELECT FROM agreed)
+    WHERE a.table_id = :table_id AND a.file_path = g.file_path AND EXISTS (SELECT FROM accepted)
 ), completed AS (
-    DELETE FROM upload_intents i USING given g WHERE i.path = g.file_path AND EXISTS (SELECT FROM agreed)
+    DELETE FROM upload_intents i USING given g WHERE i.path = g.file_path AND EXISTS (SELECT FROM accepted)
 ), compacted AS (
     UPDATE compactions c
     SET status = 'done', reason = NULL, ended_at = :now, updated_at = :now,
         output_files = g.files, output_bytes = g.bytes, row_count = g.rows
-    FROM agreed, (SELECT count(*) AS files, CAST(coalesce(sum(file_size), 0) AS bigint) AS bytes,
+    FROM accepted, (SELECT count(*) AS files, CAST(coalesce(sum(file_size), 0) AS bigint) AS bytes,
                          CAST(coalesce(sum(row_count), 0) AS bigint) AS rows FROM given) g
-    WHERE :operation = 'compaction' AND c.operation_id = :operation_id AND c.table_id = agreed.id
+    WHERE :operation = 'compaction' AND c.operation_id = :operation_id AND c.table_id = accepted.id
       AND c.status IN ('running', 'aborted')
 )%(advanced)s
 SELECT (SELECT count(*) FROM held) AS held, (SELECT array_agg(file_path) FROM refused) AS refused,
        EXISTS (SELECT FROM raced) AS raced, (SELECT array_agg(file_path) FROM lost) AS lost,
-       (SELECT array_agg(place ORDER BY place) FROM moved) AS moved,
-       (SELECT array_agg(found ORDER BY place) FROM moved) AS found, added.*
+       (SELECT array_agg(ordinal ORDER BY ordinal) FROM moved) AS moved,
+       (SELECT array_agg(found ORDER BY ordinal) FROM moved) AS found, added.*
 FROM (SELECT) AS always LEFT JOIN added ON true
 """
 
-# A group's first offset in a partition has no row that could be locked. If another's is there first, the insertion
-# fails, and the statement with it.
-_STEP = """unnest(
+# A group's first offset in a partition has no row to lock. If another transaction inserts it first, this statement's
+# insertion fails, and the whole statement with it.
+_ADVANCES = """unnest(
         CAST(:group_id AS text[]), CAST(:topic AS text[]), CAST(:partition_id AS int[]),
         CAST(:expected_offset AS bigint[]), CAST(:next_offset AS bigint[]), CAST(:offset_metadata AS text[])
-    ) WITH ORDINALITY AS a (group_id, topic, partition_id, expected, next, metadata, place)"""
-_MOVED = f"""stood AS MATERIALIZED (
-    SELECT a.place, o.committed_offset FROM {_STEP}, LATERAL (
+    ) WITH ORDINALITY AS a (group_id, topic, partition_id, expected, next, metadata, ordinal)"""
+_COMPARED_OFFSETS = f"""committed AS MATERIALIZED (
+    SELECT a.ordinal, o.committed_offset FROM {_ADVANCES}, LATERAL (
         SELECT o.committed_offset FROM consumer_offsets o
         WHERE o.group_id = a.group_id AND o.topic = a.topic AND o.partition_id = a.partition_id FOR UPDATE
     ) o
-), moved (place, found) AS MATERIALIZED (
-    SELECT a.place, s.committed_offset FROM {_STEP} LEFT JOIN stood s ON s.place = a.place
+), moved (ordinal, found) AS MATERIALIZED (
+    SELECT a.ordinal, s.committed_offset FROM {_ADVANCES} LEFT JOIN committed s ON s.ordinal = a.ordinal
     WHERE s.committed_offset IS DISTINCT FROM a.expected
 )"""
-_UNMOVED = "moved (place, found) AS MATERIALIZED (SELECT CAST(0 AS bigint), CAST(0 AS bigint) WHERE false)"
-_ADVANCED = f""", advanced AS (
+_NO_OFFSETS = "moved (ordinal, found) AS MATERIALIZED (SELECT CAST(0 AS bigint), CAST(0 AS bigint) WHERE false)"
+_MOVED_OFFSETS = f""", advanced AS (
     UPDATE consumer_offsets o SET committed_offset = a.next, metadata = a.metadata, committed_at = :now
-    FROM agreed, {_STEP}
+    FROM accepted, {_ADVANCES}
     WHERE o.group_id = a.group_id AND o.topic = a.topic AND o.partition_id = a.partition_id
-), begun AS (
+), offsets_added AS (
     INSERT INTO consumer_offsets (group_id, topic, partition_id, committed_offset, metadata, committed_at)
     SELECT a.group_id, a.topic, a.partition_id, a.next, a.metadata, :now
-    FROM agreed, {_STEP} WHERE a.expected IS NULL
+    FROM accepted, {_ADVANCES} WHERE a.expected IS NULL
 )"""
 
 
-def _changing(moved: str, advanced: str) -> TextualSelect:
+def _change_statement(moved: str, advanced: str) -> TextualSelect:
     return (
-        text(_CHANGE % {"moved": moved, "advanced": advanced})
+        text(_CHANGE_FILES % {"moved": moved, "advanced": advanced})
         .bindparams(
             *(bindparam(name, type_=BigInteger) for name in ("table_id", "now")),
             *(bindparam(name, type_=Text) for name in ("operation", "operation_id", "reason", "intents_of")),
@@ -397,5 +399,5 @@ def _changing(moved: str, advanced: str) -> TextualSelect:
     )
 
 
-CHANGE_FILES = _changing(_UNMOVED, "")
-CHANGE_FILES_AND_OFFSETS = _changing(_MOVED, _ADVANCED)
+CHANGE_FILES = _change_statement(_NO_OFFSETS, "")
+CHANGE_FILES_AND_OFFSETS = _change_statement(_COMPARED_OFFSETS, _MOVED_OFFSETS)

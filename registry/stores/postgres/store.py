@@ -26,14 +26,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.dml import ReturningDelete
 from sqlalchemy.types import TypeEngine
 
-from registry.engines import refusal
+from registry.engines import access_error
 from registry.errors import AlreadyExists, Invalid, NotFound, RegistryError, SchemaMismatch, Unavailable
 from registry.inputs import FileDraft, SegmentDraft
 from registry.json_text import to_json_text
 from registry.models import (
     LOCAL_BUCKET,
-    OWN,
     PUBLISHED,
+    UNPUBLISHED,
     DaemonLease,
     DatabaseTime,
     FileAwaitingDeletion,
@@ -42,7 +42,7 @@ from registry.models import (
     object_uri,
 )
 from registry.position import Position, XidVisibility
-from registry.schema import Flag, JsonTextType
+from registry.schema import BooleanType, JsonTextType
 from registry.stores.postgres.arrays import array_literal
 from registry.stores.postgres.statements import (
     ADD_SEGMENTS,
@@ -52,21 +52,21 @@ from registry.stores.postgres.statements import (
     RECORD_INTENTS,
     RENEW_LEASES,
     WRITE_LEDGER,
-    Numbered,
+    PositionalStatement,
 )
 from registry.stores.sql.agents import SqlAgents
 from registry.stores.sql.compactions import SqlCompactions
-from registry.stores.sql.consistent_read import SqlConsistentRead, SqlWhole
-from registry.stores.sql.daemon_state import SqlDaemonBooks
-from registry.stores.sql.files import FileChange, SqlFiles, differences, lost_intents, touched_files
-from registry.stores.sql.groups import offsets_moved
-from registry.stores.sql.intents import SqlIntents
-from registry.stores.sql.leases import L, Leases
+from registry.stores.sql.consistent_read import SqlConsistentRead, SqlReadAndLoad
+from registry.stores.sql.consumer_groups import offsets_moved
+from registry.stores.sql.daemon_state import SqlDaemonState
+from registry.stores.sql.files import FileChange, SqlFiles, differences, files_changed, lost_intents
+from registry.stores.sql.leases import L, LeaseTable
 from registry.stores.sql.producers import out_of_sequence
-from registry.stores.sql.segment_objects import PURPOSE, counted, lost_objects
-from registry.stores.sql.segments import Addition, SqlSegments, fenced
+from registry.stores.sql.segment_objects import PURPOSE, count_by_object, lost_objects
+from registry.stores.sql.segments import SegmentAddition, SqlSegments, fenced
 from registry.stores.sql.snapshots import SqlSnapshots
 from registry.stores.sql.topics import partition_name
+from registry.stores.sql.upload_intents import SqlUploadIntents
 
 _OLD_FIELDS = {
     "old_id": "id",
@@ -107,8 +107,8 @@ _ADVANCE_FIELDS = {
     "offset_metadata": "metadata",
 }
 
-_FEW = 32
-"""Files for which a plan of their own, some 2 ms, costs more than it can save."""
+_FEW_FILES = 32
+"""Up to this many files, planning the statement again (about 2 ms) costs more than it saves."""
 
 
 class PostgresStore(
@@ -116,27 +116,27 @@ class PostgresStore(
     SqlAgents,
     SqlFiles,
     SqlSnapshots,
-    SqlIntents,
+    SqlUploadIntents,
     SqlCompactions,
-    SqlDaemonBooks,
-    SqlWhole,
+    SqlDaemonState,
+    SqlReadAndLoad,
 ):
     @asynccontextmanager
-    async def _writing(self) -> AsyncIterator[AsyncConnection]:
-        async with self._reading() as connection:
+    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
+        async with self._autocommit() as connection:
             await connection.exec_driver_sql("BEGIN")
             yield connection
             await connection.exec_driver_sql("COMMIT")
 
-    def _writing_once(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        return self._reading()
+    def _single_statement(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        return self._autocommit()
 
     def _insert(self, table: Table) -> postgresql.Insert:
         return postgresql.insert(table)
 
-    def _given(self, columns: Sequence[Column[object]], rows: Sequence[Sequence[object]]) -> FromClause:
+    def _bind_rows(self, columns: Sequence[Column[object]], rows: Sequence[Sequence[object]]) -> FromClause:
         arrays = [
-            cast(bindparam(None, array_literal(values), Text), postgresql.ARRAY(_plain(wanted.type)))
+            cast(bindparam(None, array_literal(values), Text), postgresql.ARRAY(_array_item_type(wanted.type)))
             for wanted, values in zip(columns, zip(*rows, strict=True), strict=True)
         ]
         named = [column(wanted.name, wanted.type) for wanted in columns]
@@ -146,23 +146,23 @@ class PostgresStore(
         self, connection: AsyncConnection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]
     ) -> None:
         if rows:
-            given = self._given([table.c[name] for name in columns], rows)
+            given = self._bind_rows([table.c[name] for name in columns], rows)
             picked = [cast(given.c[name], table.c[name].type) for name in columns]
             await connection.execute(table.insert().from_select(columns, select(*picked)))
 
-    async def _register_segments(self, addition: Addition) -> None:
-        drafts, spans = addition.drafts, dict(sorted(addition.spans.items()))
+    async def _register_segments(self, addition: SegmentAddition) -> None:
+        drafts, ranges = addition.drafts, dict(sorted(addition.ranges.items()))
         fences = sorted(addition.fences, key=lambda fence: (fence.topic, fence.partition_id))
         producers = sorted(addition.producers, key=lambda draft: (draft.topic, draft.partition_id, draft.producer_id))
-        objects = dict(sorted(counted(drafts).items()))
+        objects = dict(sorted(count_by_object(drafts).items()))
         values: dict[str, object] = {
             name: array_literal([getattr(draft, name) for draft in drafts]) for name in SegmentDraft.__struct_fields__
         }
         values |= {
-            "span_topic": array_literal([topic for topic, _ in spans]),
-            "span_partition_id": array_literal([number for _, number in spans]),
-            "span_first": array_literal([span.first for span in spans.values()]),
-            "span_next": array_literal([span.last + 1 for span in spans.values()]),
+            "range_topic": array_literal([topic for topic, _ in ranges]),
+            "range_partition_id": array_literal([number for _, number in ranges]),
+            "range_first": array_literal([offsets.first for offsets in ranges.values()]),
+            "range_next": array_literal([offsets.last + 1 for offsets in ranges.values()]),
             "fence_topic": array_literal([fence.topic for fence in fences]),
             "fence_partition_id": array_literal([fence.partition_id for fence in fences]),
             "fence_agent": array_literal([fence.agent_id for fence in fences]),
@@ -180,7 +180,7 @@ class PostgresStore(
             name: array_literal([getattr(producer, field) for producer in producers])
             for name, field in _PRODUCER_FIELDS.items()
         }
-        async with self._writing_once() as connection:
+        async with self._single_statement() as connection:
             refused = await _execute(connection, ADD_SEGMENTS, values)
         if refused:
             reasons: dict[str, list[tuple[str, int]]] = {}
@@ -188,7 +188,7 @@ class PostgresStore(
                 reasons.setdefault(why, []).append((name, number))
             await self._refuse(addition, reasons)
 
-    async def _refuse(self, addition: Addition, reasons: dict[str, list[tuple[str, int]]]) -> None:
+    async def _refuse(self, addition: SegmentAddition, reasons: dict[str, list[tuple[str, int]]]) -> None:
         if missing := reasons.get("missing"):
             raise NotFound(f"{partition_name(*missing[0])} does not exist")
         if keys := reasons.get("fenced"):
@@ -197,45 +197,45 @@ class PostgresStore(
             await super()._register_segments(addition)
             return
         if names := reasons.get("out of sequence"):
-            split = [(name.partition("/"), number) for name, number in names]  # a name has no slash
+            split = [(name.partition("/"), number) for name, number in names]  # names contain no slash
             raise out_of_sequence([(topic, number, producer) for (topic, _, producer), number in split])
         raise lost_objects(addition.intents_of or "", [path for path, _ in reasons["lost"]])
 
-    async def _renew_held(self, kind: Leases[L], held: Sequence[tuple[Any, ...]], expires_at: int) -> list[L]:
+    async def _renew_held(self, kind: LeaseTable[L], held: Sequence[tuple[Any, ...]], expires_at: int) -> list[L]:
         values: dict[str, object] = {
-            name: array_literal(column) for name, column in zip(kind.held, zip(*held, strict=True), strict=True)
+            name: array_literal(column) for name, column in zip(kind.held_columns, zip(*held, strict=True), strict=True)
         }
         values |= {"expires_at": expires_at, "all": None}
-        async with self._writing_once() as connection:
+        async with self._single_statement() as connection:
             return kind.rows(await _execute(connection, RENEW_LEASES[kind.row.table], values))
 
     async def _record_intents(self, paths: Sequence[str], purpose: str, owner: str) -> None:
         values = {"path": array_literal(paths), "purpose": purpose, "owner": owner, "now": self._clock.now_ms()}
-        async with self._writing_once() as connection:
+        async with self._single_statement() as connection:
             await _execute(connection, RECORD_INTENTS, values)
 
     async def _delete_segments(self, topic: str, partition_id: int, offset: int, limit: int | None) -> int:
-        """By one statement."""
+        """In one statement."""
         values = {
             "topic": topic, "partition_id": partition_id, "offset": offset, "most": limit,
             "local": LOCAL_BUCKET, "purpose": PURPOSE, "now": self._clock.now_ms(),
         }  # fmt: skip
-        async with self._writing_once() as connection:
+        async with self._single_statement() as connection:
             return int((await connection.execute(DELETE_SEGMENTS, values)).scalar_one())
 
     async def _change_files(self, change: FileChange) -> list[TableFile]:
-        async with self._writing_once() as connection:
-            added = await self._change_in_one(connection, change)
+        async with self._single_statement() as connection:
+            added = await self._change_in_one_statement(connection, change)
         return await super()._change_files(change) if added is None else added
 
     async def _apply(self, connection: AsyncConnection, change: FileChange) -> list[TableFile]:
-        added = await self._change_in_one(connection, change)
+        added = await self._change_in_one_statement(connection, change)
         return await super()._apply(connection, change) if added is None else added
 
-    async def _change_in_one(self, connection: AsyncConnection, change: FileChange) -> list[TableFile] | None:
-        """By one statement; None, and nothing done, if somebody else was at these files just now.
+    async def _change_in_one_statement(self, connection: AsyncConnection, change: FileChange) -> list[TableFile] | None:
+        """Applies the change in one statement. Returns None, and writes nothing, if another writer changed these files.
 
-        A rollback has to see what it took off the list before it is over: more than a statement can say.
+        A rollback needs several statements: it must check which files it removed from `files_awaiting_deletion`.
         """
         if change.operation == "rollback":
             return None
@@ -264,72 +264,72 @@ class PostgresStore(
                 name: array_literal([getattr(step, field) for step in change.advances])
                 for name, field in _ADVANCE_FIELDS.items()
             }
-        many = len(change.old) + len(change.new) > _FEW
-        async with _planned_anew(connection) if many else nullcontext():
-            answer = (await connection.execute(statement, values)).all()
-        held, refused, raced, lost, moved, found = answer[0][:6]
+        many = len(change.old) + len(change.new) > _FEW_FILES
+        async with _unprepared(connection) if many else nullcontext():
+            rows = (await connection.execute(statement, values)).all()
+        held, refused, raced, lost, moved, found = rows[0][:6]
         if not held:
             raise NotFound(f"table {change.table_id} does not exist")
         if refused:
-            raise touched_files(change.table_id, refused)
+            raise files_changed(change.table_id, refused)
         if moved:
-            steps = [change.advances[place - 1] for place in moved]
+            steps = [change.advances[index - 1] for index in moved]
             known = zip((step.key for step in steps), found, strict=True)
             raise offsets_moved(steps, {key: offset for key, offset in known if offset is not None})
         if lost:
             raise lost_intents(change, lost)
         if raced:
             return None
-        return [TableFile(*row[6:]) for row in answer if row[6] is not None]
+        return [TableFile(*row[6:]) for row in rows if row[6] is not None]
 
     async def _claim(self, taken: ReturningDelete[Any], purpose: str, owner: str) -> list[FileAwaitingDeletion]:
-        """By one statement."""
+        """In one statement."""
         gone = taken.cte("gone")
         paths = select(gone.c.file_path).distinct()
-        recorded = self._recording(paths, purpose, owner).returning(literal(1)).cte("recorded")
-        async with self._writing_once() as connection:
+        recorded = self._upsert_intents(paths, purpose, owner).returning(literal(1)).cte("recorded")
+        async with self._single_statement() as connection:
             return [FileAwaitingDeletion(*row) for row in await connection.execute(select(gone).add_cte(recorded))]
 
-    async def _write_pages(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> bool:
-        """By one statement."""
+    async def _write_entries(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> bool:
+        """In one statement."""
         values: dict[str, object] = {
             name: array_literal([getattr(entry, name) for entry in entries]) for name in LedgerEntry.__struct_fields__
         }
         values |= {"name": lease.name, "holder": lease.holder, "epoch": lease.epoch}
-        async with self._writing_once() as connection:
+        async with self._single_statement() as connection:
             return bool((await connection.execute(WRITE_LEDGER, values)).scalar_one())
 
     async def time(self) -> DatabaseTime:
-        async with self._reading() as connection:
+        async with self._autocommit() as connection:
             now = await connection.exec_driver_sql("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint")
             return DatabaseTime(now.scalar_one())
 
     async def position(self) -> Position:
-        async with self._reading() as connection:
+        async with self._autocommit() as connection:
             lsn = await connection.exec_driver_sql("SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint")
             return Position(lsn.scalar_one())
 
     @asynccontextmanager
     async def consistent_read(self) -> AsyncIterator[SqlConsistentRead]:
-        async with self._reading() as connection:
+        async with self._autocommit() as connection:
             await connection.exec_driver_sql("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            # A standby lists no running transactions in it: everything would seem to be contained.
+            # A standby's snapshot lists no running transactions: it would seem to contain everything.
             query = "SELECT pg_current_snapshot()::text WHERE NOT pg_is_in_recovery()"
-            place = (await connection.exec_driver_sql(query)).scalar_one_or_none()
-            yield SqlConsistentRead(self, connection, None if place is None else XidVisibility.parse(place))
+            found = (await connection.exec_driver_sql(query)).scalar_one_or_none()
+            yield SqlConsistentRead(self, connection, None if found is None else XidVisibility.parse(found))
 
     async def _before_load(self, connection: AsyncConnection) -> None:
-        tables = ", ".join(kind.table for kind in (*PUBLISHED, *OWN))
+        tables = ", ".join(kind.table for kind in (*PUBLISHED, *UNPUBLISHED))
         await connection.exec_driver_sql(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
 
     async def _after_load(self, connection: AsyncConnection) -> None:
-        for kind in (*PUBLISHED, *OWN):
+        for kind in (*PUBLISHED, *UNPUBLISHED):
             if kind.key == ("id",):
                 await connection.exec_driver_sql(
                     f"SELECT setval(pg_get_serial_sequence('{kind.table}', 'id'), max(id)) FROM {kind.table}"
                 )
 
-    def _translated(self, error: DBAPIError) -> RegistryError:
+    def _translate_error(self, error: DBAPIError) -> RegistryError:
         cause = error.orig
         if not isinstance(cause, psycopg.Error):
             return Unavailable(f"{self.url}: {cause}")
@@ -348,13 +348,14 @@ class PostgresStore(
             case _, "42P01" | "42703":
                 return SchemaMismatch(f"{self.url}: {cause.diag.message_primary}: run `astha registry migrate`")
             case _:
-                return refusal(self.url, cause) or Unavailable(f"{self.url}: {detail}")
+                return access_error(self.url, cause) or Unavailable(f"{self.url}: {detail}")
 
 
 @asynccontextmanager
-async def _planned_anew(connection: AsyncConnection) -> AsyncIterator[None]:
-    """Statements in the block are planned for their own parameters and for the tables as they are now. Prepared ones
-    keep a plan that may have been made for an empty table, and what is right for that is slow for a thousand rows.
+async def _unprepared(connection: AsyncConnection) -> AsyncIterator[None]:
+    """Statements in the block are planned for their own parameters and for the tables as they are now.
+
+    A prepared statement keeps its plan, which may have been made for an empty table and is slow for a thousand rows.
     """
     driver = await _driver(connection)
     threshold, driver.prepare_threshold = driver.prepare_threshold, None
@@ -364,7 +365,9 @@ async def _planned_anew(connection: AsyncConnection) -> AsyncIterator[None]:
         driver.prepare_threshold = threshold
 
 
-async def _execute(connection: AsyncConnection, statement: Numbered, values: Mapping[str, object]) -> Sequence[Any]:
+async def _execute(
+    connection: AsyncConnection, statement: PositionalStatement, values: Mapping[str, object]
+) -> Sequence[Any]:
     driver = await _driver(connection)
     factory, driver.cursor_factory = driver.cursor_factory, psycopg.AsyncRawCursor
     try:
@@ -376,15 +379,15 @@ async def _execute(connection: AsyncConnection, statement: Numbered, values: Map
 
 async def _driver(connection: AsyncConnection) -> psycopg.AsyncConnection[Any]:
     driver = (await connection.get_raw_connection()).driver_connection
-    assert isinstance(driver, psycopg.AsyncConnection)  # noqa: S101  (of this store's engine)
+    assert isinstance(driver, psycopg.AsyncConnection)  # noqa: S101  (the engine's driver)
     return driver
 
 
-def _plain(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """The type of an array's items, without what only matters in columns."""
+def _array_item_type(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+    """Returns the SQL type of an array's items, without what only matters in columns."""
     if isinstance(kind, JsonTextType):
         return postgresql.JSON()
-    if isinstance(kind, Flag):
+    if isinstance(kind, BooleanType):
         return Boolean()
     if isinstance(kind, BigInteger):
         return BigInteger()

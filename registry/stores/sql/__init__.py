@@ -1,4 +1,4 @@
-"""What the SQL backends share: one module for each group of verbs, written once in SQLAlchemy Core.
+"""The verbs that the SQL backends share: one module per group of verbs, written once in SQLAlchemy Core.
 
-A backend adds how to connect, how to begin, how to hand over many rows at once, and how to read its errors.
+A backend adds how to connect, how to begin a transaction, how to bind many rows at once, and how to translate errors.
 """

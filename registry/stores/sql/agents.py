@@ -12,7 +12,7 @@ from registry.json_text import JsonValue, to_json_text
 from registry.models import Agent, PartitionLease
 from registry.schema import agents, partition_leases
 from registry.stores.sql.base import select_rows
-from registry.stores.sql.leases import WRITERS, SqlLeases
+from registry.stores.sql.leases import PARTITION_LEASES, SqlLeases
 from registry.stores.sql.segments import fenced
 from registry.stores.sql.topics import partition_name
 
@@ -28,7 +28,7 @@ class SqlAgents(SqlLeases):
         metadata: Mapping[str, JsonValue] | None = None,
     ) -> Agent:
         validation.name("agent_id", agent_id)
-        validation.filled("address", address)
+        validation.non_empty("address", address)
         validation.text("zone", zone)
         validation.text("group", group)
         now = self._clock.now_ms()
@@ -54,14 +54,14 @@ class SqlAgents(SqlLeases):
         return await self._row(Agent, select_rows(Agent).where(agents.c.agent_id == agent_id))
 
     async def list_agents(self, *, alive_within_ms: int | None = None, group: str | None = None) -> list[Agent]:
-        validation.optional("alive_within_ms", alive_within_ms, validation.whole)
+        validation.optional("alive_within_ms", alive_within_ms, validation.integer)
         validation.optional("group", group, validation.text)
         query = select_rows(Agent)
         if alive_within_ms is not None:
             query = query.where(agents.c.last_heartbeat >= self._clock.now_ms() - alive_within_ms)
         if group is not None:
             query = query.where(agents.c.group == group)
-        # Sorted here: asked for this order, SQLite would walk all agents by id rather than the live ones by heartbeat.
+        # Sorted here: with ORDER BY agent_id, SQLite would scan all agents instead of the live ones by heartbeat.
         return sorted(await self._rows(Agent, query), key=lambda agent: agent.agent_id)
 
     async def deregister_agent(self, agent_id: str) -> None:
@@ -85,13 +85,13 @@ class SqlAgents(SqlLeases):
         )
 
     async def acquire_partition_leases(
-        self, partitions_wanted: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
+        self, partitions: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
         validation.name("agent_id", agent_id)
         try:
-            return await self._acquire_leases(WRITERS, [], partitions_wanted, agent_id, ttl_ms)
+            return await self._acquire_leases(PARTITION_LEASES, [], partitions, agent_id, ttl_ms)
         except NotFound:
-            await self._explain_missing_lease(agent_id, sorted(set(partitions_wanted)))
+            await self._explain_missing_lease(agent_id, sorted(set(partitions)))
             raise
 
     async def renew_partition_lease(self, lease: PartitionLease, ttl_ms: int) -> PartitionLease:
@@ -101,14 +101,14 @@ class SqlAgents(SqlLeases):
         return renewed[0]
 
     async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        return await self._renew_leases(WRITERS, leases, ttl_ms)
+        return await self._renew_leases(PARTITION_LEASES, leases, ttl_ms)
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
-        return await self._release_lease(WRITERS, lease)
+        return await self._release_lease(PARTITION_LEASES, lease)
 
     async def get_partition_lease(self, topic: str, partition_id: int) -> PartitionLease | None:
         validation.name("topic", topic)
-        validation.whole32("partition_id", partition_id)
+        validation.integer32("partition_id", partition_id)
         query = select_rows(PartitionLease).where(
             partition_leases.c.topic == topic, partition_leases.c.partition_id == partition_id
         )

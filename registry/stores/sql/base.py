@@ -1,4 +1,4 @@
-"""The ground that the verbs stand on: connections, transactions, bulk rows, errors."""
+"""What all verbs use: connections, transactions, bulk rows, errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.sql import Executable
 
 from registry.clock import Clock
-from registry.engines import shown
+from registry.engines import display_url
 from registry.errors import NotFound, RegistryError, Unavailable
 from registry.models import Row
 from registry.schema import table_of
@@ -28,85 +28,85 @@ class SqlBase(abc.ABC):
         self._engine = engine
         self._clock = clock
 
-    # -- what a backend provides -------------------------------------------------------------------------
+    # -- implemented by each backend ---------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A transaction for several statements: commits at the end of the block."""
+    def _transaction(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A transaction of several statements. Commits at the end of the block, rolls back if it raises."""
 
     @abc.abstractmethod
-    def _writing_once(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """For a write that is a single statement, and so a transaction by itself."""
+    def _single_statement(self) -> AbstractAsyncContextManager[AsyncConnection]:
+        """A connection for a write of a single statement, which is a transaction by itself."""
 
     @abc.abstractmethod
-    def _given(self, columns: Sequence[Column[object]], rows: Sequence[Sequence[object]]) -> FromClause:
-        """Many rows as one bind parameter a column, to select from under the columns' names."""
+    def _bind_rows(self, columns: Sequence[Column[object]], rows: Sequence[Sequence[object]]) -> FromClause:
+        """Returns a relation of these rows, bound as one parameter per column, with the columns' names."""
 
     @abc.abstractmethod
     async def _insert_many(
         self, connection: AsyncConnection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]
     ) -> None:
-        """As fast as the backend can, in one round trip."""
+        """Inserts rows in one round trip, as fast as the backend can."""
 
     @abc.abstractmethod
-    def _translated(self, error: DBAPIError) -> RegistryError:
-        """The registry's word for a driver's error."""
+    def _translate_error(self, error: DBAPIError) -> RegistryError:
+        """Returns the registry's error for a driver's error."""
 
     @abc.abstractmethod
     def _insert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
-        """The backend's INSERT, which knows ON CONFLICT."""
+        """Returns the backend's INSERT, which supports ON CONFLICT."""
 
-    # -- what verbs use ----------------------------------------------------------------------------------
+    # -- used by the verbs -------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """For messages: without a password."""
-        return shown(self._engine.url.set(drivername=self._engine.dialect.name))
+        """The URL for messages, without the password."""
+        return display_url(self._engine.url.set(drivername=self._engine.dialect.name))
 
     def _connect(self) -> AsyncConnection:
         return self._engine.connect()
 
     @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[AsyncConnection]:
-        """A connection in autocommit. Whatever goes wrong with it leaves as an error of the registry."""
+    async def _autocommit(self) -> AsyncIterator[AsyncConnection]:
+        """A connection in autocommit mode. Database errors leave the block as errors of the registry."""
         connecting = True
         try:
-            with self._translating():
+            with self._translating_errors():
                 async with self._connect() as connection:
                     connecting = False
                     yield connection
         except (PoolTimeout, OSError) as error:
-            if not connecting:  # the caller's own
+            if not connecting:  # raised by the caller's block
                 raise
             why = f"all connections are in use: {error}" if isinstance(error, PoolTimeout) else str(error)
             raise Unavailable(f"{self.url}: {why}") from error
 
     @contextmanager
-    def _translating(self) -> Iterator[None]:
+    def _translating_errors(self) -> Iterator[None]:
         try:
             yield
         except DBAPIError as error:
-            raise self._translated(error) from error
+            raise self._translate_error(error) from error
 
     async def _rows(self, kind: type[R], query: Select[Any], **values: object) -> list[R]:
-        """The queries that are asked all day are built once, with bind parameters: building costs more than asking."""
-        async with self._reading() as connection:
+        """Frequent queries are built once, with bind parameters: building one costs more than executing it."""
+        async with self._autocommit() as connection:
             return [kind(*row) for row in await connection.execute(query, values)]
 
     async def _row(self, kind: type[R], query: Select[Any], **values: object) -> R | None:
-        async with self._reading() as connection:
+        async with self._autocommit() as connection:
             row = (await connection.execute(query, values)).first()
             return None if row is None else kind(*row)
 
     async def _write_one(self, kind: type[R], statement: Executable) -> R | None:
-        """A single statement that returns at most one whole row."""
-        async with self._writing_once() as connection:
+        """Executes a single statement that returns at most one row."""
+        async with self._single_statement() as connection:
             row = (await connection.execute(statement)).first()
             return None if row is None else kind(*row)
 
     async def _write(self, statement: Executable) -> int:
-        """A single statement; answers how many rows it touched."""
-        async with self._writing_once() as connection:
+        """Executes a single statement. Returns the number of affected rows."""
+        async with self._single_statement() as connection:
             return (await connection.execute(statement)).rowcount
 
     async def close(self) -> None:
@@ -114,11 +114,11 @@ class SqlBase(abc.ABC):
 
 
 def select_rows(kind: type[Row]) -> Select[Any]:
-    """All columns in the model's order."""
+    """SELECT of all columns, in the model's order."""
     return select(table_of(kind))
 
 
-def found(row: R | None, what: str) -> R:
+def require_row(row: R | None, what: str) -> R:
     if row is None:
         raise NotFound(f"{what} does not exist")
     return row

@@ -1,4 +1,4 @@
-"""The compactor's journal. Two partial unique indexes hold its promises: one row that stands and one that runs."""
+"""The compactor's journal. Two partial unique indexes enforce one row not started and one running per partition."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sqlalchemy import case, cast, delete, func, select, true, tuple_, update
 from registry import validation
 from registry.contract import PAGE
 from registry.errors import AlreadyExists, Conflict, Invalid
-from registry.inputs import CompactionDraft, CompactionOutcome, checked
+from registry.inputs import CompactionDraft, CompactionOutcome, validate
 from registry.models import Compaction, CompactionStatus, Savings
-from registry.schema import RUNNING, STANDING, Big, compactions
-from registry.stores.sql.base import SqlBase, found, select_rows
+from registry.schema import NOT_STARTED, RUNNING, BigInt, compactions
+from registry.stores.sql.base import SqlBase, require_row, select_rows
 
 _SUMS = ("input_files", "input_bytes", "output_files", "output_bytes", "row_count")
 _COLUMNS = tuple(name for name in Compaction.__struct_fields__ if name != "id")
@@ -23,14 +23,14 @@ _PARTITION = (compactions.c.table_id, compactions.c.partition_path)
 
 class SqlCompactions(SqlBase):
     async def record_compactions(self, drafts: Sequence[CompactionDraft]) -> None:
-        checked(drafts)
+        validate(drafts)
         if not drafts:
             return
         now = self._clock.now_ms()
         last = {(draft.table_id, draft.partition_path): draft for draft in drafts}
-        given = self._given(
+        given = self._bind_rows(
             [compactions.c[name] for name in _COLUMNS],
-            [_values(draft, now) for _, draft in sorted(last.items())],  # in order: two at once don't deadlock
+            [_values(draft, now) for _, draft in sorted(last.items())],  # sorted: concurrent calls don't deadlock
         )
         picked = select(*(cast(given.c[name], compactions.c[name].type) for name in _COLUMNS)).where(true())
         insert = self._insert(compactions).from_select(_COLUMNS, picked)
@@ -38,7 +38,7 @@ class SqlCompactions(SqlBase):
         await self._write(
             insert.on_conflict_do_update(
                 index_elements=_PARTITION,
-                index_where=STANDING,
+                index_where=NOT_STARTED,
                 set_={name: new[name] for name in _COLUMNS if name not in ("table_id", "partition_path")},
                 where=(old.status != new.status) | (old.rule != new.rule) | old.reason.is_distinct_from(new.reason),
             )
@@ -47,9 +47,9 @@ class SqlCompactions(SqlBase):
     async def begin_compaction(
         self, draft: CompactionDraft, *, operation_id: str, owner: str, stale_after_ms: int
     ) -> Compaction:
-        checked([draft])
+        validate([draft])
         validation.name("operation_id", operation_id)
-        validation.filled("owner", owner)
+        validation.non_empty("owner", owner)
         validation.ttl("stale_after_ms", stale_after_ms)
         now = self._clock.now_ms()
         row = compactions.c
@@ -57,24 +57,24 @@ class SqlCompactions(SqlBase):
         begun = dict(zip(_COLUMNS, _values(draft, now), strict=True)) | {
             "status": "running", "operation_id": operation_id, "owner": owner, "started_at": now,
         }  # fmt: skip
-        died = (
+        abort_stale = (
             update(compactions)
             .where(*here, RUNNING, row.updated_at <= now - stale_after_ms, row.operation_id != operation_id)
             .values(status="aborted", ended_at=now, updated_at=now, reason=f"no sign of life; {owner} took over")
         )
-        standing = update(compactions).where(*here, STANDING).values(begun).returning(*row)
+        start = update(compactions).where(*here, NOT_STARTED).values(begun).returning(*row)
         try:
-            async with self._writing() as connection:
-                await connection.execute(died)
-                one = (await connection.execute(standing)).first()
+            async with self._transaction() as connection:
+                await connection.execute(abort_stale)
+                one = (await connection.execute(start)).first()
                 if one is None:
                     one = (await connection.execute(self._insert(compactions).values(begun).returning(*row))).one()
                 return Compaction(*one)
         except AlreadyExists:
-            return await self._begun(draft, operation_id, owner)
+            return await self._explain_not_begun(draft, operation_id, owner)
 
-    async def _begun(self, draft: CompactionDraft, operation_id: str, owner: str) -> Compaction:
-        """Why it could not begin; or that it had, and this is a repetition."""
+    async def _explain_not_begun(self, draft: CompactionDraft, operation_id: str, owner: str) -> Compaction:
+        """Returns the row if this call repeats one that succeeded; else raises Conflict with the other owner."""
         row = compactions.c
         same = await self._row(Compaction, select_rows(Compaction).where(row.operation_id == operation_id))
         if same is not None:
@@ -83,52 +83,57 @@ class SqlCompactions(SqlBase):
             )  # fmt: skip
             if repeated:
                 return same
-            raise Conflict(f"the operation {operation_id} has been begun before and is {same.status}", [operation_id])
+            raise Conflict(
+                f"operation {operation_id} was begun before and is {same.status}: use a new operation_id",
+                [operation_id],
+            )
         of = f"partition {draft.partition_path!r} of {draft.table_name}"
         here = select_rows(Compaction).where(
             row.table_id == draft.table_id, row.partition_path == draft.partition_path, RUNNING
         )
         other = await self._row(Compaction, here)
         if other is None or other.owner is None or other.operation_id is None:
-            raise Conflict(f"{of} was being compacted until now: begin again")
+            raise Conflict(f"{of} was compacted until just now: begin again")
         raise Conflict(
             f"{of} is being compacted by {other.owner} (operation {other.operation_id}): wait for it, or cancel it",
             [other.owner],
         )
 
     async def renew_compactions(self, ids: Sequence[int], *, owner: str) -> list[Compaction]:
-        validation.every("id", ids, validation.whole)
-        validation.filled("owner", owner)
+        validation.every("id", ids, validation.integer)
+        validation.non_empty("owner", owner)
         if not ids:
             return []
         row = compactions.c
-        given = self._given([row.id], [(number,) for number in ids])
+        given = self._bind_rows([row.id], [(number,) for number in ids])
         own = select(row.id).where(row.id.in_(select(given.c.id)), row.owner == owner, RUNNING)
         renew = update(compactions).where(row.id.in_(own.order_by(row.id).with_for_update()))
-        async with self._writing_once() as connection:
+        async with self._single_statement() as connection:
             renewed = await connection.execute(renew.values(updated_at=self._clock.now_ms()).returning(*row))
             return sorted((Compaction(*one) for one in renewed), key=lambda one: one.id)
 
     async def finish_compaction(self, row_id: int, outcome: CompactionOutcome, *, owner: str) -> Compaction:
-        validation.whole("row_id", row_id)
-        validation.filled("owner", owner)
-        checked([outcome])
+        validation.integer("row_id", row_id)
+        validation.non_empty("owner", owner)
+        validate([outcome])
         now = self._clock.now_ms()
         row = compactions.c
-        told = {name: value for name, value in msgspec.structs.asdict(outcome).items() if value is not None}
+        given = {name: value for name, value in msgspec.structs.asdict(outcome).items() if value is not None}
         ended = (
             update(compactions)
             .where(row.id == row_id, row.owner == owner, row.status.in_(("running", "aborted", outcome.status)))
-            .values({**told, "reason": outcome.reason, "updated_at": now, "ended_at": func.coalesce(row.ended_at, now)})
+            .values(
+                {**given, "reason": outcome.reason, "updated_at": now, "ended_at": func.coalesce(row.ended_at, now)}
+            )
         )
         done = await self._write_one(Compaction, ended.returning(*row))
         if done is not None:
             return done
-        there = found(await self.get_compaction(row_id), f"compaction {row_id}")
+        there = require_row(await self.get_compaction(row_id), f"compaction {row_id}")
         raise Conflict(f"compaction {row_id} of {there.owner} is {there.status}: it can't become {outcome.status}")
 
     async def request_cancel(self, table_id: int, *, partition_path: str | None = None) -> list[Compaction]:
-        validation.whole("table_id", table_id)
+        validation.integer("table_id", table_id)
         validation.optional("partition_path", partition_path, validation.path)
         now = self._clock.now_ms()
         row = compactions.c
@@ -144,15 +149,17 @@ class SqlCompactions(SqlBase):
                 status=case((waits, "cancelled"), else_=row.status),
                 reason=case((waits, "cancelled before it began"), else_=row.reason),
                 ended_at=case((waits, now), else_=row.ended_at),
-                updated_at=case((waits, now), else_=row.updated_at),  # of a running one it is a sign of life
+                updated_at=case(
+                    (waits, now), else_=row.updated_at
+                ),  # for a running one it is the time of the last renewal
             )
             .returning(*row)
         )
-        async with self._writing_once() as connection:
+        async with self._single_statement() as connection:
             return sorted((Compaction(*one) for one in await connection.execute(cancel)), key=lambda one: one.id)
 
     async def get_compaction(self, row_id: int) -> Compaction | None:
-        validation.whole("row_id", row_id)
+        validation.integer("row_id", row_id)
         return await self._row(Compaction, select_rows(Compaction).where(compactions.c.id == row_id))
 
     async def list_compactions(
@@ -164,11 +171,11 @@ class SqlCompactions(SqlBase):
         before: tuple[int, int] | None = None,
         limit: int = PAGE,
     ) -> list[Compaction]:
-        validation.optional("table_id", table_id, validation.whole)
+        validation.optional("table_id", table_id, validation.integer)
         _check_statuses(statuses)
-        validation.optional("started_since", started_since, validation.whole)
-        validation.every("before", before or (), validation.whole)
-        validation.whole("limit", limit, 1)
+        validation.optional("started_since", started_since, validation.integer)
+        validation.every("before", before or (), validation.integer)
+        validation.integer("limit", limit, 1)
         row = compactions.c
         query = select_rows(Compaction)
         if table_id is not None:
@@ -182,31 +189,31 @@ class SqlCompactions(SqlBase):
         return await self._rows(Compaction, query.order_by(row.decided_at.desc(), row.id.desc()).limit(limit))
 
     async def get_savings(self, *, table_id: int | None = None) -> list[Savings]:
-        validation.optional("table_id", table_id, validation.whole)
+        validation.optional("table_id", table_id, validation.integer)
         row = compactions.c
-        sums = (cast(func.sum(row[name]), Big) for name in _SUMS)
+        sums = (cast(func.sum(row[name]), BigInt) for name in _SUMS)
         query = select(row.table_id, func.max(row.table_name), func.count(), *sums).where(row.status == "done")
         if table_id is not None:
             query = query.where(row.table_id == table_id)
-        async with self._reading() as connection:
+        async with self._autocommit() as connection:
             rows = await connection.execute(query.group_by(row.table_id).order_by(row.table_id))
             return [Savings(*one) for one in rows]
 
     async def prune_compactions(
         self, older_than_ms: int, *, statuses: Sequence[CompactionStatus] = ("waiting", "declined"), limit: int = PAGE
     ) -> int:
-        validation.whole("older_than_ms", older_than_ms)
+        validation.integer("older_than_ms", older_than_ms)
         _check_statuses(statuses)
         if "running" in statuses:
-            raise Invalid("statuses", "running", "is at work: finish it first")
-        validation.whole("limit", limit, 1)
+            raise Invalid("statuses", "running", "must not be pruned: finish the compaction first")
+        validation.integer("limit", limit, 1)
         row = compactions.c
         old = (
             select(row.id)
             .where(row.status.in_(statuses), row.updated_at <= self._clock.now_ms() - older_than_ms)
             .order_by(row.id)
             .limit(limit)
-            .with_for_update(skip_locked=True)  # who holds one is just making something else of it
+            .with_for_update(skip_locked=True)  # a locked row is being changed right now
         )
         return await self._write(delete(compactions).where(row.id.in_(old)))
 

@@ -1,4 +1,4 @@
-"""The registry as a whole: one consistent read of it, and filling an empty one."""
+"""Reading the whole registry consistently, and loading an empty one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from registry import validation
 from registry.contract import PAGE
 from registry.errors import Conflict, Unavailable
-from registry.models import OWN, PUBLISHED, Row
+from registry.models import PUBLISHED, UNPUBLISHED, Row
 from registry.position import Position, SnapshotVisibility
 from registry.schema import table_of
 from registry.stores.sql.base import SqlBase, select_rows
@@ -23,23 +23,23 @@ R = TypeVar("R", bound=Row)
 
 
 class SqlConsistentRead:
-    def __init__(self, store: SqlBase, connection: AsyncConnection, place: SnapshotVisibility | None) -> None:
+    def __init__(self, store: SqlBase, connection: AsyncConnection, visibility: SnapshotVisibility | None) -> None:
         self._store = store
         self._connection = connection
-        self._place = place
+        self._visibility = visibility
 
     @property
     def visibility(self) -> SnapshotVisibility:
-        if self._place is None:
+        if self._visibility is None:
             raise Unavailable(f"{self._store.url}: a standby can't tell what its snapshots contain: use the primary")
-        return self._place
+        return self._visibility
 
     async def count(self, kind: type[Row]) -> int:
-        with self._store._translating():
+        with self._store._translating_errors():
             return await _count(self._connection, kind)
 
     async def rows(self, kind: type[R], *, page: int = PAGE, table_id: int | None = None) -> AsyncIterator[list[R]]:
-        validation.whole("page", page, 1)
+        validation.integer("page", page, 1)
         key = [table_of(kind).c[name] for name in kind.key]
         query: Select[Any] = select_rows(kind).order_by(*key).limit(page)
         if table_id is not None:
@@ -47,7 +47,7 @@ class SqlConsistentRead:
         after: tuple[object, ...] | None = None
         while True:
             following = query if after is None else query.where(tuple_(*key) > after)
-            with self._store._translating():
+            with self._store._translating_errors():
                 rows = [kind(*row) for row in await self._connection.execute(following)]
             if rows:
                 yield rows
@@ -56,7 +56,7 @@ class SqlConsistentRead:
             after = tuple(getattr(rows[-1], name) for name in kind.key)
 
 
-class SqlLoad:
+class SqlBulkLoad:
     def __init__(self, store: SqlBase, connection: AsyncConnection) -> None:
         self._store = store
         self._connection = connection
@@ -65,15 +65,15 @@ class SqlLoad:
         if rows:
             kind = type(rows[0])
             values = [msgspec.structs.astuple(row) for row in rows]
-            with self._store._translating():
+            with self._store._translating_errors():
                 await self._store._insert_many(self._connection, table_of(kind), kind.__struct_fields__, values)
 
     async def count(self, kind: type[Row]) -> int:
-        with self._store._translating():
+        with self._store._translating_errors():
             return await _count(self._connection, kind)
 
 
-class SqlWhole(SqlBase):
+class SqlReadAndLoad(SqlBase):
     @abc.abstractmethod
     async def position(self) -> Position: ...
 
@@ -81,22 +81,22 @@ class SqlWhole(SqlBase):
     def consistent_read(self) -> AbstractAsyncContextManager[SqlConsistentRead]: ...
 
     @asynccontextmanager
-    async def load(self) -> AsyncIterator[SqlLoad]:
-        async with self._writing() as connection:
+    async def load(self) -> AsyncIterator[SqlBulkLoad]:
+        async with self._transaction() as connection:
             await self._before_load(connection)
-            for kind in (*PUBLISHED, *OWN):
+            for kind in (*PUBLISHED, *UNPUBLISHED):
                 if await _count(connection, kind):
                     raise Conflict(f"the registry at {self.url} is not empty: it has {kind.table}", [kind.table])
-            yield SqlLoad(self, connection)
+            yield SqlBulkLoad(self, connection)
             await self._after_load(connection)
 
     @abc.abstractmethod
     async def _before_load(self, connection: AsyncConnection) -> None:
-        """Keep other writers out until the end, so that empty stays empty."""
+        """Keeps other writers out until the end of the load, so that the registry stays empty."""
 
     @abc.abstractmethod
     async def _after_load(self, connection: AsyncConnection) -> None:
-        """Ids came with the rows: let the next generated one be higher."""
+        """Moves the id generators above the loaded ids."""
 
 
 async def _count(connection: AsyncConnection, kind: type[Row]) -> int:

@@ -1,4 +1,4 @@
-"""The daemon's own books: who leads, what each component has done, whose history this is."""
+"""The daemon's own state: the leader's lease, the ledger of components, the identity of the source."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from registry.schema import daemon_lease, ledger, source_identity
 from registry.stores.sql.base import SqlBase, select_rows
 
 
-class SqlDaemonBooks(SqlBase):
+class SqlDaemonState(SqlBase):
     async def take_daemon_lease(
         self, name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None
     ) -> DaemonLease | None:
         validation.name("name", name)
-        validation.filled("holder", holder)
+        validation.non_empty("holder", holder)
         validation.ttl("ttl_ms", ttl_ms)
         now = self._clock.now_ms()
         statement = self._insert(daemon_lease).values(
@@ -43,7 +43,7 @@ class SqlDaemonBooks(SqlBase):
         statement = update(daemon_lease).where(*_held(lease)).values(expires_at=self._clock.now_ms() + ttl_ms)
         renewed = await self._write_one(DaemonLease, statement.returning(daemon_lease))
         if renewed is None:
-            raise Fenced(f"the lease {lease.name!r} has passed to another daemon")
+            raise Fenced(f"another daemon holds the lease {lease.name!r}")
         return renewed
 
     async def release_daemon_lease(self, lease: DaemonLease) -> bool:
@@ -60,12 +60,12 @@ class SqlDaemonBooks(SqlBase):
     async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
         for entry in entries:
             _check_entry(entry)
-        if entries and not await self._write_pages(entries, lease):
-            raise Fenced(f"the lease {lease.name!r} has passed to another daemon")
+        if entries and not await self._write_entries(entries, lease):
+            raise Fenced(f"another daemon holds the lease {lease.name!r}")
 
-    async def _write_pages(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> bool:
-        """False, and nothing written, if the lease is not held."""
-        async with self._writing() as connection:
+    async def _write_entries(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> bool:
+        """Returns False, and writes nothing, if the lease is not held."""
+        async with self._transaction() as connection:
             held = select(daemon_lease.c.epoch).where(*_held(lease)).with_for_update(read=True)
             if (await connection.execute(held)).first() is None:
                 return False
@@ -92,7 +92,7 @@ class SqlDaemonBooks(SqlBase):
         await self._write(statement.on_conflict_do_nothing(index_elements=[source_identity.c.name]))
         found = await self.get_source_identity(name)
         if found is None:
-            raise Conflict(f"the identity {name} was removed while it was recorded")
+            raise Conflict(f"source identity {name!r} was removed while it was being recorded: try again")
         return found
 
     async def record_source_identity(self, name: str, identity: str) -> None:
@@ -106,23 +106,23 @@ class SqlDaemonBooks(SqlBase):
 
     def _identity_row(self, name: str, identity: str) -> postgresql.Insert | sqlite.Insert:
         validation.name("name", name)
-        validation.filled("identity", identity)
+        validation.non_empty("identity", identity)
         values = {"name": name, "identity": identity, "recorded_at": self._clock.now_ms()}
         return self._insert(source_identity).values(values)
 
 
 def _check_entry(entry: LedgerEntry) -> None:
     validation.name("component", entry.component)
-    validation.optional("position", entry.position, validation.whole)
-    validation.optional("place", entry.place, validation.filled)
-    validation.filled("state", entry.state)
-    validation.flag("refresh_owed", entry.refresh_owed)
+    validation.optional("position", entry.position, validation.integer)
+    validation.optional("refresh_visibility", entry.refresh_visibility, validation.non_empty)
+    validation.non_empty("state", entry.state)
+    validation.boolean("refresh_owed", entry.refresh_owed)
     validation.optional("reason", entry.reason, validation.text)
-    validation.whole("updated_at", entry.updated_at)
+    validation.integer("updated_at", entry.updated_at)
 
 
 def _unchanged(lease: DaemonLease | None) -> ColumnElement[bool]:
-    """Every renewal moves the time at which it expires."""
+    """Whether the lease has not been renewed: every renewal changes ``expires_at``."""
     return false() if lease is None else and_(*_held(lease), daemon_lease.c.expires_at == lease.expires_at)
 
 

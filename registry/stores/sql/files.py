@@ -1,6 +1,6 @@
-"""Data files: added, removed or swapped together with the statistics that count them.
+"""Data files: added, removed or swapped in one transaction with the statistics that count them.
 
-All three are one operation, `FileChange`: some rows out, some rows in, statistics by the difference.
+All three are a `FileChange`: old rows removed, new rows inserted, statistics updated by the difference.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from registry import validation
 from registry.contract import PAGE
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound
-from registry.inputs import Advance, FileDraft, Registration, checked
+from registry.inputs import Advance, FileDraft, Registration, validate
 from registry.models import FileOperation, LakeTable, TableFile, TableStats
 from registry.schema import (
-    Big,
+    BigInt,
     compactions,
     consumer_offsets,
     files_awaiting_deletion,
@@ -29,50 +29,52 @@ from registry.schema import (
     upload_intents,
 )
 from registry.stores.sql.base import select_rows
-from registry.stores.sql.groups import SqlConsumerGroups, check_advances, offsets_moved
-from registry.stores.sql.tables import AWAITING_COLUMNS, SqlTables, awaiting
+from registry.stores.sql.consumer_groups import SqlConsumerGroups, check_advances, offsets_moved
+from registry.stores.sql.tables import DELETION_COLUMNS, SqlTables, deletion_row
 
 COUNTED = ("row_count", "file_count", "total_size")
 NEW_COLUMNS = tuple(name for name in TableFile.__struct_fields__ if name != "id")
 
 
 class FileChange(msgspec.Struct, frozen=True):
-    """`old` rows, as somebody read them, for `new` ones."""
+    """Replaces the `old` rows, as the caller read them, by `new` ones."""
 
     table_id: int
     old: Sequence[TableFile]
     new: Sequence[FileDraft]
     operation: FileOperation
     operation_id: str | None
-    reason: str  # why the old ones go
-    intents_of: str | None = None  # whose upload intents the new ones must have
+    reason: str  # why the old files are removed
+    intents_of: str | None = None  # the required owner of the new files' upload intents
     advances: Sequence[Advance] = ()
 
     def check(self) -> None:
         self.check_operation()
-        checked(self.new)
+        validate(self.new)
         for field in ("file_size", "row_count"):
             total = sum(getattr(draft, field) for draft in self.new)
             if total > validation.MAX_INT:
-                raise Invalid(field, total, "is beyond 64 bits in the sum of this call, so statistics can't hold it")
+                raise Invalid(
+                    field, total, "the sum over this call does not fit 64 bits, so the statistics can't hold it"
+                )
         paths = [draft.file_path for draft in self.new]
         twice = _repeated([*paths, *(file.file_path for file in self.old)])
         if twice is not None:
-            raise Invalid("file_path", twice, "stands twice in one call")
+            raise Invalid("file_path", twice, "appears twice in one call")
         for file in self.old:
             if file.table_id != self.table_id:
                 raise Invalid("file", file.file_path, f"belongs to table {file.table_id}, not {self.table_id}")
 
     def check_operation(self) -> None:
-        """All but the files."""
-        validation.whole("table_id", self.table_id)
+        """Checks everything but the files."""
+        validation.integer("table_id", self.table_id)
         validation.one_of("operation", self.operation, get_args(FileOperation))
         validation.optional("operation_id", self.operation_id, validation.name)
-        validation.filled("reason", self.reason)
-        validation.optional("intents_of", self.intents_of, validation.filled)
+        validation.non_empty("reason", self.reason)
+        validation.optional("intents_of", self.intents_of, validation.non_empty)
         check_advances(self.advances)
         if self.operation == "compaction" and self.operation_id is None:
-            raise Invalid("operation_id", None, "a compaction names its swap")
+            raise Invalid("operation_id", None, "is required for a compaction")
 
     def new_rows(self, now: int) -> list[tuple[object, ...]]:
         return [
@@ -84,8 +86,8 @@ class FileChange(msgspec.Struct, frozen=True):
             for draft in self.new
         ]  # fmt: skip
 
-    def touched(self, current: dict[int, TableFile]) -> list[str]:
-        """Paths of old files that are gone or not as they were read."""
+    def changed(self, current: dict[int, TableFile]) -> list[str]:
+        """Returns the paths of old files that are gone or changed since they were read."""
         return [file.file_path for file in self.old if current.get(file.id) != file]
 
 
@@ -117,10 +119,10 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         ]
         for change in changes:
             change.check_operation()
-        joined = _joined(changes)
+        joined = _merge_changes(changes)
         for change in joined:
             change.check()
-        async with self._explained(joined):
+        async with self._explaining_errors(joined):
             added = await self._change_all(joined)
         by_path = {(file.table_id, file.file_path): file for file in added}
         return [[by_path[change.table_id, draft.file_path] for draft in change.new] for change in changes]
@@ -130,7 +132,7 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
             return []
         if len(changes) == 1:
             return await self._change_files(changes[0])
-        async with self._writing() as connection:
+        async with self._transaction() as connection:
             return [file for change in changes for file in await self._apply(connection, change)]
 
     async def remove_files(self, table_id: int, files: Sequence[TableFile], *, reason: str) -> None:
@@ -153,21 +155,23 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         change.check()
         if not change.old and not change.new:
             return []
-        async with self._explained([change]):
+        async with self._explaining_errors([change]):
             added = await self._change_files(change)
-        order = {draft.file_path: place for place, draft in enumerate(change.new)}
+        order = {draft.file_path: index for index, draft in enumerate(change.new)}
         return sorted(added, key=lambda file: order[file.file_path])
 
     @asynccontextmanager
-    async def _explained(self, changes: Sequence[FileChange]) -> AsyncIterator[None]:
-        """Errors that say which table, and what of it."""
+    async def _explaining_errors(self, changes: Sequence[FileChange]) -> AsyncIterator[None]:
+        """Replaces the database's errors by ones that name the table and what is wrong."""
         try:
             yield
         except AlreadyExists as error:
-            if str(error).startswith(f"{consumer_offsets.primary_key.name}:"):  # committed for the first time just now
+            if str(error).startswith(
+                f"{consumer_offsets.primary_key.name}:"
+            ):  # the group's first commit, made concurrently
                 raise offsets_moved([step for change in changes for step in change.advances], {}) from None
             of = ", ".join(sorted({str(change.table_id) for change in changes}))
-            raise AlreadyExists(f"table {of} has a file of that path: {error}") from None
+            raise AlreadyExists(f"table {of} already has a file with this path: {error}") from None
         except NotFound:
             for change in changes:
                 await self._explain_missing_version(change)
@@ -176,27 +180,27 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
             raise
 
     async def _change_files(self, change: FileChange) -> list[TableFile]:
-        """One change alone. A backend that can do it without a transaction of several statements overrides this."""
-        async with self._writing() as connection:
+        """Applies one change. PostgreSQL overrides this with a single statement."""
+        async with self._transaction() as connection:
             return await self._apply(connection, change)
 
     async def _apply(self, connection: AsyncConnection, change: FileChange) -> list[TableFile]:
-        """Lock the table, look, write."""
+        """Locks the table, checks, writes."""
         now = self._clock.now_ms()
         await self._lock_table(connection, change.table_id)
         if change.advances:
             await self._advance(connection, change.advances, now)
         if change.old:
-            await self._take_out(connection, change, now)
+            await self._remove_old_files(connection, change, now)
         if change.operation == "compaction":
             await self._end_compaction(connection, change, now)
         if not change.new:
             if change.old:
-                await self._count(connection, change, now)
+                await self._update_statistics(connection, change, now)
             return []
         await self._complete_intents(connection, change)
         await self._insert_many(connection, table_files, NEW_COLUMNS, change.new_rows(now))
-        await self._count(connection, change, now)
+        await self._update_statistics(connection, change, now)
         paths = self._new_paths(change)
         listed = await connection.execute(
             delete(files_awaiting_deletion)
@@ -214,7 +218,7 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         return [TableFile(*row) for row in await connection.execute(query)]
 
     async def _end_compaction(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
-        """Done with the swap and not after it: whoever dies in between leaves a journal that is right."""
+        """Marks the compaction done in the swap's transaction, so that a crash can't leave the journal wrong."""
         row = compactions.c
         await connection.execute(
             update(compactions)
@@ -232,7 +236,7 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         )  # fmt: skip
 
     async def _complete_intents(self, connection: AsyncConnection, change: FileChange) -> None:
-        """Who else would take them over waits for the rows deleted here, and finds nothing."""
+        """A concurrent claim of these intents waits for the rows deleted here, and then finds none."""
         ended = delete(upload_intents).where(upload_intents.c.path.in_(self._new_paths(change)))
         if change.intents_of is None:
             await connection.execute(ended)
@@ -244,7 +248,7 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
             raise lost_intents(change, lost)
 
     def _new_paths(self, change: FileChange) -> Select[tuple[str]]:
-        given = self._given([table_files.c.file_path], [(draft.file_path,) for draft in change.new])
+        given = self._bind_rows([table_files.c.file_path], [(draft.file_path,) for draft in change.new])
         return select(given.c.file_path)
 
     async def _lock_table(self, connection: AsyncConnection, table_id: int) -> None:
@@ -252,27 +256,27 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         if (await connection.execute(query)).first() is None:
             raise NotFound(f"table {table_id} does not exist")
 
-    async def _take_out(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
-        given = self._given([table_files.c.id], [(file.id,) for file in change.old])
+    async def _remove_old_files(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
+        given = self._bind_rows([table_files.c.id], [(file.id,) for file in change.old])
         ids = select(given.c.id)
         query = select_rows(TableFile).where(table_files.c.id.in_(ids)).with_for_update()
         current = {file.id: file for file in (TableFile(*row) for row in await connection.execute(query))}
-        touched = change.touched(current)
-        if touched:
-            raise touched_files(change.table_id, touched)
+        changed = change.changed(current)
+        if changed:
+            raise files_changed(change.table_id, changed)
         await connection.execute(delete(table_files).where(table_files.c.id.in_(ids)))
         await self._insert_many(
             connection,
             files_awaiting_deletion,
-            AWAITING_COLUMNS,
-            [awaiting(file, change.reason, now) for file in change.old],
+            DELETION_COLUMNS,
+            [deletion_row(file, change.reason, now) for file in change.old],
         )
 
-    async def _count(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
-        """Statistics by the difference, per partition and for the table."""
+    async def _update_statistics(self, connection: AsyncConnection, change: FileChange, now: int) -> None:
+        """Adds the difference to the statistics of the partitions and of the table."""
         by_partition = differences(change)
         stats = table_stats.c
-        given = self._given(
+        given = self._bind_rows(
             [stats.partition_path, stats.row_count, stats.file_count, stats.total_size],
             [(path, *difference) for path, difference in by_partition.items()],
         )
@@ -319,11 +323,11 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
                 raise NotFound(f"table {change.table_id} has no schema version {draft.schema_version}")
 
     async def get_files(self, table_id: int, paths: Sequence[str]) -> list[TableFile]:
-        validation.whole("table_id", table_id)
-        validation.every("path", paths, validation.filled_path)
+        validation.integer("table_id", table_id)
+        validation.every("path", paths, validation.non_empty_path)
         if not paths:
             return []
-        given = self._given([table_files.c.file_path], [(path,) for path in paths])
+        given = self._bind_rows([table_files.c.file_path], [(path,) for path in paths])
         query = select_rows(TableFile).where(
             table_files.c.table_id == table_id, table_files.c.file_path.in_(select(given.c.file_path))
         )
@@ -332,10 +336,10 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
     async def list_files(
         self, table_id: int, *, partition_path: str | None = None, after: int = 0, limit: int = PAGE
     ) -> list[TableFile]:
-        validation.whole("table_id", table_id)
+        validation.integer("table_id", table_id)
         validation.optional("partition_path", partition_path, validation.path)
-        validation.whole("after", after)
-        validation.whole("limit", limit, 1)
+        validation.integer("after", after)
+        validation.integer("limit", limit, 1)
         query = select_rows(TableFile).where(table_files.c.table_id == table_id, table_files.c.id > after)
         if partition_path is not None:
             query = query.where(table_files.c.partition_path == partition_path)
@@ -349,18 +353,18 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
             after = page[-1].id
 
     async def get_statistics(self, table_id: int) -> list[TableStats]:
-        validation.whole("table_id", table_id)
+        validation.integer("table_id", table_id)
         query = select_rows(TableStats).where(table_stats.c.table_id == table_id)
         return await self._rows(TableStats, query.order_by(table_stats.c.partition_path))
 
     async def recount_statistics(self, table_id: int) -> LakeTable:
-        """Writes only what is wrong, so that a recount of right statistics is no change to anybody."""
-        validation.whole("table_id", table_id)
+        """Writes only rows that are wrong, so that recounting correct statistics causes no change events."""
+        validation.integer("table_id", table_id)
         now = self._clock.now_ms()
-        async with self._writing() as connection:
+        async with self._transaction() as connection:
             await self._lock_table(connection, table_id)
             await self._recount_partitions(connection, table_id, now)
-            sums = [func.coalesce(cast(func.sum(table_stats.c[name]), Big), 0) for name in COUNTED]
+            sums = [func.coalesce(cast(func.sum(table_stats.c[name]), BigInt), 0) for name in COUNTED]
             of_table = select(*sums).where(table_stats.c.table_id == table_id)
             right = dict(zip(COUNTED, (await connection.execute(of_table)).one(), strict=True))
             wrong = or_(*(tables.c[name] != value for name, value in right.items()))
@@ -375,9 +379,9 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
         counted = (
             select(
                 files.partition_path,
-                cast(func.sum(files.row_count), Big).label("row_count"),
+                cast(func.sum(files.row_count), BigInt).label("row_count"),
                 func.count().label("file_count"),
-                cast(func.sum(files.file_size), Big).label("total_size"),
+                cast(func.sum(files.file_size), BigInt).label("total_size"),
             )
             .where(files.table_id == table_id)
             .group_by(files.partition_path)
@@ -406,17 +410,18 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
 
 def lost_intents(change: FileChange, paths: Sequence[str]) -> Conflict:
     shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-    return Conflict(f"{change.intents_of} no longer has the upload intents of {shown}: write the files again", paths)
+    return Conflict(f"{change.intents_of} no longer owns the upload intents of {shown}: write the files again", paths)
 
 
-def _joined(changes: Sequence[FileChange]) -> list[FileChange]:
-    """Additions of one kind to one table as one, by table: who locks several locks them in the same order. What
-    advances a group stays by itself.
+def _merge_changes(changes: Sequence[FileChange]) -> list[FileChange]:
+    """Merges additions of one kind to one table, sorted by table, so that every call locks tables in the same order.
+
+    A change that advances a consumer group is not merged.
     """
     kinds: dict[tuple[int, str, str, str, int], list[FileChange]] = {}
-    for place, change in enumerate(changes, 1):
+    for index, change in enumerate(changes, 1):
         if change.new or change.advances:
-            alone = place if change.advances else 0
+            alone = index if change.advances else 0
             kind = (change.table_id, change.operation, change.operation_id or "", change.intents_of or "", alone)
             kinds.setdefault(kind, []).append(change)
     return [
@@ -430,22 +435,22 @@ def _joined(changes: Sequence[FileChange]) -> list[FileChange]:
 
 
 def _require_listed(change: FileChange, listed: set[str]) -> None:
-    """Who deletes a file takes it off the list first: what is not on it may be gone already."""
+    """A file is removed from the list before it is deleted: one that is not listed may be gone already."""
     missing = [draft.file_path for draft in change.new if draft.file_path not in listed]
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise Conflict(
-            f"files of table {change.table_id} can't come back, they no longer await deletion: {shown}", missing
+            f"files of table {change.table_id} can't be restored, they no longer await deletion: {shown}", missing
         )
 
 
-def touched_files(table_id: int, paths: Sequence[str]) -> Conflict:
+def files_changed(table_id: int, paths: Sequence[str]) -> Conflict:
     shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
     return Conflict(f"files of table {table_id} are gone or changed since they were read: {shown}", paths)
 
 
 def differences(change: FileChange) -> dict[str, tuple[int, int, int]]:
-    """Rows, files and bytes by partition path."""
+    """Returns the change in rows, files and bytes, by partition path."""
     sums: dict[str, tuple[int, int, int]] = {}
     for sign, files in ((-1, change.old), (1, change.new)):
         for file in files:

@@ -1,7 +1,7 @@
-"""What the leases of writers and those of a group's members have in common.
+"""What partition leases (of writers) and group leases (of consumer group members) have in common.
 
-A lease is judged by two things: the clock of whoever asks decides when it may be taken over, the epoch decides who may
-go on. Clocks of two hosts may differ; then a takeover comes early or late, but the epoch still fences.
+The caller's clock decides when an expired lease may be taken over; the epoch decides who may write. If the clocks of
+two hosts differ, a takeover comes early or late, but the epoch still fences the previous holder.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from registry.stores.sql.topics import SqlTopics
 L = TypeVar("L", bound=PartitionLease | GroupLease)
 
 
-class Leases(msgspec.Struct, Generic[L], frozen=True):
-    """One kind of them. ``holder``: the column that says whose a lease is."""
+class LeaseTable(msgspec.Struct, Generic[L], frozen=True):
+    """One kind of lease. ``holder``: the column with the holder's id."""
 
     row: type[L]
     holder: str
@@ -32,15 +32,15 @@ class Leases(msgspec.Struct, Generic[L], frozen=True):
         return table_of(self.row)
 
     @property
-    def held(self) -> tuple[str, ...]:
-        """The columns that have to be the same still."""
+    def held_columns(self) -> tuple[str, ...]:
+        """The columns that identify a lease as held by its holder in its epoch."""
         return (*self.row.key, self.holder, "epoch")
 
     def columns(self, names: Sequence[str]) -> list[Column[Any]]:
         return [self.table.c[name] for name in names]
 
-    def holding(self, lease: L) -> tuple[Any, ...]:
-        return tuple(getattr(lease, name) for name in self.held)
+    def held_values(self, lease: L) -> tuple[Any, ...]:
+        return tuple(getattr(lease, name) for name in self.held_columns)
 
     def is_held(self, lease: L) -> bool:
         return getattr(lease, self.holder) is not None
@@ -49,8 +49,8 @@ class Leases(msgspec.Struct, Generic[L], frozen=True):
         return sorted((self.row(*row) for row in found), key=lambda lease: (lease.topic, lease.partition_id))
 
     def check(self, leases: Sequence[L]) -> None:
-        how = {"partition_id": validation.whole32, "epoch": validation.whole, self.holder: _optional_name}
-        for name in self.held:
+        how = {"partition_id": validation.integer32, "epoch": validation.integer, self.holder: _optional_name}
+        for name in self.held_columns:
             validation.every(name, [getattr(lease, name) for lease in leases], how.get(name, validation.name))
 
 
@@ -58,23 +58,23 @@ def _optional_name(field: str, value: object) -> None:
     validation.optional(field, value, validation.name)
 
 
-WRITERS = Leases(PartitionLease, "leader_agent_id")
-MEMBERS = Leases(GroupLease, "member_id")
+PARTITION_LEASES = LeaseTable(PartitionLease, "leader_agent_id")
+GROUP_LEASES = LeaseTable(GroupLease, "member_id")
 
 
 class SqlLeases(SqlTopics):
     async def _acquire_leases(
-        self, kind: Leases[L], group: Sequence[str], partitions: Sequence[tuple[str, int]], holder: str, ttl_ms: int
+        self, kind: LeaseTable[L], group: Sequence[str], partitions: Sequence[tuple[str, int]], holder: str, ttl_ms: int
     ) -> list[L]:
-        """Those that are free, expired or the holder's own. ``group``: what stands before the partition in the key."""
+        """Acquires leases that are free, expired or the holder's own. ``group``: key values before the partition."""
         validation.ttl("ttl_ms", ttl_ms)
         for topic, number in partitions:
             validation.name("topic", topic)
-            validation.whole32("partition_id", number)
+            validation.integer32("partition_id", number)
         if not partitions:
             return []
         now, columns = self._clock.now_ms(), kind.table.c
-        given = self._given([columns.topic, columns.partition_id], sorted(set(partitions)))
+        given = self._bind_rows([columns.topic, columns.partition_id], sorted(set(partitions)))
         rows = select(
             *map(literal, group), *given.c, literal(holder), literal(now + ttl_ms), literal(now), literal(1)
         ).where(literal(True))  # SQLite's grammar wants a WHERE between SELECT and ON CONFLICT
@@ -91,14 +91,14 @@ class SqlLeases(SqlTopics):
         ).returning(kind.table)
         return await self._write_leases(kind, statement)
 
-    async def _renew_leases(self, kind: Leases[L], leases: Sequence[L], ttl_ms: int) -> list[L]:
+    async def _renew_leases(self, kind: LeaseTable[L], leases: Sequence[L], ttl_ms: int) -> list[L]:
         validation.ttl("ttl_ms", ttl_ms)
         kind.check(leases)
-        held = sorted({kind.holding(lease) for lease in leases if kind.is_held(lease)})
+        held = sorted({kind.held_values(lease) for lease in leases if kind.is_held(lease)})
         return await self._renew_held(kind, held, self._clock.now_ms() + ttl_ms) if held else []
 
-    async def _renew_held(self, kind: Leases[L], held: Sequence[tuple[Any, ...]], expires_at: int) -> list[L]:
-        given = self._given(kind.columns(kind.held), held)
+    async def _renew_held(self, kind: LeaseTable[L], held: Sequence[tuple[Any, ...]], expires_at: int) -> list[L]:
+        given = self._bind_rows(kind.columns(kind.held_columns), held)
         statement = (
             update(kind.table)
             .where(*(kind.table.c[column.name] == column for column in given.c))
@@ -107,11 +107,11 @@ class SqlLeases(SqlTopics):
         )
         return await self._write_leases(kind, statement)
 
-    async def _release_lease(self, kind: Leases[L], lease: L) -> bool:
+    async def _release_lease(self, kind: LeaseTable[L], lease: L) -> bool:
         kind.check([lease])
         if not kind.is_held(lease):
             return False
-        held = zip(kind.columns(kind.held), kind.holding(lease), strict=True)
+        held = zip(kind.columns(kind.held_columns), kind.held_values(lease), strict=True)
         statement = (
             update(kind.table)
             .where(*(column == value for column, value in held))
@@ -119,6 +119,6 @@ class SqlLeases(SqlTopics):
         )
         return bool(await self._write(statement))
 
-    async def _write_leases(self, kind: Leases[L], statement: Executable) -> list[L]:
-        async with self._writing_once() as connection:
+    async def _write_leases(self, kind: LeaseTable[L], statement: Executable) -> list[L]:
+        async with self._single_statement() as connection:
             return kind.rows(await connection.execute(statement))

@@ -1,4 +1,4 @@
-"""What producers have written last, checked and moved by the transaction that registers their records."""
+"""Producer sequences, checked and updated by the transaction that registers the producers' records."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ class SqlProducers(SqlBase):
     async def get_producer_sequences(self, keys: Sequence[tuple[str, int, str]]) -> list[ProducerSequence]:
         for topic, number, producer in keys:
             validation.name("topic", topic)
-            validation.whole32("partition_id", number)
+            validation.integer32("partition_id", number)
             validation.name("producer_id", producer)
         if not keys:
             return []
-        given = self._given(_KEY, sorted(set(keys)))
+        given = self._bind_rows(_KEY, sorted(set(keys)))
         query = select(producer_sequences).join_from(producer_sequences, given, _same(given)).order_by(*_KEY)
         return await self._rows(ProducerSequence, query)
 
     async def forget_producers(self, idle_ms: int, *, limit: int = PAGE) -> int:
-        validation.whole("idle_ms", idle_ms)
-        validation.whole("limit", limit, 1)
+        validation.integer("idle_ms", idle_ms)
+        validation.integer("limit", limit, 1)
         idle = select(*_KEY).where(_C.updated_at <= self._clock.now_ms() - idle_ms).order_by(_C.updated_at).limit(limit)
         given = idle.with_for_update(skip_locked=True).subquery("idle")
         return await self._write(delete(producer_sequences).where(select(given.c.topic).where(_same(given)).exists()))
 
     async def _require_sequences(self, connection: AsyncConnection, producers: Sequence[ProducerDraft]) -> set[str]:
-        """The keys, as names, of those that have a row. The partitions are locked."""
+        """Returns the names of producers that have a row. The caller holds the partitions' locks."""
         if not producers:
             return set()
-        given = self._given(_KEY, [(p.topic, p.partition_id, p.producer_id) for p in producers])
+        given = self._bind_rows(_KEY, [(p.topic, p.partition_id, p.producer_id) for p in producers])
         query = select(producer_sequences).join_from(producer_sequences, given, _same(given))
         rows = [ProducerSequence(*row) for row in await connection.execute(query)]
         known = {_name(row): row for row in rows}
@@ -57,7 +57,7 @@ class SqlProducers(SqlBase):
     ) -> None:
         moved = [_row(p, now) for p in producers if _name(p) in known]
         if moved:
-            given = self._given(list(producer_sequences.c), moved)
+            given = self._bind_rows(list(producer_sequences.c), moved)
             values = {name: given.c[name] for name in _COLUMNS[3:]}
             await connection.execute(update(producer_sequences).where(_same(given)).values(values))
         new = [_row(p, now) for p in producers if _name(p) not in known]
@@ -65,23 +65,25 @@ class SqlProducers(SqlBase):
 
 
 def check_producers(producers: Sequence[ProducerDraft], partitions: set[tuple[str, int]]) -> None:
-    """Each once a partition, of partitions that get segments."""
+    """Each producer once per partition, and only for partitions that get segments."""
     names = set()
     for producer in producers:
         if producer.last_sequence < producer.first_sequence:
             raise Invalid("last_sequence", producer.last_sequence, f"is below first_sequence {producer.first_sequence}")
         if (producer.topic, producer.partition_id) not in partitions:
-            raise Invalid("producer_id", producer.producer_id, f"this call adds no segment of {_name(producer)}")
+            raise Invalid(
+                "producer_id", producer.producer_id, f"this call adds no segment to the partition of {_name(producer)}"
+            )
         names.add(_name(producer))
     if len(names) < len(producers):
-        raise Invalid("producers", len(producers), "one stands twice for a partition: join its appends")
+        raise Invalid("producers", len(producers), "a producer appears twice for one partition: combine its appends")
 
 
 def out_of_sequence(refused: Sequence[tuple[str, int, str]]) -> OutOfSequence:
     topic, number, producer = refused[0]
     return OutOfSequence(
-        f"producer {producer!r} has written other records to partition {number} of topic {topic!r} last: "
-        "look at get_producer_sequences",
+        f"the records of producer {producer!r} do not continue its sequence in partition {number} of topic {topic!r}: "
+        "read get_producer_sequences",
         [f"{topic}/{number}" for topic, number, _ in refused],
     )
 

@@ -1,8 +1,8 @@
-"""Objects that hold segments: how many of them are live, and who may register more in them.
+"""Objects that contain segments: how many of them are live, and who may register more in them.
 
-The row of an object is there as long as a segment is. With the last one it becomes an upload intent in the same
-transaction: from then on nobody can register anything in that object, and the cleaner deletes it when its time comes,
-so that whoever is reading it just now can finish.
+An object has a row as long as one of its segments is live. The transaction that deletes the last one turns the row into
+an upload intent: from then on nothing can be registered in the object, and the cleaner deletes it once the intent is
+stale, so that readers of the object can finish.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from registry.errors import Conflict
 from registry.inputs import SegmentDraft
 from registry.models import object_uri
 from registry.schema import segment_objects, upload_intents
-from registry.stores.sql.intents import SqlIntents
+from registry.stores.sql.upload_intents import SqlUploadIntents
 
 ObjectKey: TypeAlias = tuple[str, str]
 
 PURPOSE = "segments"
-"""Of the intent that an object becomes; its owner's name too."""
+"""Purpose and owner of the upload intent that an emptied object becomes."""
 
 _bucket, _key, _live = segment_objects.c.s3_bucket, segment_objects.c.s3_key, segment_objects.c.live_segments
 
 
-class SqlSegmentObjects(SqlIntents):
+class SqlSegmentObjects(SqlUploadIntents):
     async def _require_own_objects(
         self, connection: AsyncConnection, keys: Iterable[ObjectKey], intents_of: str | None
     ) -> None:
-        """Each has an intent of that owner, or live segments already. Conflict names the others."""
+        """Raises a Conflict that names the objects with neither an intent of this owner nor live segments."""
         if intents_of is None:
             return
         paths = {object_uri(*key): key for key in keys}
-        given = self._given([upload_intents.c.path], [(path,) for path in sorted(paths)])
+        given = self._bind_rows([upload_intents.c.path], [(path,) for path in sorted(paths)])
         own = (
             select(upload_intents.c.path)
             .join_from(upload_intents, given, upload_intents.c.path == given.c.path)
@@ -51,7 +51,7 @@ class SqlSegmentObjects(SqlIntents):
                 raise lost_objects(intents_of, lost)
 
     async def _lock_objects(self, connection: AsyncConnection, keys: Iterable[ObjectKey]) -> dict[ObjectKey, int]:
-        given = self._given([_bucket, _key], sorted(set(keys)))
+        given = self._bind_rows([_bucket, _key], sorted(set(keys)))
         query = (
             select(_bucket, _key, _live)
             .join_from(segment_objects, given, (_bucket == given.c.s3_bucket) & (_key == given.c.s3_key))
@@ -60,11 +60,11 @@ class SqlSegmentObjects(SqlIntents):
         )
         return {(bucket, key): live for bucket, key, live in await connection.execute(query)}
 
-    async def _raise_objects(self, connection: AsyncConnection, drafts: Iterable[SegmentDraft], now: int) -> None:
-        """They hold these segments too. Their intents are completed."""
-        objects = counted(drafts)
+    async def _add_to_objects(self, connection: AsyncConnection, drafts: Iterable[SegmentDraft], now: int) -> None:
+        """Counts new segments and completes the objects' intents."""
+        objects = count_by_object(drafts)
         columns = [_bucket, _key, _live, segment_objects.c.size_bytes]
-        given = self._given(columns, [(*key, *numbers) for key, numbers in sorted(objects.items())])
+        given = self._bind_rows(columns, [(*key, *numbers) for key, numbers in sorted(objects.items())])
         picked = select(*(given.c[column.name] for column in columns), literal(now)).where(
             literal(True)  # SQLite's grammar wants a WHERE between SELECT and ON CONFLICT
         )
@@ -78,33 +78,33 @@ class SqlSegmentObjects(SqlIntents):
                 },
             )
         )
-        paths = self._given([upload_intents.c.path], [(object_uri(*key),) for key in objects])
+        paths = self._bind_rows([upload_intents.c.path], [(object_uri(*key),) for key in objects])
         await connection.execute(delete(upload_intents).where(upload_intents.c.path.in_(select(paths.c.path))))
 
-    async def _release_objects(self, connection: AsyncConnection, gone: Mapping[ObjectKey, int]) -> None:
-        """So many segments of each have been deleted."""
+    async def _remove_from_objects(self, connection: AsyncConnection, gone: Mapping[ObjectKey, int]) -> None:
+        """Counts deleted segments. An object without live segments becomes an upload intent."""
         if not gone:
             return
         live = await self._lock_objects(connection, gone)
         empty = [key for key in sorted(live) if live[key] <= gone[key]]
         lowered = [(*key, gone[key]) for key in sorted(live) if live[key] > gone[key]]
         if lowered:
-            given = self._given([_bucket, _key, _live], lowered)
+            given = self._bind_rows([_bucket, _key, _live], lowered)
             await connection.execute(
                 update(segment_objects)
                 .where(_bucket == given.c.s3_bucket, _key == given.c.s3_key)
                 .values(live_segments=_live - given.c.live_segments)
             )
         if empty:
-            given = self._given([_bucket, _key], empty)
+            given = self._bind_rows([_bucket, _key], empty)
             is_given = (_bucket == given.c.s3_bucket) & (_key == given.c.s3_key)
             await connection.execute(delete(segment_objects).where(select(given.c.s3_key).where(is_given).exists()))
-            paths = self._given([upload_intents.c.path], [(object_uri(*key),) for key in empty])
-            await connection.execute(self._recording(select(paths.c.path), PURPOSE, PURPOSE))
+            paths = self._bind_rows([upload_intents.c.path], [(object_uri(*key),) for key in empty])
+            await connection.execute(self._upsert_intents(select(paths.c.path), PURPOSE, PURPOSE))
 
 
-def counted(drafts: Iterable[SegmentDraft]) -> dict[ObjectKey, tuple[int, int]]:
-    """Segments and bytes that a call adds to each object."""
+def count_by_object(drafts: Iterable[SegmentDraft]) -> dict[ObjectKey, tuple[int, int]]:
+    """Returns the segments and bytes that a call adds to each object."""
     objects: dict[ObjectKey, tuple[int, int]] = {}
     for draft in drafts:
         key = (draft.s3_bucket, draft.s3_key)
@@ -115,8 +115,8 @@ def counted(drafts: Iterable[SegmentDraft]) -> dict[ObjectKey, tuple[int, int]]:
 
 def lost_objects(owner: str, paths: list[str]) -> Conflict:
     return Conflict(
-        f"{owner!r} no longer has the upload intent of {paths[0]}"
+        f"{owner!r} no longer owns the upload intent of {paths[0]}"
         + (f" and {len(paths) - 1} more" if len(paths) > 1 else "")
-        + ": somebody has taken it over and may have deleted the object; write it again under another name",
+        + ": a cleaner has taken it over and may have deleted the object; write it again under another name",
         paths,
     )

@@ -1,4 +1,4 @@
-"""Segments: registering them with their watermarks, and finding the one that holds an offset."""
+"""Segments: registering them, which moves watermarks, and finding the one that contains an offset."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from registry import validation
 from registry.contract import PAGE
 from registry.errors import AlreadyExists, Conflict, Fenced, Invalid, NotFound
-from registry.inputs import Fence, ProducerDraft, SegmentDraft, checked
+from registry.inputs import Fence, ProducerDraft, SegmentDraft, validate
 from registry.models import Segment
-from registry.schema import Big, Words, partition_leases, partitions, segments
+from registry.schema import BigInt, ByteOrderText, partition_leases, partitions, segments
 from registry.stores.sql.producers import SqlProducers, check_producers
-from registry.stores.sql.segment_objects import counted
+from registry.stores.sql.segment_objects import count_by_object
 from registry.stores.sql.topics import SqlTopics, partition_name
 
 COLUMNS = (*SegmentDraft.__struct_fields__, "created_at")
 
 
-def _nearest(
+def _nearest_base_offset(
     topic: ColumnElement[str], partition_id: ColumnElement[int], offset: ColumnElement[int]
 ) -> ScalarSelect[int]:
-    """The highest base offset at or below an offset."""
+    """The highest base offset at or below ``offset``."""
     nearby = segments.alias("nearby")
     same = (nearby.c.topic == topic) & (nearby.c.partition_id == partition_id)
     return select(func.max(nearby.c.base_offset)).where(same, nearby.c.base_offset <= offset).scalar_subquery()
@@ -36,43 +36,44 @@ def _same_partition(one: FromClause, other: FromClause) -> ColumnElement[bool]:
     return (one.c.topic == other.c.topic) & (one.c.partition_id == other.c.partition_id)
 
 
-_TOPIC, _PARTITION = bindparam("topic", type_=Words), bindparam("partition_id", type_=Integer)
-_OFFSET = bindparam("offset", type_=Big)
+_TOPIC, _PARTITION = bindparam("topic", type_=ByteOrderText), bindparam("partition_id", type_=Integer)
+_OFFSET = bindparam("offset", type_=BigInt)
 
 FIND_SEGMENT = (
     select(segments)
     .select_from(
         partitions.outerjoin(
             segments,
-            _same_partition(segments, partitions) & (segments.c.base_offset == _nearest(_TOPIC, _PARTITION, _OFFSET)),
+            _same_partition(segments, partitions)
+            & (segments.c.base_offset == _nearest_base_offset(_TOPIC, _PARTITION, _OFFSET)),
         )
     )
     .where(partitions.c.topic == _TOPIC, partitions.c.partition_id == _PARTITION)
 )
-"""The nearest segment at or below the offset, with NULLs if none: no row at all means no such partition."""
+"""The nearest segment at or below the offset, or NULLs if there is none. No row: the partition does not exist."""
 
 GET_SEGMENTS = (
     select(segments)
     .where(segments.c.topic == _TOPIC, segments.c.partition_id == _PARTITION)
-    .where(segments.c.base_offset >= func.coalesce(_nearest(_TOPIC, _PARTITION, _OFFSET), _OFFSET))
+    .where(segments.c.base_offset >= func.coalesce(_nearest_base_offset(_TOPIC, _PARTITION, _OFFSET), _OFFSET))
     .where(segments.c.end_offset >= _OFFSET)
     .order_by(segments.c.base_offset)
     .limit(bindparam("page", type_=Integer))
 )
 
 
-class Span(msgspec.Struct):
+class OffsetRange(msgspec.Struct):
     """The offsets that one call adds to one partition."""
 
     first: int
     last: int
 
 
-class Addition(msgspec.Struct, frozen=True):
-    """What one call registers."""
+class SegmentAddition(msgspec.Struct, frozen=True):
+    """What one call of `add_segments` registers."""
 
     drafts: Sequence[SegmentDraft]
-    spans: dict[tuple[str, int], Span]
+    ranges: dict[tuple[str, int], OffsetRange]
     fences: Sequence[Fence]
     producers: Sequence[ProducerDraft]
     intents_of: str | None
@@ -84,76 +85,76 @@ class SqlSegments(SqlTopics, SqlProducers):
 
     async def add_segments(
         self,
-        drafts: Sequence[SegmentDraft],
+        segments: Sequence[SegmentDraft],
         *,
         fences: Sequence[Fence] = (),
         producers: Sequence[ProducerDraft] = (),
         intents_of: str | None = None,
     ) -> None:
-        checked(drafts)
-        checked(fences)
-        checked(producers)
-        validation.optional("intents_of", intents_of, validation.filled)
-        spans = _spans(drafts)
-        check_producers(producers, set(spans))
-        if not drafts:
+        validate(segments)
+        validate(fences)
+        validate(producers)
+        validation.optional("intents_of", intents_of, validation.non_empty)
+        ranges = _offset_ranges(segments)
+        check_producers(producers, set(ranges))
+        if not segments:
             return
         try:
-            await self._register_segments(Addition(drafts, spans, fences, producers, intents_of))
+            await self._register_segments(SegmentAddition(segments, ranges, fences, producers, intents_of))
         except AlreadyExists as error:
-            raise AlreadyExists(f"somebody has registered that just now: {error}") from None
+            raise AlreadyExists(f"another writer registered the same segment concurrently: {error}") from None
 
-    async def _register_segments(self, addition: Addition) -> None:
-        """Lock the partitions, look, write. A backend that can do it in one statement overrides this."""
-        drafts, spans = addition.drafts, addition.spans
-        async with self._writing() as connection:
-            watermarks = await self._lock_partitions(connection, spans)
-            missing = [key for key in spans if key not in watermarks]
+    async def _register_segments(self, addition: SegmentAddition) -> None:
+        """Locks the partitions, checks, writes. PostgreSQL overrides this with a single statement."""
+        drafts, ranges = addition.drafts, addition.ranges
+        async with self._transaction() as connection:
+            watermarks = await self._lock_partitions(connection, ranges)
+            missing = [key for key in ranges if key not in watermarks]
             if missing:
                 raise NotFound(f"{partition_name(*missing[0])} does not exist")
             await self._require_fences(connection, addition.fences)
             known = await self._require_sequences(connection, addition.producers)
             # Every segment ends below its partition's watermark, so only a late one can overlap another.
-            late = {key for key, span in spans.items() if span.first < watermarks[key]}
+            late = {key for key, offsets in ranges.items() if offsets.first < watermarks[key]}
             if late:
                 await self._require_no_overlap(connection, [d for d in drafts if (d.topic, d.partition_id) in late])
-            await self._require_own_objects(connection, counted(drafts), addition.intents_of)
+            await self._require_own_objects(connection, count_by_object(drafts), addition.intents_of)
             now = self._clock.now_ms()
             await self._insert_many(connection, segments, COLUMNS, [(*msgspec.structs.astuple(d), now) for d in drafts])
-            await self._move_watermarks(connection, spans, now)
-            await self._raise_objects(connection, drafts, now)
+            await self._move_watermarks(connection, ranges, now)
+            await self._add_to_objects(connection, drafts, now)
             await self._move_sequences(connection, addition.producers, known, now)
 
     async def replace_segments(
         self, old: Sequence[Segment], new: Sequence[SegmentDraft], *, intents_of: str | None = None
     ) -> None:
-        checked(new)
-        validation.optional("intents_of", intents_of, validation.filled)
-        spans = _spans(new)
+        validate(new)
+        validation.optional("intents_of", intents_of, validation.non_empty)
+        ranges = _offset_ranges(new)
         if _covered(old) != _covered(new):
-            raise Invalid("new", len(new), "holds other offsets than old")
+            raise Invalid("new", len(new), "must contain the same offsets as old")
         if not old:
             return
-        async with self._writing() as connection:
-            await self._lock_partitions(connection, spans)
-            given = self._given([segments.c.id], [(row.id,) for row in old])
+        async with self._transaction() as connection:
+            await self._lock_partitions(connection, ranges)
+            given = self._bind_rows([segments.c.id], [(row.id,) for row in old])
             query = select(segments).join_from(segments, given, segments.c.id == given.c.id)
             found = await connection.execute(query.order_by(segments.c.id).with_for_update(of=segments))
             current = {row[0]: Segment(*row) for row in found}
             gone = [f"{row.topic}/{row.partition_id}/{row.base_offset}" for row in old if current.get(row.id) != row]
             if gone:
-                raise Conflict(f"{len(gone)} of the segments to replace are gone or changed, as {gone[0]}", gone)
-            await self._require_own_objects(connection, counted(new), intents_of)
+                raise Conflict(f"{len(gone)} of the segments to replace are gone or changed, such as {gone[0]}", gone)
+            await self._require_own_objects(connection, count_by_object(new), intents_of)
             await connection.execute(delete(segments).where(segments.c.id.in_(select(given.c.id))))
             now = self._clock.now_ms()
             await self._insert_many(connection, segments, COLUMNS, [(*msgspec.structs.astuple(d), now) for d in new])
-            await self._raise_objects(connection, new, now)
-            await self._release_objects(connection, Counter((row.s3_bucket, row.s3_key) for row in old))
+            await self._add_to_objects(connection, new, now)
+            await self._remove_from_objects(connection, Counter((row.s3_bucket, row.s3_key) for row in old))
 
     async def _lock_partitions(
-        self, connection: AsyncConnection, spans: dict[tuple[str, int], Span]
+        self, connection: AsyncConnection, ranges: dict[tuple[str, int], OffsetRange]
     ) -> dict[tuple[str, int], int]:
-        given = self._given([partitions.c.topic, partitions.c.partition_id], list(spans))
+        given = self._bind_rows([partitions.c.topic, partitions.c.partition_id], list(ranges))
         query = (
             select(partitions.c.topic, partitions.c.partition_id, partitions.c.high_watermark)
             .join_from(partitions, given, _same_partition(given, partitions))
@@ -166,11 +167,11 @@ class SqlSegments(SqlTopics, SqlProducers):
         if not fences:
             return
         leases = partition_leases.c
-        given = self._given([leases.topic, leases.partition_id], [(f.topic, f.partition_id) for f in fences])
+        given = self._bind_rows([leases.topic, leases.partition_id], [(f.topic, f.partition_id) for f in fences])
         query = (
             select(leases.topic, leases.partition_id, leases.leader_agent_id, leases.epoch)
             .join_from(partition_leases, given, _same_partition(given, partition_leases))
-            .order_by(leases.topic, leases.partition_id)  # as acquiring does, so that neither locks the other out
+            .order_by(leases.topic, leases.partition_id)  # the order in which leases are acquired, to avoid deadlocks
             .with_for_update(of=partition_leases, read=True)
         )
         current = {(t, p): (agent, epoch) for t, p, agent, epoch in await connection.execute(query)}
@@ -184,9 +185,9 @@ class SqlSegments(SqlTopics, SqlProducers):
 
     async def _require_no_overlap(self, connection: AsyncConnection, drafts: Sequence[SegmentDraft]) -> None:
         columns = [segments.c.topic, segments.c.partition_id, segments.c.base_offset, segments.c.end_offset]
-        given = self._given(columns, [(d.topic, d.partition_id, d.base_offset, d.end_offset) for d in drafts])
-        # Existing segments don't overlap each other: the nearest one that starts at or below our end is enough.
-        nearest = _nearest(given.c.topic, given.c.partition_id, given.c.end_offset)
+        given = self._bind_rows(columns, [(d.topic, d.partition_id, d.base_offset, d.end_offset) for d in drafts])
+        # Registered segments don't overlap: the nearest one that starts at or below the new end is enough.
+        nearest = _nearest_base_offset(given.c.topic, given.c.partition_id, given.c.end_offset)
         query = (
             select(given.c.topic, given.c.partition_id, given.c.base_offset, given.c.end_offset)
             .join_from(given, segments, _same_partition(given, segments) & (segments.c.base_offset == nearest))
@@ -199,10 +200,12 @@ class SqlSegments(SqlTopics, SqlProducers):
             raise Conflict(f"offsets {base}..{end} of {partition_name(topic, number)} are already registered",
                            [f"{topic}/{number}"])  # fmt: skip
 
-    async def _move_watermarks(self, connection: AsyncConnection, spans: dict[tuple[str, int], Span], now: int) -> None:
-        given = self._given(
+    async def _move_watermarks(
+        self, connection: AsyncConnection, ranges: dict[tuple[str, int], OffsetRange], now: int
+    ) -> None:
+        given = self._bind_rows(
             [partitions.c.topic, partitions.c.partition_id, partitions.c.high_watermark],
-            [(topic, number, span.last + 1) for (topic, number), span in spans.items()],
+            [(topic, number, offsets.last + 1) for (topic, number), offsets in ranges.items()],
         )
         await connection.execute(
             update(partitions)
@@ -214,9 +217,9 @@ class SqlSegments(SqlTopics, SqlProducers):
         self, topic: str, partition_id: int, *, from_offset: int = 0, limit: int = PAGE
     ) -> list[Segment]:
         validation.name("topic", topic)
-        validation.whole32("partition_id", partition_id)
-        validation.whole("from_offset", from_offset)
-        validation.whole("limit", limit, 1)
+        validation.integer32("partition_id", partition_id)
+        validation.integer("from_offset", from_offset)
+        validation.integer("limit", limit, 1)
         rows = await self._rows(
             Segment, GET_SEGMENTS, topic=topic, partition_id=partition_id, offset=from_offset, page=limit
         )
@@ -234,9 +237,9 @@ class SqlSegments(SqlTopics, SqlProducers):
 
     async def find_segment_for_offset(self, topic: str, partition_id: int, offset: int) -> Segment | None:
         validation.name("topic", topic)
-        validation.whole32("partition_id", partition_id)
-        validation.whole("offset", offset)
-        async with self._reading() as connection:
+        validation.integer32("partition_id", partition_id)
+        validation.integer("offset", offset)
+        async with self._autocommit() as connection:
             values = {"topic": topic, "partition_id": partition_id, "offset": offset}
             row = (await connection.execute(FIND_SEGMENT, values)).first()
         if row is None:
@@ -246,8 +249,8 @@ class SqlSegments(SqlTopics, SqlProducers):
 
     async def find_segment_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> Segment | None:
         validation.name("topic", topic)
-        validation.whole32("partition_id", partition_id)
-        validation.time("timestamp", timestamp)
+        validation.integer32("partition_id", partition_id)
+        validation.timestamp("timestamp", timestamp)
         query = (
             select(segments)
             .where(segments.c.topic == topic, segments.c.partition_id == partition_id)
@@ -262,7 +265,7 @@ class SqlSegments(SqlTopics, SqlProducers):
 
     async def get_object_segments(self, s3_bucket: str, s3_key: str) -> list[Segment]:
         validation.bucket("s3_bucket", s3_bucket)
-        validation.filled_path("s3_key", s3_key)
+        validation.non_empty_path("s3_key", s3_key)
         query = select(segments).where(segments.c.s3_bucket == s3_bucket, segments.c.s3_key == s3_key)
         return await self._rows(Segment, query.order_by(segments.c.byte_offset, segments.c.id))
 
@@ -270,9 +273,9 @@ class SqlSegments(SqlTopics, SqlProducers):
         self, topic: str, partition_id: int, offset: int, *, limit: int | None = None
     ) -> int:
         validation.name("topic", topic)
-        validation.whole32("partition_id", partition_id)
-        validation.whole("offset", offset)
-        validation.optional("limit", limit, lambda field, value: validation.whole(field, value, 1))
+        validation.integer32("partition_id", partition_id)
+        validation.integer("offset", offset)
+        validation.optional("limit", limit, lambda field, value: validation.integer(field, value, 1))
         count = await self._delete_segments(topic, partition_id, offset, limit)
         if not count:
             await self._require_partitions([(topic, partition_id)])
@@ -287,25 +290,25 @@ class SqlSegments(SqlTopics, SqlProducers):
         )
         if limit is not None:
             old &= segments.c.id.in_(select(segments.c.id).where(old).order_by(segments.c.base_offset).limit(limit))
-        async with self._writing() as connection:
+        async with self._transaction() as connection:
             gone = await connection.execute(
                 delete(segments).where(old).returning(segments.c.s3_bucket, segments.c.s3_key)
             )
             objects = Counter((bucket, key) for bucket, key in gone)
-            await self._release_objects(connection, objects)
+            await self._remove_from_objects(connection, objects)
         return objects.total()
 
 
 def fenced(*keys: tuple[str, int]) -> Fenced:
     more = f" (and {len(keys) - 1} more)" if len(keys) > 1 else ""
     return Fenced(
-        f"the lease of {partition_name(*keys[0])}{more} is no longer held in that epoch",
+        f"the lease of {partition_name(*keys[0])}{more} is no longer held in this epoch",
         [f"{topic}/{number}" for topic, number in keys],
     )
 
 
 def _covered(rows: Iterable[SegmentDraft | Segment]) -> list[list[object]]:
-    """The offsets that are held, as runs without a gap."""
+    """Returns the contained offsets, as ranges without a gap."""
     runs: list[list[object]] = []
     for topic, number, base, end in sorted((r.topic, r.partition_id, r.base_offset, r.end_offset) for r in rows):
         if runs and runs[-1][:2] == [topic, number] and runs[-1][3] == base - 1:
@@ -315,24 +318,24 @@ def _covered(rows: Iterable[SegmentDraft | Segment]) -> list[list[object]]:
     return runs
 
 
-def _spans(drafts: Sequence[SegmentDraft]) -> dict[tuple[str, int], Span]:
-    """First and last offset for each partition; Invalid if the drafts overlap each other."""
-    spans: dict[tuple[str, int], Span] = {}
+def _offset_ranges(drafts: Sequence[SegmentDraft]) -> dict[tuple[str, int], OffsetRange]:
+    """Returns the first and last offset per partition. Raises Invalid if the drafts overlap each other."""
+    ranges: dict[tuple[str, int], OffsetRange] = {}
     unordered: set[tuple[str, int]] = set()
     for draft in drafts:
         key = (draft.topic, draft.partition_id)
-        span = spans.get(key)
-        if span is None:
-            spans[key] = Span(draft.base_offset, draft.end_offset)
-        elif draft.base_offset > span.last:
-            span.last = draft.end_offset
+        offsets = ranges.get(key)
+        if offsets is None:
+            ranges[key] = OffsetRange(draft.base_offset, draft.end_offset)
+        elif draft.base_offset > offsets.last:
+            offsets.last = draft.end_offset
         else:
             unordered.add(key)
-            span.first = min(span.first, draft.base_offset)
-            span.last = max(span.last, draft.end_offset)
+            offsets.first = min(offsets.first, draft.base_offset)
+            offsets.last = max(offsets.last, draft.end_offset)
     for key in unordered:
         mine = sorted((d.base_offset, d.end_offset) for d in drafts if (d.topic, d.partition_id) == key)
         for (_, end), (base, _) in pairwise(mine):
             if base <= end:
                 raise Invalid("base_offset", base, f"two segments of this call overlap in {partition_name(*key)}")
-    return spans
+    return ranges

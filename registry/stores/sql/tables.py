@@ -12,19 +12,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from registry import validation
 from registry.contract import PAGE
 from registry.errors import AlreadyExists, Conflict, NotFound
-from registry.inputs import TableDraft, checked
+from registry.inputs import TableDraft, validate
 from registry.json_text import JsonText, JsonValue, to_json_text
 from registry.models import LakeTable, TableFile, TableMetadata, TableStatus
 from registry.schema import files_awaiting_deletion, table_files, table_metadata, tables
-from registry.stores.sql.base import SqlBase, found, select_rows
+from registry.stores.sql.base import SqlBase, require_row, select_rows
 
 
 class SqlTables(SqlBase):
     async def create_table(self, database: str, name: str, location: str, draft: TableDraft) -> LakeTable:
         validation.name("database", database)
         validation.name("name", name)
-        validation.filled("location", location)
-        checked([draft])
+        validation.non_empty("location", location)
+        validate([draft])
         now = self._clock.now_ms()
         statement = (
             insert(tables)
@@ -35,7 +35,7 @@ class SqlTables(SqlBase):
             .returning(tables)
         )  # fmt: skip
         try:
-            async with self._writing() as connection:
+            async with self._transaction() as connection:
                 table = LakeTable(*(await connection.execute(statement)).one())
                 await connection.execute(insert(table_metadata).values(_version(table.id, 1, draft, now)))
         except AlreadyExists:
@@ -49,7 +49,7 @@ class SqlTables(SqlBase):
         return await self._row(LakeTable, query)
 
     async def get_table_by_id(self, table_id: int) -> LakeTable | None:
-        validation.whole("table_id", table_id)
+        validation.integer("table_id", table_id)
         return await self._row(LakeTable, select_rows(LakeTable).where(tables.c.id == table_id))
 
     async def list_tables(self, database: str | None = None) -> list[LakeTable]:
@@ -69,19 +69,19 @@ class SqlTables(SqlBase):
         status: TableStatus | None = None,
         properties: Mapping[str, JsonValue] | None = None,
     ) -> LakeTable:
-        validation.whole("table_id", table_id)
+        validation.integer("table_id", table_id)
         validation.optional("database", database, validation.name)
         validation.optional("name", name, validation.name)
-        validation.optional("location", location, validation.filled)
+        validation.optional("location", location, validation.non_empty)
         validation.optional("status", status, lambda f, v: validation.one_of(f, v, get_args(TableStatus)))
         now = self._clock.now_ms()
         given = {"database": database, "name": name, "location": location, "status": status}
         changes = {column: value for column, value in given.items() if value is not None}
         statement = update(tables).where(tables.c.id == table_id).values({**changes, "updated_at": now})
         try:
-            async with self._writing() as connection:
+            async with self._transaction() as connection:
                 row = (await connection.execute(statement.returning(tables))).first()
-                table = found(None if row is None else LakeTable(*row), f"table {table_id}")
+                table = require_row(None if row is None else LakeTable(*row), f"table {table_id}")
                 followed: dict[str, object] = {"updated_at": now}
                 if properties is not None:
                     followed |= {"properties": to_json_text(properties, "properties"), "last_modified": now}
@@ -92,12 +92,12 @@ class SqlTables(SqlBase):
                         .values(followed)
                     )
         except AlreadyExists:
-            raise AlreadyExists(f"there is another table of the name {name or database!r}") from None
+            raise AlreadyExists(f"another table is already named {name or database!r}") from None
         return table
 
     async def drop_table(self, table_id: int, *, purge: bool = False) -> None:
-        validation.whole("table_id", table_id)
-        async with self._writing() as connection:
+        validation.integer("table_id", table_id)
+        async with self._transaction() as connection:
             locked = select(tables.c.id).where(tables.c.id == table_id).with_for_update()
             if (await connection.execute(locked)).first() is None:
                 raise NotFound(f"table {table_id} does not exist")
@@ -113,17 +113,17 @@ class SqlTables(SqlBase):
             files = [TableFile(*row) for row in page]
             if not files:
                 return
-            rows = [awaiting(file, "table dropped", now) for file in files]
-            await self._insert_many(connection, files_awaiting_deletion, AWAITING_COLUMNS, rows)
+            rows = [deletion_row(file, "table dropped", now) for file in files]
+            await self._insert_many(connection, files_awaiting_deletion, DELETION_COLUMNS, rows)
             after = files[-1].id
 
     async def add_schema_version(self, table_id: int, draft: TableDraft, *, expected: int) -> TableMetadata:
-        validation.whole("table_id", table_id)
-        validation.whole("expected", expected, 1, validation.MAX_INT32 - 1)
-        checked([draft])
+        validation.integer("table_id", table_id)
+        validation.integer("expected", expected, 1, validation.MAX_INT32 - 1)
+        validate([draft])
         now = self._clock.now_ms()
         try:
-            async with self._writing() as connection:
+            async with self._transaction() as connection:
                 locked = update(tables).where(tables.c.id == table_id).values(updated_at=now)
                 if not (await connection.execute(locked)).rowcount:
                     raise NotFound(f"table {table_id} does not exist")
@@ -135,11 +135,11 @@ class SqlTables(SqlBase):
                 statement = insert(table_metadata).values(values).returning(table_metadata)
                 return TableMetadata(*(await connection.execute(statement)).one())
         except AlreadyExists:
-            raise Conflict(f"table {table_id} has got schema version {expected + 1} meanwhile") from None
+            raise Conflict(f"table {table_id} got schema version {expected + 1} concurrently") from None
 
     async def get_table_metadata(self, table_id: int, schema_version: int | None = None) -> TableMetadata | None:
-        validation.whole("table_id", table_id)
-        validation.optional("schema_version", schema_version, validation.whole32)
+        validation.integer("table_id", table_id)
+        validation.optional("schema_version", schema_version, validation.integer32)
         query = select_rows(TableMetadata).where(table_metadata.c.table_id == table_id)
         if schema_version is None:
             query = query.order_by(table_metadata.c.schema_version.desc()).limit(1)
@@ -148,16 +148,16 @@ class SqlTables(SqlBase):
         return await self._row(TableMetadata, query)
 
     async def list_table_metadata(self, table_id: int) -> list[TableMetadata]:
-        validation.whole("table_id", table_id)
+        validation.integer("table_id", table_id)
         query = select_rows(TableMetadata).where(table_metadata.c.table_id == table_id)
         return await self._rows(TableMetadata, query.order_by(table_metadata.c.schema_version))
 
 
-AWAITING_COLUMNS = ("table_id", "file_path", "file_size", "reason", "file", "removed_at")
+DELETION_COLUMNS = ("table_id", "file_path", "file_size", "reason", "file", "removed_at")
 
 
-def awaiting(file: TableFile, reason: str, now: int) -> tuple[int, str, int, str, JsonText, int]:
-    """A row for the list of files awaiting deletion."""
+def deletion_row(file: TableFile, reason: str, now: int) -> tuple[int, str, int, str, JsonText, int]:
+    """Returns the row of a removed file in `files_awaiting_deletion`."""
     return (file.table_id, file.file_path, file.file_size, reason, to_json_text(file), now)
 
 

@@ -11,7 +11,7 @@ from registry.errors import AlreadyExists, Invalid, NotFound
 from registry.json_text import JsonText, JsonValue, to_json_text
 from registry.models import Partition, Topic
 from registry.schema import partitions, segments, topics
-from registry.stores.sql.base import found, select_rows
+from registry.stores.sql.base import require_row, select_rows
 from registry.stores.sql.segment_objects import SqlSegmentObjects
 
 MAX_PARTITIONS = 1_000_000
@@ -32,12 +32,12 @@ class SqlTopics(SqlSegmentObjects):
         config: Mapping[str, JsonValue] | None = None,
     ) -> Topic:
         validation.name("topic", name)
-        validation.whole("partition_count", partition_count, 1, MAX_PARTITIONS)
-        validation.optional("retention_ms", retention_ms, validation.whole)
+        validation.integer("partition_count", partition_count, 1, MAX_PARTITIONS)
+        validation.optional("retention_ms", retention_ms, validation.integer)
         now = self._clock.now_ms()
         topic = Topic(name, partition_count, retention_ms, _config(config), now, now)
         try:
-            async with self._writing() as connection:
+            async with self._transaction() as connection:
                 await connection.execute(
                     insert(topics).values(
                         name=name,
@@ -66,11 +66,11 @@ class SqlTopics(SqlSegmentObjects):
             .where(segments.c.topic == name)
             .group_by(segments.c.s3_bucket, segments.c.s3_key)
         )
-        async with self._writing() as connection:
-            # Locked as writers lock them: nobody adds a segment between the count and the deletion.
+        async with self._transaction() as connection:
+            # Locked as by writers, so that no segment is added between the count and the deletion.
             await connection.execute(mine.order_by(partitions.c.partition_id).with_for_update())
             gone = {(bucket, key): count for bucket, key, count in await connection.execute(in_objects)}
-            await self._release_objects(connection, gone)
+            await self._remove_from_objects(connection, gone)
             if not (await connection.execute(delete(topics).where(topics.c.name == name))).rowcount:
                 raise NotFound(f"topic {name!r} does not exist")
 
@@ -85,27 +85,27 @@ class SqlTopics(SqlSegmentObjects):
         self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
     ) -> Topic:
         validation.name("topic", name)
-        validation.optional("retention_ms", retention_ms, validation.whole)
+        validation.optional("retention_ms", retention_ms, validation.integer)
         statement = (
             update(topics)
             .where(topics.c.name == name)
             .values(config=_config(config), retention_ms=retention_ms, updated_at=self._clock.now_ms())
             .returning(topics)
         )
-        return found(await self._write_one(Topic, statement), f"topic {name!r}")
+        return require_row(await self._write_one(Topic, statement), f"topic {name!r}")
 
     async def get_partition(self, topic: str, partition_id: int) -> Partition | None:
         validation.name("topic", topic)
-        validation.whole32("partition_id", partition_id)
+        validation.integer32("partition_id", partition_id)
         return await self._row(Partition, GET_PARTITION, topic=topic, partition_id=partition_id)
 
     async def get_partitions(self, keys: Sequence[tuple[str, int]]) -> list[Partition]:
         for topic, number in keys:
             validation.name("topic", topic)
-            validation.whole32("partition_id", number)
+            validation.integer32("partition_id", number)
         if not keys:
             return []
-        given = self._given([partitions.c.topic, partitions.c.partition_id], sorted(set(keys)))
+        given = self._bind_rows([partitions.c.topic, partitions.c.partition_id], sorted(set(keys)))
         same = (partitions.c.topic == given.c.topic) & (partitions.c.partition_id == given.c.partition_id)
         query = select(partitions).join_from(partitions, given, same)
         return await self._rows(Partition, query.order_by(partitions.c.topic, partitions.c.partition_id))
@@ -120,8 +120,8 @@ class SqlTopics(SqlSegmentObjects):
 
     async def update_high_watermark(self, topic: str, partition_id: int, high_watermark: int) -> Partition:
         validation.name("topic", topic)
-        validation.whole32("partition_id", partition_id)
-        validation.whole("high_watermark", high_watermark)
+        validation.integer32("partition_id", partition_id)
+        validation.integer("high_watermark", high_watermark)
         statement = (
             update(partitions)
             .where(_is(topic, partition_id), partitions.c.high_watermark < high_watermark)
@@ -129,14 +129,14 @@ class SqlTopics(SqlSegmentObjects):
             .returning(partitions)
         )
         moved = await self._write_one(Partition, statement)
-        return moved or found(await self.get_partition(topic, partition_id), partition_name(topic, partition_id))
+        return moved or require_row(await self.get_partition(topic, partition_id), partition_name(topic, partition_id))
 
     async def _require_partitions(self, keys: Sequence[tuple[str, int]]) -> None:
-        """Raise the NotFound that names the first one missing."""
-        given = self._given([partitions.c.topic, partitions.c.partition_id], keys)
+        """Raises the NotFound that names the first missing partition."""
+        given = self._bind_rows([partitions.c.topic, partitions.c.partition_id], keys)
         known = exists().where(partitions.c.topic == given.c.topic, partitions.c.partition_id == given.c.partition_id)
         query = select(given.c.topic, given.c.partition_id).where(~known).limit(1)
-        async with self._reading() as connection:
+        async with self._autocommit() as connection:
             missing = (await connection.execute(query)).first()
         if missing is not None:
             raise NotFound(f"{partition_name(*missing)} does not exist")

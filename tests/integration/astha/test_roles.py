@@ -15,8 +15,8 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import parse_url
 from registry.errors import PermissionDenied, ReadOnly
-from registry.models import OWN, PUBLISHED
-from registry.privileges import AREAS, BOOKS
+from registry.models import PUBLISHED, UNPUBLISHED
+from registry.privileges import AREAS, DAEMON_TABLES
 from tests.integration.astha.processes import Astha, add_topic, astha, postgres_registry, prepared
 from tests.integration.astha.test_preflight import checked, execute, settings_of
 from tests.waiting import eventually_now
@@ -61,8 +61,8 @@ def as_role(url: str, role: str) -> str:
 
 def test_every_table_belongs_to_an_area_or_to_the_daemon() -> None:
     """A table that is forgotten would be one that a daemon with the printed GRANTs can't write to."""
-    placed = {*BOOKS, *(kind for kinds in AREAS.values() for kind in kinds)}
-    assert placed == {*PUBLISHED, *OWN}
+    placed = {*DAEMON_TABLES, *(kind for kinds in AREAS.values() for kind in kinds)}
+    assert placed == {*PUBLISHED, *UNPUBLISHED}
 
 
 async def test_a_refused_privilege_is_not_an_outage(postgres_registry: str, role: str) -> None:
@@ -78,7 +78,7 @@ async def test_a_refused_privilege_is_not_an_outage(postgres_registry: str, role
 
 async def test_a_database_that_takes_no_writes_says_so(store: MetadataStore, url: str) -> None:
     if url.startswith("sqlite"):
-        async with store._reading() as connection:  # type: ignore[attr-defined]  # the pool hands it out again
+        async with store._autocommit() as connection:  # type: ignore[attr-defined]  # the pool hands it out again
             await connection.exec_driver_sql("PRAGMA query_only = ON")
     else:
         database = parse_url(url).database
@@ -138,7 +138,9 @@ async def test_a_reader_may_look_and_change_nothing(postgres_registry: str, role
     store = await open_store(as_role(postgres_registry, role))
     try:
         async with store.consistent_read() as read:
-            assert [await read.count(kind) for kind in (*PUBLISHED, *OWN)] == [0] * len((*PUBLISHED, *OWN))
+            assert [await read.count(kind) for kind in (*PUBLISHED, *UNPUBLISHED)] == [0] * len(
+                (*PUBLISHED, *UNPUBLISHED)
+            )
         with pytest.raises(PermissionDenied):
             await store.create_topic("t", 1)
     finally:

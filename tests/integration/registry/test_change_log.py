@@ -9,19 +9,19 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from registry import changelog
+from registry import change_log
 from registry.contract import MetadataStore
 from registry.engines import parse_url, sqlite_path
 from registry.errors import RegistryError
 from registry.inputs import OffsetDraft
-from registry.models import OWN, PUBLISHED, Row
+from registry.models import PUBLISHED, UNPUBLISHED, Row
 from registry.position import Position
 from registry.schema import PUBLISHED_TABLES
 from tests.contracts.contents import contents
 from tests.fixtures.stores import OpenStore
 from tests.samples import ONE_OF_EACH, TABLE, file, segment, snapshot
 
-KINDS = {kind.table: kind for kind in (*PUBLISHED, *OWN)}
+KINDS = {kind.table: kind for kind in (*PUBLISHED, *UNPUBLISHED)}
 
 
 class Change(NamedTuple):
@@ -168,9 +168,9 @@ async def test_what_fails_logs_nothing(store: MetadataStore, log: Log) -> None:
     for call in calls:
         with pytest.raises(RegistryError):
             await call
-    async with store._reading() as connection:  # type: ignore[attr-defined]
+    async with store._autocommit() as connection:  # type: ignore[attr-defined]
         await connection.exec_driver_sql("BEGIN IMMEDIATE")
-        await connection.exec_driver_sql(changelog.ANNOUNCE)
+        await connection.exec_driver_sql(change_log.ANNOUNCE)
         await connection.exec_driver_sql("DELETE FROM topics")  # and never a COMMIT
     assert log.new() == []
     clock = log.connection.execute("SELECT transaction_number FROM change_clock").fetchall()

@@ -17,14 +17,15 @@ from registry.embedded_postgres import EmbeddedPostgres
 from registry.engines import StoreSettings, parse_url, sqlite_path
 from registry.errors import Invalid, SchemaMismatch, Unavailable
 from registry.inputs import SnapshotDraft
+from registry.json_text import JsonText
 from registry.migrate import migrate, status
-from registry.models import OWN, PUBLISHED, SegmentObject
-from registry.schema import OWN_TABLES, PUBLICATION, PUBLISHED_TABLES, metadata, table_of
+from registry.models import PUBLISHED, UNPUBLISHED, LedgerEntry, SegmentObject
+from registry.schema import PUBLICATION, PUBLISHED_TABLES, metadata, table_of
 from tests.fixtures.databases import Backend, MakeDatabase
-from tests.integration.registry.catalog import catalog, without
+from tests.integration.registry.schema_catalog import catalog, without
 from tests.samples import ONE_OF_EACH, TABLE
 
-HEAD = "0006"
+HEAD = "0007"
 ICEBERG = {"iceberg_tables", "iceberg_namespace_properties"}
 
 
@@ -132,6 +133,28 @@ def test_a_catalog_that_pyiceberg_created_is_kept(new_database: MakeDatabase, ba
     assert migrate(url).state == "current"
 
 
+async def test_the_ledger_keeps_its_rows_under_the_new_column_name(new_database: MakeDatabase) -> None:
+    url = new_database()
+    migrate(url, revision="0006")
+    before = catalog(url)
+    visibility = '{"last":41}'
+    yes, no = ("1", "0") if url.startswith("sqlite") else ("true", "false")
+    _execute(url, f"INSERT INTO ledger VALUES ('one', 42, '{visibility}', '[]', 'live', {yes}, NULL, 7)")
+    _execute(url, f"INSERT INTO ledger VALUES ('two', NULL, NULL, '[]', 'live', {no}, NULL, 8)")
+    entries = [
+        LedgerEntry("one", 42, JsonText(visibility), JsonText("[]"), "live", True, None, 7),
+        LedgerEntry("two", None, None, JsonText("[]"), "live", False, None, 8),
+    ]
+    for _ in range(2):
+        migrate(url)
+        store = await open_store(url)
+        assert await store.read_ledger() == entries
+        await store.close()
+        migrate(url, revision="0006")
+        assert catalog(url) == before
+    assert len(_rows(url, "SELECT place FROM ledger WHERE place IS NOT NULL")) == 1
+
+
 async def test_back_with_rows_in_every_table(new_database: MakeDatabase) -> None:
     url = new_database()
     migrate(url)
@@ -162,13 +185,13 @@ def test_a_migrated_schema_is_the_schema_of_the_code(new_database: MakeDatabase,
 
 
 def test_models_have_the_columns_of_their_tables_in_order() -> None:
-    for kind in (*PUBLISHED, *OWN):
+    for kind in (*PUBLISHED, *UNPUBLISHED):
         table = table_of(kind)
         assert kind.__struct_fields__ == tuple(column.name for column in table.c), kind
         assert kind.key == tuple(column.name for column in table.primary_key), kind
         for column in table.c:
             assert ("None" in str(kind.__annotations__[column.name])) == column.nullable, (kind, column.name)
-    assert {*PUBLISHED_TABLES, *OWN_TABLES} == set(metadata.tables)
+    assert {*PUBLISHED_TABLES, *(kind.table for kind in UNPUBLISHED)} == set(metadata.tables)
 
 
 def test_what_postgresql_publishes(postgres_url: str) -> None:
@@ -228,14 +251,14 @@ async def test_a_newer_schema_is_a_stop(url: str) -> None:
 
 async def test_an_older_schema_is_a_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the code speak a later one."""
-    monkeypatch.setattr("registry.migrate._head", lambda: "0007")
-    with pytest.raises(SchemaMismatch, match=r"schema 0006, older than 0007: run `astha registry migrate`"):
+    monkeypatch.setattr("registry.migrate._head", lambda: "0008")
+    with pytest.raises(SchemaMismatch, match=r"schema 0007, older than 0008: run `astha registry migrate`"):
         await open_store(url)
 
 
 def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
     url = new_database()
-    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, 0006, base and head"):
+    with pytest.raises(Invalid, match="known are 0001, 0002, 0003, 0004, 0005, 0006, 0007, base and head"):
         migrate(url, revision="0815")
     assert status(url).state == "missing"
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from registry.cache.segment_index import IndexPolicy
-from registry.cache.store import CachedStore, CachePolicy
+from registry.cache.store import CachedStore, MetadataCachePolicy
 from registry.contract import MetadataStore
 from registry.errors import NotFound, Unavailable
 from registry.inputs import SegmentDraft
@@ -21,7 +21,7 @@ from tests.doubles.memory_store import Gate, MemoryStore
 class Bench:
     """A store with topics ``a`` (two partitions) and ``b`` (one), and a cache over it, fed from here."""
 
-    def __init__(self, policy: CachePolicy | None = None) -> None:
+    def __init__(self, policy: MetadataCachePolicy | None = None) -> None:
         self.store = MemoryStore()
         self.clock = ManualClock()
         self.cache = CachedStore(self.store, policy, self.clock)
@@ -45,7 +45,7 @@ class Bench:
         return self.store.calls.total()
 
 
-async def a_bench(policy: CachePolicy | None = None) -> Bench:
+async def a_bench(policy: MetadataCachePolicy | None = None) -> Bench:
     return await Bench(policy).start()
 
 
@@ -96,7 +96,7 @@ async def test_entries_live_for_their_time(read: Callable[[CachedStore], Awaitab
 
 
 async def test_a_topic_can_have_a_time_of_its_own() -> None:
-    it = await a_bench(CachePolicy(ttl_by_topic={"a": 1.0, "b": 0.0}))
+    it = await a_bench(MetadataCachePolicy(ttl_by_topic={"a": 1.0, "b": 0.0}))
     for _ in range(2):
         await it.cache.get_topic("a")
         await it.cache.get_partition("a", 0)
@@ -112,7 +112,7 @@ async def test_a_topic_can_have_a_time_of_its_own() -> None:
 
 
 async def test_the_least_recently_used_goes_first() -> None:
-    it = await a_bench(CachePolicy(topics=2, partitions=2))
+    it = await a_bench(MetadataCachePolicy(topics=2, partitions=2))
     await it.cache.get_topic("a")
     await it.cache.get_topic("b")
     await it.cache.get_topic("a")
@@ -169,7 +169,7 @@ async def test_warming_fills_topics_and_partitions_and_counts_as_nothing() -> No
 
 
 async def test_warming_stays_within_bounds() -> None:
-    it = await a_bench(CachePolicy(partitions=2))
+    it = await a_bench(MetadataCachePolicy(partitions=2))
     await it.cache.warm()
     assert it.store.calls["list_partitions"] == 1
     it = await a_bench()
@@ -545,7 +545,7 @@ async def test_segments_deleted_by_another_are_gone_with_the_event() -> None:
 
 
 async def test_without_word_from_the_stream_segments_are_believed_only_so_long() -> None:
-    it = await a_bench(CachePolicy(segment_ttl=10, index=IndexPolicy(page=100)))
+    it = await a_bench(MetadataCachePolicy(segment_ttl=10, index=IndexPolicy(page=100)))
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
     await it.store.delete_segments_before("a", 0, 30)
@@ -556,7 +556,7 @@ async def test_without_word_from_the_stream_segments_are_believed_only_so_long()
 
 
 async def test_keepalives_keep_segments_believed() -> None:
-    it = await a_bench(CachePolicy(segment_ttl=10))
+    it = await a_bench(MetadataCachePolicy(segment_ttl=10))
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
     for _ in range(10):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from registry.engines import parse_url, shown
+from registry.engines import display_url, parse_url
 from registry.errors import Invalid
 
 
@@ -48,10 +48,10 @@ def test_what_is_no_registry_is_refused_without_its_password(text: str) -> None:
         ("sslmod=require", "libpq has no parameter 'sslmod': did you mean sslmode"),
         ("prepare_threshold=0", "libpq has no parameter 'prepare_threshold'"),
         ("sslmode=require&sslmode=disable", "sslmode is given more than once"),
-        ("connect_timeout=soon", "connect_timeout is a whole number, not 'soon'"),
+        ("connect_timeout=soon", "connect_timeout must be an integer, not 'soon'"),
         ("host=a&port=x", "non-integer port"),
         ("host=a&host=b&port=1&port=2&port=3", "Can't mix 'multihost'"),
-        ("replication=database", "set by Astha itself"),
+        ("replication=database", "Astha sets replication itself"),
     ],
 )
 def test_a_parameter_that_libpq_does_not_take_is_named(query: str, why: str) -> None:
@@ -73,5 +73,5 @@ def test_sqlite_takes_no_parameters() -> None:
     ],
 )  # fmt: skip
 def test_a_password_is_never_shown(text: str) -> None:
-    assert "secret" not in shown(parse_url(text))
-    assert "host/db" in shown(parse_url(text))
+    assert "secret" not in display_url(parse_url(text))
+    assert "host/db" in display_url(parse_url(text))

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from registry.errors import Invalid
-from registry.inputs import Fence, FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft, checked
+from registry.inputs import Fence, FileDraft, OffsetDraft, SegmentDraft, SnapshotDraft, TableDraft, validate
 from tests.samples import TABLE, file, segment, snapshot
 
 
@@ -14,26 +14,26 @@ def test_every_field_has_its_check(kind: type[SegmentDraft]) -> None:
 
 
 def test_good_drafts_pass() -> None:
-    checked([])
-    checked([segment(0), segment(10)])
-    checked([TABLE])
-    checked([file("a"), file("b", partition="x=1/y=2")])
-    checked([snapshot(1), snapshot(2, tag="v1")])
-    checked([Fence("t", 0, "a", 1)])
-    checked([OffsetDraft("t", 0, 1), OffsetDraft("t", 0, 1, "")])
+    validate([])
+    validate([segment(0), segment(10)])
+    validate([TABLE])
+    validate([file("a"), file("b", partition="x=1/y=2")])
+    validate([snapshot(1), snapshot(2, tag="v1")])
+    validate([Fence("t", 0, "a", 1)])
+    validate([OffsetDraft("t", 0, 1), OffsetDraft("t", 0, 1, "")])
 
 
 def test_the_row_is_named_in_a_bulk_call() -> None:
     with pytest.raises(Invalid, match="base_offset of row 2"):
-        checked([segment(0), segment(10), msgspec.structs.replace(segment(20), base_offset=-1)])
+        validate([segment(0), segment(10), msgspec.structs.replace(segment(20), base_offset=-1)])
 
 
 def test_segments_end_where_they_begin_or_later() -> None:
-    checked([segment(5, 5)])
+    validate([segment(5, 5)])
     with pytest.raises(Invalid, match="below base_offset 5"):
-        checked([segment(5, 4)])
+        validate([segment(5, 4)])
     with pytest.raises(Invalid, match="next offset"):
-        checked([segment(5, 2**63 - 1)])
+        validate([segment(5, 2**63 - 1)])
 
 
 def test_a_file_is_named_by_the_end_of_its_path() -> None:

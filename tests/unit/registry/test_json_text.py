@@ -52,7 +52,7 @@ def test_rows_come_back() -> None:
 
 def test_the_json_columns_of_a_row_are_found_by_their_type() -> None:
     assert json_columns(TableFile) == {"column_stats"}
-    assert json_columns(LedgerEntry) == {"place", "tables"}
+    assert json_columns(LedgerEntry) == {"refresh_visibility", "tables"}
     assert json_columns(Segment) == frozenset()
 
 

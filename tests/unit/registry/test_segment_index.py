@@ -141,7 +141,9 @@ async def test_a_fetch_during_a_merge_answers_with_the_merged_segment() -> None:
     await gate.reached()
     old, merged = rows(store)[:10], store.segment("t", 0, 0, 99)
     store.commit(*((row, None) for row in old), (None, merged))
-    index.replace(old, [merged])
+    for row in old:
+        index.apply(row, None)
+    index.apply(None, merged)
     store.release("get_segments")
     assert await caller == merged
     assert index.lookup("t", 0, 99) == merged
@@ -288,15 +290,6 @@ async def test_the_total_is_bounded_over_partitions() -> None:
     assert len(index.held("t", 3)) == 30
 
 
-async def test_range_is_complete_whatever_is_held() -> None:
-    store = await a_store(30)
-    index = SegmentIndex(store, SMALL)
-    await index.find("t", 0, 100)
-    assert await index.range("t", 0, 15, 254) == rows(store)[1:26]
-    assert await index.range("t", 0, 290, 10_000) == rows(store)[29:]
-    assert await index.range("t", 0, 300, 10_000) == []
-
-
 async def test_remove_before_drop_and_clear() -> None:
     store = await a_store(8, partitions=2)
     index = SegmentIndex(store, SMALL)
@@ -325,16 +318,16 @@ async def test_a_fetch_across_a_clear_is_not_kept() -> None:
     assert store.calls["get_segments"] == 2
 
 
-async def test_a_floor_keeps_a_caller_off_an_earlier_fetch() -> None:
+async def test_a_caller_with_a_position_does_not_join_an_earlier_fetch() -> None:
     store = await a_store(5)
     index = SegmentIndex(store, SMALL)
     await index.find("t", 0, 0)
     gate = store.hold("find_segment_for_offset")
-    early = asyncio.create_task(index.ask("t", 0, 55))
+    early = asyncio.create_task(index.find_in_store("t", 0, 55))
     await gate.reached()
     new = store.segment("t", 0, 50, 59)
     store.commit((None, new))
-    late = asyncio.create_task(index.ask("t", 0, 55, floor=Position(9)))
+    late = asyncio.create_task(index.find_in_store("t", 0, 55, as_of=Position(9)))
     await gate.reached(2)
     store.release("find_segment_for_offset")
     assert await late == new

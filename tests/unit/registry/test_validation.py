@@ -14,25 +14,25 @@ BIG = 2**63
 
 @pytest.mark.parametrize("value", [0, 1, BIG - 1])
 def test_whole_numbers_of_64_bits_pass(value: int) -> None:
-    validation.whole("n", value)
+    validation.integer("n", value)
 
 
 @pytest.mark.parametrize("value", [-1, BIG, True, False, 1.0, "1", None, float("inf")])
 def test_other_numbers_are_refused_by_name(value: object) -> None:
     with pytest.raises(Invalid) as caught:
-        validation.whole("n", value)
+        validation.integer("n", value)
     assert (caught.value.field, caught.value.value) == ("n", value)
 
 
 def test_the_message_says_what_the_limit_is() -> None:
     with pytest.raises(Invalid, match="64-bit"):
-        validation.whole("n", BIG)
+        validation.integer("n", BIG)
     with pytest.raises(Invalid, match="32-bit"):
-        validation.whole32("n", 2**31)
+        validation.integer32("n", 2**31)
     with pytest.raises(Invalid, match="at least 1"):
-        validation.whole("n", 0, 1)
+        validation.integer("n", 0, 1)
     with pytest.raises(Invalid, match="allowed number, 9"):
-        validation.whole("n", 10, 1, 9)
+        validation.integer("n", 10, 1, 9)
 
 
 @pytest.mark.parametrize("value", ["a", "ü", "a.b", "...", "x" * 255, "\U0001f600", "a b", "-", "a\\b"])
@@ -50,20 +50,20 @@ def test_what_is_no_name(value: object) -> None:
 
 
 def test_paths_are_limited_in_bytes() -> None:
-    validation.filled_path("p", "ä" * 1_024)
+    validation.non_empty_path("p", "ä" * 1_024)
     with pytest.raises(Invalid, match="2048 bytes"):
-        validation.filled_path("p", "ä" * 1_024 + "a")
+        validation.non_empty_path("p", "ä" * 1_024 + "a")
     validation.path("p", "")
     with pytest.raises(Invalid, match="empty"):
-        validation.filled_path("p", "")
+        validation.non_empty_path("p", "")
 
 
 def test_flags_and_times() -> None:
     for good in (True, False):
-        validation.flag("f", good)
+        validation.boolean("f", good)
     for bad in (0, 1, None, "true"):
         with pytest.raises(Invalid, match="true or false"):
-            validation.flag("f", bad)
+            validation.boolean("f", bad)
     validation.ttl("t", 1)
     for number in (0, -1, validation.MAX_TTL_MS + 1, True):
         with pytest.raises(Invalid):
@@ -85,12 +85,12 @@ _VALUES: st.SearchStrategy[Any] = st.one_of(
 @given(
     st.sampled_from(
         [
-            validation.whole,
-            validation.whole32,
+            validation.integer,
+            validation.integer32,
             validation.name,
             validation.text,
-            validation.filled_path,
-            validation.flag,
+            validation.non_empty_path,
+            validation.boolean,
         ]
     ),
     st.lists(_VALUES, max_size=6),

@@ -104,9 +104,9 @@ async def test_what_refuses_the_files_leaves_the_offsets(store: MetadataStore, t
     await store.add_files(table.id, [file("there")])
     lost = msgspec.structs.replace(brought(table, [file("1")], step(0, None, 2)), intents_of="w")
     async with unchanged(store):
-        with pytest.raises(AlreadyExists, match="has a file of that path"):
+        with pytest.raises(AlreadyExists, match="already has a file with this path"):
             await store.register_files([brought(table, [file("there")], step(0, None, 2))])
-        with pytest.raises(Conflict, match="no longer has the upload intents"):
+        with pytest.raises(Conflict, match="no longer owns the upload intents"):
             await store.register_files([lost])
         with pytest.raises(NotFound, match=f"table {table.id} has no schema version 9"):
             await store.register_files([brought(table, [file("1", version=9)], step(0, None, 2))])
@@ -184,7 +184,7 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, tabl
             await refuse("committed_offset", number)
             if number is not None:
                 await refuse("expected", number)
-        with pytest.raises(Invalid, match="advances twice there"):
+        with pytest.raises(Invalid, match="advances twice in this partition"):
             await store.register_files([brought(table, [file("1")], good, good)])
         with pytest.raises(Invalid, match="is below the expected 6"):
             await store.register_files([brought(table, [file("1")], step(0, 6, 5))])

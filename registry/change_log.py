@@ -1,10 +1,10 @@
-"""SQLite's change log: what logical replication is to PostgreSQL.
+"""SQLite's change log: the counterpart of PostgreSQL's logical replication.
 
-Triggers write one row for each row changed, in the writer's own transaction: nothing uncommitted is ever seen,
-nothing committed is ever missed, whoever wrote it. SQLite has no transaction ids, so the registry's own writers
-announce theirs in the one row of `change_clock` and take it back before they commit. Rows changed by anybody
-else (a person with a shell) carry no number; a tail treats those it finds together as one transaction, which may
-join two commits but never splits one.
+Triggers write one row per changed row, in the writer's own transaction: no uncommitted change is visible, and no
+committed one is missing, whatever program wrote it. SQLite has no transaction ids, so the registry's own writers
+announce a number in the single row of `change_clock` and clear it before they commit. Rows changed by other programs
+(such as a shell) carry no number; the source treats consecutive ones as one transaction, which may join two commits but
+never splits one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOW_MS = "CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER)"
 
 
 def create_triggers(table: str, columns: Sequence[str]) -> Iterator[str]:
-    """The three triggers of one published table."""
+    """Yields the statements that create the three triggers of a published table."""
     for operation, before, after in (("INSERT", None, "NEW"), ("UPDATE", "OLD", "NEW"), ("DELETE", "OLD", None)):
         yield (
             f'CREATE TRIGGER "{_name(table, operation)}" AFTER {operation} ON "{table}" BEGIN '

@@ -115,7 +115,9 @@ async def test_the_ledger_is_kept_whole(store: MetadataStore) -> None:
     ]
     await store.write_ledger(entries[::-1], lease)
     assert await store.read_ledger() == entries
-    changed = msgspec.structs.replace(entries[0], position=7, refresh_owed=False, reason=None, place=JsonText("{}"))
+    changed = msgspec.structs.replace(
+        entries[0], position=7, refresh_owed=False, reason=None, refresh_visibility=JsonText("{}")
+    )
     await store.write_ledger([changed], lease)
     assert await store.read_ledger() == [changed, entries[1]]
     await store.forget_component("a")
@@ -170,4 +172,4 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
         with pytest.raises(Invalid, match="ttl_ms"):
             await store.take_daemon_lease("astha", "one", 2**63 - 1)
         with pytest.raises(Invalid):
-            await store.write_ledger([msgspec.structs.replace(_entry("a"), place=JsonText("{"))], lease)
+            await store.write_ledger([msgspec.structs.replace(_entry("a"), refresh_visibility=JsonText("{"))], lease)

@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from registry.stores.writer_turns import WriterTurns
+from registry.stores.write_lock import WriteLock
 
 
 class Writers:
     def __init__(self) -> None:
-        self.turns = WriterTurns()
+        self.lock = WriteLock()
         self.order: list[str] = []
         self.at_work = 0
 
     async def write(self, name: str, *, urgent: bool = False) -> None:
-        async with self.turns.turn(urgent=urgent):
+        async with self.lock.hold(urgent=urgent):
             self.at_work += 1
             try:
                 assert self.at_work == 1
@@ -28,7 +28,7 @@ class Writers:
 
 async def test_what_is_urgent_goes_first_and_the_others_keep_their_order() -> None:
     writers = Writers()
-    async with asyncio.TaskGroup() as group, writers.turns.turn(urgent=False):
+    async with asyncio.TaskGroup() as group, writers.lock.hold(urgent=False):
         for number in range(5):
             group.create_task(writers.write(f"work {number}"))
         await asyncio.sleep(0)

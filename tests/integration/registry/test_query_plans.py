@@ -18,7 +18,7 @@ from registry.inputs import OffsetDraft
 from registry.json_text import JsonText
 from registry.models import Agent
 from registry.schema import metadata, table_of
-from registry.stores.postgres.statements import ADD_SEGMENTS, RENEW_LEASES, Numbered
+from registry.stores.postgres.statements import ADD_SEGMENTS, RENEW_LEASES, PositionalStatement
 from tests.doubles.clock import ManualClock
 from tests.fixtures.stores import OpenStore
 from tests.samples import TABLE, decision, file, segment
@@ -70,7 +70,7 @@ async def filled(store: MetadataStore, url: str, clock: ManualClock) -> Metadata
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     await store.add_files(table.id, [file(f"s3://lake/t/{n}", partition=f"d={n % 100}") for n in range(5_000)])
     await store.record_compactions([decision(f"d={n}", table_id=n % 50) for n in range(5_000)])
-    async with store._writing() as connection:  # type: ignore[attr-defined]
+    async with store._transaction() as connection:  # type: ignore[attr-defined]
         agents = [
             Agent(f"agent-{n}", "host:1", "", "", clock.now_ms() - n * 1_000, 0, JsonText("{}")) for n in range(2_000)
         ]
@@ -178,7 +178,7 @@ async def test_files_are_registered_by_index_in_a_table_that_grows_faster_than_i
     ],
 )
 def test_a_plan_that_was_made_for_empty_tables_goes_by_keys(
-    postgres_url: str, statement: Numbered, looked_up: int
+    postgres_url: str, statement: PositionalStatement, looked_up: int
 ) -> None:
     """As a prepared statement's is, in a process that was there first."""
     parameters = ", ".join(["NULL"] * len(statement.names))
@@ -198,7 +198,7 @@ async def test_some_of_many_are_looked_up_by_key(postgres_url: str, opened: Open
     async with _asked(store) as seen:
         assert len(await store.get_partitions([("orders", number) for number in range(0, 20_000, 100)])) == 200
     ((statement, parameters),) = seen
-    async with store._reading() as connection:  # type: ignore[attr-defined]
+    async with store._autocommit() as connection:  # type: ignore[attr-defined]
         rows = await connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
         plan = "\n".join(row[0] for row in rows)
     assert "Seq Scan" not in plan, plan

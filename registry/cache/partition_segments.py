@@ -1,12 +1,11 @@
-"""The segments of one partition that are in memory: a sorted map of blocks, each a pair of plain lists.
+"""The cached segments of one partition: a sorted map of blocks, each a pair of plain lists.
 
-Why not a `SortedDict` of segments: its public ``bisect`` and ``peekitem`` cost 4 to 8 times a bare ``bisect``
-on a list, before anything else. Here the `SortedDict` holds blocks of up to a thousand segments, and both
-the choice of the block and the search in it are one C ``bisect`` on a list. A cursor remembers where the last
-answer was, so that a reader who walks forward is answered without any search.
+Why not a `SortedDict` of segments: its public ``bisect`` and ``peekitem`` cost 4 to 8 times a bare ``bisect`` on a
+list. Here the `SortedDict` holds blocks of up to 1,024 segments, and both the choice of the block and the search in it
+are one C ``bisect`` on a list. A cursor remembers the last segment found, so that a sequential reader needs no search.
 
-Segments in memory never overlap. When a new one overlaps others, the highest id stays: ids only grow, so a
-segment that a merge has made wins over the ones it replaced, even if their events arrive late.
+Cached segments never overlap. When a new one overlaps others, the highest id stays: ids only grow, so a merged segment
+wins over those it replaced, even if their events arrive late.
 """
 
 from __future__ import annotations
@@ -19,38 +18,38 @@ from sortedcontainers import SortedDict
 from registry.models import Segment
 
 BLOCK = 1_024
-"""Segments in a block at most; also what is evicted together."""
+"""Most segments in a block; a block is evicted as a whole."""
 
-NOWHERE = Segment(
+NO_SEGMENT = Segment(
     id=0, topic="", partition_id=0, base_offset=0, end_offset=-1, record_count=0, size_bytes=0,
     s3_bucket="", s3_key="", byte_offset=0, created_at=0,
 )  # fmt: skip
-"""Holds no offset: where the cursor stands when it stands nowhere."""
+"""Contains no offset: the value of a cursor that points nowhere."""
 
 
-class Block:
-    """``bases[i]`` is ``segments[i].base_offset``. ``used`` grows with each search that ends here."""
+class SegmentBlock:
+    """``bases[i]`` is ``segments[i].base_offset``. ``last_use`` orders blocks by their last search."""
 
-    __slots__ = ("bases", "segments", "used")
+    __slots__ = ("bases", "last_use", "segments")
 
-    def __init__(self, segments: list[Segment], used: int) -> None:
+    def __init__(self, segments: list[Segment], last_use: int) -> None:
         self.segments = segments
         self.bases = [segment.base_offset for segment in segments]
-        self.used = used
+        self.last_use = last_use
 
 
-NO_BLOCK = Block([], 0)
+NO_BLOCK = SegmentBlock([], 0)
 
 
-class SegmentBlocks:
-    """Everything here is synchronous. `SegmentIndex.lookup` reads the public attributes directly, for speed.
+class PartitionSegments:
+    """Synchronous. `SegmentIndex.lookup` reads the public attributes directly, for speed.
 
-    A block's key is its first base: a lower one could hide the end of a segment in the block before.
+    A block's key is its first base offset: a lower key could hide the end of the last segment in the previous block.
     """
 
     __slots__ = (
         "_block_size", "_by_key", "_max_segments", "block", "blocks", "current", "evictions", "firsts",
-        "hits", "hits_at_sweep", "index", "more", "size", "tick",
+        "hits", "hits_at_last_sweep", "index", "more", "size", "uses",
     )  # fmt: skip
 
     def __init__(self, max_segments: int) -> None:
@@ -58,15 +57,15 @@ class SegmentBlocks:
             raise ValueError(f"max_segments = {max_segments}: a partition needs room for at least 4 segments")
         self._max_segments = max_segments
         self._block_size = max(1, min(BLOCK, max_segments // 4))
-        self._by_key: SortedDict[int, Block] = SortedDict()
-        self.firsts: list[int] = []  # the map's keys and values once more, for the C bisect
-        self.blocks: list[Block] = []
+        self._by_key: SortedDict[int, SegmentBlock] = SortedDict()
+        self.firsts: list[int] = []  # copies of the map's keys and values, for the C bisect
+        self.blocks: list[SegmentBlock] = []
         self.size = 0
         self.evictions = 0
         self.hits = 0
-        self.hits_at_sweep = 0
-        self.tick = 0
-        self.more = True  # the registry may hold segments beyond the last one held here
+        self.hits_at_last_sweep = 0
+        self.uses = 0
+        self.more = True  # the registry may have segments beyond the last one cached here
         self._forget_cursor()
 
     def __iter__(self) -> Iterator[Segment]:
@@ -75,19 +74,19 @@ class SegmentBlocks:
 
     @property
     def end(self) -> int:
-        """The highest offset held; -1 if there is none."""
+        """The highest cached offset; -1 if there is none."""
         return self.blocks[-1].segments[-1].end_offset if self.blocks else -1
 
     def search(self, offset: int) -> Segment | None:
-        """Find it, and move the cursor there. `SegmentIndex.lookup` does the same in line."""
+        """Returns the segment that contains ``offset``, or None. `SegmentIndex.lookup` inlines this."""
         blocks = self.blocks
         if len(blocks) == 1:
             block = blocks[0]
         elif not blocks:
             return None
         else:
-            block = blocks[bisect_right(self.firsts, offset) - 1]  # before the first: caught by index < 0 below
-            block.used = self.tick = self.tick + 1
+            block = blocks[bisect_right(self.firsts, offset) - 1]  # if before the first: index < 0 below
+            block.last_use = self.uses = self.uses + 1
         index = bisect_right(block.bases, offset) - 1
         if index < 0:
             return None
@@ -100,7 +99,7 @@ class SegmentBlocks:
         return segment
 
     def between(self, first: int, last: int) -> list[Segment]:
-        """Those that hold any offset of ``first..last``, in order."""
+        """Returns the segments that contain any offset of ``first..last``, in order."""
         found: list[Segment] = []
         if not self.blocks:
             return found
@@ -116,18 +115,18 @@ class SegmentBlocks:
         return found
 
     def add(self, segment: Segment) -> bool:
-        """False, and nothing changes, if a segment of a higher id holds some of its offsets."""
-        rivals = self.between(segment.base_offset, segment.end_offset) if segment.base_offset <= self.end else ()
-        if any(rival.id > segment.id for rival in rivals):
+        """Returns False, and changes nothing, if a segment with a higher id contains some of its offsets."""
+        overlapping = self.between(segment.base_offset, segment.end_offset) if segment.base_offset <= self.end else ()
+        if any(other.id > segment.id for other in overlapping):
             return False
-        for rival in rivals:
-            self.remove(rival)
+        for other in overlapping:
+            self.remove(other)
         kept = self._insert(segment)
         self._evict(kept)
         return True
 
     def cover(self, offset: int, rows: Sequence[Segment]) -> None:
-        """Put in a page that was read from ``offset`` on; what it overlaps makes way for it."""
+        """Adds a page that was read from ``offset`` on, and removes the cached segments that it overlaps."""
         if not rows:
             return
         bases = [row.base_offset for row in rows]
@@ -141,7 +140,7 @@ class SegmentBlocks:
         self._evict(self.block)
 
     def remove(self, segment: Segment) -> bool:
-        """False if it is not held: another segment with the same base offset stays."""
+        """Returns False if it is not cached; another segment with the same base offset stays."""
         if not self.blocks:
             return False
         at = max(bisect_right(self.firsts, segment.base_offset) - 1, 0)
@@ -161,13 +160,13 @@ class SegmentBlocks:
             self._join(at)
         return True
 
-    def _insert(self, segment: Segment) -> Block:
-        """Into the block where it belongs, which is split if it is full. It overlaps nothing."""
+    def _insert(self, segment: Segment) -> SegmentBlock:
+        """Adds a segment that overlaps no other to its block, which is split if full."""
         base = segment.base_offset
         self.size += 1
-        self.tick += 1
+        self.uses += 1
         if not self.blocks:
-            return self._put(base, Block([segment], self.tick))
+            return self._put(base, SegmentBlock([segment], self.uses))
         at = bisect_right(self.firsts, base) - 1
         if at < 0:
             at = 0
@@ -175,40 +174,40 @@ class SegmentBlocks:
         block = self.blocks[at]
         index = bisect_right(block.bases, base)
         if len(block.bases) >= self._block_size:
-            if index == len(block.bases):  # appended: start a block rather than leave two half empty
-                return self._put(base, Block([segment], self.tick))
+            if index == len(block.bases):  # appended: start a block instead of leaving two half empty
+                return self._put(base, SegmentBlock([segment], self.uses))
             block, index = self._split(block, index)
         block.bases.insert(index, base)
         block.segments.insert(index, segment)
         return block
 
-    def _split(self, block: Block, index: int) -> tuple[Block, int]:
-        """Halve a full block; where an insertion at ``index`` goes now."""
+    def _split(self, block: SegmentBlock, index: int) -> tuple[SegmentBlock, int]:
+        """Halves a full block. Returns the block and index for an insertion at ``index``."""
         half = (len(block.bases) + 1) // 2
-        upper = Block(block.segments[half:], block.used)
-        if not upper.bases:  # blocks of one: make room in front
-            upper = Block(block.segments, block.used)
+        upper = SegmentBlock(block.segments[half:], block.last_use)
+        if not upper.bases:  # a block of one segment: make room before it
+            upper = SegmentBlock(block.segments, block.last_use)
             block.bases, block.segments, half = [], [], 0
         del block.bases[half:], block.segments[half:]
         self._put(upper.bases[0], upper)
         return (block, index) if index <= half else (upper, index - half)
 
     def _join(self, at: int) -> None:
-        """Merge a block with the next one when both have become sparse."""
+        """Merges a block with the next one if both are sparse."""
         block, following = self.blocks[at], self.blocks[at + 1]
         if len(block.bases) + len(following.bases) <= self._block_size // 2:
             block.bases += following.bases
             block.segments += following.segments
-            block.used = max(block.used, following.used)
+            block.last_use = max(block.last_use, following.last_use)
             self._drop(at + 1)
 
-    def _put(self, key: int, block: Block) -> Block:
+    def _put(self, key: int, block: SegmentBlock) -> SegmentBlock:
         self._by_key[key] = block
         self._reflow()
         return block
 
     def _rekey(self, at: int, key: int | None = None) -> None:
-        """To its first base, or to what is about to be; the order of blocks stays."""
+        """Sets a block's key to its first base offset, or to ``key`` before that is inserted. The block order stays."""
         block = self._by_key.pop(self.firsts[at])
         self.firsts[at] = block.bases[0] if key is None else key
         self._by_key[self.firsts[at]] = block
@@ -221,11 +220,11 @@ class SegmentBlocks:
         self.firsts = list(self._by_key.keys())
         self.blocks = list(self._by_key.values())
 
-    def _evict(self, kept: Block) -> None:
-        """Down to the bound, by the least recently used block; never the one in hand, nor the cursor's."""
+    def _evict(self, kept: SegmentBlock) -> None:
+        """Evicts least recently used blocks down to the limit, but neither ``kept`` nor the cursor's block."""
         while self.size > self._max_segments:
             victims = [at for at, block in enumerate(self.blocks) if block is not kept and block is not self.block]
-            at = min(victims, key=lambda at: self.blocks[at].used)
+            at = min(victims, key=lambda at: self.blocks[at].last_use)
             gone = len(self.blocks[at].bases)
             self.more = self.more or at == len(self.blocks) - 1
             self.size -= gone
@@ -233,7 +232,7 @@ class SegmentBlocks:
             self._drop(at)
 
     def _forget_cursor(self) -> None:
-        """When something goes. After an insertion ``index`` may be off: that costs a search and no more."""
-        self.current = NOWHERE
+        """After a removal. After an insertion ``index`` may be off, which only costs a search."""
+        self.current = NO_SEGMENT
         self.block = NO_BLOCK
         self.index = -1

@@ -1,4 +1,4 @@
-"""Turns at writing, for tasks of one process over a database that has one writer at a time."""
+"""A lock with two priorities, for the tasks of one process over a database with a single writer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class WriterTurns:
-    """First come first served; but what is urgent goes before what is not."""
+class WriteLock:
+    """First in, first out; urgent callers before the others."""
 
     def __init__(self) -> None:
         self._busy = False
@@ -17,31 +17,31 @@ class WriterTurns:
         self._others: deque[asyncio.Future[None]] = deque()
 
     @asynccontextmanager
-    async def turn(self, *, urgent: bool) -> AsyncIterator[None]:
+    async def hold(self, *, urgent: bool) -> AsyncIterator[None]:
         await self._acquire(self._urgent if urgent else self._others)
         try:
             yield
         finally:
-            self._pass_on()
+            self._release()
 
     async def _acquire(self, queue: deque[asyncio.Future[None]]) -> None:
         if not self._busy:
             self._busy = True
             return
-        turn = asyncio.get_running_loop().create_future()
-        queue.append(turn)
+        granted = asyncio.get_running_loop().create_future()
+        queue.append(granted)
         try:
-            await turn
+            await granted
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it was ours already
-                self._pass_on()
+            if not granted.cancelled():  # granted just before the cancellation
+                self._release()
             raise
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
         for queue in (self._urgent, self._others):
             while queue:
-                turn = queue.popleft()
-                if not turn.done():  # not cancelled meanwhile
-                    turn.set_result(None)
+                granted = queue.popleft()
+                if not granted.done():  # else its caller was cancelled
+                    granted.set_result(None)
                     return
         self._busy = False

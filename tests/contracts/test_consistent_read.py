@@ -12,7 +12,7 @@ from registry.contract import ConsistentRead, MetadataStore
 from registry.engines import StoreSettings
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, RegistryError, Unavailable
 from registry.inputs import OffsetDraft
-from registry.models import OWN, PUBLISHED, ConsumerOffset, Partition, Row, Segment, Topic, UploadIntent
+from registry.models import PUBLISHED, UNPUBLISHED, ConsumerOffset, Partition, Row, Segment, Topic, UploadIntent
 from tests.contracts.contents import contents
 from tests.fixtures.stores import OpenStore
 from tests.samples import ONE_OF_EACH, TABLE, file, segment, snapshot
@@ -122,7 +122,7 @@ async def _fill(
 class TestLoad:
     async def test_rows_are_kept_as_they_are(self, store: MetadataStore) -> None:
         async with store.load() as load:
-            for kind in (*PUBLISHED, *OWN):
+            for kind in (*PUBLISHED, *UNPUBLISHED):
                 rows = [row for row in ONE_OF_EACH if type(row) is kind]
                 await load.add(rows)
                 assert await load.count(kind) == len(rows)
@@ -133,7 +133,7 @@ class TestLoad:
     async def test_a_copy_of_a_copy_is_the_same(self, store: MetadataStore, new_store: MetadataStore) -> None:
         await _fill(store)
         async with store.consistent_read() as read, new_store.load() as load:
-            for kind in (*PUBLISHED, *OWN):
+            for kind in (*PUBLISHED, *UNPUBLISHED):
                 async for rows in read.rows(kind):
                     await load.add(rows)
         assert await contents(new_store) == await contents(store)

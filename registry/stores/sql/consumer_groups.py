@@ -11,10 +11,10 @@ from sqlalchemy.sql import Executable
 
 from registry import validation
 from registry.errors import Invalid, NotFound, OffsetsMoved
-from registry.inputs import Advance, OffsetDraft, checked
+from registry.inputs import Advance, OffsetDraft, validate
 from registry.models import ConsumerGroup, ConsumerOffset, GroupLease
 from registry.schema import consumer_groups, consumer_offsets, partitions, segments
-from registry.stores.sql.base import found, select_rows
+from registry.stores.sql.base import require_row, select_rows
 from registry.stores.sql.group_leases import SqlGroupLeases, check_leases
 from registry.stores.sql.topics import partition_name
 
@@ -39,8 +39,8 @@ class SqlConsumerGroups(SqlGroupLeases):
         if created is not None:
             return created
         query = select_rows(ConsumerGroup).where(consumer_groups.c.group_id == group_id)
-        # Deleted by another in between: whoever ensures it next creates it again.
-        return found(await self._row(ConsumerGroup, query), f"consumer group {group_id!r}")
+        # NotFound if it was deleted in between: the next call creates it again.
+        return require_row(await self._row(ConsumerGroup, query), f"consumer group {group_id!r}")
 
     async def commit_offset(
         self, group_id: str, topic: str, partition_id: int, offset: int, metadata: str | None = None
@@ -51,7 +51,7 @@ class SqlConsumerGroups(SqlGroupLeases):
         self, group_id: str, offsets: Sequence[OffsetDraft], *, leases: Sequence[GroupLease] = ()
     ) -> None:
         validation.name("group_id", group_id)
-        checked(offsets)
+        validate(offsets)
         check_leases(leases, group_id)
         last = {(draft.topic, draft.partition_id): draft for draft in offsets}
         if not last:
@@ -59,7 +59,7 @@ class SqlConsumerGroups(SqlGroupLeases):
         statement = self._commit(group_id, last)
         try:
             if leases:
-                async with self._writing() as connection:
+                async with self._transaction() as connection:
                     await self._require_group_leases(connection, leases)
                     await connection.execute(statement)
             else:
@@ -69,9 +69,9 @@ class SqlConsumerGroups(SqlGroupLeases):
             raise
 
     def _commit(self, group_id: str, last: Mapping[tuple[str, int], OffsetDraft]) -> Executable:
-        """One row per partition, in the same order in every call, so that two callers can't lock each other out."""
+        """Upserts one row per partition, sorted, so that concurrent callers can't deadlock."""
         columns = consumer_offsets.c
-        given = self._given(
+        given = self._bind_rows(
             [columns.topic, columns.partition_id, columns.committed_offset, columns.metadata],
             [(*key, last[key].committed_offset, last[key].metadata) for key in sorted(last)],
         )
@@ -87,13 +87,13 @@ class SqlConsumerGroups(SqlGroupLeases):
 
     async def reset_offsets(self, group_id: str, offsets: Sequence[OffsetDraft]) -> list[OffsetDraft]:
         validation.name("group_id", group_id)
-        checked(offsets)
+        validate(offsets)
         wanted = {(draft.topic, draft.partition_id): draft for draft in offsets}
         if not wanted:
             return []
         keys = sorted(wanted)
         now = self._clock.now_ms()
-        async with self._writing() as connection:
+        async with self._transaction() as connection:
             ranges = await self._ranges(connection, keys)
             beyond = [wanted[key] for key in keys if key in ranges and wanted[key].committed_offset > ranges[key][1]]
             if beyond:
@@ -113,9 +113,9 @@ class SqlConsumerGroups(SqlGroupLeases):
     async def _ranges(
         self, connection: AsyncConnection, keys: Sequence[tuple[str, int]]
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """The first retained offset and the next one to be written, of each partition that exists."""
+        """Returns the first retained offset and the next one to be written, for each partition that exists."""
         columns = partitions.c
-        given = self._given([columns.topic, columns.partition_id], keys)
+        given = self._bind_rows([columns.topic, columns.partition_id], keys)
         first = (
             select(func.min(segments.c.base_offset))
             .where(segments.c.topic == columns.topic, segments.c.partition_id == columns.partition_id)
@@ -131,7 +131,7 @@ class SqlConsumerGroups(SqlGroupLeases):
     async def get_committed_offset(self, group_id: str, topic: str, partition_id: int) -> ConsumerOffset | None:
         validation.name("group_id", group_id)
         validation.name("topic", topic)
-        validation.whole32("partition_id", partition_id)
+        validation.integer32("partition_id", partition_id)
         return await self._row(ConsumerOffset, GET_OFFSET, group_id=group_id, topic=topic, partition_id=partition_id)
 
     async def get_consumer_offsets(self, group_id: str) -> list[ConsumerOffset]:
@@ -149,11 +149,9 @@ class SqlConsumerGroups(SqlGroupLeases):
             raise NotFound(f"consumer group {group_id!r} does not exist")
 
     async def _advance(self, connection: AsyncConnection, advances: Sequence[Advance], now: int) -> None:
-        """Lock, compare, move. Rows that are not there can't be locked: their insertion is refused if another's was
-        first.
-        """
+        """Locks, compares and moves offsets. The insertion of a missing row fails if another writer was first."""
         columns = consumer_offsets.c
-        given = self._given(
+        given = self._bind_rows(
             [columns.group_id, columns.topic, columns.partition_id, columns.committed_offset, columns.metadata],
             [(*step.key, step.committed_offset, step.metadata) for step in advances],
         )
@@ -182,8 +180,8 @@ class SqlConsumerGroups(SqlGroupLeases):
         )
 
     async def _explain_missing(self, group_id: str, keys: Sequence[tuple[str, int]]) -> None:
-        """A foreign key failed: raise the NotFound that names what is missing."""
-        async with self._reading() as connection:
+        """Raises the NotFound that names what a failed foreign key misses."""
+        async with self._autocommit() as connection:
             group = exists().where(consumer_groups.c.group_id == group_id)
             if not (await connection.execute(select(group))).scalar():
                 raise NotFound(f"consumer group {group_id!r} does not exist")
@@ -191,27 +189,29 @@ class SqlConsumerGroups(SqlGroupLeases):
 
 
 def check_advances(advances: Sequence[Advance]) -> None:
-    checked(advances)
+    validate(advances)
     seen: set[tuple[str, str, int]] = set()
     for step in advances:
         if step.key in seen:
-            raise Invalid("partition_id", step.partition_id, f"{step.group_id} advances twice there in one call")
+            raise Invalid(
+                "partition_id", step.partition_id, f"{step.group_id} advances twice in this partition in one call"
+            )
         if step.committed_offset < (step.expected or 0):
             raise Invalid("committed_offset", step.committed_offset, f"is below the expected {step.expected}")
         seen.add(step.key)
 
 
 def offsets_moved(advances: Sequence[Advance], found: Mapping[tuple[str, str, int], int]) -> OffsetsMoved:
-    """``found`` is where each group is, as far as that is known."""
+    """``found``: the committed offsets, as far as they are known."""
     wrong = [step for step in advances if found.get(step.key) != step.expected] or list(advances)
     shown = "; ".join(
-        f"{step.group_id} has {_place(found.get(step.key))} of {step.topic}/{step.partition_id}, "
-        f"not {_place(step.expected)}"
+        f"{step.group_id} has {_offset_text(found.get(step.key))} of {step.topic}/{step.partition_id}, "
+        f"not {_offset_text(step.expected)}"
         for step in wrong[:5]
     )
     more = f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""
     return OffsetsMoved(
-        f"{shown}{more}: nothing was written, go on from where the group is",
+        f"{shown}{more}: nothing was written; continue from the group's committed offsets",
         [f"{step.topic}/{step.partition_id}" for step in wrong],
     )
 
@@ -225,5 +225,5 @@ def _beyond_end(beyond: Sequence[OffsetDraft], ranges: Mapping[tuple[str, int], 
     return Invalid("committed_offset", beyond[0].committed_offset, f"{'; '.join(shown)}{more}: nothing was changed")
 
 
-def _place(offset: int | None) -> str:
+def _offset_text(offset: int | None) -> str:
     return "nothing committed" if offset is None else f"offset {offset}"
