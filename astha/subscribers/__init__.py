@@ -11,7 +11,7 @@ from astha.subscribers.contract import RegistryWriter, Subscriber
 from astha.subscribers.metrics import Metric, ReportsMetrics
 from astha.subscribers.problems import Problem, ReportsProblems
 from astha.subscribers.work import ReportsWork, Work
-from registry.privileges import Area
+from registry.areas import Area
 
 __all__ = [
     "Component", "Subscriber", "handles",

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from astha.events import Event
+from registry.areas import Area
 from registry.contract import ConsistentRead
 from registry.models import Row
-from registry.privileges import Area
 
 
 class Subscriber(Protocol):

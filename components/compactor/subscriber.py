@@ -37,10 +37,10 @@ from components.compactor.spark.executor_protocol import Executor, SessionProble
 from components.compactor.spark.process_memory import Memory
 from components.lib.lake.problem_log import Troubles
 from components.lib.lake.storage.objects import Objects
+from registry.areas import Area
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats
-from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 

@@ -39,10 +39,10 @@ from components.lib.lake.identity import registry_identity
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.storage.warehouse_check import check_warehouse
 from components.lib.lake.table_problems import TroubledTable
+from registry.areas import Area
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import LakeTable, Row, TableFile, TableMetadata
-from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 

@@ -11,9 +11,9 @@ from astha.subscribers import Component, Metric, handles
 from components.metadata_orchestrator.maintenance import Upkeep, UpkeepStatistics
 from components.metadata_orchestrator.problems import Problem, Problems
 from components.metadata_orchestrator.validation import Inspection, bad_versions, probe_of
+from registry.areas import Area
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import LakeTable, TableMetadata
-from registry.privileges import Area
 
 _LOCATION = "location"
 

@@ -25,11 +25,11 @@ from components.segment_store.maintenance.merge_policy import SmallSegments
 from components.segment_store.maintenance.merging import Merger
 from components.segment_store.maintenance.retention import PartitionSizes, Retention
 from components.segment_store.settings import SegmentStoreSettings
+from registry.areas import Area
 from registry.contract import PAGE, ConsistentRead
 from registry.errors import NotFound
 from registry.models import Partition, PartitionLease, Row, Segment, Topic
 from registry.position import SequenceVisibility
-from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 

@@ -30,11 +30,11 @@ from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.snapshot_requests import Requests
 from components.snapshotter.table_state import Books, awaits_release
 from components.snapshotter.turns import Due, DueTables, Turns
+from registry.areas import Area
 from registry.contract import ConsistentRead
 from registry.errors import NotFound, RegistryError
 from registry.models import Row, TableFile, TableMetadata, TableSnapshot
 from registry.position import Position, SnapshotVisibility
-from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
