@@ -130,7 +130,10 @@ def test_what_the_file_says_wrongly_is_a_matter_of_configuration(elsewhere: str,
         ("{}.audit:quits", "component audit: .*audit:quits tried to end the process with code 5"),
         ("{}.audit:needs", "component audit needs the package 'a_package_that_nobody_has'"),
         ("{}.audit:shy", "component audit: its subscribed_tables raises RuntimeError"),
-        ("{}.audit:nothing", "component audit: .*no Subscriber: it lacks subscribed_tables, on_event, on_health"),
+        (
+            "{}.audit:nothing",
+            "component audit: .*not a Subscriber: it lacks subscribed_tables, on_health, on_refresh, on_event or",
+        ),
     ],
 )
 def test_what_is_wrong_with_its_code_is_the_components_own_problem(elsewhere: str, use: str, complaint: str) -> None:
