@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from functools import cached_property
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 
 from astha.events import Event
 from astha.subscribers.contract import DELIVERIES, unknown_callback
@@ -59,10 +58,13 @@ class Component:
     durable: ClassVar[bool]
     tables: ClassVar[tuple[type[Row], ...]] = ()
     _handlers: ClassVar[dict[type[Row], str]] = {}
+    _methods: dict[type[Row], Callable[[Event[Row]], Awaitable[None]]]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        handlers = dict(cls._handlers)
+        handlers: dict[type[Row], str] = {}
+        for base in reversed(cls.__mro__[1:]):
+            handlers |= vars(base).get("_handlers", {})
         for name, member in vars(cls).items():
             kind: type[Row] | None = getattr(member, _MARK, None)
             if kind is None:
@@ -72,6 +74,11 @@ class Component:
             handlers[kind] = name
         cls._handlers = handlers
         _require_consistent(cls)
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        component = super().__new__(cls)  # here, so that a subclass need not call `super().__init__()`
+        component._methods = {kind: getattr(component, name) for kind, name in cls._handlers.items()}
+        return component
 
     @property
     def subscribed_tables(self) -> frozenset[str]:
@@ -85,10 +92,6 @@ class Component:
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         """Components with state of their own override this."""
-
-    @cached_property
-    def _methods(self) -> dict[type[Row], Callable[[Event[Row]], Awaitable[None]]]:
-        return {kind: getattr(self, name) for kind, name in self._handlers.items()}
 
 
 def _require_consistent(cls: type[Component]) -> None:

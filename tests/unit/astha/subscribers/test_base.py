@@ -54,6 +54,26 @@ async def test_a_subclass_may_override_and_add() -> None:
     assert component.seen == ["TOPIC a"]
 
 
+async def test_handlers_of_several_bases_are_joined() -> None:
+    class Topics(Component):
+        @handles(Topic)
+        async def topic(self, event: Event[Topic]) -> None: ...
+
+    class Groups(Component):
+        seen = 0
+
+        @handles(ConsumerGroup)
+        async def group(self, event: Event[ConsumerGroup]) -> None:
+            self.seen += 1
+
+    class Joined(Topics, Groups): ...
+
+    component = Joined()
+    assert component.subscribed_tables == {"topics", "consumer_groups"}
+    await component.on_event(event(group("b")))
+    assert component.seen == 1
+
+
 class Whole(Component):
     tables = (Topic, ConsumerGroup)
     durable = True
