@@ -51,7 +51,7 @@ def create(settings: Mapping[str, Any], context: ComponentContext) -> $class_nam
     return $class_name(Settings.model_validate(dict(settings)))
 '''
 
-_IN_MEMORY_TEST = '''import asyncio
+_IN_MEMORY_TEST = """import asyncio
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_a_refresh_repairs_what_a_failed_delivery_missed() -> None:
         assert component.sizes == {"clicks": 120}
 
     asyncio.run(drill())
-'''
+"""
 
 _DURABLE = '''"""$title: records per topic, in a SQLite file. Each transaction has its effect exactly once."""
 
@@ -156,7 +156,7 @@ def create(settings: Mapping[str, Any], context: ComponentContext) -> $class_nam
     return $class_name(Settings.model_validate(dict(settings)))
 '''
 
-_DURABLE_TEST = '''import asyncio
+_DURABLE_TEST = """import asyncio
 from pathlib import Path
 
 import pytest
@@ -185,7 +185,7 @@ def test_a_transaction_that_is_delivered_again_has_no_second_effect(tmp_path: Pa
         assert restarted.duplicates == 1
 
     asyncio.run(drill())
-'''
+"""
 
 _SUBSCRIPTION = """components:
   $name:

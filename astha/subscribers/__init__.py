@@ -57,7 +57,7 @@ from registry.models import (
 from registry.position import Position, SnapshotVisibility
 
 __all__ = [
-    # a component: the base class, or the protocols for those who do without it
+    # a component: the base class, or the protocols that it fits
     "Component", "handles",
     "Subscriber", "EventSubscriber", "TransactionSubscriber", "BatchSubscriber", "Startable", "Stoppable",
     # its context
