@@ -7,21 +7,13 @@ A reader only reads. Neither needs to own or create anything: migrations do that
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from enum import StrEnum
 
 from psycopg import sql
 
 from registry import models
+from registry.areas import Area
 from registry.models import PUBLISHED, UNPUBLISHED, Row
 from registry.schema import VERSION_TABLE
-
-
-class Area(StrEnum):
-    """A part of the registry that components write to."""
-
-    STREAMS = "streams"
-    LAKE = "lake"
-
 
 DAEMON_TABLES: tuple[type[Row], ...] = (models.LedgerEntry, models.DaemonLease, models.SourceIdentity)
 """Tables that every daemon writes, whatever its components."""

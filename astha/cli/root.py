@@ -12,6 +12,7 @@ from astha.cli.plugins import PluggableGroup
 
 _OWN = {
     "check": "astha.cli.check:check_command",
+    "component": "astha.cli.component:component_commands",
     "pause": "astha.cli.control:pause_command",
     "refresh": "astha.cli.control:refresh_command",
     "registry": "astha.cli.registry:registry_commands",

@@ -25,6 +25,7 @@ from registry.models import Row
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
+Single: TypeAlias = Callable[[Event[Row]], Awaitable[None]]
 Whole: TypeAlias = Callable[[list[Event[Row]]], Awaitable[None]]
 Batch: TypeAlias = Callable[[list[list[Event[Row]]]], Awaitable[None]]
 
@@ -102,7 +103,7 @@ class Delivery:
         self._breaker = breaker
         self._lane = lane
         self._may_deliver = lane.may_deliver
-        self._on_event = subscriber.on_event
+        self._on_event: Single = getattr(subscriber, "on_event", None)  # type: ignore[assignment]  # not used then
         self._on_transaction: Whole | None = getattr(subscriber, "on_transaction", None)
         self._on_transactions: Batch | None = getattr(subscriber, "on_transactions", None)
         whole = "on_event" if self._on_transaction is None else "on_transaction"

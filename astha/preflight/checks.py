@@ -24,11 +24,12 @@ from astha.settings import Settings
 from astha.sources.postgres.slot import connected
 from astha.subscribers import Checkable, RegistryWriter
 from astha.wiring import BadComponent, context, load_components, usable
+from registry.areas import Area
 from registry.connect import open_store
 from registry.engines import parse_url, sqlite_path
 from registry.errors import PermissionDenied, RegistryError, SchemaMismatch
 from registry.migrate import status
-from registry.privileges import Area, daemon_grants, reader_grants
+from registry.privileges import daemon_grants, reader_grants
 
 Subscriptions = Mapping[str, Subscription]
 

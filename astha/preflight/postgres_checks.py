@@ -11,8 +11,9 @@ from astha.preflight.findings import Finding, ok, problem, unknown
 from astha.sources.postgres.slot import PLUGIN, Connection, not_published, slot_status
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.postgres.stream import ReplicationStream
+from registry.areas import Area
 from registry.clock import SystemClock
-from registry.privileges import Area, needed
+from registry.privileges import needed
 from registry.publication import ALL_OPERATIONS, WITHOUT_OPERATIONS
 
 _OLDEST = 140000

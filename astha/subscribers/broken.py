@@ -1,4 +1,4 @@
-"""Stands in for a component whose code can't be used: its lane exists, is shown as broken, and gets nothing."""
+"""Takes the place of a component whose code is unusable: its lane is shown as broken, and nothing is delivered."""
 
 from __future__ import annotations
 

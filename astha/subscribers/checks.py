@@ -1,4 +1,4 @@
-"""What a component can try before a daemon runs, for `astha check`."""
+"""Checks that a component makes for `astha check`, before a daemon runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """One thing that was tried. `remedy` is None if it works; two components may try the same thing, by its name."""
+    """The result of one check. `remedy` is None if it passed. Equal names are one check, by any component."""
 
     check: str
     detail: str
@@ -18,6 +18,6 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Checkable(Protocol):
-    """Optional: called on a component that was made and not started. Must leave nothing behind."""
+    """Optional: called on a component that was created and not started. Must leave nothing behind."""
 
     async def check(self) -> Sequence[CheckResult]: ...

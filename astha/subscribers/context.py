@@ -1,4 +1,4 @@
-"""What a component finds around it when it is made: the registry, and where the lake's files and tables are."""
+"""What a component is created with: the registry, the clock, and where the lake's files and tables are."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Components by name: the daemon imports none of them, and none of their technology.
+"""Loads components by name: the daemon imports neither them nor the libraries they use.
 
-A component is a package ``components.<name>`` with a function ``create(settings, context) -> Subscriber``. One
-that is kept elsewhere says where, ``use: package.module:function``; any importable module will do. `create` only
-constructs: connections are opened by ``start``, so that `astha check` can look at a component without setting it to
-work. One that opens connections of its own to the registry's database, such as those of the Iceberg catalog, declares
-``needs_registry_url = True`` beside that function; others have the store, and no credentials.
+A component is a package ``components.<name>`` with a function ``create(settings, context) -> Subscriber``. One that
+lives elsewhere is named in subscriptions.yaml by ``use: package.module:function``; any importable module will do.
+`create` only constructs: ``start`` opens connections, so that `astha check` can inspect a component without running it.
+A component that opens its own connections to the registry's database, such as those of the Iceberg catalog, declares
+``needs_registry_url = True`` beside that function; others get the store, and no credentials.
 
-Two kinds of problems are told apart. subscriptions.yaml is wrong (no such component, or tables or settings that it
-refuses; `create` refuses settings with a ValueError): ConfigError, and the daemon does not start. The component's own
-code can't be used (a package is missing, its import or `create` raises, it is no Subscriber): ComponentError, and the
-other components run.
+There are two kinds of problems. subscriptions.yaml is wrong (an unknown component, or tables or settings that the
+component refuses; `create` refuses settings with a ValueError): ConfigError, and the daemon does not start. The
+component's own code is unusable (a package is missing, its import or `create` raises, it is not a Subscriber):
+ComponentError, and the other components run.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from pydantic import ValidationError
 
 from astha.errors import ComponentError, ConfigError
 from astha.extras import remedy_for
+from astha.subscribers.base import Component, require_complete
 from astha.subscribers.context import ComponentContext
-from astha.subscribers.contract import Subscriber
+from astha.subscribers.contract import DELIVERIES, Subscriber, unknown_callback
 from astha.validation_errors import described
 
-_REQUIRED = ("on_event", "on_health", "on_refresh")
-_OPTIONAL = ("on_transaction", "on_transactions", "start", "stop")
+_REQUIRED = ("on_health", "on_refresh")
+_OPTIONAL = ("start", "stop")
 _REPORT = "correct the component, or remove its entry from subscriptions.yaml"
 
 
 def load_component(
     name: str, settings: Mapping[str, Any], context: ComponentContext, use: str | None = None
 ) -> Subscriber:
-    """ConfigError if there is no such component, or if it refuses its settings; ComponentError if its code fails."""
+    """Raises ConfigError if there is no such component or it refuses its settings, ComponentError if its code fails."""
     package, _, function = (use or f"components.{name}:create").partition(":")
     module = _imported(name, package, use)
     create = getattr(module, function, None)
@@ -82,17 +83,26 @@ def _failed(name: str, what: str, package: str, error: BaseException) -> Compone
 
 def _require_subscriber(name: str, made_by: str, subscriber: object) -> None:
     missing = [part for part in ("subscribed_tables", *_REQUIRED) if not _has(name, subscriber, part)]
+    if not any(_has(name, subscriber, part) for part in DELIVERIES):
+        missing.append(" or ".join(DELIVERIES))
     if missing:
         raise ComponentError(
-            f"component {name}: what {made_by} made is no Subscriber: it lacks {', '.join(missing)}", _REPORT
+            f"component {name}: what {made_by} returned is not a Subscriber: it lacks {', '.join(missing)}", _REPORT
         )
-    for part in (*_REQUIRED, *_OPTIONAL):
+    for part in (*DELIVERIES, *_REQUIRED, *_OPTIONAL):
         method = getattr(subscriber, part, None)
         if method is not None and not _asynchronous(method):
             raise ComponentError(
                 f"component {name}: {part} of {type(subscriber).__name__} is not asynchronous",
                 f"declare it `async def {part}(...)`: the daemon awaits it",
             )
+    if isinstance(subscriber, Component):
+        try:
+            require_complete(subscriber)
+        except TypeError as error:
+            raise ComponentError(f"component {name}: {error}", _REPORT) from error
+    elif (problem := unknown_callback(subscriber)) is not None:
+        raise ComponentError(f"component {name}: {problem}", "rename it; a name that starts with `_` is never checked")
 
 
 def _has(name: str, subscriber: object, part: str) -> bool:
@@ -103,7 +113,7 @@ def _has(name: str, subscriber: object, part: str) -> bool:
 
 
 def _asynchronous(method: Callable[..., object]) -> bool:
-    """Also what is annotated to return an awaitable, and an object whose `__call__` is asynchronous."""
+    """Accepts also a function annotated to return an awaitable, and an object whose `__call__` is asynchronous."""
     inner = inspect.unwrap(method)
     while isinstance(inner, partial):
         inner = inner.func
@@ -115,5 +125,5 @@ def _asynchronous(method: Callable[..., object]) -> bool:
 
 def _correction(use: str | None) -> str:
     if use is None:
-        return "check the name in subscriptions.yaml, or say where it is with `use: package.module:function`"
+        return "check the name in subscriptions.yaml, or name its module with `use: package.module:function`"
     return "install it, or correct `use` in subscriptions.yaml"

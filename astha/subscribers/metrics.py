@@ -1,4 +1,4 @@
-"""Numbers that a component wants to show beside those that the daemon counts for it."""
+"""Metrics of a component, beside those that the daemon keeps for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """Shown as ``astha_<component>_<name>``. A counter only ever grows. Those of one name differ in their labels."""
+    """Exported as ``astha_<component>_<name>``. A counter never decreases. Those of one name differ in labels."""
 
     name: str
     help: str
@@ -20,6 +20,6 @@ class Metric(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class ReportsMetrics(Protocol):
-    """Optional: asked whenever somebody reads the daemon's metrics. Must neither wait nor take long."""
+    """Optional: called for each scrape of the daemon's metrics. Must not block."""
 
     def metrics(self) -> Iterable[Metric]: ...

@@ -1,4 +1,4 @@
-"""What a component reports about single subjects, such as one table of the lake, while it works on all others."""
+"""Problems with single subjects, such as one table of the lake, while the component works on all others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ log = structlog.get_logger(__name__)
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Times are UTC epoch milliseconds. `next_try` is None if the component waits for a change or for a person."""
+    """Times are UTC epoch milliseconds. `next_try` is None if the component waits for a change or for an operator."""
 
     subject: str
     reason: str
@@ -23,19 +23,19 @@ class Problem(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class ReportsProblems(Protocol):
-    """Optional: read for `/status` and `/metrics`. Must neither wait nor take long. A problem makes the component
-    neither unhealthy nor unready: the rest of its work goes on.
+    """Optional: called for `/status` and `/metrics`. Must not block. A problem makes the component neither unhealthy
+    nor unready, because the rest of its work continues.
     """
 
     def problems(self) -> Iterable[Problem]: ...
 
 
 def problems_of(component: str, subscriber: object) -> list[Problem]:
-    """The oldest first. Empty if the component reports none, or can't."""
+    """Returns the component's problems, oldest first; none if it reports none or fails to report."""
     if not isinstance(subscriber, ReportsProblems):
         return []
     try:
         return sorted(subscriber.problems(), key=lambda problem: problem.since)
     except Exception:
-        log.exception("a component's problems can't be read", component=component)
+        log.exception("component failed to report its problems", component=component)
         return []

@@ -1,4 +1,4 @@
-"""Work that a component does in tasks of its own, so that others can see whether it makes progress."""
+"""Background work of a component, reported so that an operator sees whether it makes progress."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import msgspec
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Something under way in the background. Without progress for longer than `limit_s` it counts as stuck."""
+    """One background job. Without progress for longer than `limit_s` it counts as stuck."""
 
-    name: str  # for a person: "merge of db.orders day=1"
+    name: str  # shown to operators: "merge of db.orders day=1"
     idle_s: float  # since it began, or last made progress
     limit_s: float
 
@@ -22,6 +22,6 @@ class Work(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class ReportsWork(Protocol):
-    """Optional: asked whenever readiness is. Must neither wait nor take long."""
+    """Optional: called for each readiness check. Must not block."""
 
     def work(self) -> Iterable[Work]: ...

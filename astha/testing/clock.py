@@ -1,4 +1,4 @@
-"""A clock that moves only when told to."""
+"""A clock that moves only when a test moves it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import count
 
 
 class ManualClock:
-    """`advance` wakes the sleepers whose time has come, in order."""
+    """`advance` wakes the sleepers whose time has come, in order of their time."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -23,7 +23,7 @@ class ManualClock:
         return self._elapsed
 
     def jump(self, seconds: float) -> None:
-        """The wall clock is set; the monotonic one does not notice."""
+        """Sets the wall clock forward or back; monotonic time does not change."""
         self._now_ms += int(seconds * 1000)
 
     def chance(self) -> float:
@@ -35,7 +35,7 @@ class ManualClock:
         await future
 
     async def advance(self, seconds: float) -> None:
-        """Time passes; everybody who wakes up gets to run before the next one does."""
+        """Lets time pass. Each sleeper that wakes up runs before the next one is woken."""
         until = self._elapsed + seconds
         await self._settle()
         while self._sleepers and self._sleepers[0][0] <= until:

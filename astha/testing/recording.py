@@ -1,4 +1,4 @@
-"""A subscriber that remembers."""
+"""A subscriber that records what it is given."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from astha.events import Event, Operation
+from astha.testing.registry import Key, key_of
 from registry.contract import ConsistentRead
 from registry.models import PUBLISHED, Row
-
-Key = tuple[object, ...]
 
 _KINDS = {kind.table: kind for kind in PUBLISHED}
 
 
 class RecordingSubscriber:
-    """Keeps every event, and the rows that follow from them: after quiet, `rows` equals the registry."""
+    """Keeps every event and the rows that result: once all events are delivered, `rows` equals the registry."""
 
     def __init__(self, *tables: str, whole_transactions: bool = False) -> None:
         self._tables = frozenset(tables)
@@ -47,13 +46,13 @@ class RecordingSubscriber:
         rows: dict[str, dict[Key, Row]] = {table: {} for table in self._tables}
         for table in self._tables:
             async for page in snapshot.rows(_KINDS[table]):
-                rows[table].update((_key(row), row) for row in page)
+                rows[table].update((key_of(row), row) for row in page)
         self.rows = rows
         self.refreshes += 1
         self._changed.set()
 
     async def until(self, condition: Callable[[], bool], timeout: float = 60.0) -> None:
-        """Wait until something holds, looking again after each event or refresh."""
+        """Waits until the condition holds; checks it after each event and refresh."""
         async with asyncio.timeout(timeout):
             while not condition():
                 self._changed.clear()
@@ -63,11 +62,7 @@ class RecordingSubscriber:
         self.events.append(event)
         rows = self.rows[event.table]
         if event.before is not None:
-            rows.pop(_key(event.before), None)
+            rows.pop(key_of(event.before), None)
         if event.operation is not Operation.DELETE:
-            rows[_key(event.data)] = event.data
+            rows[key_of(event.data)] = event.data
         self._changed.set()
-
-
-def _key(row: Row) -> Key:
-    return tuple(getattr(row, name) for name in row.key)

@@ -17,9 +17,22 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from astha.errors import Retry
-from astha.events import Event, Operation
-from astha.subscribers import ComponentContext, Metric, Problem, Work
+from astha.subscribers import (
+    Area,
+    Component,
+    ComponentContext,
+    ConsistentRead,
+    Event,
+    Metric,
+    Operation,
+    Problem,
+    RegistryError,
+    Retry,
+    Row,
+    TableFile,
+    TableStats,
+    Work,
+)
 from components.compactor.execution.failpoints import Reached, go_on
 from components.compactor.execution.job import Workshop
 from components.compactor.execution.outcome import Outcome
@@ -37,10 +50,6 @@ from components.compactor.spark.executor_protocol import Executor, SessionProble
 from components.compactor.spark.process_memory import Memory
 from components.lib.lake.problem_log import Troubles
 from components.lib.lake.storage.objects import Objects
-from registry.contract import ConsistentRead
-from registry.errors import RegistryError
-from registry.models import Row, TableFile, TableStats
-from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
@@ -58,9 +67,10 @@ class Weighed(Protocol):
     async def memory(self) -> Memory: ...
 
 
-class Compactor:
-    written_areas = frozenset((Area.LAKE,))
+class Compactor(Component):
+    tables = (TableFile, TableStats)
     durable = False
+    written_areas = frozenset((Area.LAKE,))
 
     def __init__(
         self,
@@ -93,10 +103,6 @@ class Compactor:
         self._trouble: SessionProblem | None = None
         self._troubles = Troubles(clock)
 
-    @property
-    def subscribed_tables(self) -> frozenset[str]:
-        return frozenset((TableFile.table, TableStats.table))
-
     async def start(self) -> None:
         if self._executor is None:
             self._executor = self._open_executor()
@@ -125,9 +131,6 @@ class Compactor:
         self._trouble = None
         if executor is not None:
             await executor.close()
-
-    async def on_event(self, event: Event[Row]) -> None:
-        await self.on_transaction([event])
 
     async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
         for event in events:

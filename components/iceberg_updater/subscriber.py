@@ -16,9 +16,23 @@ from functools import partial
 import structlog
 from pyiceberg.catalog import Catalog
 
-from astha.errors import Retry
-from astha.events import Commit, Event
-from astha.subscribers import CheckResult, ComponentContext, Metric, Problem
+from astha.subscribers import (
+    Area,
+    CheckResult,
+    Commit,
+    Component,
+    ComponentContext,
+    ConsistentRead,
+    Event,
+    LakeTable,
+    Metric,
+    Problem,
+    RegistryError,
+    Retry,
+    Row,
+    TableFile,
+    TableMetadata,
+)
 from components.iceberg_updater.committer import NeedsComparison, TableWork, is_iceberg
 from components.iceberg_updater.comparisons import Comparisons
 from components.iceberg_updater.event_folding import TableEvents, by_table
@@ -39,10 +53,6 @@ from components.lib.lake.identity import registry_identity
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.storage.warehouse_check import check_warehouse
 from components.lib.lake.table_problems import TroubledTable
-from registry.contract import ConsistentRead
-from registry.errors import RegistryError
-from registry.models import LakeTable, Row, TableFile, TableMetadata
-from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
@@ -55,7 +65,9 @@ _IN_PLACE = 3
 After that the lane goes on without it."""
 
 
-class IcebergUpdater:
+class IcebergUpdater(Component):
+    tables = (TableMetadata, TableFile)
+    durable = True
     written_areas = frozenset((Area.LAKE,))
 
     def __init__(self, settings: UpdaterSettings, context: ComponentContext) -> None:
@@ -74,10 +86,6 @@ class IcebergUpdater:
         self._failures: Counter[int] = Counter()
         self._unreferenced: list[str] = []
         self._commits = self._snapshots = 0
-
-    @property
-    def subscribed_tables(self) -> frozenset[str]:
-        return frozenset((TableMetadata.table, TableFile.table))
 
     async def start(self) -> None:
         identity = await registry_identity(self._store)
@@ -115,12 +123,6 @@ class IcebergUpdater:
             with suppress(CatalogTrouble):
                 await thread.call(thread.committer.tables.close)
             await thread.close()
-
-    async def on_event(self, event: Event[Row]) -> None:
-        await self.on_transactions([[event]])
-
-    async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
-        await self.on_transactions([events])
 
     async def on_transactions(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
         comparisons = self._opened_comparisons()

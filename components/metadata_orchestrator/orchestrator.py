@@ -5,15 +5,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from astha import subscribers
-from astha.clock import LoopClock
-from astha.events import Event, Operation
-from astha.subscribers import Component, Metric, handles
+from astha.subscribers import (
+    Area,
+    Component,
+    ConsistentRead,
+    Event,
+    LakeTable,
+    LoopClock,
+    MetadataStore,
+    Metric,
+    Operation,
+    TableMetadata,
+    handles,
+)
 from components.metadata_orchestrator.maintenance import Upkeep, UpkeepStatistics
 from components.metadata_orchestrator.problems import Problem, Problems
 from components.metadata_orchestrator.validation import Inspection, bad_versions, probe_of
-from registry.contract import ConsistentRead, MetadataStore
-from registry.models import LakeTable, TableMetadata
-from registry.privileges import Area
 
 _LOCATION = "location"
 
@@ -23,10 +30,10 @@ class MetadataOrchestrator(Component):
     fail.
     """
 
+    durable = False  # the problems found are kept in memory only
     written_areas = frozenset((Area.LAKE,))
 
     def __init__(self, store: MetadataStore, clock: LoopClock, inspection: Inspection, upkeep: Upkeep) -> None:
-        super().__init__()
         self._store = store
         self._clock = clock
         self._inspection = inspection

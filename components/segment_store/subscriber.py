@@ -14,8 +14,22 @@ from contextlib import suppress
 import structlog
 
 from astha.clock_guard import may_delete_by_age
-from astha.events import Event, Operation
-from astha.subscribers import ComponentContext, Metric, Work
+from astha.subscribers import (
+    Area,
+    Component,
+    ComponentContext,
+    ConsistentRead,
+    Event,
+    Metric,
+    NotFound,
+    Operation,
+    Partition,
+    PartitionLease,
+    Row,
+    Segment,
+    Topic,
+    Work,
+)
 from components.lib.lake.registration.upload_cleaner import warn_if_neglected
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.read_context import Reading
@@ -25,11 +39,8 @@ from components.segment_store.maintenance.merge_policy import SmallSegments
 from components.segment_store.maintenance.merging import Merger
 from components.segment_store.maintenance.retention import PartitionSizes, Retention
 from components.segment_store.settings import SegmentStoreSettings
-from registry.contract import PAGE, ConsistentRead
-from registry.errors import NotFound
-from registry.models import Partition, PartitionLease, Row, Segment, Topic
+from registry.contract import PAGE
 from registry.position import SequenceVisibility
-from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
@@ -37,11 +48,12 @@ _STUCK_S = 900.0
 """A step of upkeep that makes no progress for so long is reported: one object's worth of work takes seconds."""
 
 
-class SegmentStore:
+class SegmentStore(Component):
     """`reading` is this process's: whoever reads in the daemon reads through it."""
 
-    written_areas = frozenset((Area.STREAMS,))
+    tables = (Topic, Partition, Segment, PartitionLease)
     durable = False
+    written_areas = frozenset((Area.STREAMS,))
 
     def __init__(self, settings: SegmentStoreSettings, context: ComponentContext) -> None:
         self._settings = settings
@@ -57,10 +69,6 @@ class SegmentStore:
         self._moved: dict[str, float] = {}  # steps of upkeep under way: when they last made progress
         self._reading: Reading | None = None
         self._merger: Merger | None = None
-
-    @property
-    def subscribed_tables(self) -> frozenset[str]:
-        return frozenset((Topic.table, Partition.table, Segment.table, PartitionLease.table))
 
     @property
     def reading(self) -> Reading:
@@ -90,9 +98,6 @@ class SegmentStore:
         reading, self._reading = self._reading, None
         if reading is not None:
             await reading.close()
-
-    async def on_event(self, event: Event[Row]) -> None:
-        await self.on_transactions([[event]])
 
     async def on_transactions(self, transactions: Sequence[Sequence[Event[Row]]]) -> None:
         self.reading.feed.apply(transactions)

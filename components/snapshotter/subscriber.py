@@ -17,9 +17,24 @@ import structlog
 from pyiceberg.catalog import Catalog
 
 from astha.clock_guard import may_delete_by_age
-from astha.errors import Retry
-from astha.events import Event
-from astha.subscribers import ComponentContext, Metric, Problem
+from astha.subscribers import (
+    Area,
+    Component,
+    ComponentContext,
+    ConsistentRead,
+    Event,
+    Metric,
+    NotFound,
+    Position,
+    Problem,
+    RegistryError,
+    Retry,
+    Row,
+    SnapshotVisibility,
+    TableFile,
+    TableMetadata,
+    TableSnapshot,
+)
 from components.lib.lake.iceberg import CatalogProbe, IcebergTables, StorageTrouble, open_catalog
 from components.lib.lake.identity import registry_identity
 from components.lib.lake.problem_log import Troubles
@@ -30,11 +45,6 @@ from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.snapshot_requests import Requests
 from components.snapshotter.table_state import Books, awaits_release
 from components.snapshotter.turns import Due, DueTables, Turns
-from registry.contract import ConsistentRead
-from registry.errors import NotFound, RegistryError
-from registry.models import Row, TableFile, TableMetadata, TableSnapshot
-from registry.position import Position, SnapshotVisibility
-from registry.privileges import Area
 
 log = structlog.get_logger(__name__)
 
@@ -49,9 +59,10 @@ _LONGEST_CALL_S = 900.0
 """A call to the catalog, or to one table's storage, that takes longer hangs."""
 
 
-class Snapshotter:
-    written_areas = frozenset((Area.LAKE,))
+class Snapshotter(Component):
+    tables = (TableMetadata, TableFile, TableSnapshot)
     durable = False
+    written_areas = frozenset((Area.LAKE,))
 
     def __init__(self, settings: SnapshotterSettings, context: ComponentContext) -> None:
         self._settings = settings
@@ -69,10 +80,6 @@ class Snapshotter:
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._tally: Counter[str] = Counter()
         self._troubles = Troubles(context.clock)
-
-    @property
-    def subscribed_tables(self) -> frozenset[str]:
-        return frozenset((TableMetadata.table, TableFile.table, TableSnapshot.table))
 
     async def start(self) -> None:
         if self._thread is None:
@@ -94,9 +101,6 @@ class Snapshotter:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.shutdown(wait=False)
-
-    async def on_event(self, event: Event[Row]) -> None:
-        await self.on_transaction([event])
 
     async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
         first = events[0]

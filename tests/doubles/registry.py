@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TypeVar, cast
+from typing import cast
 
-from astha.events import Commit, Event, Operation, Transaction
+from astha.events import Commit, Transaction
+from astha.testing import FakeRegistry
+from astha.testing.registry import FakeSnapshot
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import Fenced, Unavailable
 from registry.json_text import JsonText
-from registry.models import ConsumerGroup, DaemonLease, LedgerEntry, Row, Topic
-from registry.position import Position, SequenceVisibility
-
-R = TypeVar("R", bound=Row)
+from registry.models import ConsumerGroup, DaemonLease, LedgerEntry, Topic
+from registry.position import Position
 
 GROUPS, TOPICS = "consumer_groups", "topics"
 LEASE = DaemonLease("astha", "test", 1, 0, 0)
@@ -28,12 +28,11 @@ def topic(name: str) -> Topic:
     return Topic(name, 1, None, JsonText("{}"), 0, 0)
 
 
-class SmallRegistry:
-    """Every `commit` is one transaction and comes back as a source would bring it. `down` makes every verb fail."""
+class SmallRegistry(FakeRegistry):
+    """A `FakeRegistry` with what lanes and leadership ask of a store. `down` makes every verb fail."""
 
     def __init__(self) -> None:
-        self.rows: dict[type[Row], dict[tuple[object, ...], Row]] = {ConsumerGroup: {}, Topic: {}}
-        self.last = Position(0)
+        super().__init__()
         self.step = 10  # between positions
         self.paper: dict[str, LedgerEntry] = {}
         self.epoch = 1
@@ -44,22 +43,6 @@ class SmallRegistry:
     @property
     def store(self) -> MetadataStore:
         return cast("MetadataStore", self)
-
-    def commit(self, *rows: Row, removed: Sequence[Row] = (), size: int = 0) -> Transaction:
-        self.last = Position(self.last + self.step)
-        commit = Commit(self.last, self.last, 0)
-        events: list[Event[Row]] = []
-        for row in rows:
-            table, key = self.rows[type(row)], keyed(row)
-            before = table.get(key)
-            table[key] = row
-            operation = Operation.INSERT if before is None else Operation.UPDATE
-            events.append(Event(operation, row, before, commit, len(events)))
-        for row in removed:
-            del self.rows[type(row)][keyed(row)]
-            events.append(Event(Operation.DELETE, row, row, commit, len(events)))
-        commit.count = len(events)
-        return Transaction(commit, events, frozenset(event.table for event in events), size)
 
     def truncate(self) -> Transaction:
         self.last = Position(self.last + self.step)
@@ -78,7 +61,7 @@ class SmallRegistry:
         if self.invisible:
             self.invisible -= 1
             seen = Position(self.last - self.step)
-        yield _Snapshot({kind: list(rows.values()) for kind, rows in self.rows.items()}, seen)
+        yield FakeSnapshot({kind: list(rows.values()) for kind, rows in self.rows.items()}, seen)
 
     async def read_ledger(self) -> list[LedgerEntry]:
         self._answer()
@@ -111,23 +94,3 @@ class SmallRegistry:
     def _answer(self) -> None:
         if self.down:
             raise Unavailable("the registry is down")
-
-
-class _Snapshot:
-    def __init__(self, rows: dict[type[Row], list[Row]], last: Position) -> None:
-        self._rows = rows
-        self.visibility = SequenceVisibility(last)
-
-    async def count(self, kind: type[Row]) -> int:
-        return len(self._rows[kind])
-
-    async def rows(self, kind: type[R], *, page: int = 1_000, table_id: int | None = None) -> AsyncIterator[list[R]]:
-        rows = cast("list[R]", self._rows[kind])
-        if table_id is not None:
-            rows = [row for row in rows if getattr(row, "table_id", None) == table_id]
-        for start in range(0, len(rows), page):
-            yield rows[start : start + page]
-
-
-def keyed(row: Row) -> tuple[object, ...]:
-    return tuple(getattr(row, name) for name in row.key)

@@ -33,6 +33,8 @@ from registry.contract import ConsistentRead
 from registry.models import Topic
 
 class Audit(Component):
+    durable = True
+
     def __init__(self, path):
         super().__init__()
         self._path = path

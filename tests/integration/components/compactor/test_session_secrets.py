@@ -35,6 +35,8 @@ def told(session, port, secret):
 classic.ClassicSession._connected = told
 
 class Holder(Component):
+    durable = False
+
     def __init__(self, settings, context):
         super().__init__()
         context.conceal("told-by-the-component")

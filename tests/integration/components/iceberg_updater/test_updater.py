@@ -81,7 +81,7 @@ async def test_redelivery_changes_nothing(lake: Lake) -> None:
     await lake.restart()
     await lake.updater.on_transactions(given)
     for events in given:
-        await lake.updater.on_transaction(events)
+        await lake.updater.on_transactions([events])
     assert lake.load(table).metadata_location == before
 
 

@@ -1,0 +1,66 @@
+"""Our components load, say whether their state is durable, and read no registry rows in `start`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pydantic import SecretStr
+
+from astha.clock import SystemLoopClock
+from astha.routing.subscriptions import read_subscriptions, require_match
+from astha.subscribers import Component, ComponentContext, LakeSettings, MetadataStore, Startable, Stoppable
+from astha.subscribers.contract import is_durable
+from astha.subscribers.loader import load_component
+from tests.fixtures.stores import OpenStore
+
+ROOT = Path(__file__).parents[3]
+SUBSCRIPTIONS = read_subscriptions(ROOT / "subscriptions.yaml")
+
+DURABLE = {
+    "iceberg_updater": True,
+    "snapshotter": False,
+    "metadata_orchestrator": False,
+    "segment_store": False,
+    "compactor": False,
+}
+
+
+IDENTITY = {"get_source_identity", "ensure_source_identity"}
+"""Verbs that read no row of a published table: which registry this is, and notes that a component keeps there."""
+
+
+class Spy:
+    """A store that notes which verbs are called."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self.verbs: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.verbs.append(name)
+        return getattr(self._store, name)
+
+
+def test_every_component_of_ours_is_listed_here() -> None:
+    assert SUBSCRIPTIONS.keys() == DURABLE.keys()
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("name", DURABLE)
+async def test_start_reads_no_registry_rows(name: str, url: str, opened: OpenStore, tmp_path: Path) -> None:
+    store = Spy(await opened(url))
+    lake = LakeSettings(warehouse=str(tmp_path / "warehouse"))
+    context = ComponentContext(cast("MetadataStore", store), SystemLoopClock(), SecretStr(url), lake)
+    component = load_component(name, {}, context)
+    require_match(name, SUBSCRIPTIONS[name], component.subscribed_tables)
+    assert isinstance(component, Component)
+    assert is_durable(component) is DURABLE[name]
+    assert isinstance(component, Startable)
+    assert isinstance(component, Stoppable)
+    try:
+        await component.start()
+        assert set(store.verbs) <= IDENTITY, "rows come by on_refresh"
+    finally:
+        await component.stop()
