@@ -35,7 +35,7 @@ class Client:
         """`ca_file` holds the authorities that are trusted, instead of the system's."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{url!r} is not the address of a daemon, such as http://127.0.0.1:9187")
+            raise ConfigError(f"{url!r} is not the address of a daemon, such as http://127.0.0.1:27840")
         self._tls = _trusting(ca_file) if parts.scheme == "https" else None
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
         self._url = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")

@@ -65,7 +65,7 @@ _SETTINGS_OPTIONS = (
         "assignments",
         metavar="NAME=VALUE",
         multiple=True,
-        help="Any setting, such as server.port=9187; `astha settings` lists them. Not for secrets.",
+        help="Any setting, such as server.port=27840; `astha settings` lists them. Not for secrets.",
     ),
 )
 

@@ -1,9 +1,9 @@
 """Every setting of the daemon: a file, the environment and flags, the later ones stronger.
 
     server:                          # astha.yaml, named by --config or ASTHA_CONFIG
-      port: 9187
-    ASTHA_SERVER__PORT=9187          # the environment; groups and names are joined by two underscores
-    --set server.port=9187           # a flag
+      port: 27840
+    ASTHA_SERVER__PORT=27840          # the environment; groups and names are joined by two underscores
+    --set server.port=27840           # a flag
 
 What is not a setting is refused by name. Only environment variables without a double underscore are left alone:
 Kubernetes makes ASTHA_PORT and the like by itself for a service called `astha`.

@@ -61,7 +61,7 @@ def _read_file(path: Path) -> strict_yaml.Document:
     if document.content is None:
         return strict_yaml.Document({}, {})
     if not isinstance(document.content, dict) or not all(isinstance(key, str) for key in document.content):
-        raise ConfigError(f"{path}: line 1: expected a mapping of settings, such as `server: {{port: 9187}}`")
+        raise ConfigError(f"{path}: line 1: expected a mapping of settings, such as `server: {{port: 27840}}`")
     return document
 
 

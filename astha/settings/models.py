@@ -92,7 +92,7 @@ class RegistrySettings(_Group):
 
 class ServerSettings(_Group):
     host: str = Field("127.0.0.1", description="Address to listen on; any other than a loopback one needs a token.")
-    port: int = Field(9187, ge=0, le=65535, description="Port to listen on; 0 for any free one, which the log names.")
+    port: int = Field(27840, ge=0, le=65535, description="Port to listen on; 0 for any free one, which the log names.")
     token: SecretStr | None = Field(
         None, description="What a caller must present to refresh, pause or resume; it may also read."
     )

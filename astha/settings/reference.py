@@ -41,7 +41,7 @@ def markdown() -> str:
         "Written by `make docs` from the models; `astha settings` prints the same, `astha settings --effective` what "
         "is in force.\n\n"
         "A setting comes from the file that `--config` or `ASTHA_CONFIG` names (YAML, one mapping for each group), "
-        "from the environment (the variable below), or from a flag (`--set server.port=9187`); the later is stronger. "
+        "from the environment (the variable below), or from a flag (`--set server.port=27840`); the later is stronger. "
         "`ASTHA_REGISTRY` is short for `ASTHA_REGISTRY__URL`. A name that is not below is an error. Environment "
         "variables without `__` are left alone, because Kubernetes makes such for a service called `astha`.\n\n"
         "Keep secrets (a password in `registry.url`, `server.token`) out of command lines: use the environment, a file "

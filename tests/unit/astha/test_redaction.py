@@ -58,7 +58,7 @@ def test_an_object_is_masked_by_whichever_of_its_texts_shows_a_secret() -> None:
     [
         ("postgresql://u:p@ss@host/db is no URL", "postgresql://u:***@host/db is no URL"),
         ("failed: postgresql+psycopg://u:hush%21@h:5/d?x=1", "failed: postgresql+psycopg://u:***@h:5/d?x=1"),
-        ("http://127.0.0.1:9187/topics/a@b", "http://127.0.0.1:9187/topics/a@b"),
+        ("http://127.0.0.1:27840/topics/a@b", "http://127.0.0.1:27840/topics/a@b"),
         ("file:///lake/a:b@c", "file:///lake/a:b@c"),
         ("host=h password=hush user=u", "host=h password=*** user=u"),
         ("password='hush hush' sslpassword=k", "password=*** sslpassword=***"),

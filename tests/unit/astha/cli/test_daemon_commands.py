@@ -123,7 +123,7 @@ def test_subscriptions_are_listed_by_table() -> None:
 
 def test_settings_are_listed_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTHA_SERVER__TOKEN", "a-token-of-some-length")
-    assert "server.port = 9187\n" in astha("settings").stdout
+    assert "server.port = 27840\n" in astha("settings").stdout
     assert {"name", "default", "variable", "description"} == json.loads(astha("settings", "--json").stdout)[0].keys()
     effective = astha("settings", "--effective", "--set", "server.port=5", "--json").stdout
     assert json.loads(effective)["server.port"] == "5"

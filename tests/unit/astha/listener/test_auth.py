@@ -11,7 +11,7 @@ WRITE, READ = "a-token-that-writes", "a-token-that-reads"
 
 
 def request(**headers: str) -> web.Request:
-    return make_mocked_request("GET", "/status", headers={"Host": "127.0.0.1:9187", **headers})
+    return make_mocked_request("GET", "/status", headers={"Host": "127.0.0.1:27840", **headers})
 
 
 def bearer(token: str) -> web.Request:
@@ -20,14 +20,14 @@ def bearer(token: str) -> web.Request:
 
 class TestHost:
     @pytest.mark.parametrize(
-        "host", ["127.0.0.1:9187", "127.8.8.8", "localhost", "LOCALHOST:1", "localhost.", "[::1]:9187", "astha.example"]
+        "host", ["127.0.0.1:27840", "127.8.8.8", "localhost", "LOCALHOST:1", "localhost.", "[::1]:27840", "astha.example"]
     )
     def test_names_of_this_machine_and_allowed_ones(self, host: str) -> None:
         Access(Options(hosts=frozenset({"astha.example"}))).require_host(request(Host=host))
 
     @pytest.mark.parametrize(
         "host",
-        ["evil.example", "evil.example:9187", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.7", "",
+        ["evil.example", "evil.example:27840", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.7", "",
          "[::1", "a@localhost", "localhost:port", "localhost/x", "169.254.1.1"],
     )  # fmt: skip
     def test_others_are_refused(self, host: str) -> None:
@@ -37,7 +37,7 @@ class TestHost:
 
     def test_an_address_can_not_be_rebound_so_one_that_listens_on_all_accepts_any(self) -> None:
         everywhere = Access(Options(any_address=True))
-        everywhere.require_host(request(Host="10.0.0.7:9187"))
+        everywhere.require_host(request(Host="10.0.0.7:27840"))
         with pytest.raises(web.HTTPForbidden):
             everywhere.require_host(request(Host="evil.example"))
 
@@ -45,7 +45,7 @@ class TestHost:
         Access(Options(hosts=frozenset({"*"}))).require_host(request(Host="any.example"))
 
     def test_the_own_origin_may_ask(self) -> None:
-        Access(Options()).require_host(request(Origin="http://127.0.0.1:9187"))
+        Access(Options()).require_host(request(Origin="http://127.0.0.1:27840"))
 
     @pytest.mark.parametrize(
         "origin", ["http://evil.example", "null", "", "http://127.0.0.1", "http://127.0.0.1:9188", "file://"]

@@ -107,7 +107,7 @@ def test_an_unknown_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable:
 
 
 def test_what_kubernetes_makes_of_a_service_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASTHA_PORT", "tcp://10.0.0.1:9187")
+    monkeypatch.setenv("ASTHA_PORT", "tcp://10.0.0.1:27840")
     monkeypatch.setenv("ASTHA_SERVICE_HOST", "10.0.0.1")
     assert load_settings() == Settings()
 

@@ -23,5 +23,5 @@ def test_values_in_force_are_shown_without_secrets(monkeypatch: pytest.MonkeyPat
     values = reference.values(load_settings())
     assert values["registry.url"] == "postgresql://me:***@db.example/registry"
     assert values["server.token"] == "***"
-    assert values["server.port"] == "9187"
+    assert values["server.port"] == "27840"
     assert values.keys() == {entry.name for entry in reference.entries()}
