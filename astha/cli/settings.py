@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import click
 
+from astha.cli import settings_reference as reference
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json, print_pairs
-from astha.settings import Settings, reference
+from astha.settings import Settings
 
 
 @click.command("settings", short_help="Every setting, its default and what it is for.")

@@ -9,8 +9,11 @@ What is not a setting is refused by name. Only environment variables without a d
 Kubernetes makes ASTHA_PORT and the like by itself for a service called `astha`.
 """
 
+from astha.settings.groups import LogSettings
 from astha.settings.loading import CONFIG_VARIABLE, load_settings
-from astha.settings.models import DEFAULT_REGISTRY, LogSettings, RegistrySettings, ServerSettings, Settings
+from astha.settings.models import Settings
+from astha.settings.registry import DEFAULT_REGISTRY, RegistrySettings
+from astha.settings.server import ServerSettings
 
 __all__ = [
     "CONFIG_VARIABLE",

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from psycopg.conninfo import make_conninfo
-from sqlalchemy import URL
-
 from astha.clock import LoopClock
+from astha.settings.registry import conninfo_of
 from astha.sources.contract import Follower, Source
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.follower import PostgresFollower
@@ -33,10 +31,3 @@ def open_follower(url: str, settings: PostgresSourceSettings, tail: TailSettings
         return PostgresFollower(conninfo_of(parsed), settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
     return SqliteFollower(url, limits, tail)
-
-
-def conninfo_of(url: URL) -> str:
-    """For libpq, as SQLAlchemy reads the same URL: a URL that it renders is not always one that libpq accepts."""
-    url = url.set(drivername="postgresql+psycopg")
-    _, parameters = url.get_dialect()().create_connect_args(url)
-    return make_conninfo(**parameters)

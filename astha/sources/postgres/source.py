@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Mapping
 
 import psycopg
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.errors import ConfigError, DecodeError, SlotInUse, SourceError, SourceLost, SourceReset
+from astha.settings.groups import PostgresSourceSettings as PostgresSourceSettings
 from astha.sources.contract import Batch, Gap, Replay, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.decode import Decoder
@@ -33,7 +33,6 @@ from registry.errors import RegistryError, SchemaMismatch
 from registry.models import PUBLISHED, Row
 from registry.position import Position
 from registry.publication import REPAIRED
-from registry.schema import PUBLICATION
 
 log = structlog.get_logger(__name__)
 
@@ -47,22 +46,6 @@ _KINDS: Mapping[str, type[Row]] = {kind.table: kind for kind in PUBLISHED}
 
 def kinds_of(tables: frozenset[str]) -> dict[str, type[Row]]:
     return {table: _KINDS[table] for table in tables}
-
-
-class PostgresSourceSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    slot: str = Field("astha", pattern="^[a-z0-9_]{1,63}$", description="Name of the replication slot.")
-    publication: str = Field(PUBLICATION, description="Name of the publication; migrations create it.")
-    schema_name: str = Field("public", description="Schema of the registry's tables.")
-    status_interval_s: float = Field(5.0, gt=0, description="Time between status updates to the server.")
-    slot_check_interval_s: float = Field(5.0, gt=0, description="Time between looks at the slot's wal_status.")
-    silence_limit_s: float = Field(60.0, gt=0, description="A server that says nothing for so long is given up.")
-    connect_timeout_s: float = Field(30.0, gt=0, description="Time to connect, check and start the stream.")
-    reconnect_initial_s: float = Field(0.2, gt=0, description="First wait before reconnecting; doubles.")
-    reconnect_max_s: float = Field(15.0, gt=0, description="Longest wait before reconnecting.")
-    transaction_limit_events: int = Field(100_000, gt=0, description="Larger transactions become refreshes.")
-    transaction_limit_bytes: int = Field(64 * 1024 * 1024, gt=0, description="Larger transactions become refreshes.")
 
 
 class PostgresSource:

@@ -8,9 +8,8 @@ import sqlite3
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from astha.errors import Fenced, SourceLost
+from astha.settings.groups import TailSettings as TailSettings
 from astha.sources.contract import Batch, Gap, Progress, Replay, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite.commit_watcher import Pace, Watch
@@ -31,13 +30,6 @@ _PAUSE_S = 0.5
 
 _NAME = "change_log"
 """Under which the file's identity is recorded in the registry."""
-
-
-class TailSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    trim_every_s: float = Field(0.5, gt=0, description="Acknowledged rows stay in the change log about so long.")
-    inotify: bool = Field(True, description="Whether the file system wakes the tail; off for one that can't.")
 
 
 class SqliteSource:

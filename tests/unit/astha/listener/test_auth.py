@@ -20,7 +20,8 @@ def bearer(token: str) -> web.Request:
 
 class TestHost:
     @pytest.mark.parametrize(
-        "host", ["127.0.0.1:27840", "127.8.8.8", "localhost", "LOCALHOST:1", "localhost.", "[::1]:27840", "astha.example"]
+        "host",
+        ["127.0.0.1:27840", "127.8.8.8", "localhost", "LOCALHOST:1", "localhost.", "[::1]:1", "astha.example"],
     )
     def test_names_of_this_machine_and_allowed_ones(self, host: str) -> None:
         Access(Options(hosts=frozenset({"astha.example"}))).require_host(request(Host=host))

@@ -3,9 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr, ValidationError
 
 from astha.errors import ConfigError
-from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
+from astha.settings import DEFAULT_REGISTRY, RegistrySettings, Settings, load_settings
+from astha.settings.groups import PostgresSourceSettings
+from registry.engines import StoreSettings, parse_url, url_secrets
+from registry.schema import PUBLICATION
 
 PASSWORD = "open sesame"
 URL = "postgresql://me:open%20sesame@db.example/registry?sslmode=require"
@@ -206,3 +210,33 @@ def test_a_mode_is_quoted_octal_digits_that_let_us_in(tmp_path: Path, text: str)
         load_settings(path)
     path.write_text("registry: {file_mode: '0640'}\n")
     assert load_settings(path).registry.store.file_mode == 0o640
+
+
+class TestRegistryUrl:
+    """Plain URLs are accepted without SQLAlchemy: they must be what its parser accepts too."""
+
+    @pytest.mark.parametrize(
+        ("url", "secrets"),
+        [
+            ("sqlite:///registry.db", []),
+            ("sqlite:////var/lib/astha/registry.db", []),
+            ("postgresql://astha@db.example:5432/registry", []),
+            ("postgresql://astha:with%40sign@db.example/registry", ["with@sign"]),
+            ("postgres://db.example/registry", []),
+        ],
+    )
+    def test_a_plain_one_is_read_as_the_full_parser_reads_it(self, url: str, secrets: list[str]) -> None:
+        settings = RegistrySettings(url=SecretStr(url))
+        parse_url(url)
+        assert list(settings.secrets()) == list(url_secrets(url)) == secrets
+
+    @pytest.mark.parametrize("url", ["sqlite:///:memory:", "postgresql://h/d?hots=x", "mysql://h/d", "sqlite://", "x"])
+    def test_any_other_is_left_to_the_full_parser(self, url: str) -> None:
+        with pytest.raises(ValidationError):
+            RegistrySettings(url=SecretStr(url))
+
+    def test_defaults_are_those_of_the_store(self) -> None:
+        assert RegistrySettings().store == StoreSettings()
+
+    def test_publication_is_the_one_that_migrations_create(self) -> None:
+        assert PostgresSourceSettings().publication == PUBLICATION

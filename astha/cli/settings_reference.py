@@ -8,7 +8,8 @@ import msgspec
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
-from astha.settings.models import DEFAULT_REGISTRY, PREFIX, Settings
+from astha.settings import DEFAULT_REGISTRY, Settings
+from astha.settings.models import PREFIX
 from astha.subscribers.lane_policy import LanePolicy
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from astha.settings import load_settings, reference
+from astha.cli import settings_reference as reference
+from astha.settings import load_settings
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "settings.md"
 
