@@ -34,14 +34,14 @@ async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopC
     SIGHUP takes the log level from `reload`. Raises what keeps the daemon from starting or from going on.
     """
     clock = clock or SystemLoopClock()
-    conceal = settings.concealment()
-    configure_logging(settings.log, conceal)
+    redact = settings.redactor()
+    configure_logging(settings.log, redact)
     assembly = await assemble(settings, clock)
     daemon = assembly.daemon
     notifier = Notifier()
     try:
         me = Self(assembly.holder, settings.registry.shown, settings.server.stall_after_s)
-        server = Server(daemon, assembly.store, settings.lease.name, settings.server, me, conceal, clock)
+        server = Server(daemon, assembly.store, settings.lease.name, settings.server, me, redact, clock)
         _heed_signals(daemon, notifier, reload)
         await server.start()
         try:

@@ -67,7 +67,7 @@ async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
 
 def context(settings: Settings, store: MetadataStore, clock: LoopClock) -> ComponentContext:
     """What components, and the commands that they bring, are made with."""
-    return ComponentContext(store, clock, settings.registry.url, settings.lake, settings.concealment())
+    return ComponentContext(store, clock, settings.registry.url, settings.lake, settings.redactor())
 
 
 class BadComponent(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ def load_components(
     """In the file's order. A ConfigError names the file and the line."""
     found: list[Component | BadComponent] = []
     for name, subscription in subscriptions.items():
-        around.conceal(*secrets_in(subscription.settings))
+        around.redact(*secrets_in(subscription.settings))
         try:
             subscriber = load_component(name, subscription.settings, around, subscription.use)
             require_match(name, subscription, subscriber.subscribed_tables)

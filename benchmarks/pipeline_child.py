@@ -19,7 +19,7 @@ from astha.daemon import Component, Daemon, DaemonSettings
 from astha.events import Event, Transaction
 from astha.gc_tuning import SparingCollector
 from astha.leadership import Leadership, LeaseSettings
-from astha.redaction import NOTHING
+from astha.redaction import NO_SECRETS
 from astha.server import Server
 from astha.server.status import Self
 from astha.settings import ServerSettings
@@ -137,7 +137,7 @@ async def run_daemon(job: Job, parent: Parent) -> None:
 
 def _server(daemon: Daemon, store: MetadataStore, clock: SystemLoopClock) -> Server:
     me = Self("benchmark", "a registry", stall_after_s=20.0)
-    return Server(daemon, store, "astha", ServerSettings(port=0), me, NOTHING, clock)
+    return Server(daemon, store, "astha", ServerSettings(port=0), me, NO_SECRETS, clock)
 
 
 async def run_bare(job: Job, parent: Parent) -> None:

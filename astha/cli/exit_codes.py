@@ -11,11 +11,11 @@ import click
 from astha.client import NoDaemon
 from astha.errors import AddressTaken, AsthaError, ConfigError, SourceLost
 from astha.extras import extras_with, install
-from astha.redaction import NOTHING, Concealment
+from astha.redaction import NO_SECRETS, Redactor
 from registry.errors import Invalid, RegistryError, Unavailable
 
 TRACEBACK_SETTING = "ASTHA_TRACEBACK"
-_CONCEALMENT = "astha.redaction"  # in the context of a command
+_REDACTOR = "astha.redaction"  # in the context of a command
 
 
 class Exit(IntEnum):
@@ -48,32 +48,32 @@ class Failure(click.ClickException):
         click.echo(f"astha: {self.message}", file=file, err=file is None)
 
 
-def concealment_of(context: click.Context) -> Concealment:
+def redactor_of(context: click.Context) -> Redactor:
     """Of the secrets that this run of the command knows by now."""
-    found: Concealment = context.meta.setdefault(_CONCEALMENT, Concealment())
+    found: Redactor = context.meta.setdefault(_REDACTOR, Redactor())
     return found
 
 
-def conceal_with(context: click.Context, conceal: Concealment) -> None:
+def adopt_redactor(context: click.Context, redact: Redactor) -> None:
     """From the settings of the command, to which components may add. Settings that are read again add theirs."""
-    known = context.meta.setdefault(_CONCEALMENT, conceal)
-    if known is not conceal:
-        known.add(*conceal.secrets)
+    known = context.meta.setdefault(_REDACTOR, redact)
+    if known is not redact:
+        known.add(*redact.secrets)
 
 
-def failure_of(error: BaseException, conceal: Concealment = NOTHING) -> Failure:
+def failure_of(error: BaseException, redact: Redactor = NO_SECRETS) -> Failure:
     """The line and the code for anything that a command let through."""
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", Exit.INTERRUPTED)
     if isinstance(error, (RegistryError, AsthaError)):
-        return Failure(conceal(str(error)), _code_of(error))
+        return Failure(redact(str(error)), _code_of(error))
     if os.environ.get(TRACEBACK_SETTING):
         raise error
     if isinstance(error, ModuleNotFoundError) and error.name is not None and (extras := extras_with(error.name)):
         remedy = " or ".join(install([extra]) for extra in extras)
         return Failure(f"the package {error.name!r} is not installed: {remedy}", Exit.USAGE)
     where = f"set {TRACEBACK_SETTING}=1 to see where"
-    return Failure(conceal(f"internal error: {type(error).__name__}: {_words(error)} ({where})"), Exit.INTERNAL)
+    return Failure(redact(f"internal error: {type(error).__name__}: {_words(error)} ({where})"), Exit.INTERNAL)
 
 
 def _words(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from astha.cli.exit_codes import conceal_with, concealment_of, failure_of
+from astha.cli.exit_codes import adopt_redactor, failure_of, redactor_of
 from astha.redaction import secrets_in_url
 from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
 from registry.engines import url_secrets
@@ -24,14 +24,14 @@ _REGISTRY_HELP = "The registry: sqlite:///file.db, sqlite:////absolute/file.db o
 
 def _registry_url(context: click.Context, _option: click.Parameter, url: str | None) -> str:
     chosen = url if url is not None else load_settings().registry.url.get_secret_value()
-    return concealed_url(context, _option, chosen)
+    return redact_url(context, _option, chosen)
 
 
-def concealed_url(context: click.Context, _option: click.Parameter, url: str) -> str:
+def redact_url(context: click.Context, _option: click.Parameter, url: str) -> str:
     """For options and arguments that are a registry: no error of the command shows its password."""
-    concealment_of(context).add(*secrets_in_url(url))
+    redactor_of(context).add(*secrets_in_url(url))
     with suppress(Invalid):  # the command says so
-        concealment_of(context).add(*url_secrets(url))
+        redactor_of(context).add(*url_secrets(url))
     return url
 
 
@@ -92,7 +92,7 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
 
         def reload() -> Settings:
             settings = load_settings(config, flags)
-            conceal_with(context, settings.concealment())
+            adopt_redactor(context, settings.redactor())
             return settings
 
         try:
@@ -100,7 +100,7 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            raise failure_of(error, concealment_of(context)) from error
+            raise failure_of(error, redactor_of(context)) from error
 
     for option in reversed(_SETTINGS_OPTIONS):
         with_settings = option(with_settings)

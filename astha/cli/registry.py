@@ -8,7 +8,7 @@ from time import monotonic
 import click
 
 from astha.cli.exit_codes import Exit, Failure
-from astha.cli.options import concealed_url, json_option, registry_option
+from astha.cli.options import json_option, redact_url, registry_option
 from astha.cli.output import confirm, print_json, print_pairs, table_progress
 from astha.settings import load_settings
 from registry.connect import open_store
@@ -77,8 +77,8 @@ def status_command(url: str, as_json: bool) -> None:
 
 
 @registry_commands.command("copy")
-@click.argument("source", metavar="FROM", callback=concealed_url)
-@click.argument("target", metavar="TO", callback=concealed_url)
+@click.argument("source", metavar="FROM", callback=redact_url)
+@click.argument("target", metavar="TO", callback=redact_url)
 @click.option(
     "--migrate/--no-migrate", "may_migrate", default=True, show_default=True, help="Create TO's schema if it has none."
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from astha.cli.exit_codes import LEGEND, concealment_of, failure_of
+from astha.cli.exit_codes import LEGEND, failure_of, redactor_of
 from astha.cli.plugins import PluggableGroup
 
 _OWN = {
@@ -46,12 +46,12 @@ class Root(PluggableGroup):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = concealment_of(ctx)(error.message)  # type: ignore[misc]
+            error.message = redactor_of(ctx)(error.message)  # type: ignore[misc]
             raise
         except (click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            raise failure_of(error, concealment_of(ctx)) from error
+            raise failure_of(error, redactor_of(ctx)) from error
 
 
 @click.group("astha", cls=Root, epilog=LEGEND, context_settings={"help_option_names": ["-h", "--help"]})

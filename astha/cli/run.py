@@ -11,7 +11,7 @@ import click
 
 from astha.cli.exit_codes import Exit, Failure, failure_of
 from astha.cli.options import settings_options
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.settings import Settings
 
 _PATIENCE_S = 5.0
@@ -31,7 +31,7 @@ def run_command(reload: Callable[[], Settings]) -> None:
     from astha.process import serve  # the web server need not be loaded for all other commands
 
     settings = reload()
-    last_resort = _LastResort(settings.concealment())
+    last_resort = _LastResort(settings.redactor())
     try:
         asyncio.run(last_resort.after(serve(settings, reload)))
     finally:
@@ -41,8 +41,8 @@ def run_command(reload: Callable[[], Settings]) -> None:
 class _LastResort:
     """Ends the process some seconds after its work is done, if tasks or threads of a component still hold it."""
 
-    def __init__(self, conceal: Concealment) -> None:
-        self._conceal = conceal
+    def __init__(self, redact: Redactor) -> None:
+        self._redact = redact
         self._timer = threading.Timer(_PATIENCE_S, self._end)
         self._timer.daemon = True
         self._failure: Failure | None = None
@@ -52,7 +52,7 @@ class _LastResort:
         try:
             await serving
         except Exception as error:
-            self._failure = failure_of(error, self._conceal)
+            self._failure = failure_of(error, self._redact)
             raise
         finally:
             self._timer.start()

@@ -154,7 +154,7 @@ async def _orphaned(parent: int | None) -> None:
 
 
 class RelayingHandler(logging.Handler):
-    """Log lines go to the daemon, which conceals and formats them.
+    """Log lines go to the daemon, which redacts and formats them.
 
     In ten seconds one line of each kind, with a count of those kept back, and no more than twenty in all.
     """

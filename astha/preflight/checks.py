@@ -39,7 +39,7 @@ _ACCESS_REMEDY = "correct server.token, server.host or the server.tls_* files, a
 
 async def preflight(settings: Settings) -> list[Finding]:
     """In the order in which one would mend things. Without the right schema there is nothing else to look at."""
-    conceal = settings.concealment()
+    redact = settings.redactor()
     subscriptions, about_file = _subscriptions(settings)
     schema = await _schema(settings)
     findings = [about_file, _access(settings), schema]
@@ -52,7 +52,7 @@ async def preflight(settings: Settings) -> list[Finding]:
         else:
             findings.append(_file(settings))
         findings += file_modes(settings)
-    return [Finding(f.check, f.verdict, conceal(" ".join(f.detail.split())), f.remedy) for f in findings]
+    return [Finding(f.check, f.verdict, redact(" ".join(f.detail.split())), f.remedy) for f in findings]
 
 
 async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:

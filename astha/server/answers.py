@@ -15,7 +15,7 @@ from astha.clock import LoopClock
 from astha.daemon import Daemon
 from astha.lanes.state import LaneState
 from astha.listener.link import Ask, Reply, Routes
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.server.health import readiness
 from astha.server.metrics import ListenerCollector
 from astha.server.status import Self, component_report, report
@@ -46,14 +46,14 @@ class Answers:
         store: MetadataStore,
         lease_name: str,
         me: Self,
-        conceal: Concealment,
+        redact: Redactor,
         clock: LoopClock,
     ) -> None:
         self._daemon = daemon
         self._store = store
         self._lease_name = lease_name
         self._me = me
-        self._conceal = conceal
+        self._redact = redact
         self._clock = clock
         self.listener = ListenerCollector()
         self._metrics = CollectorRegistry()
@@ -133,6 +133,6 @@ class Answers:
 
     def _json(self, ask: Ask, value: Callable[[], object], status: int = 200) -> Reply:
         started = time.perf_counter()
-        shown = self._conceal.values(msgspec.to_builtins(value(), str_keys=True))
+        shown = self._redact.values(msgspec.to_builtins(value(), str_keys=True))
         body = msgspec.json.encode(shown) + b"\n"
         return Reply(ask.number, status, body, took_s=time.perf_counter() - started)

@@ -21,7 +21,7 @@ from astha.clock import LoopClock
 from astha.daemon import Daemon
 from astha.errors import AddressTaken, ConfigError
 from astha.listener.link import Ask, Link, Reply, Said, ToDaemon, daemon_decoder
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.server.answers import Answers
 from astha.server.event_stream import Tap
 from astha.server.options import listener_options
@@ -63,13 +63,13 @@ class Server:
         lease_name: str,
         settings: ServerSettings,
         me: Self,
-        conceal: Concealment,
+        redact: Redactor,
         clock: LoopClock,
     ) -> None:
         self._daemon = daemon
         self._settings = settings
         self._options = listener_options(settings)
-        self._answers = Answers(daemon, store, lease_name, me, conceal, clock)
+        self._answers = Answers(daemon, store, lease_name, me, redact, clock)
         self._tap = Tap(self._send, self._has_room, self._options.buffer_events)
         self._link: Link[ToDaemon] | None = None
         self._listening: list[socket.socket] = []

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field, PrivateAttr
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.settings.groups import (
     ClockSettings,
     DaemonSettings,
@@ -55,11 +55,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)  # `load_settings` has put everything together
 
-    _concealment: Concealment | None = PrivateAttr(None)
+    _redactor: Redactor | None = PrivateAttr(None)
 
-    def concealment(self) -> Concealment:
+    def redactor(self) -> Redactor:
         """One for everything that is made with these settings. Components add their own secrets to it."""
-        if self._concealment is None:
+        if self._redactor is None:
             secrets = [*self.registry.secrets(), *self.lake.secrets(), *self.server.secrets()]
-            self._concealment = Concealment(secrets)
-        return self._concealment
+            self._redactor = Redactor(secrets)
+        return self._redactor

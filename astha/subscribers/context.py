@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
 from astha.errors import ConfigError
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.settings.lake import LakeSettings as LakeSettings
 from astha.settings.lake import S3Settings as S3Settings
 from registry.contract import MetadataStore
@@ -32,14 +32,14 @@ class ComponentContext(msgspec.Struct, frozen=True):
     clock: LoopClock
     registry_url: SecretStr
     lake: LakeSettings
-    concealment: Concealment = msgspec.field(default_factory=Concealment)
+    redactor: Redactor = msgspec.field(default_factory=Redactor)
     clock_guard: ClockGuard | None = None  # to be asked before anything is deleted by age
 
-    def conceal(self, *secrets: str) -> None:
-        """From now on they are masked in logs, errors and status. Call it with each secret among the component's
-        settings in `create`, and with those that come up later as soon as they are known.
+    def redact(self, *secrets: str) -> None:
+        """Masks these secrets in logs, errors and status from now on. Call it in `create` with each secret among the
+        component's settings, and with later ones as soon as they are known.
         """
-        self.concealment.add(*secrets)
+        self.redactor.add(*secrets)
 
     def without_registry_url(self) -> ComponentContext:
         return msgspec.structs.replace(self, registry_url=Withheld())

@@ -9,7 +9,7 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.settings import LogSettings
 
 _CHATTY = (
@@ -32,19 +32,19 @@ _SHARED: list[Processor] = [
 ]
 
 
-class _Concealing:
+class _Redacting:
     """The last processor before a line is rendered. A library's error may carry a URL with its password, so every value
     is looked at. The rendered line is not: replacing text in it could break its syntax.
     """
 
-    def __init__(self, conceal: Concealment) -> None:
-        self._conceal = conceal
+    def __init__(self, redact: Redactor) -> None:
+        self._redact = redact
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        return {name: value if name in _OURS else self._conceal.values(value) for name, value in event.items()}
+        return {name: value if name in _OURS else self._redact.values(value) for name, value in event.items()}
 
 
-def configure_logging(settings: LogSettings, conceal: Concealment, stream: TextIO | None = None) -> None:
+def configure_logging(settings: LogSettings, redact: Redactor, stream: TextIO | None = None) -> None:
     """For the whole process; doing it again replaces what was."""
     stream = stream or sys.stderr
     structlog.configure(
@@ -58,7 +58,7 @@ def configure_logging(settings: LogSettings, conceal: Concealment, stream: TextI
         cache_logger_on_first_use=False,  # loggers are made at import, before this
     )
     handler = logging.StreamHandler(stream)
-    renderers = _renderers(settings, conceal, colours=stream.isatty())
+    renderers = _renderers(settings, redact, colours=stream.isatty())
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=renderers, foreign_pre_chain=_SHARED))
     logging.getLogger().handlers[:] = [handler]
     logging.captureWarnings(True)
@@ -72,9 +72,9 @@ def set_level(level: str) -> None:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
 
 
-def _renderers(settings: LogSettings, conceal: Concealment, *, colours: bool) -> list[Processor]:
+def _renderers(settings: LogSettings, redact: Redactor, *, colours: bool) -> list[Processor]:
     meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    before: list[Processor] = [meta, structlog.processors.format_exc_info, _Concealing(conceal)]
+    before: list[Processor] = [meta, structlog.processors.format_exc_info, _Redacting(redact)]
     if settings.format == "json":
         return [*before, structlog.processors.JSONRenderer(default=str)]
     plain = structlog.dev.plain_traceback

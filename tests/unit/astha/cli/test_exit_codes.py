@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from astha.cli.exit_codes import Exit, failure_of
 from astha.client import NoDaemon, Refused
 from astha.errors import AddressTaken, ConfigError, SourceLost
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, SchemaMismatch, Unavailable
 
 ROOT = Path(__file__).parents[4]
@@ -55,9 +55,9 @@ def test_a_fault_of_our_own_is_raised_whole_if_asked_for(monkeypatch: pytest.Mon
 
 
 def test_what_is_known_to_be_secret_is_not_shown_whoever_says_it() -> None:
-    conceal = Concealment(["open sesame"])
+    redact = Redactor(["open sesame"])
     for error in (ValueError('bad: "open sesame"'), Unavailable("no: open%20sesame"), ConfigError("open sesame")):
-        assert "sesame" not in failure_of(error, conceal).message
+        assert "sesame" not in failure_of(error, redact).message
 
 
 def test_what_pydantic_says_is_shown_without_values_and_links() -> None:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from astha.listener import process
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.server import Server
 from astha.server.status import Self
 from astha.settings import ServerSettings
@@ -31,9 +31,9 @@ class Joined:
 
 def server_of(stage: Stage, **settings: object) -> Server:
     me = Self(HOLDER, "postgresql://me:***@h/d", 20.0)
-    conceal = Concealment([PASSWORD, TOKEN])
+    redact = Redactor([PASSWORD, TOKEN])
     validated = ServerSettings.model_validate({"port": 0, **settings})
-    return Server(stage.daemon, stage.store, "astha", validated, me, conceal, stage.clock)
+    return Server(stage.daemon, stage.store, "astha", validated, me, redact, stage.clock)
 
 
 @asynccontextmanager

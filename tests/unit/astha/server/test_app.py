@@ -36,7 +36,7 @@ async def ready(client: Client) -> tuple[int, list[str]]:
 
 
 async def test_a_password_that_is_also_a_key_leaves_status_readable(client: Client, stage: Stage) -> None:
-    client.server._answers._conceal.add("state", "leadership", 'open"sesame')
+    client.server._answers._redact.add("state", "leadership", 'open"sesame')
     stage.source.connected, stage.source.detail = False, 'FATAL: password open"sesame in this state'
     status = await (await client.get("/status", headers=READER)).json()
     assert status["source"]["detail"] == "FATAL: password *** in this ***"

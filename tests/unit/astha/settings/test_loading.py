@@ -134,12 +134,12 @@ class TestSecrets:
             assert "key-of-the-key" not in text
             assert TOKEN not in text
 
-    def test_are_known_to_the_concealment(self, settings: Settings) -> None:
-        conceal = settings.concealment()
+    def test_are_known_to_the_redactor(self, settings: Settings) -> None:
+        redact = settings.redactor()
         said = f"{settings.registry.conninfo()} {URL} {TOKEN} sslpassword=key-of-the-key"
-        assert "sesame" not in conceal(said)
-        assert "key-of-the-key" not in conceal(said)
-        assert TOKEN not in conceal(said)
+        assert "sesame" not in redact(said)
+        assert "key-of-the-key" not in redact(said)
+        assert TOKEN not in redact(said)
 
     @pytest.mark.parametrize("url", [f"mysql://me:{PASSWORD}@h/d", f"me:{PASSWORD}@h", f"postgresql:/u:{PASSWORD}@h/d"])
     def test_are_in_no_complaint(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
@@ -151,12 +151,12 @@ class TestSecrets:
 
     def test_of_the_lakes_catalog_are_known_too(self) -> None:
         catalog = {"type": "sql", "uri": "postgresql+psycopg://me:open-sesame@h/d", "rest.signing": "harmless"}
-        conceal = load_settings(flags={"lake": {"catalog": catalog, "s3": {"secret_key": "of-the-lake"}}}).concealment()
-        assert conceal("open-sesame, of-the-lake, harmless") == "***, ***, harmless"
+        redact = load_settings(flags={"lake": {"catalog": catalog, "s3": {"secret_key": "of-the-lake"}}}).redactor()
+        assert redact("open-sesame, of-the-lake, harmless") == "***, ***, harmless"
 
-    def test_have_one_concealment_to_which_components_add(self, settings: Settings) -> None:
-        settings.concealment().add("of a component")
-        assert settings.concealment()("of a component") == "***"
+    def test_have_one_redactor_to_which_components_add(self, settings: Settings) -> None:
+        settings.redactor().add("of a component")
+        assert settings.redactor()("of a component") == "***"
 
     @pytest.mark.parametrize("url", ["postgresql://me:open@sesame@h/d", "postgresql://me:open@ses:ame@h:5432/d"])
     def test_with_an_unescaped_sign_are_refused_unshown(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
