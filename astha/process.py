@@ -65,7 +65,7 @@ def _introduce(assembly: Assembly, settings: Settings) -> None:
         components={lane.name: sorted(lane.tables) for lane in lanes},
     )
     if not lanes:
-        log.warning("nobody subscribes: changes are followed and forgotten", file=str(settings.subscriptions))
+        log.warning("no component is subscribed: changes are discarded", file=str(settings.subscriptions))
 
 
 async def _run(daemon: Daemon, notifier: Notifier, clock: LoopClock) -> None:

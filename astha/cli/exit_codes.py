@@ -1,4 +1,4 @@
-"""What the exit code of `astha` says, and how an error becomes one line and a code."""
+"""The exit codes of `astha`, and how an error becomes one line and a code."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ class Exit(IntEnum):
     USAGE = 2
     UNAVAILABLE = 3
     INTERNAL = 70  # EX_SOFTWARE of sysexits.h
-    INTERRUPTED = 130  # as shells report SIGINT
+    INTERRUPTED = 130  # shells report SIGINT so
 
 
 LEGEND = f"""\b
 Exit codes:
-  {Exit.OK:<3} done, and all is well
-  {Exit.PROBLEM:<3} a problem was found: a schema that is not current, a component that is broken, a refusal
-  {Exit.USAGE:<3} wrong usage, settings, subscriptions or input: correct them
-  {Exit.UNAVAILABLE:<3} the registry or the daemon does not answer, or could not be checked: try again later
-  {Exit.INTERNAL:<3} a fault of Astha itself: set {TRACEBACK_SETTING}=1 to see where, and report it
+  {Exit.OK:<3} success
+  {Exit.PROBLEM:<3} a problem was found: a schema that is not current, an open circuit, a refused request
+  {Exit.USAGE:<3} wrong usage, settings, subscriptions or input: correct it
+  {Exit.UNAVAILABLE:<3} the registry or the daemon is not reachable, or could not be checked: try again later
+  {Exit.INTERNAL:<3} a bug in Astha: set {TRACEBACK_SETTING}=1 for a traceback, and report it
   {Exit.INTERRUPTED:<3} interrupted"""
 
 
 class Failure(click.ClickException):
-    """An error on its way to stderr: one line, whatever its cause spread over several."""
+    """An error for stderr, always in one line."""
 
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(" ".join(message.split()))
-        self.exit_code = code  # type: ignore[misc]  # one class for all codes; click reads it off the instance
+        self.exit_code = code  # type: ignore[misc]  # click reads it from the instance
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"astha: {self.message}", file=file, err=file is None)
 
 
 def redactor_of(context: click.Context) -> Redactor:
-    """Of the secrets that this run of the command knows by now."""
+    """Returns the redactor of this run of the command."""
     found: Redactor = context.meta.setdefault(_REDACTOR, Redactor())
     return found
 
 
 def adopt_redactor(context: click.Context, redact: Redactor) -> None:
-    """From the settings of the command, to which components may add. Settings that are read again add theirs."""
+    """Uses the redactor of the command's settings, to which components add secrets. Settings read again add theirs."""
     known = context.meta.setdefault(_REDACTOR, redact)
     if known is not redact:
         known.add(*redact.secrets)
 
 
 def failure_of(error: BaseException, redact: Redactor = NO_SECRETS) -> Failure:
-    """The line and the code for anything that a command let through."""
+    """Returns the line and the exit code for an error that a command did not handle."""
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", Exit.INTERRUPTED)
     if isinstance(error, (RegistryError, AsthaError)):
@@ -72,12 +72,12 @@ def failure_of(error: BaseException, redact: Redactor = NO_SECRETS) -> Failure:
     if isinstance(error, ModuleNotFoundError) and error.name is not None and (extras := extras_with(error.name)):
         remedy = " or ".join(install([extra]) for extra in extras)
         return Failure(f"the package {error.name!r} is not installed: {remedy}", Exit.USAGE)
-    where = f"set {TRACEBACK_SETTING}=1 to see where"
-    return Failure(redact(f"internal error: {type(error).__name__}: {_words(error)} ({where})"), Exit.INTERNAL)
+    hint = f"set {TRACEBACK_SETTING}=1 for a traceback"
+    return Failure(redact(f"internal error: {type(error).__name__}: {_text(error)} ({hint})"), Exit.INTERNAL)
 
 
-def _words(error: BaseException) -> str:
-    from pydantic import ValidationError  # here: most commands that fail early need none of it
+def _text(error: BaseException) -> str:
+    from pydantic import ValidationError  # here: few errors need it
 
     from astha.validation_errors import described
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, plug-ins included."""
+"""Options that several commands share, plug-ins included. Settings are imported when a command reads them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
 from astha.cli.exit_codes import adopt_redactor, failure_of, redactor_of
 from astha.redaction import secrets_in_url
-from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
-from registry.engines import url_secrets
 from registry.errors import Invalid
+
+if TYPE_CHECKING:
+    from astha.settings import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,14 +24,19 @@ _REGISTRY_HELP = "The registry: sqlite:///file.db, sqlite:////absolute/file.db o
 
 
 def _registry_url(context: click.Context, _option: click.Parameter, url: str | None) -> str:
-    chosen = url if url is not None else load_settings().registry.url.get_secret_value()
-    return redact_url(context, _option, chosen)
+    if url is None:
+        from astha.settings import load_settings
+
+        url = load_settings().registry.url.get_secret_value()
+    return redact_url(context, _option, url)
 
 
 def redact_url(context: click.Context, _option: click.Parameter, url: str) -> str:
-    """For options and arguments that are a registry: no error of the command shows its password."""
+    """The callback of options and arguments that are a registry's URL: no error of the command shows its password."""
+    from registry.engines import url_secrets
+
     redactor_of(context).add(*secrets_in_url(url))
-    with suppress(Invalid):  # the command says so
+    with suppress(Invalid):  # the command reports it
         redactor_of(context).add(*url_secrets(url))
     return url
 
@@ -42,7 +48,7 @@ registry_option = click.option(
     envvar="ASTHA_REGISTRY",
     show_envvar=True,
     callback=_registry_url,
-    show_default=f"registry.url of the settings: {DEFAULT_REGISTRY}, a file in the working directory",
+    show_default="registry.url of the settings: sqlite:///registry.db, a file in the working directory",
     help=_REGISTRY_HELP,
 )
 
@@ -52,13 +58,13 @@ _SETTINGS_OPTIONS = (
     click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The file of settings.  [env var: ASTHA_CONFIG]",
+        help="The settings file.  [env var: ASTHA_CONFIG]",
     ),
     click.option("--registry", "registry_url", metavar="URL", help=_REGISTRY_HELP),
     click.option(
         "--subscriptions",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The file that says who gets what.",
+        help="The file that lists components and the tables that each one receives.",
     ),
     click.option(
         "--set",
@@ -71,7 +77,7 @@ _SETTINGS_OPTIONS = (
 
 
 def settings_options(command: Callable[..., T]) -> Callable[..., T]:
-    """The command gets `reload`, which reads all settings now and whenever it is called again."""
+    """Passes `reload` to the command, which reads all settings each time it is called."""
 
     @wraps(command)
     def with_settings(
@@ -91,6 +97,8 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
         context = click.get_current_context()
 
         def reload() -> Settings:
+            from astha.settings import load_settings
+
             settings = load_settings(config, flags)
             adopt_redactor(context, settings.redactor())
             return settings
@@ -123,12 +131,12 @@ def _flags(assignments: tuple[str, ...]) -> dict[str, Any]:
 
 _SERVER_OPTIONS = (
     click.option(
-        "--server", "server_url", metavar="URL", help="The daemon's address; else server.host and server.port."
+        "--server", "server_url", metavar="URL", help="The daemon's address. Default: server.host and server.port."
     ),
     click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Holds the daemon's token; else server.token.",
+        help="The file with the daemon's token. Default: server.token.",
     ),
 )
 

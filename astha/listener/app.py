@@ -222,7 +222,7 @@ def _watched_tables(request: web.Request, routes: Routes) -> frozenset[str]:
     tables = frozenset(table for tables in routes.components.values() for table in tables)
     if component is not None:
         if component not in routes.components:
-            known = ", ".join(routes.components) or "none: nobody subscribes"
+            known = ", ".join(routes.components) or "none: no component is subscribed"
             raise web.HTTPNotFound(text=f"there is no component {component!r}; there are {known}")
         tables = frozenset(routes.components[component])
     if table is None:
@@ -230,7 +230,7 @@ def _watched_tables(request: web.Request, routes: Routes) -> frozenset[str]:
     if table not in routes.known:
         raise web.HTTPNotFound(text=f"there is no table {table!r}; there are {', '.join(routes.known)}")
     if table not in tables:
-        who = f"component {component} does not subscribe" if component else "nobody subscribes"
+        who = f"component {component} does not subscribe" if component else "no component subscribes"
         raise web.HTTPNotFound(text=f"{who} to {table}, so its changes don't pass here")
     return frozenset([table])
 

@@ -114,7 +114,7 @@ class Answers:
     async def _act(self, ask: Ask) -> Reply:
         lane = self._daemon.by_name.get(ask.component or "")
         if lane is None:
-            known = ", ".join(self._daemon.by_name) or "none: nobody subscribes"
+            known = ", ".join(self._daemon.by_name) or "none: no component is subscribed"
             raise Refusal(404, f"there is no component {ask.component!r}; there are {known}")
         if not self._daemon.leadership.leads:
             leader = await self._leader()

@@ -33,7 +33,9 @@ class Settings(BaseSettings):
         hide_input_in_errors=True,
     )
 
-    subscriptions: Path = Field(Path("subscriptions.yaml"), description="The file that says who gets what.")
+    subscriptions: Path = Field(
+        Path("subscriptions.yaml"), description="The file that lists components and the tables that each one receives."
+    )
     registry: RegistrySettings = RegistrySettings()
     source: PostgresSourceSettings = PostgresSourceSettings()
     change_log: TailSettings = TailSettings()

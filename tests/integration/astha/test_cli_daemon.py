@@ -138,7 +138,7 @@ def test_tail_shows_what_is_written_meanwhile(astha: Astha, daemon: Daemon) -> N
     assert (tail.returncode, errors) == (0, "")
     assert "INSERT topics  name=events" in output
     refused = astha("tail", "--server", daemon.url, "--table", "segments")
-    assert "nobody subscribes to segments" in refused.stderr
+    assert "no component subscribes to segments" in refused.stderr
     daemon.send(signal.SIGTERM)
     assert daemon.ended() == 0, "somebody who watches keeps no daemon from stopping"
 
@@ -228,7 +228,7 @@ def test_nobody_subscribes(astha: Astha) -> None:
     (astha.directory / "subscriptions.yaml").write_text("components: {}\n")
     daemon = astha.run()
     daemon.until_ready()
-    assert "nobody subscribes" in daemon.logged("nobody subscribes")["event"]
+    assert "no component is subscribed" in daemon.logged("no component is subscribed")["event"]
     with psycopg.connect(astha.url, autocommit=True) as connection:
         connection.execute("INSERT INTO topics VALUES ('events', 1, NULL, '{}', 1, 1)")
         row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
@@ -237,7 +237,7 @@ def test_nobody_subscribes(astha: Astha) -> None:
         eventually_now(
             lambda: connection.execute(query, [row[0]]).fetchone() == (True,), "the server to be let off its WAL"
         )
-    assert "nobody subscribes" in astha("status", "--server", daemon.url).stdout
+    assert "no component is subscribed" in astha("status", "--server", daemon.url).stdout
     daemon.send(signal.SIGTERM)
     assert daemon.ended() == 0
 

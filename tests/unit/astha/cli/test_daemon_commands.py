@@ -118,7 +118,7 @@ def test_subscriptions_are_listed_by_table() -> None:
     listed = json.loads(astha("subscriptions", "--json").stdout)
     assert listed["components"] == {"audit": {"use": "astha_cli_test_audit:create", "tables": ["topics"]}}
     Path("subscriptions.yaml").write_text("components: {}\n")
-    assert astha("subscriptions").stdout == "nobody subscribes (subscriptions.yaml)\n"
+    assert astha("subscriptions").stdout == "no component is subscribed (subscriptions.yaml)\n"
 
 
 def test_settings_are_listed_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def test_a_message_of_several_lines_becomes_one(capsys: pytest.CaptureFixture[st
 
 
 def test_a_fault_of_our_own_says_how_to_see_more() -> None:
-    assert failure_of(KeyError("x")).message == "internal error: KeyError: 'x' (set ASTHA_TRACEBACK=1 to see where)"
+    assert failure_of(KeyError("x")).message == "internal error: KeyError: 'x' (set ASTHA_TRACEBACK=1 for a traceback)"
 
 
 def test_a_fault_of_our_own_is_raised_whole_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +68,11 @@ def test_what_pydantic_says_is_shown_without_values_and_links() -> None:
     assert not [part for part in ("sesame", "https://", "input_value") if part in words]
 
 
-@pytest.mark.parametrize(("module", "argument"), [("click", "status"), ("astha.client", "status"), ("rich", "--help")])
+@pytest.mark.parametrize(
+    ("module", "argument"), [("click", "status"), ("astha.client", "status"), ("components.command_help", "--help")]
+)
 def test_an_interrupt_while_modules_are_loaded_is_one_line(tmp_path: Path, module: str, argument: str) -> None:
-    """As Ctrl-C in the first moments of a command is: raised in the midst of an import."""
+    """Ctrl-C right after the start of a command is raised within an import."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Interrupt:\n"

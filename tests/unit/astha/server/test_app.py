@@ -236,7 +236,7 @@ class TestEvents:
         ("query", "complaint"),
         [
             ("table=absent", "there is no table 'absent'"),
-            ("table=segments", "nobody subscribes to segments"),
+            ("table=segments", "no component subscribes to segments"),
             ("component=absent", "there is no component 'absent'"),
             ("component=audit&table=segments", "component audit does not subscribe to segments"),
         ],
