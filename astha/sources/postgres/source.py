@@ -79,9 +79,7 @@ class PostgresSource:
                     log.warning("source has a gap: all components refresh", reason=gap.reason)
                     furthest = Position(0)
                     yield gap
-                    await (
-                        self._record_identity()
-                    )  # only now: after a crash before this, the next start finds the gap again
+                    await self._record_identity()  # only now: after a crash, the next start finds the gap again
                 yield Started(self._acknowledged)
                 self._watch_task = asyncio.create_task(self._watch_server(stream, tables), name="replication slot")
                 try:
@@ -197,7 +195,7 @@ class PostgresSource:
                 start = status.confirmed
                 if status.server < self._received:
                     gap = gap or Gap(
-                        f"the server is at {status.server}, the stream was at {self._received}: the server was restored"
+                        f"the server is at {status.server}, the stream was at {self._received}: it was restored"
                     )
             except SourceReset as reset:
                 start = await create_slot(connection, settings.slot)
@@ -213,7 +211,7 @@ class PostgresSource:
         return gap, start
 
     async def _require_publication(self, connection: Connection, tables: frozenset[str]) -> None:
-        """Raises ConfigError if it is incomplete, and records that first, so that the start after its repair finds a gap."""
+        """Raises ConfigError if it is incomplete. Records that first, for a gap at the start after its repair."""
         settings = self._settings
         try:
             await require_publication(connection, settings.publication, settings.schema_name, sorted(tables))

@@ -180,7 +180,7 @@ def test_hangup_reads_the_log_level_again(astha: Astha, tmp_path: Path) -> None:
     config = tmp_path / "astha.yaml"
     config.write_text("log: {level: warning}\n")
     daemon = astha.run("--config", str(config), "--set", "log.level=info")
-    daemon.logged("streaming")
+    daemon.logged("source streaming")
     daemon.send(signal.SIGHUP)
     assert daemon.logged("log level read again")["level"] == "info", "a flag stays stronger than the file"
     config.write_text("log: [\n")

@@ -15,7 +15,7 @@ import pytest
 from astha.sources.contract import Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite import SqliteSource, TailSettings
-from astha.sources.sqlite.commit_watcher import Pace
+from astha.sources.sqlite.commit_watcher import PollIntervals
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Topic
@@ -23,7 +23,7 @@ from registry.position import Position, SequenceVisibility
 from tests.fixtures.sources import DEADLINE_S, EVERYTHING, START, Follower
 
 EAGER = TailSettings(trim_every_s=0.01)
-HINTED = Pace(idle=3600.0)  # without its hints it would miss everything
+HINTED = PollIntervals(idle=3600.0)  # without its hints it would miss everything
 ASKING = TailSettings(trim_every_s=0.01, inotify=False)
 
 
@@ -32,12 +32,17 @@ def source(
     acknowledged: Position = START,
     *,
     settings: TailSettings = EAGER,
-    pace: Pace | None = None,
+    intervals: PollIntervals | None = None,
     limits: TransactionLimits | None = None,
     identity: str | None = None,
 ) -> SqliteSource:
     return SqliteSource(
-        f"sqlite:///{path}", acknowledged=acknowledged, limits=limits, settings=settings, identity=identity, pace=pace
+        f"sqlite:///{path}",
+        acknowledged=acknowledged,
+        limits=limits,
+        settings=settings,
+        identity=identity,
+        intervals=intervals,
     )
 
 
@@ -92,15 +97,17 @@ async def store(registry_path: Path) -> AsyncIterator[MetadataStore]:
 # -- other processes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("settings", "pace"), [(EAGER, HINTED), (ASKING, None)], ids=["inotify", "asking"])
-async def test_another_processs_commits_are_noticed(registry_path: Path, settings: TailSettings, pace: Pace) -> None:
+@pytest.mark.parametrize(("settings", "intervals"), [(EAGER, HINTED), (ASKING, None)], ids=["inotify", "asking"])
+async def test_another_processs_commits_are_noticed(
+    registry_path: Path, settings: TailSettings, intervals: PollIntervals
+) -> None:
     script = (
         "import sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
         "for line in sys.stdin:\n"
         "    connection.execute('INSERT INTO consumer_groups VALUES (?, 0, 0)', (line.strip(),))\n"
     )
-    async with Follower(source(registry_path, settings=settings, pace=pace)) as follower:
+    async with Follower(source(registry_path, settings=settings, intervals=intervals)) as follower:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", script, str(registry_path), stdin=asyncio.subprocess.PIPE
         )
@@ -127,7 +134,7 @@ async def test_commits_of_others_that_are_found_together_are_joined_never_split(
 
 async def test_the_writers_may_close_the_file_for_good(registry_path: Path) -> None:
     """The last to close a database removes its write-ahead log; the next creates another."""
-    async with Follower(source(registry_path, pace=HINTED)) as follower:
+    async with Follower(source(registry_path, intervals=HINTED)) as follower:
         await follower.until(lambda: follower.source.status().connected, "a connection")
         for number in range(5):
             write(

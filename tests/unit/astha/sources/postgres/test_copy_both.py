@@ -37,5 +37,5 @@ def test_waiting_for_results_takes_a_generator_a_socket_and_a_timeout() -> None:
 
 
 def test_errors_have_a_status_and_a_sqlstate() -> None:
-    assert pq.ExecStatus.FATAL_ERROR == 7, LOOK
-    assert pq.DiagnosticField.SQLSTATE == 67, LOOK  # "C"
+    assert int(pq.ExecStatus.FATAL_ERROR) == 7, LOOK
+    assert int(pq.DiagnosticField.SQLSTATE) == 67, LOOK  # "C"

@@ -134,7 +134,7 @@ def test_an_unchanged_marker_where_none_belongs(message: bytes) -> None:
 
 @pytest.mark.parametrize("name", ["name", "partition_count"])
 def test_null_in_a_column_that_has_none(name: str) -> None:
-    with pytest.raises(DecodeError, match="is NULL, which can't be there"):
+    with pytest.raises(DecodeError, match="is NULL, which is not allowed there"):
         one(pg.insert(OIDS[Topic], pg.values_of(TOPIC, {name: None})))
 
 

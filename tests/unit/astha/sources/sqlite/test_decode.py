@@ -175,7 +175,7 @@ class TestTransactions:
         assert done.unlisted == {"topics"}
         assert done.tables == TABLES
         assert [event.index for event in done.events] == [0, 1]
-        assert "change 2, INSERT of topics" in (one.complaint or "")
+        assert "change 2, INSERT of topics" in (one.decode_error or "")
 
     def test_beyond_the_limits_nothing_is_held(self) -> None:
         one = decoder(events=3)
@@ -192,7 +192,7 @@ class TestTransactions:
         (done,) = one.feed([inserted(1_001, 6)])
         assert (done.events, done.commit.count, done.position) == ([], 0, 1_000)
         assert done.unlisted == TABLES
-        assert one.complaint is None
+        assert one.decode_error is None
         (after,) = one.finish()
         assert len(after.events) == 1
         assert after.unlisted == frozenset()
