@@ -14,7 +14,7 @@ from astha.listener.auth import Access
 from astha.listener.connections import Connections
 from astha.listener.link import Batch, Figures, Reply, Routes, Watch
 from astha.listener.options import Options
-from astha.listener.questions import DaemonSilent, Questions
+from astha.listener.queries import DaemonSilent, Questions
 from astha.listener.watchers import Watcher, Watchers
 
 log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from astha.daemon import Daemon
 from astha.errors import AddressTaken, ConfigError
 from astha.listener.link import Ask, Link, Reply, Said, ToDaemon, daemon_decoder
 from astha.redaction import Redactor
-from astha.server.answers import Answers
+from astha.server.responder import Answers
 from astha.server.event_stream import Tap
 from astha.server.options import listener_options
 from astha.server.status import Self

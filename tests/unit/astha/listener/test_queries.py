@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from astha.listener.link import Ask, Figures, Reply
-from astha.listener.questions import DaemonSilent, Questions
+from astha.listener.queries import DaemonSilent, Questions
 from tests.waiting import eventually
 
 
