@@ -16,7 +16,7 @@ from astha.errors import ConfigError
 from astha.gc_tuning import SparingCollector
 from astha.server import Server
 from astha.server.health import role
-from astha.server.status import Self
+from astha.server.status import DaemonIdentity
 from astha.settings import Settings
 from astha.systemd import Notifier
 from astha.telemetry import configure_logging, set_level
@@ -40,8 +40,8 @@ async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopC
     daemon = assembly.daemon
     notifier = Notifier()
     try:
-        me = Self(assembly.holder, settings.registry.shown, settings.server.stall_after_s)
-        server = Server(daemon, assembly.store, settings.lease.name, settings.server, me, redact, clock)
+        identity = DaemonIdentity(assembly.holder, settings.registry.shown, settings.server.stall_after_s)
+        server = Server(daemon, assembly.store, settings.lease.name, settings.server, identity, redact, clock)
         _heed_signals(daemon, notifier, reload)
         await server.start()
         try:

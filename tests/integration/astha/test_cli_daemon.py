@@ -95,12 +95,12 @@ def test_refresh_pause_and_resume_want_the_token(astha: Astha, daemon: Daemon, t
     assert refused.value.status == 401
     wrong = astha("refresh", "audit", "--server", daemon.url, environment={"ASTHA_SERVER__TOKEN": "x" * 20})
     assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert wrong.stderr == "astha: the token is not this daemon's\n"
+    assert wrong.stderr == "astha: the token is not valid for this daemon\n"
 
     (tmp_path / "token").write_text(TOKEN)
     done = astha("refresh", "audit", "--server", daemon.url, "--token-file", str(tmp_path / "token"))
     assert done.returncode == 0, done.stderr
-    assert "audit is recovering: asked for by an operator" in done.stdout
+    assert "audit is recovering: requested by an operator" in done.stdout
     eventually_now(lambda: len([line for line in astha.audited() if "REFRESH" in line]) == 2, "the second refresh")
 
     paused = astha("pause", "audit", "--server", daemon.url, "--json")
@@ -263,7 +263,7 @@ class TestStartingWrong:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            assert f"somebody listens on 127.0.0.1:{port}" in self.ends(astha, 3, "--set", f"server.port={port}")
+            assert f"127.0.0.1:{port} is in use" in self.ends(astha, 3, "--set", f"server.port={port}")
 
 
 def test_the_client_says_when_the_daemon_is_gone(daemon: Daemon) -> None:

@@ -92,7 +92,7 @@ async def test_a_server_that_is_killed_and_restarted(own_server: EmbeddedPostgre
     assert list(dict.fromkeys(groups(follower))) == wanted, "nothing lost, some of it twice"
 
 
-async def test_a_server_that_was_set_back_to_an_older_copy_of_itself(
+async def test_a_server_restored_from_an_older_copy_of_itself(
     own_server: EmbeddedPostgres, opened: OpenStore
 ) -> None:
     """As by a snapshot of its volume: system identifier and timeline are the same, the history is not."""
@@ -112,7 +112,7 @@ async def test_a_server_that_was_set_back_to_an_older_copy_of_itself(
         own_server.hand_over(own_server.data)
         await asyncio.to_thread(own_server.start)
         await follower.until(lambda: len(follower.gaps) == 2, "the gap")
-        assert "set back" in follower.gaps[1]
+        assert "it was restored" in follower.gaps[1]
         await written(url, "after")
         await follower.until(lambda: "after" in groups(follower), "the stream")
 

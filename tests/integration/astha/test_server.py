@@ -187,7 +187,7 @@ def test_a_listener_that_dies_is_replaced_and_deliveries_go_on(astha: Astha) -> 
     first = listener_of(daemon)
     os.kill(first, signal.SIGKILL)
     delivered(astha, "meanwhile")
-    assert daemon.logged("the HTTP listener ended")["exit_code"] == -signal.SIGKILL
+    assert daemon.logged("HTTP listener ended")["exit_code"] == -signal.SIGKILL
     eventually_now(lambda: answers(daemon), "the next one", 60)
     assert listener_of(daemon) != first
     with watch(daemon) as watcher:
@@ -254,7 +254,7 @@ def test_the_read_token_reads_and_probes_reveal_no_names(astha: Astha) -> None:
     daemon = astha.run(environment={"ASTHA_SERVER__READ_TOKEN": READ_TOKEN})
     daemon.until_ready()
     for path in ("/status", "/metrics"):
-        with pytest.raises(Refused, match="a token is needed"):
+        with pytest.raises(Refused, match="a token is required"):
             list(daemon.client().lines(path))
     assert daemon.client(READ_TOKEN).get("/status")["components"][0]["name"] == "audit"
     with pytest.raises(Refused, match="may only read"):

@@ -67,7 +67,7 @@ class TestTokens:
         self.both.require_read(bearer(READ), "status")
         with pytest.raises(web.HTTPForbidden) as refused:
             self.both.require_write(bearer(READ))
-        assert refused.value.text == "this token may only read; server.token changes state"
+        assert refused.value.text == "this token only allows reading: use server.token to change state"
 
     @pytest.mark.parametrize("path", ["status", "metrics", "events"])
     def test_reading_wants_one_if_either_is_set(self, path: str) -> None:
@@ -77,7 +77,7 @@ class TestTokens:
                 access.require_read(request(), path)
             with pytest.raises(web.HTTPForbidden):
                 access.require_read(bearer("another-token-entirely"), path)
-            assert not access.reads(request(), path)
+            assert not access.may_read(request(), path)
 
     def test_unless_it_is_opened(self) -> None:
         access = Access(Options(token=WRITE, open_paths=frozenset({"metrics"})))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from astha.listener import connections as module
 from astha.listener.connections import Connections, allowed_connections
@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 
 class Echo(asyncio.Protocol):
-    """Answers each line; what a request is, the test says."""
+    """Answers each line; the test decides what a request is."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -135,10 +135,8 @@ async def test_a_silent_handshake_is_ended_and_counts_while_it_lasts() -> None:
         await eventually(lambda: len(door.connections) == 0, "both forgotten")
 
 
-async def test_no_descriptors_left_is_logged_and_survived(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "_OUT_OF_DESCRIPTORS_S", 0.0)
+async def test_no_descriptors_left_is_logged_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ACCEPT_RETRY_S", 0.0)
     loop = asyncio.get_running_loop()
     accept, failures = loop.sock_accept, iter([OSError(24, "Too many open files")] * 3)
 
@@ -148,11 +146,12 @@ async def test_no_descriptors_left_is_logged_and_survived(
         return await accept(sock)
 
     monkeypatch.setattr(loop, "sock_accept", failing)
-    with caplog.at_level(logging.WARNING):
+    with capture_logs() as lines:
         async with opened() as door:
             await loop.sock_sendall(client := door.knock(), b"hello")
             assert await heard(client) == b"hello"
-    assert [record.getMessage() for record in caplog.records] == ["can't accept a connection: Too many open files"] * 3
+    event = {"event": "connection can't be accepted", "error": "Too many open files", "log_level": "warning"}
+    assert lines == [event] * 3
 
 
 class TestDescriptors:
@@ -168,10 +167,9 @@ class TestDescriptors:
         assert allowed_connections(512) == 512
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 512 + 32
 
-    def test_a_hard_limit_lowers_the_number(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_hard_limit_lowers_the_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
         monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-        assert allowed_connections(512) == 68
-        assert "the limit of open files allows 68" in caplog.text
+        with capture_logs() as lines:
+            assert allowed_connections(512) == 68
+        assert [line["allowed"] for line in lines] == [68]

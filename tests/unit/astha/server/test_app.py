@@ -36,7 +36,7 @@ async def ready(client: Client) -> tuple[int, list[str]]:
 
 
 async def test_a_password_that_is_also_a_key_leaves_status_readable(client: Client, stage: Stage) -> None:
-    client.server._answers._redact.add("state", "leadership", 'open"sesame')
+    client.server._responder._redact.add("state", "leadership", 'open"sesame')
     stage.source.connected, stage.source.detail = False, 'FATAL: password open"sesame in this state'
     status = await (await client.get("/status", headers=READER)).json()
     assert status["source"]["detail"] == "FATAL: password *** in this ***"
@@ -66,7 +66,7 @@ class TestHealth:
         stage.source.silent_s = 21.0
         status, (reason,) = await ready(client)
         assert status == 503
-        assert reason.startswith("source is stalled: connected, but nothing was heard of it for 21 s")
+        assert reason.startswith("source is stalled: connected, but it has sent nothing for 21 s")
 
     async def test_every_component_that_is_not_live_is_named_with_its_reason(
         self, client: Client, stage: Stage
@@ -95,7 +95,7 @@ class TestHealth:
         await stage.clock.advance(9.5)
         status, reasons = await ready(client)
         assert status == 503
-        assert reasons[0].startswith("leadership is in doubt")
+        assert reasons[0].startswith("leadership is uncertain")
 
     async def test_one_that_is_stopping_is_not_ready(self, client: Client, stage: Stage) -> None:
         await stage.lead()
@@ -274,7 +274,7 @@ class TestEvents:
 class TestListening:
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])  # noqa: S104
     def test_where_others_can_reach_it_wants_a_token(self, stage: Stage, host: str) -> None:
-        with pytest.raises(ConfigError, match=r"which others can reach: set server\.token"):
+        with pytest.raises(ConfigError, match=r"which other machines can reach: set server\.token"):
             server_of(stage, host=host)
         server_of(stage, host=host, token=TOKEN)
 

@@ -15,7 +15,7 @@ from tests.unit.astha.server.daemons import Stage, topics
 def reasons(daemon: Daemon) -> list[str]:
     found = readiness(daemon, 20.0)
     assert found.ready is not bool(found.reasons)
-    return [reason for reason in found.reasons if not reason.startswith("leadership is in doubt")]  # nobody renews it
+    return [reason for reason in found.reasons if not reason.startswith("leadership is uncertain")]  # nobody renews it
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ async def test_work_in_the_background_that_stands_still_is_noticed(stage: Stage)
     found = [Work("merge of db.a", 50.0, 60.0), Work("merge of db.b", 61.0, 60.0)]
     subscriber.work = lambda: found  # type: ignore[attr-defined]
     assert reasons(stage.daemon) == [
-        "component audit makes no progress: merge of db.b has stood still for 61 s, its limit is 60 s"
+        "component audit makes no progress: merge of db.b has been idle for 61 s, its limit is 60 s"
     ]
     found.pop()
     assert reasons(stage.daemon) == []
