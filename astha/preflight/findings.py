@@ -1,4 +1,4 @@
-"""What a check can say."""
+"""The results of checks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ok(check: str, detail: str) -> Finding:
 
 
 def warning(check: str, detail: str, remedy: str) -> Finding:
-    """What a daemon can run with."""
+    """A daemon can run despite a warning."""
     return Finding(check, Verdict.WARNING, detail, remedy)
 
 

@@ -1,4 +1,4 @@
-"""What the PostgreSQL server must be and allow."""
+"""The checks of the PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _OLDEST = 140000
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Whom to ask, and what for."""
+    """The server to check, and what the daemon needs of it."""
 
     connection: Connection
     conninfo: str
     source: PostgresSourceSettings
-    tables: Sequence[str]  # that components subscribe to
+    tables: Sequence[str]  # subscribed ones
     areas: frozenset[Area]  # that components write to
 
 
@@ -58,9 +58,9 @@ async def replication_slots(target: Target) -> Finding:
         return problem(
             "max_replication_slots",
             f"all {limit} slots are taken and none is called {target.source.slot}",
-            "drop one that nobody needs, or raise max_replication_slots and restart the server",
+            "drop one that is not needed, or raise max_replication_slots and restart the server",
         )
-    return ok("max_replication_slots", f"{used} of {limit} in use" + (", ours among them" if ours else ""))
+    return ok("max_replication_slots", f"{used} of {limit} in use" + (", including ours" if ours else ""))
 
 
 async def wal_senders(target: Target) -> Finding:
@@ -89,7 +89,7 @@ async def publication(target: Target) -> Finding:
             f"publication {name} does not carry all of {', '.join(missing)}",
             "run `astha registry migrate`, which repairs it",
         )
-    return ok(check, f"{name} carries every change of the {len(target.tables)} tables that are subscribed to")
+    return ok(check, f"{name} carries every change of the {len(target.tables)} subscribed tables")
 
 
 async def replica_identity(target: Target) -> Finding:
@@ -114,7 +114,7 @@ async def replica_identity(target: Target) -> Finding:
 
 
 async def replication_privilege(target: Target) -> Finding:
-    """Asked by trying: the attribute, a managed server's own role and pg_hba.conf all have their say."""
+    """Opens a replication connection: the role's attribute, a managed server's own role and pg_hba.conf all matter."""
     user = target.connection.info.user
     try:
         stream = await ReplicationStream.open(target.conninfo, SystemClock())
@@ -158,14 +158,14 @@ async def table_privileges(target: Target) -> Finding:
             f"as the owner of the tables, run what `astha check --grants {user}` prints",
         )
     writes = f", and write to {' and '.join(sorted(target.areas))}" if target.areas else ""
-    return ok("table privileges", f"{user} may read the registry, keep the daemon's books{writes}")
+    return ok("table privileges", f"{user} may read the registry, write the daemon's tables{writes}")
 
 
 async def slot(target: Target) -> Finding:
     name = target.source.slot
     found = await slot_status(target.connection, name)
     if found is None:
-        return ok("slot", f"{name} does not exist yet: the first start makes it and refreshes everybody")
+        return ok("slot", f"{name} does not exist yet: the first start creates it and refreshes every component")
     (database,) = (await _rows(target, "SELECT current_database()"))[0]
     if found.plugin != PLUGIN or found.database != database:
         return problem(
@@ -177,8 +177,8 @@ async def slot(target: Target) -> Finding:
         return problem(
             "slot",
             f"{name} was invalidated: {found.loss}",
-            "start the daemon: it makes a new slot and refreshes everybody; max_slot_wal_keep_size and, from "
-            "PostgreSQL 18 on, idle_replication_slot_timeout say what the server keeps",
+            "start the daemon: it creates a new slot and refreshes every component; max_slot_wal_keep_size and, from "
+            "PostgreSQL 18 on, idle_replication_slot_timeout limit what the server keeps",
         )
     use = "in use by a daemon" if found.active else "not in use"
     return ok("slot", f"{name} is {use}, wal_status {found.wal_status}, {found.retained_bytes:,} bytes retained")
@@ -193,7 +193,7 @@ async def _numbers(target: Target, query: str, parameters: Sequence[object] = ()
 
 
 async def _rows(target: Target, query: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
-    # Queries are this module's own text.
+    # Queries are constants of this module.
     return await (await target.connection.execute(query.encode(), parameters)).fetchall()
 
 

@@ -13,39 +13,38 @@ from registry.private_files import Modes
 
 
 class S3Settings(SettingsGroup):
-    """How to reach S3-compatible storage. What is not given comes from the machine's own credentials."""
+    """S3-compatible storage. Credentials that are not set come from the machine's environment."""
 
-    endpoint: str | None = Field(None, description="Address of the service; none for the cloud's own.")
-    region: str = Field("us-east-1", description="Region to sign for.")
+    endpoint: str | None = Field(None, description="Endpoint URL; empty for AWS.")
+    region: str = Field("us-east-1", description="Region for request signing.")
     access_key: SecretStr | None = Field(None, description="Access key id.")
     secret_key: SecretStr | None = Field(None, description="Secret access key.")
-    session_token: SecretStr | None = Field(None, description="Of temporary credentials.")
-    allow_http: bool = Field(False, description="Whether the endpoint may be reached without TLS.")
-    virtual_hosted: bool = Field(False, description="Whether a bucket is part of the host name.")
+    session_token: SecretStr | None = Field(None, description="Session token of temporary credentials.")
+    allow_http: bool = Field(False, description="Allow an endpoint without TLS.")
+    virtual_hosted: bool = Field(False, description="Use the bucket as part of the host name.")
 
 
 class LakeSettings(SettingsGroup):
-    """Where tables live. One place for all components and commands, so that no two of them can differ."""
+    """The location of tables and files, the same for all components and commands."""
 
-    warehouse: str = Field("warehouse", description="Where new tables go: a directory, or s3://bucket/prefix.")
-    file_mode: FileMode = Field("0600", description="Mode of files that are created below a local warehouse.")
-    directory_mode: FileMode = Field("0700", description="Mode of directories that are created for a local warehouse.")
+    warehouse: str = Field("warehouse", description="Location of new tables: a directory, or s3://bucket/prefix.")
+    file_mode: FileMode = Field("0600", description="Mode of new files in a local warehouse.")
+    directory_mode: FileMode = Field("0700", description="Mode of new directories in a local warehouse.")
     s3: S3Settings = S3Settings()
     roots: tuple[str, ...] = Field(
         (),
-        description="Further places below which files may be deleted, beside the warehouse and the tables' "
-        "locations: where writers of topics put objects elsewhere, and where tables were that are dropped with "
-        "--purge.",
+        description="Further locations below which files may be deleted, beside the warehouse and the tables' "
+        "locations: for objects of topics written elsewhere, and for tables that are dropped with --purge.",
     )
     intents_stale_after_s: float = Field(
         900.0,
         gt=0,
-        description="Uploads not renewed for so long are given up, and their objects deleted; objects outlive their "
-        "last segment, and metadata files their last snapshot, for so long. One threshold for all components and "
-        "commands.",
+        description="Upload intents not renewed for this long are stale, and their objects are deleted. Objects are "
+        "kept this long after their last segment, metadata files after their last snapshot. The same for all "
+        "components and commands.",
     )
     catalog: dict[str, SecretStr] = Field(
-        {}, description="Properties of a PyIceberg catalog; none for one in the registry's own database."
+        {}, description="Properties of a PyIceberg catalog; empty for the catalog in the registry's database."
     )
 
     @property
@@ -53,7 +52,7 @@ class LakeSettings(SettingsGroup):
         return Modes(mode_of(self.file_mode), mode_of(self.directory_mode))
 
     def catalog_properties(self) -> dict[str, str]:
-        """Holds secrets."""
+        """The result contains secrets."""
         return {name: value.get_secret_value() for name, value in self.catalog.items()}
 
     def secrets(self) -> Iterator[str]:

@@ -55,12 +55,12 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (init_settings,)  # `load_settings` has put everything together
+        return (init_settings,)  # `load_settings` has merged all sources
 
     _redactor: Redactor | None = PrivateAttr(None)
 
     def redactor(self) -> Redactor:
-        """One for everything that is made with these settings. Components add their own secrets to it."""
+        """Returns the one redactor of these settings. Components add their own secrets to it."""
         if self._redactor is None:
             secrets = [*self.registry.secrets(), *self.lake.secrets(), *self.server.secrets()]
             self._redactor = Redactor(secrets)

@@ -182,7 +182,7 @@ def test_hangup_reads_the_log_level_again(astha: Astha, tmp_path: Path) -> None:
     daemon = astha.run("--config", str(config), "--set", "log.level=info")
     daemon.logged("source streaming")
     daemon.send(signal.SIGHUP)
-    assert daemon.logged("log level read again")["level"] == "info", "a flag stays stronger than the file"
+    assert daemon.logged("log level reloaded")["level"] == "info", "a flag stays stronger than the file"
     config.write_text("log: [\n")
     daemon.send(signal.SIGHUP)
     assert "not YAML" in daemon.logged("settings can't be read again")["error"]
@@ -216,7 +216,7 @@ def test_a_second_signal_ends_it_at_once(astha: Astha) -> None:
     add_topic(astha.url, "events")
     audited(astha, "HANGS events")
     daemon.send(signal.SIGTERM)
-    daemon.logged("told to stop: finishing what waits")
+    daemon.logged("stop signal: delivering queued events")
     assert daemon.process.poll() is None
     with pytest.raises(Refused, match="stopping"):
         daemon.client(TOKEN).get("/readyz")

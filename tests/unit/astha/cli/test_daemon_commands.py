@@ -105,7 +105,7 @@ class TestRun:
 )
 def test_no_daemon_is_one_line(arguments: tuple[str, ...]) -> None:
     said = refused(Exit.UNAVAILABLE, *arguments, "--set", "server.port=1")
-    assert said.startswith("astha: no daemon answers at http://127.0.0.1:1 (Connection refused)")
+    assert said.startswith("astha: no daemon responds at http://127.0.0.1:1 (Connection refused)")
 
 
 def test_an_address_that_is_none() -> None:

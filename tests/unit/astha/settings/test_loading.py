@@ -69,7 +69,7 @@ def test_astha_registry_is_short_for_its_url(monkeypatch: pytest.MonkeyPatch) ->
         ("server:\n  prot: 1\n", "line 2: there is no setting 'server.prot': did you mean 'port'?"),
         ("log: {level: info}\nservr: {}\n", "line 2: there is no setting 'servr': did you mean 'server'?"),
         ("server:\n  port: many\n", "line 2: server.port: Input should be a valid integer"),
-        ("server:\n  port: 1\n  port: 2\n", "line 3: 'port' stands twice"),
+        ("server:\n  port: 1\n  port: 2\n", "line 3: 'port' appears twice"),
         ("server: [1\n", "not YAML"),
         ("- server\n", "line 1: expected a mapping"),
         ("daemon: {ledger_interval_s: 0}\n", "line 1: daemon.ledger_interval_s: Input should be greater than 0"),
@@ -206,7 +206,7 @@ def test_what_counts_as_this_machine(host: str, loopback: bool) -> None:
 def test_a_mode_is_quoted_octal_digits_that_let_us_in(tmp_path: Path, text: str) -> None:
     path = tmp_path / "astha.yaml"
     path.write_text(f"registry: {{file_mode: {text}}}\n")
-    with pytest.raises(ConfigError, match=r"registry\.file_mode: (a mode is written in quotes|String should match)"):
+    with pytest.raises(ConfigError, match=r"registry\.file_mode: (write the mode in quotes|String should match)"):
         load_settings(path)
     path.write_text("registry: {file_mode: '0640'}\n")
     assert load_settings(path).registry.store.file_mode == 0o640
