@@ -92,9 +92,7 @@ async def test_a_server_that_is_killed_and_restarted(own_server: EmbeddedPostgre
     assert list(dict.fromkeys(groups(follower))) == wanted, "nothing lost, some of it twice"
 
 
-async def test_a_server_restored_from_an_older_copy_of_itself(
-    own_server: EmbeddedPostgres, opened: OpenStore
-) -> None:
+async def test_a_server_restored_from_an_older_copy_of_itself(own_server: EmbeddedPostgres, opened: OpenStore) -> None:
     """As by a snapshot of its volume: system identifier and timeline are the same, the history is not."""
     url = own_server.url("postgres")
     async with following(url, await opened(url)) as follower:
