@@ -1,4 +1,4 @@
-"""`astha check` against servers that are not as they should be."""
+"""`astha check` against servers with problems."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def execute(url: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-async def test_a_server_as_it_should_be(postgres_registry: str, subscriptions: Path) -> None:
+async def test_a_server_without_problems(postgres_registry: str, subscriptions: Path) -> None:
     findings = await checked(settings_of(postgres_registry, subscriptions))
     assert [finding for finding in findings.values() if finding.verdict is not Verdict.OK] == []
     assert "wal_level" in findings
@@ -57,7 +57,7 @@ def physical() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.mark.slow
-async def test_a_server_that_does_not_write_what_is_needed(physical: EmbeddedPostgres, subscriptions: Path) -> None:
+async def test_a_server_without_logical_wal(physical: EmbeddedPostgres, subscriptions: Path) -> None:
     findings = await checked(settings_of(physical.url("postgres"), subscriptions))
     level = findings["wal_level"]
     assert (level.verdict, level.detail.split(",")[0]) == (Verdict.PROBLEM, "wal_level is replica")
@@ -78,7 +78,7 @@ async def test_tables_that_are_not_published_or_send_only_keys(postgres_registry
     assert (await checked(settings_of(postgres_registry, subscriptions)))["publication"].verdict is Verdict.PROBLEM
 
 
-async def test_a_user_who_may_do_little(postgres_registry: str, subscriptions: Path) -> None:
+async def test_a_user_with_few_privileges(postgres_registry: str, subscriptions: Path) -> None:
     execute(postgres_registry, "DROP ROLE IF EXISTS weak", "CREATE ROLE weak LOGIN", "GRANT SELECT ON topics TO weak")
     execute(postgres_registry, "GRANT SELECT ON registry_version TO weak")
     findings = await checked(settings_of(postgres_registry.replace("postgres@", "weak@"), subscriptions))
@@ -93,7 +93,7 @@ async def test_a_user_who_may_do_little(postgres_registry: str, subscriptions: P
     execute(postgres_registry, "DROP OWNED BY weak", "DROP ROLE weak")
 
 
-async def test_a_slot_that_belongs_to_somebody_else(postgres_registry: str, subscriptions: Path) -> None:
+async def test_a_slot_of_another_plugin(postgres_registry: str, subscriptions: Path) -> None:
     execute(postgres_registry, "SELECT pg_create_logical_replication_slot('astha', 'test_decoding')")
     assert (
         "belongs to plugin test_decoding"
@@ -124,7 +124,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield made
 
 
-async def test_what_others_can_read_is_warned_of(subscriptions: Path, place: Path) -> None:
+async def test_files_that_other_users_can_read_are_warnings(subscriptions: Path, place: Path) -> None:
     migrate(f"sqlite:///{place}/registry.db")
     (place / "warehouse").mkdir()
     (place / "warehouse").chmod(0o700)

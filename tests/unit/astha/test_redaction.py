@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from astha.redaction import MASK, Redactor, secrets_in, secrets_in_url
 
 
-def test_a_secret_is_hidden_however_it_is_spelt() -> None:
+def test_a_secret_is_masked_in_every_spelling() -> None:
     secret = 'pa ss"wörd/+'
     redact = Redactor([secret])
     for text in (secret, f"postgresql://u:{'pa%20ss%22w%C3%B6rd%2F%2B'}@h", json.dumps({"password": secret})):
@@ -18,7 +18,7 @@ def test_a_secret_is_hidden_however_it_is_spelt() -> None:
         assert MASK in redact(text)
 
 
-def test_nothing_is_changed_without_secrets_or_for_one_too_short_to_be_told_from_text() -> None:
+def test_text_is_unchanged_without_secrets_or_with_a_very_short_one() -> None:
     assert Redactor()("as it is") == "as it is"
     assert Redactor(["a"])("as it is") == "as it is"
 
@@ -29,7 +29,7 @@ def test_no_secret_survives(secret: str, before: str, after: str) -> None:
     assert secret not in redacted.replace(MASK, "")  # the rest may happen to spell it together
 
 
-def test_a_secret_can_become_known_later_and_travels() -> None:
+def test_a_secret_can_be_added_later_and_is_pickled() -> None:
     redact = Redactor(["open sesame"])
     redact.add("made at run time", "abc", "open sesame")
     assert redact("made at run time, open%20sesame, abc") == f"{MASK}, {MASK}, abc"
@@ -38,14 +38,14 @@ def test_a_secret_can_become_known_later_and_travels() -> None:
     assert again("made at run time") == MASK
 
 
-def test_values_are_masked_where_they_are_and_keys_are_not() -> None:
+def test_values_are_masked_and_keys_are_not() -> None:
     redact = Redactor(["state", 'with"quote'])
     told = {"state": ["live", "in this state"], "deep": {"state": ('with"quote', 5, None, True)}}
     assert redact.values(told) == {"state": ["live", f"in this {MASK}"], "deep": {"state": [MASK, 5, None, True]}}
     json.loads(json.dumps(redact.values(told)))
 
 
-def test_an_object_is_masked_by_whichever_of_its_texts_shows_a_secret() -> None:
+def test_an_object_is_masked_if_its_str_or_repr_shows_a_secret() -> None:
     redact = Redactor(["open sesame"])
     harmless = ValueError("nothing to hide")
     assert redact.values(harmless) is harmless
@@ -66,7 +66,7 @@ def test_an_object_is_masked_by_whichever_of_its_texts_shows_a_secret() -> None:
         ("sc://h:15002/;token=abcd;use_ssl=true", "sc://h:15002/;token=***;use_ssl=true"),
     ],
 )
-def test_a_password_within_a_url_is_masked_without_being_known(text: str, shown: str) -> None:
+def test_an_unknown_password_within_a_url_is_masked(text: str, shown: str) -> None:
     assert Redactor()(text) == shown
 
 

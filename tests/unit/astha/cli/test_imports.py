@@ -1,4 +1,4 @@
-"""What the help of a command and a call to the daemon import: nothing that a daemon or a component consists of."""
+"""The imports of help and of calls to the daemon: no stage of the daemon, no component."""
 
 from __future__ import annotations
 

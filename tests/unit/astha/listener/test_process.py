@@ -79,7 +79,7 @@ class TestLink:
 
 
 class TestTls:
-    def test_a_pair(self) -> None:
+    def test_a_certificate_and_its_key(self) -> None:
         assert tls_context(str(CERTIFICATE), str(KEY)) is not None
         assert tls_context(None, None) is None
 
@@ -92,6 +92,8 @@ class TestTls:
             (CERTIFICATE, ENCRYPTED_KEY, "the key is encrypted"),
         ],
     )
-    def test_no_pair(self, certificate: object, key: object, complaint: str) -> None:
+    def test_files_that_are_not_a_certificate_and_its_key(
+        self, certificate: object, key: object, complaint: str
+    ) -> None:
         with pytest.raises((OSError, ValueError), match=complaint):
             tls_context(str(certificate), str(key))

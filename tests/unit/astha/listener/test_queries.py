@@ -67,7 +67,7 @@ async def test_a_daemon_that_does_not_reply() -> None:
     assert (await waiting).body == b"2"
 
 
-async def test_an_answer_to_a_caller_who_is_gone() -> None:
+async def test_a_reply_to_a_caller_that_is_gone() -> None:
     daemon = ReplyingDaemon()
     acting = asyncio.create_task(daemon.queries.act("pause", "audit", "127.0.0.1"))
     await asyncio.sleep(0)

@@ -15,7 +15,7 @@ TOPICS, TABLES = frozenset({"topics"}), frozenset({"tables"})
 
 
 class Slow:
-    """A connection that has sent nothing of what it was given, until it is told to."""
+    """A connection that sends its buffer only when the test says so."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -57,7 +57,7 @@ def watching(watchers: Watchers, tables: frozenset[str] = TOPICS) -> Slow:
     return slow
 
 
-async def test_each_gets_what_it_watches_in_order() -> None:
+async def test_each_watcher_gets_its_tables_in_order() -> None:
     watchers = Watchers(Options())
     topics, tables, both = (watching(watchers, each) for each in (TOPICS, TABLES, TOPICS | TABLES))
     watchers.received(EventFrame([part("topics", 1), part("tables", 2), part("topics", 3)]))
@@ -68,7 +68,7 @@ async def test_each_gets_what_it_watches_in_order() -> None:
     assert [line["n"] for line in tables.lines()] == [2]
 
 
-async def test_watchers_of_one_filter_share_the_very_same_bytes() -> None:
+async def test_watchers_of_one_filter_share_the_same_bytes() -> None:
     watchers = Watchers(Options())
     first, second = watching(watchers), watching(watchers)
     watchers.received(EventFrame([part("topics", 1)]))
@@ -76,7 +76,7 @@ async def test_watchers_of_one_filter_share_the_very_same_bytes() -> None:
     assert first.written[0] is second.written[0]
 
 
-async def test_what_came_before_is_not_for_a_new_one() -> None:
+async def test_a_new_watcher_gets_no_earlier_events() -> None:
     watchers = Watchers(Options())
     old = watching(watchers)
     watchers.received(EventFrame([part("topics", 1)]))
@@ -86,7 +86,7 @@ async def test_what_came_before_is_not_for_a_new_one() -> None:
     assert new.lines() == [{"n": 2}]
 
 
-async def test_a_connection_that_does_not_take_it_is_bounded_in_bytes_and_told_what_it_missed() -> None:
+async def test_the_buffer_of_a_slow_watcher_is_bounded_in_bytes_and_missed_events_are_reported() -> None:
     watchers = Watchers(Options(buffer_bytes=200_000))
     slow, quick = watching(watchers), watching(watchers)
     slow.stuck = True
@@ -106,7 +106,7 @@ async def test_a_connection_that_does_not_take_it_is_bounded_in_bytes_and_told_w
     await eventually(lambda: slow.lines()[-1] == {"n": 99}, "it goes on")
 
 
-async def test_bounded_in_events() -> None:
+async def test_the_buffer_is_bounded_in_events() -> None:
     watchers = Watchers(Options(buffer_events=3))
     slow = watching(watchers)
     slow.buffered = 1
@@ -117,7 +117,7 @@ async def test_bounded_in_events() -> None:
     await eventually(lambda: slow.lines() == [{"n": 0}, {"n": 1}, {"n": 2}, {"missed": 2}], "what was kept")
 
 
-async def test_all_together_are_bounded_too() -> None:
+async def test_all_buffers_together_are_bounded_too() -> None:
     watchers = Watchers(Options(buffer_bytes=64 * 1024))
     stuck = [watching(watchers) for _ in range(40)]
     for each in stuck:
@@ -128,7 +128,7 @@ async def test_all_together_are_bounded_too() -> None:
     assert watchers.missed == 40 - 16 * 64 * 1024 // 60_000
 
 
-async def test_what_the_daemon_had_no_room_for_is_told_in_its_place() -> None:
+async def test_events_that_the_daemon_left_out_are_reported_in_their_place() -> None:
     watchers = Watchers(Options())
     slow = watching(watchers)
     watchers.received(EventFrame([part("topics", 1)]))
@@ -136,7 +136,7 @@ async def test_what_the_daemon_had_no_room_for_is_told_in_its_place() -> None:
     await eventually(lambda: slow.lines() == [{"n": 1}, {"missed": 7}, {"n": 2}], "the gap between them")
 
 
-async def test_one_that_is_gone_is_noticed_and_what_waited_for_it_is_forgotten() -> None:
+async def test_a_closed_connection_is_noticed_and_its_buffer_released() -> None:
     watchers = Watchers(Options())
     slow = Slow()
     watcher = watchers.add(TOPICS, cast("asyncio.WriteTransport", slow))
@@ -163,7 +163,7 @@ async def test_heartbeats_and_a_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not idle.aborted
 
 
-def test_joined_pieces_are_of_whole_batches_and_no_longer_than_may_wait() -> None:
+def test_chunks_have_whole_frames_and_at_most_the_events_of_a_buffer() -> None:
     chunks = join([EventFrame([part("topics", *range(4))]), EventFrame([part("topics", *range(4))])], TOPICS, 6)
     assert [chunk.events for chunk in chunks] == [4, 4]
     assert join([EventFrame([part("tables", 1)])], TOPICS, 6) == []

@@ -37,13 +37,13 @@ def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BURST_S", 600.0)
 
 
-async def test_nothing_is_done_while_nobody_watches(listener: Listener) -> None:
+async def test_nothing_is_encoded_without_watchers(listener: Listener) -> None:
     listener.stream()([topics(1, "a")])
     await asyncio.sleep(0)
     assert listener.got == []
 
 
-async def test_what_passes_is_encoded_after_whatever_was_scheduled_before_it(listener: Listener) -> None:
+async def test_events_are_encoded_after_callbacks_scheduled_before(listener: Listener) -> None:
     order: list[str] = []
     asyncio.get_running_loop().call_soon(order.append, "a lane")
     stream = listener.stream("topics")
@@ -63,7 +63,7 @@ async def test_a_frame_has_whole_transactions_and_not_too_many_events(listener: 
     assert listener.names() == ["a", "b", "c", "d", "e"]
 
 
-async def test_without_room_it_counts_and_tells_as_soon_as_there_is(listener: Listener) -> None:
+async def test_without_room_events_are_counted_and_reported_later(listener: Listener) -> None:
     stream = listener.stream("topics")
     listener.room = False
     stream([topics(1, "a", "b"), tables(2, "c")])
@@ -76,7 +76,7 @@ async def test_without_room_it_counts_and_tells_as_soon_as_there_is(listener: Li
     assert listener.names() == ["d"]
 
 
-async def test_commits_that_follow_closely_go_together_unless_they_are_large(
+async def test_close_commits_are_sent_together_unless_they_are_large(
     listener: Listener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_INTERVAL_S", 600.0)
@@ -95,7 +95,7 @@ async def test_commits_that_follow_closely_go_together_unless_they_are_large(
     assert len(listener.got) == 2
 
 
-async def test_without_time_it_counts_too(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_time_events_are_counted_too(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BURST_S", 0.0)
     stream = listener.stream("topics", "tables")
     stream._budget_s = 0.0

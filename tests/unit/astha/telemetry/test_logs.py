@@ -44,7 +44,7 @@ def test_json_lines_of_structlog_and_of_the_standard_library(lines: io.StringIO)
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_no_line_holds_a_secret(lines: io.StringIO, form: str) -> None:
+def test_no_line_contains_a_secret(lines: io.StringIO, form: str) -> None:
     configure(lines, form)
     log = structlog.get_logger("astha")
     log.info(f"connecting with {SECRET}", url="postgresql://me:open%20sesame@h/d", nested={"password": SECRET})
@@ -69,7 +69,7 @@ def test_the_level_can_change_while_running(lines: io.StringIO) -> None:
     assert [json.loads(line)["event"] for line in lines.getvalue().splitlines()] == ["two"]
 
 
-def test_a_secret_that_is_also_a_key_or_has_a_quote_leaves_lines_that_can_be_read(lines: io.StringIO) -> None:
+def test_a_secret_that_is_also_a_key_or_has_a_quote_leaves_valid_json(lines: io.StringIO) -> None:
     configure_logging(LogSettings(format="json"), Redactor(["event", 'a"b\\c', "info", "state"]), lines)
     structlog.get_logger("astha").info("an event", state={"state": ['a"b\\c', ValueError('a"b\\c')]})
     logging.getLogger("a.library").warning("said %s", 'a"b\\c')

@@ -40,12 +40,12 @@ def ends(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
-def test_what_has_changed_already_is_not_waited_for(watch: CommitWatcher) -> None:
+def test_an_earlier_change_is_not_waited_for(watch: CommitWatcher) -> None:
     watch.wait(lambda: True)
 
 
 @pytest.mark.parametrize("name", ["registry.db", "registry.db-wal"])
-def test_a_write_ends_the_wait_once_it_shows(watch: CommitWatcher, database: Path, name: str) -> None:
+def test_a_write_ends_the_wait_once_it_is_visible(watch: CommitWatcher, database: Path, name: str) -> None:
     asked, visible = threading.Event(), threading.Event()
     count = 0
 
@@ -112,7 +112,7 @@ def test_without_a_directory_there_is_nothing_to_watch(tmp_path: Path) -> None:
     assert DirectoryWatch.of(tmp_path / "missing" / "registry.db") is None
 
 
-def test_without_inotify_one_asks(database: Path) -> None:
+def test_without_inotify_the_file_is_polled(database: Path) -> None:
     watch = CommitWatcher(database, inotify=False)
     assert not watch.uses_inotify
     count = 0
