@@ -5,6 +5,6 @@ Guaranteed: nothing is changed; a check that could not be made is never reported
 """
 
 from astha.preflight.checks import grants, preflight
-from astha.preflight.findings import Finding, Verdict
+from astha.preflight.results import Finding, Verdict
 
 __all__ = ["Finding", "Verdict", "grants", "preflight"]

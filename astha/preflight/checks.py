@@ -17,7 +17,7 @@ from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
 from astha.preflight import postgres_checks as server_checks
 from astha.preflight.file_modes import file_modes
-from astha.preflight.findings import Finding, Verdict, ok, problem, unknown
+from astha.preflight.results import Finding, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
 from astha.server.options import listener_options
 from astha.settings import Settings

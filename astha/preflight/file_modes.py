@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from astha.file_modes import mode_of
-from astha.preflight.findings import Finding, warning
+from astha.preflight.results import Finding, warning
 from astha.settings import Settings
 from registry.engines import parse_url, sqlite_path
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from astha.errors import ConfigError, SourceError
-from astha.preflight.findings import Finding, ok, problem, unknown
+from astha.preflight.results import Finding, ok, problem, unknown
 from astha.sources.postgres.slot import PLUGIN, Connection, not_published, slot_status
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.postgres.stream import ReplicationStream
