@@ -14,7 +14,7 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 
 if TYPE_CHECKING:
-    from astha.preflight import Finding
+    from astha.preflight import PreflightResult
     from astha.settings import Settings
 
 
@@ -42,31 +42,31 @@ def check_command(
     if role := daemon_role or reader_role:
         click.echo(asyncio.run(grants(reload(), role, reader=daemon_role is None)), nl=False)
         return
-    findings = asyncio.run(preflight(reload()))
-    code = _code(findings)
+    results = asyncio.run(preflight(reload()))
+    code = _code(results)
     if as_json:
-        print_json({"ok": code == Exit.OK, "findings": findings})
+        print_json({"ok": code == Exit.OK, "results": results})
     else:
-        _print(findings)
+        _print(results)
     raise click.exceptions.Exit(code)
 
 
-def _code(findings: Sequence[Finding]) -> Exit:
+def _code(results: Sequence[PreflightResult]) -> Exit:
     from astha.preflight import Verdict
 
-    verdicts = {finding.verdict for finding in findings}
+    verdicts = {result.verdict for result in results}
     if Verdict.PROBLEM in verdicts:
         return Exit.PROBLEM
     return Exit.UNAVAILABLE if Verdict.UNKNOWN in verdicts else Exit.OK
 
 
-def _print(findings: Sequence[Finding]) -> None:
+def _print(results: Sequence[PreflightResult]) -> None:
     from astha.preflight import Verdict
 
-    width = max(len(finding.check) for finding in findings)
+    width = max(len(result.check) for result in results)
     colours = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "red", Verdict.UNKNOWN: "yellow"}
-    for finding in findings:
-        verdict = click.style(f"{finding.verdict:<15}", fg=colours[finding.verdict])
-        click.echo(f"{verdict}  {finding.check:<{width}}  {finding.detail}")
-        if finding.remedy:
-            click.echo(f"{'':<15}  {'':<{width}}  -> {finding.remedy}")
+    for result in results:
+        verdict = click.style(f"{result.verdict:<15}", fg=colours[result.verdict])
+        click.echo(f"{verdict}  {result.check:<{width}}  {result.detail}")
+        if result.remedy:
+            click.echo(f"{'':<15}  {'':<{width}}  -> {result.remedy}")

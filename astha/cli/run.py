@@ -24,7 +24,7 @@ _EXIT_TIMEOUT_S = 5.0
 @click.command("run", short_help=SHORT_HELP["run"])
 @settings_options
 def run_command(reload: Callable[[], Settings]) -> None:
-    """Follow the registry and deliver its changes, until told to stop.
+    """Follow the registry and deliver its changes, until it is stopped.
 
     If another daemon leads, this one stands by and takes over when that one ends. On SIGTERM or SIGINT it delivers
     queued events, for at most daemon.shutdown_timeout_s; a second signal ends it at once. SIGHUP reads the log level

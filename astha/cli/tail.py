@@ -60,7 +60,7 @@ def tail_command(
 
 
 def _line(event: dict[str, Any]) -> str:
-    """Such as ``12:30:01.123  UPDATE topics  name=events  partition_count=3 (was 2)``."""
+    """Returns a line such as ``12:30:01.123  UPDATE topics  name=events  partition_count=3 (was 2)``."""
     time = datetime.fromtimestamp(event["committed_at_us"] / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
     before = event["before"] if event["operation"] == "UPDATE" else None
     values = []

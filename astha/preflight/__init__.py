@@ -5,6 +5,6 @@ Guaranteed: nothing is changed; a check that could not be made is never reported
 """
 
 from astha.preflight.checks import grants, preflight
-from astha.preflight.results import Finding, Verdict
+from astha.preflight.results import PreflightResult, Verdict
 
-__all__ = ["Finding", "Verdict", "grants", "preflight"]
+__all__ = ["PreflightResult", "Verdict", "grants", "preflight"]

@@ -17,7 +17,7 @@ from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
 from astha.preflight import postgres_checks as server_checks
 from astha.preflight.file_modes import file_modes
-from astha.preflight.results import Finding, Verdict, ok, problem, unknown
+from astha.preflight.results import PreflightResult, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
 from astha.server.options import listener_options
 from astha.settings import Settings
@@ -37,22 +37,22 @@ _COMPONENT_CHECK_TIMEOUT_S = 60.0
 _ADDRESS_REMEDY = "correct server.token, server.host or the server.tls_* files"
 
 
-async def preflight(settings: Settings) -> list[Finding]:
+async def preflight(settings: Settings) -> list[PreflightResult]:
     """Returns the results in the order in which problems should be fixed. Stops early if the schema is not current."""
     redact = settings.redactor()
-    subscriptions, file_finding = _subscriptions(settings)
+    subscriptions, file_result = _subscriptions(settings)
     schema = await _schema(settings)
-    findings = [file_finding, _address(settings), schema]
+    results = [file_result, _address(settings), schema]
     if schema.verdict is not Verdict.PROBLEM:
-        component_findings, loaded = await _components(settings, subscriptions)
+        component_results, loaded = await _components(settings, subscriptions)
         areas = _areas(loaded)
-        findings += [*component_findings, *await _own_checks(loaded)]
+        results += [*component_results, *await _own_checks(loaded)]
         if settings.registry.is_postgres:
-            findings += await _postgres(settings, subscriptions or {}, areas)
+            results += await _postgres(settings, subscriptions or {}, areas)
         else:
-            findings.append(_registry_file(settings))
-        findings += file_modes(settings)
-    return [Finding(f.check, f.verdict, redact(" ".join(f.detail.split())), f.remedy) for f in findings]
+            results.append(_registry_file(settings))
+        results += file_modes(settings)
+    return [PreflightResult(f.check, f.verdict, redact(" ".join(f.detail.split())), f.remedy) for f in results]
 
 
 async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
@@ -69,7 +69,7 @@ async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
     return daemon_grants(role, database, schema, _areas(loaded))
 
 
-def _subscriptions(settings: Settings) -> tuple[Subscriptions | None, Finding]:
+def _subscriptions(settings: Settings) -> tuple[Subscriptions | None, PreflightResult]:
     check, path = "subscriptions", settings.subscriptions
     try:
         found = read_subscriptions(path)
@@ -79,7 +79,7 @@ def _subscriptions(settings: Settings) -> tuple[Subscriptions | None, Finding]:
     return found, ok(check, f"{path}: {names}")
 
 
-def _address(settings: Settings) -> Finding:
+def _address(settings: Settings) -> PreflightResult:
     server = settings.server
     try:
         listener_options(server)
@@ -113,7 +113,7 @@ def _daemon_answers(settings: Settings) -> bool:
         return False
 
 
-async def _schema(settings: Settings) -> Finding:
+async def _schema(settings: Settings) -> PreflightResult:
     check = "schema version"
     try:
         found = await asyncio.to_thread(status, settings.registry.url.get_secret_value(), settings.registry.store)
@@ -129,7 +129,9 @@ async def _schema(settings: Settings) -> Finding:
     return ok(check, f"{found.found}, the version that this Astha needs")
 
 
-async def _components(settings: Settings, subscriptions: Subscriptions | None) -> tuple[list[Finding], list[Component]]:
+async def _components(
+    settings: Settings, subscriptions: Subscriptions | None
+) -> tuple[list[PreflightResult], list[Component]]:
     """Returns one result for each component that can't be used and one for all others, and the loaded components."""
     check, none = "components", list[Component]()
     if subscriptions is None:
@@ -138,34 +140,34 @@ async def _components(settings: Settings, subscriptions: Subscriptions | None) -
         found = await _loaded(settings, subscriptions)
     except RegistryError as error:
         return [unknown(check, f"components need a store: {error}")], none
-    findings = [finding for each in found if (finding := _component(each, subscriptions[each.name])) is not None]
-    good = len(found) - len(findings)
-    if good or not findings:
-        findings.insert(0, ok(check, f"{good} accept their settings and tables" if found else "none are subscribed"))
-    return findings, [each for each in found if isinstance(each, Component)]
+    results = [result for each in found if (result := _component(each, subscriptions[each.name])) is not None]
+    good = len(found) - len(results)
+    if good or not results:
+        results.insert(0, ok(check, f"{good} accept their settings and tables" if found else "none are subscribed"))
+    return results, [each for each in found if isinstance(each, Component)]
 
 
-async def _own_checks(loaded: Iterable[Component]) -> list[Finding]:
+async def _own_checks(loaded: Iterable[Component]) -> list[PreflightResult]:
     """Runs the checks that components bring."""
-    findings: dict[str, Finding] = {}
+    results: dict[str, PreflightResult] = {}
     for component in loaded:
         if not isinstance(component.subscriber, Checkable):
             continue
         try:
             async with asyncio.timeout(_COMPONENT_CHECK_TIMEOUT_S):
-                results = await component.subscriber.check()
+                checked = await component.subscriber.check()
         except Exception as error:
-            findings.setdefault(component.name, unknown(component.name, f"its own check failed: {error!r}"))
+            results.setdefault(component.name, unknown(component.name, f"its own check failed: {error!r}"))
             continue
-        for each in results:
+        for each in checked:
             found = (
                 ok(each.check, each.detail) if each.remedy is None else problem(each.check, each.detail, each.remedy)
             )
-            findings.setdefault(each.check, found)
-    return list(findings.values())
+            results.setdefault(each.check, found)
+    return list(results.values())
 
 
-def _component(found: Component | BadComponent, subscription: Subscription) -> Finding | None:
+def _component(found: Component | BadComponent, subscription: Subscription) -> PreflightResult | None:
     """Returns None if the component is usable. A component that loads may still lack packages that its work needs."""
     check = f"component {found.name}"
     if isinstance(found, BadComponent):
@@ -190,7 +192,7 @@ def _areas(found: Iterable[Component | BadComponent]) -> frozenset[Area]:
     return frozenset(area for each in writers if isinstance(each, RegistryWriter) for area in each.written_areas)
 
 
-def _registry_file(settings: Settings) -> Finding:
+def _registry_file(settings: Settings) -> PreflightResult:
     """Checks that the registry's file and its directory are writable, which tailing needs."""
     path = sqlite_path(parse_url(settings.registry.url.get_secret_value()))
     if not path.exists():
@@ -204,19 +206,19 @@ def _registry_file(settings: Settings) -> Finding:
     return ok("registry file", f"{path} can be tailed")
 
 
-async def _postgres(settings: Settings, subscriptions: Subscriptions, areas: frozenset[Area]) -> list[Finding]:
+async def _postgres(settings: Settings, subscriptions: Subscriptions, areas: frozenset[Area]) -> list[PreflightResult]:
     conninfo = settings.registry.conninfo()
     tables = sorted({table for subscription in subscriptions.values() for table in subscription.tables})
-    findings: list[Finding] = []
+    results: list[PreflightResult] = []
     try:
         async with connected(conninfo) as connection:
             target = server_checks.Target(connection, conninfo, settings.source, tables, areas)
             for name, check in server_checks.CHECKS.items():
                 try:
-                    findings.append(await check(target))
+                    results.append(await check(target))
                 except (psycopg.Error, SourceError) as error:
-                    findings.append(unknown(name, str(error)))
+                    results.append(unknown(name, str(error)))
     except SourceError as error:
-        done = {finding.check for finding in findings}
-        findings += [unknown(name, str(error)) for name in server_checks.CHECKS if name not in done]
-    return findings
+        done = {result.check for result in results}
+        results += [unknown(name, str(error)) for name in server_checks.CHECKS if name not in done]
+    return results

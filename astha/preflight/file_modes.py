@@ -8,14 +8,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from astha.file_modes import mode_of
-from astha.preflight.results import Finding, warning
+from astha.preflight.results import PreflightResult, warning
 from astha.settings import Settings
 from registry.engines import parse_url, sqlite_path
 
 _OTHERS = stat.S_IROTH | stat.S_IWOTH
 
 
-def file_modes(settings: Settings) -> Iterator[Finding]:
+def file_modes(settings: Settings) -> Iterator[PreflightResult]:
     """Yields a warning for each that other users can read or write although its setting does not allow it."""
     if not settings.registry.is_postgres:
         path = sqlite_path(parse_url(settings.registry.url.get_secret_value()))
@@ -26,7 +26,7 @@ def file_modes(settings: Settings) -> Iterator[Finding]:
         yield from _open(path, "lake.directory_mode", settings.lake.directory_mode)
 
 
-def _open(path: Path, name: str, wanted: str) -> Iterator[Finding]:
+def _open(path: Path, name: str, wanted: str) -> Iterator[PreflightResult]:
     try:
         found = stat.S_IMODE(path.stat().st_mode)
         reachable = all(parent.stat().st_mode & stat.S_IXOTH for parent in path.resolve().parents)

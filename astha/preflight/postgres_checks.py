@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from astha.errors import ConfigError, SourceError
-from astha.preflight.results import Finding, ok, problem, unknown
+from astha.preflight.results import PreflightResult, ok, problem, unknown
 from astha.sources.postgres.slot import PLUGIN, Connection, not_published, slot_status
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.postgres.stream import ReplicationStream
@@ -28,7 +28,7 @@ class Target(msgspec.Struct, frozen=True):
     areas: frozenset[Area]  # that components write to
 
 
-async def version(target: Target) -> Finding:
+async def version(target: Target) -> PreflightResult:
     found = target.connection.info.server_version
     shown = f"PostgreSQL {found // 10000}.{found % 10000}"
     if found < _OLDEST:
@@ -36,7 +36,7 @@ async def version(target: Target) -> Finding:
     return ok("server version", shown)
 
 
-async def wal_level(target: Target) -> Finding:
+async def wal_level(target: Target) -> PreflightResult:
     found = await _setting(target, "wal_level")
     if found != "logical":
         return problem(
@@ -47,7 +47,7 @@ async def wal_level(target: Target) -> Finding:
     return ok("wal_level", "logical")
 
 
-async def replication_slots(target: Target) -> Finding:
+async def replication_slots(target: Target) -> PreflightResult:
     limit = int(await _setting(target, "max_replication_slots"))
     used, ours = await _numbers(
         target,
@@ -63,7 +63,7 @@ async def replication_slots(target: Target) -> Finding:
     return ok("max_replication_slots", f"{used} of {limit} in use" + (", including ours" if ours else ""))
 
 
-async def wal_senders(target: Target) -> Finding:
+async def wal_senders(target: Target) -> PreflightResult:
     limit = int(await _setting(target, "max_wal_senders"))
     (used,) = await _numbers(target, "SELECT count(*) FROM pg_stat_replication")
     if used >= limit:
@@ -71,7 +71,7 @@ async def wal_senders(target: Target) -> Finding:
     return ok("max_wal_senders", f"{used} of {limit} in use")
 
 
-async def publication(target: Target) -> Finding:
+async def publication(target: Target) -> PreflightResult:
     check, name = "publication", target.source.publication
     found = await (await target.connection.execute(WITHOUT_OPERATIONS.encode(), {"publication": name})).fetchone()
     if found is None:
@@ -92,7 +92,7 @@ async def publication(target: Target) -> Finding:
     return ok(check, f"{name} carries every change of the {len(target.tables)} subscribed tables")
 
 
-async def replica_identity(target: Target) -> Finding:
+async def replica_identity(target: Target) -> PreflightResult:
     rows = await _rows(
         target,
         """
@@ -113,7 +113,7 @@ async def replica_identity(target: Target) -> Finding:
     return ok("replica identity", "FULL on every published table")
 
 
-async def replication_privilege(target: Target) -> Finding:
+async def replication_privilege(target: Target) -> PreflightResult:
     """Opens a replication connection: the role's attribute, a managed server's own role and pg_hba.conf all matter."""
     user = target.connection.info.user
     try:
@@ -133,7 +133,7 @@ async def replication_privilege(target: Target) -> Finding:
     return ok("replication privilege", f"{user} may stream changes")
 
 
-async def table_privileges(target: Target) -> Finding:
+async def table_privileges(target: Target) -> PreflightResult:
     user = target.connection.info.user
     wanted = needed(target.areas)
     schema = target.source.schema_name
@@ -161,7 +161,7 @@ async def table_privileges(target: Target) -> Finding:
     return ok("table privileges", f"{user} may read the registry, write the daemon's tables{writes}")
 
 
-async def slot(target: Target) -> Finding:
+async def slot(target: Target) -> PreflightResult:
     name = target.source.slot
     found = await slot_status(target.connection, name)
     if found is None:
@@ -197,7 +197,7 @@ async def _rows(target: Target, query: str, parameters: Sequence[object] = ()) -
     return await (await target.connection.execute(query.encode(), parameters)).fetchall()
 
 
-CHECKS: dict[str, Callable[[Target], Awaitable[Finding]]] = {
+CHECKS: dict[str, Callable[[Target], Awaitable[PreflightResult]]] = {
     "server version": version,
     "wal_level": wal_level,
     "max_replication_slots": replication_slots,

@@ -14,25 +14,25 @@ class Verdict(StrEnum):
     UNKNOWN = "could not check"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class PreflightResult(msgspec.Struct, frozen=True):
     check: str
     verdict: Verdict
     detail: str
     remedy: str | None = None
 
 
-def ok(check: str, detail: str) -> Finding:
-    return Finding(check, Verdict.OK, detail)
+def ok(check: str, detail: str) -> PreflightResult:
+    return PreflightResult(check, Verdict.OK, detail)
 
 
-def warning(check: str, detail: str, remedy: str) -> Finding:
+def warning(check: str, detail: str, remedy: str) -> PreflightResult:
     """A daemon can run despite a warning."""
-    return Finding(check, Verdict.WARNING, detail, remedy)
+    return PreflightResult(check, Verdict.WARNING, detail, remedy)
 
 
-def problem(check: str, detail: str, remedy: str) -> Finding:
-    return Finding(check, Verdict.PROBLEM, detail, remedy)
+def problem(check: str, detail: str, remedy: str) -> PreflightResult:
+    return PreflightResult(check, Verdict.PROBLEM, detail, remedy)
 
 
-def unknown(check: str, detail: str, remedy: str | None = None) -> Finding:
-    return Finding(check, Verdict.UNKNOWN, detail, remedy)
+def unknown(check: str, detail: str, remedy: str | None = None) -> PreflightResult:
+    return PreflightResult(check, Verdict.UNKNOWN, detail, remedy)

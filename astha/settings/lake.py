@@ -1,4 +1,4 @@
-"""Where the lake's tables and files are, and how to reach them."""
+"""The settings of the lake: the location of tables and files, and the storage's credentials."""
 
 from __future__ import annotations
 

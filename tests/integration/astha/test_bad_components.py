@@ -91,12 +91,12 @@ def test_an_error_in_the_file_ends_the_daemon_at_the_start(astha: Astha) -> None
 
 
 def test_check_finds_each_of_them(astha: Astha) -> None:
-    result = astha("check", "--json")
-    assert result.returncode == 1, result.stderr
-    findings = {each["check"]: each for each in json.loads(result.stdout)["findings"]}
+    done = astha("check", "--json")
+    assert done.returncode == 1, done.stderr
+    results = {each["check"]: each for each in json.loads(done.stdout)["results"]}
     for name in BROKEN:
-        finding = findings[f"component {name}"]
-        assert finding["verdict"] == "problem"
-        assert f"component {name}" in finding["detail"]
-        assert finding["remedy"]
-    assert findings["components"]["detail"] == "1 accept their settings and tables"
+        result = results[f"component {name}"]
+        assert result["verdict"] == "problem"
+        assert f"component {name}" in result["detail"]
+        assert result["remedy"]
+    assert results["components"]["detail"] == "1 accept their settings and tables"

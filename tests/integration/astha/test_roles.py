@@ -170,8 +170,8 @@ def test_check_names_every_privilege_that_a_component_lacks(postgres_registry: s
         f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}",
         f"GRANT INSERT, UPDATE, DELETE ON daemon_lease, ledger, source_identity TO {role}",
     )
-    findings = asyncio.run(checked(settings_of(as_role(postgres_registry, role), path)))
-    lacking = findings["table privileges"].detail
+    results = asyncio.run(checked(settings_of(as_role(postgres_registry, role), path)))
+    lacking = results["table privileges"].detail
     for table in ("compactions", "upload_intents", "files_awaiting_deletion", "iceberg_tables"):
         assert table in lacking
     assert "segments" not in lacking

@@ -318,8 +318,8 @@ def test_check_and_run_refuse_files_that_are_not_a_certificate_and_its_key(
     environment = {f"ASTHA_SERVER__TLS_{name.upper()}_FILE": str(path) for name, path in files.items()}
     checked = astha("check", "--json", environment=environment)
     assert checked.returncode == 1
-    found: list[dict[str, Any]] = json.loads(checked.stdout)["findings"]
-    (about,) = [finding for finding in found if finding["check"] == "server address"]
+    found: list[dict[str, Any]] = json.loads(checked.stdout)["results"]
+    (about,) = [result for result in found if result["check"] == "server address"]
     assert (about["verdict"], complaint in about["detail"]) == ("problem", True), about
     run = astha("run", environment=environment)
     assert (run.returncode, complaint in run.stderr) == (2, True), run.stderr

@@ -144,7 +144,7 @@ def test_registry_commands_use_the_settings_too(monkeypatch: pytest.MonkeyPatch)
 class TestCheck:
     def test_reports_only_the_schema_if_the_registry_is_not_migrated(self) -> None:
         result = astha("check", "--json", "--set", "server.port=0", code=Exit.PROBLEM)
-        verdicts = {finding["check"]: finding["verdict"] for finding in json.loads(result.stdout)["findings"]}
+        verdicts = {each["check"]: each["verdict"] for each in json.loads(result.stdout)["results"]}
         assert verdicts == {"subscriptions": "ok", "server address": "ok", "schema version": "problem"}
 
     def test_an_unreachable_server_could_not_be_checked(self) -> None:
