@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Any
 
 from aiohttp import web
 
@@ -59,7 +60,8 @@ async def run(sock: socket.socket, listening: Sequence[socket.socket], parent: i
     logger.addHandler(handler)
     ended = asyncio.create_task(over.wait())
     try:
-        await asyncio.wait((ended, asyncio.ensure_future(options)), return_when=asyncio.FIRST_COMPLETED)
+        either: tuple[asyncio.Future[Any], ...] = (ended, options)
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if not options.done():
             return
         listener = Listener(options.result(), link.send)
