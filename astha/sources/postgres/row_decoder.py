@@ -24,7 +24,6 @@ DecodeRow: TypeAlias = Callable[[bytes, int], "tuple[Row, int]"]
 Load: TypeAlias = Callable[[bytes], Any]
 
 _INT16 = struct.Struct(">h").unpack_from
-_INT32 = struct.Struct(">i").unpack_from
 _HEADER = struct.Struct(">ci").unpack_from
 
 _BINARY, _TEXT, _NULL, _UNCHANGED = b"btnu"

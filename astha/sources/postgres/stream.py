@@ -23,7 +23,6 @@ from registry.clock import Clock
 from registry.position import Position
 
 _KEEPALIVE = struct.Struct(">QqB").unpack_from
-_XLOG_START = struct.Struct(">Q").unpack_from
 _STATUS = struct.Struct(">cQQQqB").pack
 
 _MESSAGES_PER_TURN = 2_000
