@@ -12,7 +12,7 @@ import pytest
 from astha.clock import SystemLoopClock
 from astha.clock_guard import ClockGuard, ClockSettings
 from astha.lanes.state import LaneState
-from astha.server.status import Self, report
+from astha.server.status import DaemonIdentity, report
 from astha.settings import Settings
 from astha.telemetry.metrics import DaemonCollector
 from astha.wiring import AssembledDaemon, assemble
@@ -108,7 +108,7 @@ async def test_a_daemon_whose_clock_jumps_forward_keeps_the_records(url: str, tm
         await store.record_intents(["file:///nowhere/object"], purpose="segments", owner="a writer")
         async with daemon(url, tmp_path, clock, settle_s=3600) as assembly:
             clock.ahead_ms = 2 * HOUR_MS
-            me = Self("holder", "registry", 20.0)
+            me = DaemonIdentity("holder", "registry", 20.0)
             await eventually(lambda: report(assembly.daemon, clock, me, None).clock is not None, "a reason")
             assert metric(assembly, clock, "astha_clock_trusted") == 0
             assert metric(assembly, clock, "astha_clock_jumps") == 1
