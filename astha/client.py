@@ -1,4 +1,4 @@
-"""Talking to a running daemon, for commands: one request at a time, blocking, without a proxy in between."""
+"""The HTTP client of commands: one request at a time, blocking, without a proxy."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from urllib.parse import urlencode, urlsplit
 from astha.errors import AsthaError, ConfigError
 
 _TIMEOUT_S = 10.0
-_SILENCE_S = 30.0
-"""Of a stream of events: the daemon sends an empty line more often than that."""
+_STREAM_TIMEOUT_S = 30.0
+"""For a stream of events: the daemon sends an empty line every ten seconds."""
 
 
 class NoDaemon(AsthaError):
-    """Nobody answers: start it, or say where it is."""
+    """No daemon responds: start it, or give its address."""
 
 
 class Refused(AsthaError):
-    """The daemon answered no; the message is its reason, `status` HTTP's number for it."""
+    """The daemon refused the request, for the reason in the message. `status` is HTTP's."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -32,27 +32,27 @@ class Refused(AsthaError):
 
 class Client:
     def __init__(self, url: str, token: str | None = None, ca_file: Path | None = None) -> None:
-        """`ca_file` holds the authorities that are trusted, instead of the system's."""
+        """`ca_file` has the certificate authorities to trust, instead of the system's."""
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{url!r} is not the address of a daemon, such as http://127.0.0.1:9187")
+            raise ConfigError(f"{url!r} is not the address of a daemon, such as http://127.0.0.1:27840")
         self._tls = _trusting(ca_file) if parts.scheme == "https" else None
         self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
         self._url = f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def get(self, path: str) -> Any:
-        with self._answer("GET", path, _TIMEOUT_S) as response:
+        with self._request("GET", path, _TIMEOUT_S) as response:
             return _decoded(response)
 
     def post(self, path: str) -> Any:
-        with self._answer("POST", path, _TIMEOUT_S) as response:
+        with self._request("POST", path, _TIMEOUT_S) as response:
             return _decoded(response)
 
     def lines(self, path: str, **query: str | None) -> Iterator[bytes]:
-        """Of a stream, as they come; ends when the daemon does."""
+        """Yields the lines of a stream as they arrive, until the daemon ends it."""
         given = {name: value for name, value in query.items() if value is not None}
-        with self._answer("GET", f"{path}?{urlencode(given)}", _SILENCE_S) as response:
+        with self._request("GET", f"{path}?{urlencode(given)}", _STREAM_TIMEOUT_S) as response:
             while line := response.readline():
                 yield line.strip()
 
@@ -62,7 +62,7 @@ class Client:
         return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
 
     @contextmanager
-    def _answer(self, method: str, path: str, timeout_s: float) -> Iterator[http.client.HTTPResponse]:
+    def _request(self, method: str, path: str, timeout_s: float) -> Iterator[http.client.HTTPResponse]:
         connection = self._connection(timeout_s)
         try:
             connection.request(method, self._prefix + path, headers=self._headers)
@@ -72,15 +72,15 @@ class Client:
             yield response
         except ssl.SSLCertVerificationError as error:
             raise NoDaemon(
-                f"the daemon at {self._url} can't prove that it is the one: {error.verify_message}: set "
-                "server.tls_ca_file to the authority that signed its certificate, and ask it by a name in it (--server)"
+                f"the daemon at {self._url} has a certificate that is not trusted: {error.verify_message}: "
+                "set server.tls_ca_file to the authority that signed it, and use a name in it (--server)"
             ) from error
         except TimeoutError as error:
-            raise NoDaemon(f"the daemon at {self._url} does not answer") from error
+            raise NoDaemon(f"the daemon at {self._url} does not respond in time") from error
         except (OSError, http.client.HTTPException) as error:
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             raise NoDaemon(
-                f"no daemon answers at {self._url} ({why}): start one with `astha run`, or say where one is (--server)"
+                f"no daemon responds at {self._url} ({why}): start one with `astha run`, or give its address (--server)"
             ) from error
         finally:
             connection.close()
@@ -90,7 +90,9 @@ def _trusting(ca_file: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=ca_file)
     except OSError as error:  # ssl.SSLError is one
-        raise ConfigError(f"server.tls_ca_file {ca_file} can't be used: {error}: give certificates in PEM") from error
+        raise ConfigError(
+            f"server.tls_ca_file {ca_file} can't be used: {error}: it must contain certificates in PEM"
+        ) from error
 
 
 def _decoded(response: http.client.HTTPResponse) -> Any:
@@ -99,7 +101,7 @@ def _decoded(response: http.client.HTTPResponse) -> Any:
 
 def _reason(response: http.client.HTTPResponse) -> str:
     try:
-        answer = _decoded(response)
-        return str(answer["error"]) if "error" in answer else "; ".join(answer["reasons"])
+        body = _decoded(response)
+        return str(body["error"]) if "error" in body else "; ".join(body["reasons"])
     except (ValueError, KeyError, TypeError):
-        return f"the daemon answered {response.status} {response.reason}"
+        return f"the daemon responded {response.status} {response.reason}"

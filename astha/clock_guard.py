@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
 
+from astha.settings.groups import ClockSettings as ClockSettings
 from registry.clock import Clock
 from registry.models import DatabaseTime
 
@@ -20,17 +20,6 @@ log = structlog.get_logger(__name__)
 
 _DRIFT = 0.001
 """Of the time that has passed: what adjusting a clock gradually may change. NTP's limit is half of it."""
-
-
-class ClockSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tolerance_s: float = Field(
-        60.0, gt=0, description="A wall clock that moves by more at once, or is off the database's by more, has jumped."
-    )
-    settle_s: float = Field(
-        900.0, ge=0, description="After a jump, how long the new time must hold before anything is deleted by age."
-    )
 
 
 class _Jump(msgspec.Struct, frozen=True):

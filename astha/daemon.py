@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
-from typing import Literal
 
 import msgspec
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
@@ -26,6 +24,7 @@ from astha.lanes.state import Around, LaneState
 from astha.leadership import Leadership
 from astha.loop_watchdog import LoopWatch
 from astha.routing.router import Router
+from astha.settings.groups import DaemonSettings as DaemonSettings
 from astha.sources.contract import Batch, Gap, Progress, Replays, Source, Started
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.lane_policy import LanePolicy
@@ -44,18 +43,6 @@ _LEDGER_WITHIN_S = 60.0
 
 _NEAR = 0.9
 """Of the budget of retained WAL: the laggard is broken out before it is exceeded."""
-
-
-class DaemonSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    ledger_interval_s: float = Field(0.5, gt=0, description="Time between writes of the ledger.")
-    shutdown_timeout_s: float = Field(20.0, gt=0, description="Time to finish what waits when asked to stop.")
-    retained_wal_budget_bytes: int = Field(1024**3, gt=0, description="What the server may keep for a slow component.")
-    loop_block_limit_s: float = Field(1.0, gt=0, description="A component that blocks the loop longer is broken out.")
-    on_bad_component: Literal["run_others", "refuse"] = Field(
-        "run_others", description="Whether the daemon runs without a component whose code can't be loaded."
-    )
 
 
 class Component(msgspec.Struct, frozen=True):

@@ -1,16 +1,16 @@
-"""Everything that the daemon may raise, beside the registry's own errors.
+"""The errors of the daemon, beside those of the registry.
 
 AsthaError
 |-- ConfigError        settings or subscriptions are wrong        -> fix the named line, start again
-|-- ComponentError     a component's own code can't be used     -> correct or install it; the others run
-|-- AddressTaken       somebody else listens there                -> stop them, or choose another port
-|-- SourceError        the stream of changes can't go on
+|-- ComponentError     a component's own code can't be used        -> correct or install it; the others run
+|-- AddressTaken       another process listens there              -> stop it, or choose another port
+|-- SourceError        the stream of changes can't continue
 |   |-- SourceLost     connection gone, server restarting         -> reconnect with backoff, nothing is lost
-|   |   `-- SlotInUse  somebody else reads our slot               -> wait; if it is a daemon of the past, end it
+|   |   `-- SlotInUse  another connection reads the slot          -> wait, then terminate a former leader's
 |   |-- SourceReset    slot lost or history replaced              -> new slot, refresh every component
-|   `-- DecodeError    bytes that are not what they should be     -> reconnect; if it repeats, report it
-|-- DeliveryError      what a component may raise to say more
-|   |-- Reject         this event can never be delivered          -> no retries: drop it, refresh
+|   `-- DecodeError    malformed bytes in the stream              -> reconnect; if it repeats, report it
+|-- DeliveryError      raised by components, as an instruction
+|   |-- Reject         this event can never be delivered          -> do not retry: drop it, refresh
 |   `-- Retry          not now                                    -> retry with backoff
 `-- Fenced             another daemon leads                       -> stop delivering, stand by
 """
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class AsthaError(Exception):
-    """Base of all; the message names the thing, the value and the way out."""
+    """The base of all; the message names the thing, the value and the remedy."""
 
 
 class ConfigError(AsthaError):
@@ -43,7 +43,7 @@ class ConfigError(AsthaError):
 
 
 class ComponentError(AsthaError):
-    """Names the component; `remedy` says what to do."""
+    """The message names the component; `remedy` is what to do."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)

@@ -1,6 +1,6 @@
-"""Optional dependencies: which extras of the distribution a package of ours needs, and which of them are missing.
+"""Optional dependencies: which extras of the distribution a package needs, and which of them are missing.
 
-What an extra consists of is read from the distribution's own metadata. Nothing is imported to find out.
+The contents of an extra are read from the distribution's metadata. No package is imported for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 DISTRIBUTION = "astha"
 
 _NEEDS: Mapping[str, tuple[str, ...]] = {
-    "components.compactor.cli": ("lake",),  # only what merges needs Spark; the first match counts
+    "components.compactor.cli": ("lake",),  # only merging needs Spark; the first match counts
     "components.compactor": ("lake", "spark"),
     "components.iceberg_updater": ("lake",),
     "components.metadata_orchestrator": ("lake",),
@@ -22,28 +22,30 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.snapshotter": ("lake",),
     "components.lib.spark_format": ("lake", "spark", "streams"),
     "components.lib.storage_manager": ("lake",),
+    "components.commands.insert": ("lake",),
     "components.commands.tables": ("lake",),
-    "components.commands.topic_to_table.cli": ("streams",),  # only `to-table` needs the others
+    "components.commands.topic_to_table.cli": ("streams",),  # only `to-table` needs the other extras
     "components.commands.topic_to_table": ("lake", "spark", "streams"),
+    "components.commands.topics": ("streams",),
     "components.commands.verify": ("lake",),
 }
 _REQUIREMENT = re.compile(r"""^([A-Za-z0-9][A-Za-z0-9._-]*).*\bextra\s*==\s*['"]([A-Za-z0-9._-]+)['"]""")
 
 
 def missing_extras(module: str) -> tuple[str, ...]:
-    """The extras that ``module`` needs and that are not installed, or not wholly."""
+    """Returns the extras that ``module`` needs and that are not, or not completely, installed."""
     needed = next((extras for package, extras in _NEEDS.items() if f"{module}.".startswith(f"{package}.")), ())
     return tuple(extra for extra in needed if not all(map(_importable, _packages().get(extra, ()))))
 
 
 def extras_with(module: str) -> tuple[str, ...]:
-    """The extras that bring the package of ``module``."""
+    """Returns the extras that contain the package of ``module``."""
     package = module.partition(".")[0]
     return tuple(sorted(extra for extra, packages in _packages().items() if package in packages and extra != "dev"))
 
 
 def remedy_for(wanted: str, absent: str | None = None) -> str | None:
-    """How to get what ``wanted`` needs, of which ``absent`` was found missing; None if no extra would help."""
+    """Returns how to install what ``wanted`` needs if ``absent`` is missing, or None if no extra contains it."""
     extras = missing_extras(wanted)
     if not extras and absent is not None:
         extras = extras_with(absent)[:1]
@@ -56,7 +58,7 @@ def install(extras: Iterable[str]) -> str:
 
 @cache
 def _packages() -> Mapping[str, frozenset[str]]:
-    """Importable packages by extra: those of our extras are named like their distributions."""
+    """Returns the importable packages of each extra: they are named like their distributions."""
     found: dict[str, set[str]] = {}
     try:
         requirements = requires(DISTRIBUTION) or []

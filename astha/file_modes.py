@@ -1,4 +1,4 @@
-"""Modes of files as settings: octal digits, such as "0600"."""
+"""File modes in settings: octal digits, such as "0600"."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 def _quoted(value: object) -> object:
     if isinstance(value, int):  # YAML reads 0600 as 384, and 600 as itself
-        raise ValueError('a mode is written in quotes, such as "0600"')
+        raise ValueError('write the mode in quotes, such as "0600"')
     return value
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
 from astha.errors import ConfigError, Fenced
+from astha.settings.groups import LeaseSettings as LeaseSettings
 from registry.clock import Unchanged
 from registry.contract import MetadataStore
 from registry.errors import Fenced as RegistryFenced
@@ -27,13 +27,6 @@ _DEAD_AFTER_TTLS = 5.0
 """A lease that has not changed for so long, by our own monotonic clock, is dead, whenever it says that it expires.
 Its holder has stopped delivering after less than one. See docs/decisions/0018-clocks.md.
 """
-
-
-class LeaseSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field("astha", description="Daemons with the same name take turns.")
-    ttl_s: float = Field(3.0, gt=0.2, description="How long a dead leader blocks the next one.")
 
 
 class Leadership:

@@ -1,4 +1,4 @@
-"""A daemon as a process: its server, the signals it heeds, and what systemd hears of it."""
+"""The daemon's process: its HTTP server, signals, and notifications to systemd."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from astha.errors import ConfigError
 from astha.gc_tuning import SparingCollector
 from astha.server import Server
 from astha.server.health import role
-from astha.server.status import Self
+from astha.server.status import DaemonIdentity
 from astha.settings import Settings
 from astha.systemd import Notifier
+from astha.tasks import cancel_and_wait
 from astha.telemetry import configure_logging, set_level
-from astha.wiring import Assembly, assemble
+from astha.wiring import AssembledDaemon, assemble
 
 log = structlog.get_logger(__name__)
 
@@ -29,23 +30,23 @@ INTERRUPTED = 130
 
 
 async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopClock | None = None) -> None:
-    """Until SIGTERM or SIGINT, then what waits is finished within its limit; a second signal ends it at once.
+    """Runs until SIGTERM or SIGINT, then delivers queued events within a time limit; a second signal exits at once.
 
-    SIGHUP takes the log level from `reload`. Raises what keeps the daemon from starting or from going on.
+    SIGHUP takes the log level from `reload`. Raises the error that keeps the daemon from starting or running.
     """
     clock = clock or SystemLoopClock()
-    conceal = settings.concealment()
-    configure_logging(settings.log, conceal)
+    redact = settings.redactor()
+    configure_logging(settings.log, redact)
     assembly = await assemble(settings, clock)
     daemon = assembly.daemon
     notifier = Notifier()
     try:
-        me = Self(assembly.holder, settings.registry.shown, settings.server.stall_after_s)
-        server = Server(daemon, assembly.store, settings.lease.name, settings.server, me, conceal, clock)
-        _heed_signals(daemon, notifier, reload)
+        identity = DaemonIdentity(assembly.holder, settings.registry.shown, settings.server.stall_after_s)
+        server = Server(daemon, assembly.store, settings.lease.name, settings.server, identity, redact, clock)
+        _handle_signals(daemon, notifier, reload)
         await server.start()
         try:
-            _introduce(assembly, settings)
+            _log_start(assembly, settings)
             with SparingCollector():
                 await _run(daemon, notifier, clock)
         finally:
@@ -56,7 +57,7 @@ async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopC
     log.info("stopped")
 
 
-def _introduce(assembly: Assembly, settings: Settings) -> None:
+def _log_start(assembly: AssembledDaemon, settings: Settings) -> None:
     lanes = assembly.daemon.lanes
     log.info(
         "starting",
@@ -65,21 +66,20 @@ def _introduce(assembly: Assembly, settings: Settings) -> None:
         components={lane.name: sorted(lane.tables) for lane in lanes},
     )
     if not lanes:
-        log.warning("nobody subscribes: changes are followed and forgotten", file=str(settings.subscriptions))
+        log.warning("no component is subscribed: changes are discarded", file=str(settings.subscriptions))
 
 
 async def _run(daemon: Daemon, notifier: Notifier, clock: LoopClock) -> None:
     reporting = asyncio.create_task(_report(daemon, notifier, clock), name="systemd")
     try:
-        notifier.ready()  # a daemon that stands by has started too
+        notifier.ready()  # a standby is ready for systemd, too
         await daemon.run()
     finally:
-        reporting.cancel()
-        await asyncio.gather(reporting, return_exceptions=True)
+        await cancel_and_wait(reporting)
 
 
 async def _report(daemon: Daemon, notifier: Notifier, clock: LoopClock) -> None:
-    """From the event loop itself: if that hangs, systemd hears nothing and restarts us."""
+    """Runs in the event loop: if that hangs, systemd gets no watchdog message and restarts the daemon."""
     interval = min(notifier.watchdog_interval_s() or _STATUS_INTERVAL_S, _STATUS_INTERVAL_S)
     while True:
         notifier.alive()
@@ -88,7 +88,7 @@ async def _report(daemon: Daemon, notifier: Notifier, clock: LoopClock) -> None:
 
 
 def status_line(daemon: Daemon) -> str:
-    """Such as ``leading; components: 2 live, 1 broken (audit)``."""
+    """Returns a line such as ``leading; components: 2 live, 1 broken (audit)``."""
     if not daemon.leadership.leads:
         return role(daemon)
     states = Counter(str(lane.shown_state) for lane in daemon.lanes)
@@ -100,14 +100,14 @@ def status_line(daemon: Daemon) -> str:
     return f"{role(daemon)}; components: {', '.join(parts) or 'none'}"
 
 
-def _heed_signals(daemon: Daemon, notifier: Notifier, reload: Callable[[], Settings]) -> None:
+def _handle_signals(daemon: Daemon, notifier: Notifier, reload: Callable[[], Settings]) -> None:
     loop = asyncio.get_running_loop()
 
     def stop(name: str) -> None:
         if daemon.stopping:
-            log.warning("told to stop again: ending at once", signal=name)
+            log.warning("second stop signal: exiting at once", signal=name)
             os._exit(INTERRUPTED)
-        log.info("told to stop: finishing what waits", signal=name)
+        log.info("stop signal: delivering queued events", signal=name)
         notifier.stopping()
         daemon.stop()
 
@@ -115,10 +115,10 @@ def _heed_signals(daemon: Daemon, notifier: Notifier, reload: Callable[[], Setti
         try:
             level = reload().log.level
         except ConfigError as error:
-            log.error("settings can't be read again: the log level stays", error=str(error))
+            log.error("settings can't be reloaded: log level unchanged", error=str(error))
             return
         set_level(level)
-        log.info("log level read again", level=level)
+        log.info("log level reloaded", level=level)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, signal.Signals(number).name)

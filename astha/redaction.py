@@ -1,7 +1,7 @@
-"""Keeping secrets out of whatever is printed, logged or served, also where somebody else's message carries them.
+"""Keeps secrets out of everything that is printed, logged or served, messages of libraries included.
 
-Secrets are masked in values, before they are encoded: in text that is JSON already, a password `state` would mask a
-key, and a password with a quote would break the syntax.
+Values are redacted before they are encoded: in text that is JSON already, the password `state` would mask a key, and a
+password with a quote would break the syntax.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from urllib.parse import quote, quote_plus, unquote
 MASK = "***"
 
 _SHORTEST = 4
-"""Anything shorter would mask half of the text; it is still never printed as a setting."""
+"""Shorter secrets would mask ordinary text; they are still never printed as a setting."""
 
 _SECRET_NAMES = ("secret", "token", "password", "passwd", "passphrase", "credential", "key")
-_AS_IT_IS = (bool, int, float, type(None))
+_NEVER_SECRET = (bool, int, float, type(None))
 
 _USERINFO = re.compile(r"(?P<user>\b[a-z][a-z0-9+.-]*://[^\s:/@'\"]*:)(?P<password>[^\s/?#'\"]+)@", re.IGNORECASE)
-"""Up to the last ``@`` before the path: one that stands unescaped in the password belongs to it."""
+"""Up to the last ``@`` before the path: the password may contain an unescaped one."""
 
 _PARAMETER = re.compile(
     r"\b(?P<name>(?:ssl)?password|passwd|token)=(?P<value>'(?:[^'\\]|\\.)*'|[^\s&;,'\"]+)", re.IGNORECASE
 )
-"""Of libpq's connection strings, of JDBC's and Spark Connect's URLs, and of query strings."""
+"""Parameters of libpq's connection strings, of JDBC's and Spark Connect's URLs, and of query strings."""
 
 
-class Concealment:
-    """Replaces each known secret, as it is or as URLs and JSON spell it, and any password within a URL.
+class Redactor:
+    """Masks each known secret, plain or escaped as in URLs and JSON, and any password within a URL.
 
-    Secrets can be added at any time, from any thread: what is written afterwards does not show them.
+    Secrets can be added at any time, from any thread: text redacted afterwards does not show them.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -63,10 +63,10 @@ class Concealment:
         return _PARAMETER.sub(rf"\g<name>={MASK}", text) if "=" in text else text
 
     def values(self, value: Any) -> Any:
-        """The same value, with each text in it masked. Keys of mappings stay: they are names, which readers rely on."""
+        """Returns the value with every string in it redacted. Keys of mappings stay: callers rely on them."""
         if isinstance(value, str):
             return self(value)
-        if isinstance(value, _AS_IT_IS):
+        if isinstance(value, _NEVER_SECRET):
             return value
         if isinstance(value, Mapping):
             return {key: self.values(item) for key, item in value.items()}
@@ -75,7 +75,7 @@ class Concealment:
         return self._object(value)
 
     def _object(self, value: object) -> object:
-        """Itself, unless one of the ways in which it may be written shows a secret."""
+        """Returns the object itself, or the redacted text if its str or repr shows a secret."""
         for text in (str(value), repr(value)):
             masked = self(text)
             if masked != text:
@@ -83,21 +83,21 @@ class Concealment:
         return value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Concealment) and self._secrets == other._secrets
+        return isinstance(other, Redactor) and self._secrets == other._secrets
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
-    def __reduce__(self) -> tuple[type[Concealment], tuple[tuple[str, ...]]]:
-        return Concealment, (tuple(self._secrets),)
+    def __reduce__(self) -> tuple[type[Redactor], tuple[tuple[str, ...]]]:
+        return Redactor, (tuple(self._secrets),)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a setting of that name, of whichever library, is likely to hold a secret."""
+    """Returns whether a setting of that name, of any library, is likely to hold a secret."""
     return any(part in name.lower() for part in _SECRET_NAMES)
 
 
 def secrets_in_url(text: str) -> Iterator[str]:
-    """The passwords that a URL or a connection string carries, as written and without its escapes."""
+    """Yields the passwords in a URL or a connection string, as written and unescaped."""
     for found in _USERINFO.finditer(text):
         yield from (found["password"], unquote(found["password"]))
     for found in _PARAMETER.finditer(text):
@@ -106,7 +106,7 @@ def secrets_in_url(text: str) -> Iterator[str]:
 
 
 def secrets_in(settings: Any, name: str = "") -> Iterator[str]:
-    """Of nested settings: what has the name of a secret, and passwords within URLs."""
+    """Yields the values of nested settings that are named like a secret, and the passwords within URLs."""
     if isinstance(settings, Mapping):
         for key, value in settings.items():
             yield from secrets_in(value, str(key))
@@ -123,5 +123,5 @@ def _spellings(secret: str) -> Iterator[str]:
     yield from (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1])
 
 
-NOTHING = Concealment()
-"""For where no secret is known. Don't add any: it is everybody's."""
+NO_SECRETS = Redactor()
+"""For callers that know no secret. It is shared: never add one."""

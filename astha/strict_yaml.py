@@ -1,7 +1,6 @@
-"""YAML as people write it by hand: a key that stands twice is refused, and every complaint can name its line.
+"""Strict YAML for files written by hand: duplicate keys are errors, and every error names its line.
 
-Aliases are allowed within limits: every alias counts as many nodes as what it refers to, so a text of a few hundred
-bytes can't stand for gigabytes.
+An alias counts as many nodes as its target, so a text of a few hundred bytes can't expand to gigabytes.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from astha.errors import ConfigError
 KeyPath: TypeAlias = tuple[str, ...]
 
 MAX_BYTES: Final = 1 << 20
-MAX_NODES: Final = 100_000  # with aliases written out
-MAX_DEPTH: Final = 100  # with aliases written out
+MAX_NODES: Final = 100_000  # with aliases expanded
+MAX_DEPTH: Final = 100  # with aliases expanded
 
 _WRONG_SCALAR = (ValueError, ArithmeticError, LookupError, AttributeError, TypeError)
 """What PyYAML's constructors raise on `0b_`, `2001-99-99`, `!!bool x`, `!!timestamp x` or `!!int ""`."""
@@ -27,23 +26,23 @@ _WRONG_SCALAR = (ValueError, ArithmeticError, LookupError, AttributeError, TypeE
 
 class Document(msgspec.Struct, frozen=True):
     content: Any
-    lines: Mapping[KeyPath, int]  # of each key, by the keys on the way to it
+    lines: Mapping[KeyPath, int]  # of each key, by its path of keys
 
 
 class _Extent(msgspec.Struct):
-    """Of a node with all below it, aliases written out."""
+    """The size of a node with everything below it, aliases expanded."""
 
     nodes: int
     height: int
 
 
 class _Strict(yaml.SafeLoader):
-    """Refuses a key that stands twice, where YAML would silently take the last, and what is beyond the limits."""
+    """Refuses duplicate keys, of which YAML would silently take the last, and documents beyond the limits."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._extents: dict[yaml.Node, _Extent] = {}
-        self._open: list[_Extent] = []  # nodes that are being composed, the outermost first
+        self._open: list[_Extent] = []  # nodes being composed, outermost first
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Called once for each node of the text, before anything is constructed."""
@@ -53,11 +52,11 @@ class _Strict(yaml.SafeLoader):
             node = super().compose_node(parent, index)
             known = None if node is None else self._extents.get(node)
             if known is None:
-                raise ConfigError(f"line {line}: *{event.anchor} refers to what it is part of: write it out")
+                raise ConfigError(f"line {line}: *{event.anchor} refers to a node that contains it: write it out")
             self._add(known, line)
             return node
         if len(self._open) >= MAX_DEPTH:
-            raise ConfigError(f"line {line}: more than {MAX_DEPTH} levels inside each other")
+            raise ConfigError(f"line {line}: more than {MAX_DEPTH} nested levels")
         self._open.append(_Extent(1, 1))
         node = super().compose_node(parent, index)
         extent = self._open.pop()
@@ -68,9 +67,9 @@ class _Strict(yaml.SafeLoader):
 
     def _add(self, extent: _Extent, line: int) -> None:
         if extent.nodes > MAX_NODES:
-            raise ConfigError(f"line {line}: more than {MAX_NODES:,} values, with aliases written out")
+            raise ConfigError(f"line {line}: more than {MAX_NODES:,} values, with aliases expanded")
         if extent.height > MAX_DEPTH:
-            raise ConfigError(f"line {line}: more than {MAX_DEPTH} levels inside each other, with aliases written out")
+            raise ConfigError(f"line {line}: more than {MAX_DEPTH} nested levels, with aliases expanded")
         if self._open:
             above = self._open[-1]
             above.nodes += extent.nodes
@@ -92,15 +91,15 @@ class _Strict(yaml.SafeLoader):
             try:
                 known = key in seen
             except TypeError:
-                raise ConfigError(f"line {line}: a key is a list or a mapping: write it as text") from None
+                raise ConfigError(f"line {line}: a key is a list or a mapping: use text") from None
             if known:
-                raise ConfigError(f"line {line}: {key!r} stands twice: keep one of them")
+                raise ConfigError(f"line {line}: {key!r} appears twice: keep one of them")
             seen.add(key)
         return super().construct_mapping(node, deep)
 
 
 def read_text(path: Path) -> str:
-    """At most `MAX_BYTES`."""
+    """Raises ConfigError if the file can't be read or has more than `MAX_BYTES`."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -115,7 +114,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str) -> Document:
-    """ConfigError names the line; the file is for the caller to name."""
+    """Raises ConfigError with the line; the caller adds the file."""
     try:
         loader = _Strict(text)
         root = loader.get_single_node()
@@ -133,7 +132,7 @@ def _lines(node: yaml.Node | None, path: KeyPath) -> dict[KeyPath, int]:
         return {}
     lines: dict[KeyPath, int] = {}
     for key, value in node.value:
-        place = (*path, str(key.value))
-        lines[place] = key.start_mark.line + 1
-        lines |= _lines(value, place)
+        key_path = (*path, str(key.value))
+        lines[key_path] = key.start_mark.line + 1
+        lines |= _lines(value, key_path)
     return lines

@@ -7,7 +7,7 @@ import socket
 
 
 class Notifier:
-    """Says nothing, and fails at nothing, where nobody listens."""
+    """Does nothing if there is no socket."""
 
     def __init__(self) -> None:
         address = os.environ.get("NOTIFY_SOCKET", "")
@@ -16,7 +16,7 @@ class Notifier:
         self._status = ""
 
     def watchdog_interval_s(self) -> float | None:
-        """How often systemd wants to hear of us, halved as it recommends; None if it does not."""
+        """Returns half of systemd's watchdog timeout, as it recommends, or None if there is no watchdog."""
         usec, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID")
         if self._socket is None or not usec.isdigit() or (pid is not None and pid != str(os.getpid())):
             return None
@@ -46,4 +46,4 @@ class Notifier:
             try:
                 self._socket.sendto(message.encode(), socket.MSG_DONTWAIT, self._address)
             except OSError:
-                return  # whoever started us is gone, or busy: nothing that we could do about it
+                return  # systemd is gone or busy: nothing can be done

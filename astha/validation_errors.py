@@ -1,4 +1,4 @@
-"""Pydantic's errors in one line: where and what, never the value (it may be a secret), never a link to its manual."""
+"""Formats pydantic's errors in one line: without the value, which may be a secret, and without links."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ def described(error: ValidationError) -> str:
     return "; ".join(dict.fromkeys(_fault(fault["loc"], fault["type"], fault["msg"]) for fault in faults))
 
 
-def _fault(place: tuple[int | str, ...], kind: str, message: str) -> str:
-    name = ".".join(map(str, place))
+def _fault(location: tuple[int | str, ...], kind: str, message: str) -> str:
+    name = ".".join(map(str, location))
     if kind == "extra_forbidden":
         return f"there is no setting {name!r}"
     message = message.removeprefix("Value error, ")

@@ -1,4 +1,4 @@
-"""Which Astha this is."""
+"""The version of Astha."""
 
 from __future__ import annotations
 

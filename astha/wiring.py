@@ -1,4 +1,4 @@
-"""From settings to the parts of a daemon. What can be found wrong before anything moves is found here."""
+"""Builds a daemon from settings, and validates them before anything starts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from registry.contract import MetadataStore
 log = structlog.get_logger(__name__)
 
 
-class Assembly(msgspec.Struct, frozen=True):
+class AssembledDaemon(msgspec.Struct, frozen=True):
     daemon: Daemon
     stores: Stores
     holder: str
@@ -41,37 +41,37 @@ class Assembly(msgspec.Struct, frozen=True):
         return self.stores.main
 
 
-async def assemble(settings: Settings, clock: LoopClock) -> Assembly:
-    """ConfigError, SchemaMismatch or Unavailable if it can't be; then nothing is left open."""
+async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
+    """Raises ConfigError, SchemaMismatch or Unavailable; then nothing is left open."""
     subscriptions = read_subscriptions(settings.subscriptions)
     url = settings.registry.url.get_secret_value()
     stores = await open_stores(url, settings=settings.registry.store, clock=clock)
-    store, books = stores.main, stores.reserved
+    store, reserved = stores.main, stores.reserved
     try:
         guard = ClockGuard(clock, settings.clock, store.time)
-        await guard.begin()  # before the lease records our own time
-        around = msgspec.structs.replace(context(settings, store, clock), clock_guard=guard)
-        found = load_components(subscriptions, around, settings.subscriptions)
+        await guard.begin()  # before the lease records this process's time
+        component_context = msgspec.structs.replace(context(settings, store, clock), clock_guard=guard)
+        found = load_components(subscriptions, component_context, settings.subscriptions)
         components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
         holder = _holder()
-        leadership = Leadership(books, settings.lease, holder, clock)
-        source = open_source(url, books, settings.source, settings.change_log, clock)
+        leadership = Leadership(reserved, settings.lease, holder, clock)
+        source = open_source(url, reserved, settings.source, settings.change_log, clock)
         same_schema = partial(require_schema, url, settings.registry.store)
-        daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema, books)
+        daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema, reserved)
         daemon.clock_guard = guard
     except BaseException:
         await stores.close()
         raise
-    return Assembly(daemon, stores, holder)
+    return AssembledDaemon(daemon, stores, holder)
 
 
 def context(settings: Settings, store: MetadataStore, clock: LoopClock) -> ComponentContext:
-    """What components, and the commands that they bring, are made with."""
-    return ComponentContext(store, clock, settings.registry.url, settings.lake, settings.concealment())
+    """Returns the context of components and of their commands."""
+    return ComponentContext(store, clock, settings.registry.url, settings.lake, settings.redactor())
 
 
 class BadComponent(msgspec.Struct, frozen=True):
-    """An entry of subscriptions.yaml that can't be had, and why: a mistake in the file, or in the component's code."""
+    """An entry of subscriptions.yaml that can't be used, because of an error in the file or in the component's code."""
 
     name: str
     subscription: Subscription
@@ -83,14 +83,14 @@ class BadComponent(msgspec.Struct, frozen=True):
 
 
 def load_components(
-    subscriptions: Mapping[str, Subscription], around: ComponentContext, path: Path
+    subscriptions: Mapping[str, Subscription], context: ComponentContext, path: Path
 ) -> list[Component | BadComponent]:
-    """In the file's order. A ConfigError names the file and the line."""
+    """Loads the components in the file's order. A ConfigError names the file and the line."""
     found: list[Component | BadComponent] = []
     for name, subscription in subscriptions.items():
-        around.conceal(*secrets_in(subscription.settings))
+        context.redact(*secrets_in(subscription.settings))
         try:
-            subscriber = load_component(name, subscription.settings, around, subscription.use)
+            subscriber = load_component(name, subscription.settings, context, subscription.use)
             require_match(name, subscription, subscriber.subscribed_tables)
             _require_durable_to_hold(name, subscription, subscriber)
         except ConfigError as error:
@@ -113,8 +113,8 @@ def _require_durable_to_hold(name: str, subscription: Subscription, subscriber: 
 
 
 def usable(found: Iterable[Component | BadComponent], *, run_others: bool) -> list[Component]:
-    """What a daemon runs. A mistake in the file ends it; a component whose code can't be used has a lane that is
-    broken, unless the operator wants all components or none.
+    """Returns the components to run. Raises ConfigError for an error in the file. A component whose code can't be used
+    gets a stand-in with an open circuit, or raises ConfigError unless `run_others`.
     """
     components = []
     for each in found:
@@ -126,7 +126,7 @@ def usable(found: Iterable[Component | BadComponent], *, run_others: bool) -> li
         if not run_others:
             raise ConfigError(f"{each.error} -> {each.remedy}; or set daemon.on_bad_component to run_others")
         log.error(
-            "component can't be loaded; the others run",
+            "component can't be loaded, the others run",
             component=each.name,
             problem=str(each.error),
             remedy=each.remedy,
@@ -138,5 +138,5 @@ def usable(found: Iterable[Component | BadComponent], *, run_others: bool) -> li
 
 
 def _holder() -> str:
-    """Who we are, for whoever looks at the lease; never the same twice."""
+    """Returns a unique name of this process for the lease."""
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""`python -m astha.cli`: the command `astha` where it is not installed."""
+"""`python -m astha.cli`: the command `astha` without an installed script."""
 
 from astha.cli import main
 

@@ -1,40 +1,43 @@
-"""`astha status`, `refresh`, `pause` and `resume`: a running daemon, asked and told."""
+"""`astha status`, `refresh`, `pause` and `resume`: the commands that call a running daemon."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from astha.cli.command_help import SHORT_HELP
 from astha.cli.exit_codes import Exit
 from astha.cli.options import json_option, server_options, settings_options
 from astha.cli.output import print_json, print_pairs, time_text
 from astha.client import Client
-from astha.settings import ServerSettings, Settings
+
+if TYPE_CHECKING:
+    from astha.settings import Settings
 
 
 def client_of(settings: Settings, server_url: str | None, token_file: Path | None) -> Client:
+    from astha.settings import ServerSettings
+
     server = settings.server
     token = ServerSettings(token_file=token_file).secret() if token_file is not None else server.secret()
     return Client(server_url or server.url, token or server.read_secret(), server.tls_ca_file)
 
 
-@click.command("status", short_help="What a running daemon does, and each component's state.")
+@click.command("status", short_help=SHORT_HELP["status"])
 @settings_options
 @server_options
 @json_option
 def status_command(
     reload: Callable[[], Settings], server_url: str | None, token_file: Path | None, as_json: bool
 ) -> None:
-    """Show what a running daemon does: leadership, source, and each component with its state and lag.
+    """Show a running daemon: leadership, source, and each component with its state and lag.
 
     Problems of single tables are listed below the components; they do not make the daemon unready.
 
-    Exits with 0 if it is ready or stands by, with 1 if something keeps changes from reaching a component.
+    Exits with 0 if the daemon is ready or stands by, with 1 if changes do not reach every component.
     """
     status = client_of(reload(), server_url, token_file).get("/status")
     if as_json:
@@ -63,7 +66,7 @@ def _print_status(status: dict[str, Any]) -> None:
         click.echo(f"  - {reason}")
     click.echo()
     if not status["components"]:
-        click.echo("nobody subscribes")
+        click.echo("no component is subscribed")
         return
     _print_components(status["components"], source["unit"])
     _print_problems(status["components"])
@@ -99,8 +102,11 @@ def _source_line(source: dict[str, Any]) -> str:
 
 
 def _print_components(components: list[dict[str, Any]], unit: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="")
-    counted = ("waiting", "delivered", "failures", "drops", "refreshes")
+    counted = ("queued", "delivered", "failures", "drops", "refreshes")
     for column in ("component", "state", f"lag ({unit})", "lag (s)", *counted):
         table.add_column(column, justify="left" if column in ("component", "state") else "right")
     for component in components:
@@ -121,7 +127,7 @@ def _print_components(components: list[dict[str, Any]], unit: str) -> None:
 
 
 def _action(name: str, text: str) -> click.Command:
-    @click.command(name, help=text, short_help=text.split(". ")[0])
+    @click.command(name, help=text, short_help=SHORT_HELP[name])
     @click.argument("component")
     @settings_options
     @server_options
@@ -140,10 +146,11 @@ def _action(name: str, text: str) -> click.Command:
 
 
 refresh_command = _action(
-    "refresh", "Let a component read the registry anew. What waits for it is dropped, because the registry contains it."
+    "refresh",
+    "Make a component read the registry again. Its queued events are dropped, because the registry contains them.",
 )
 pause_command = _action(
     "pause",
-    "Deliver nothing to a component until it is resumed. It stays so over restarts, and nothing is kept for it.",
+    "Stop deliveries to a component until it is resumed, across restarts. No events are kept for it.",
 )
-resume_command = _action("resume", "Let a paused component work again. It starts with a refresh.")
+resume_command = _action("resume", "Resume deliveries to a paused component. It is refreshed first.")

@@ -1,4 +1,4 @@
-"""What the exit code of `astha` says, and how an error becomes one line and a code."""
+"""The exit codes of `astha`, and how an error becomes one line and a code."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import click
 from astha.client import NoDaemon
 from astha.errors import AddressTaken, AsthaError, ConfigError, SourceLost
 from astha.extras import extras_with, install
-from astha.redaction import NOTHING, Concealment
+from astha.redaction import NO_SECRETS, Redactor
 from registry.errors import Invalid, RegistryError, Unavailable
 
 TRACEBACK_SETTING = "ASTHA_TRACEBACK"
-_CONCEALMENT = "astha.redaction"  # in the context of a command
+_REDACTOR = "astha.redaction"  # in the context of a command
 
 
 class Exit(IntEnum):
@@ -24,60 +24,60 @@ class Exit(IntEnum):
     USAGE = 2
     UNAVAILABLE = 3
     INTERNAL = 70  # EX_SOFTWARE of sysexits.h
-    INTERRUPTED = 130  # as shells report SIGINT
+    INTERRUPTED = 130  # shells report SIGINT so
 
 
 LEGEND = f"""\b
 Exit codes:
-  {Exit.OK:<3} done, and all is well
-  {Exit.PROBLEM:<3} a problem was found: a schema that is not current, a component that is broken, a refusal
-  {Exit.USAGE:<3} wrong usage, settings, subscriptions or input: correct them
-  {Exit.UNAVAILABLE:<3} the registry or the daemon does not answer, or could not be checked: try again later
-  {Exit.INTERNAL:<3} a fault of Astha itself: set {TRACEBACK_SETTING}=1 to see where, and report it
+  {Exit.OK:<3} success
+  {Exit.PROBLEM:<3} a problem was found: a schema that is not current, an open circuit, a refused request
+  {Exit.USAGE:<3} wrong usage, settings, subscriptions or input: correct it
+  {Exit.UNAVAILABLE:<3} the registry or the daemon is not reachable, or could not be checked: try again later
+  {Exit.INTERNAL:<3} a bug in Astha: set {TRACEBACK_SETTING}=1 for a traceback, and report it
   {Exit.INTERRUPTED:<3} interrupted"""
 
 
 class Failure(click.ClickException):
-    """An error on its way to stderr: one line, whatever its cause spread over several."""
+    """An error for stderr, always in one line."""
 
     def __init__(self, message: str, code: Exit) -> None:
         super().__init__(" ".join(message.split()))
-        self.exit_code = code  # type: ignore[misc]  # one class for all codes; click reads it off the instance
+        self.exit_code = code  # type: ignore[misc]  # click reads it from the instance
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"astha: {self.message}", file=file, err=file is None)
 
 
-def concealment_of(context: click.Context) -> Concealment:
-    """Of the secrets that this run of the command knows by now."""
-    found: Concealment = context.meta.setdefault(_CONCEALMENT, Concealment())
+def redactor_of(context: click.Context) -> Redactor:
+    """Returns the redactor of this run of the command."""
+    found: Redactor = context.meta.setdefault(_REDACTOR, Redactor())
     return found
 
 
-def conceal_with(context: click.Context, conceal: Concealment) -> None:
-    """From the settings of the command, to which components may add. Settings that are read again add theirs."""
-    known = context.meta.setdefault(_CONCEALMENT, conceal)
-    if known is not conceal:
-        known.add(*conceal.secrets)
+def adopt_redactor(context: click.Context, redact: Redactor) -> None:
+    """Uses the redactor of the command's settings, to which components add secrets. Settings read again add theirs."""
+    known = context.meta.setdefault(_REDACTOR, redact)
+    if known is not redact:
+        known.add(*redact.secrets)
 
 
-def failure_of(error: BaseException, conceal: Concealment = NOTHING) -> Failure:
-    """The line and the code for anything that a command let through."""
+def failure_of(error: BaseException, redact: Redactor = NO_SECRETS) -> Failure:
+    """Returns the line and the exit code for an error that a command did not handle."""
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", Exit.INTERRUPTED)
     if isinstance(error, (RegistryError, AsthaError)):
-        return Failure(conceal(str(error)), _code_of(error))
+        return Failure(redact(str(error)), _code_of(error))
     if os.environ.get(TRACEBACK_SETTING):
         raise error
     if isinstance(error, ModuleNotFoundError) and error.name is not None and (extras := extras_with(error.name)):
         remedy = " or ".join(install([extra]) for extra in extras)
         return Failure(f"the package {error.name!r} is not installed: {remedy}", Exit.USAGE)
-    where = f"set {TRACEBACK_SETTING}=1 to see where"
-    return Failure(conceal(f"internal error: {type(error).__name__}: {_words(error)} ({where})"), Exit.INTERNAL)
+    hint = f"set {TRACEBACK_SETTING}=1 for a traceback"
+    return Failure(redact(f"internal error: {type(error).__name__}: {_text(error)} ({hint})"), Exit.INTERNAL)
 
 
-def _words(error: BaseException) -> str:
-    from pydantic import ValidationError  # here: most commands that fail early need none of it
+def _text(error: BaseException) -> str:
+    from pydantic import ValidationError  # here: few errors need it
 
     from astha.validation_errors import described
 

@@ -1,4 +1,4 @@
-"""A group whose commands are loaded when they are needed: the help of all should not wait for what each one uses."""
+"""Groups whose commands are imported when they run. Their help lists known commands without importing them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,44 @@ import click
 
 
 class LazyGroup(click.Group):
-    """``places`` says where each command is, as ``module:attribute``."""
+    """``places`` maps a command's name to its ``module:attribute``, ``short_helps`` to its line in the group's help.
 
-    def __init__(self, *arguments: Any, places: Mapping[str, str], **options: Any) -> None:
+    A command without a short help is imported to list it.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        places: Mapping[str, str] | None = None,
+        short_helps: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
-        self._places = places
+        self.places = places or {}
+        self._short_helps = short_helps or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*self._places, *super().list_commands(ctx)})
+        return sorted({*self.places, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in self._places and cmd_name not in self.commands:
-            module, _, attribute = self._places[cmd_name].partition(":")
+        if cmd_name in self.places and cmd_name not in self.commands:
+            module, _, attribute = self.places[cmd_name].partition(":")
             self.add_command(getattr(import_module(module), attribute), cmd_name)
         return super().get_command(ctx, cmd_name)
+
+    def line_in_help(self, ctx: click.Context, name: str) -> str | None:
+        """Returns the command's line in the help, or None if the command has to be imported for it."""
+        return self._short_helps.get(name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Lists the commands as click does, but imports none whose short help is known."""
+        listed = []
+        for name in self.list_commands(ctx):
+            text = self.line_in_help(ctx, name)
+            command = self.get_command(ctx, name) if text is None else click.Command(name, short_help=text)
+            if command is not None and not command.hidden:
+                listed.append((name, command))
+        if listed:
+            limit = formatter.width - 6 - max(len(name) for name, _ in listed)
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in listed])

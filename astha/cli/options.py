@@ -1,4 +1,4 @@
-"""Options that several commands share, plug-ins included."""
+"""Options that several commands share, plug-ins included. Settings are imported when a command reads them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import click
 
-from astha.cli.exit_codes import conceal_with, concealment_of, failure_of
+from astha.cli.exit_codes import adopt_redactor, failure_of, redactor_of
 from astha.redaction import secrets_in_url
-from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
-from registry.engines import url_secrets
 from registry.errors import Invalid
+
+if TYPE_CHECKING:
+    from astha.settings import Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,15 +24,20 @@ _REGISTRY_HELP = "The registry: sqlite:///file.db, sqlite:////absolute/file.db o
 
 
 def _registry_url(context: click.Context, _option: click.Parameter, url: str | None) -> str:
-    chosen = url if url is not None else load_settings().registry.url.get_secret_value()
-    return concealed_url(context, _option, chosen)
+    if url is None:
+        from astha.settings import load_settings
+
+        url = load_settings().registry.url.get_secret_value()
+    return redact_url(context, _option, url)
 
 
-def concealed_url(context: click.Context, _option: click.Parameter, url: str) -> str:
-    """For options and arguments that are a registry: no error of the command shows its password."""
-    concealment_of(context).add(*secrets_in_url(url))
-    with suppress(Invalid):  # the command says so
-        concealment_of(context).add(*url_secrets(url))
+def redact_url(context: click.Context, _option: click.Parameter, url: str) -> str:
+    """The callback of options and arguments that are a registry's URL: no error of the command shows its password."""
+    from registry.engines import url_secrets
+
+    redactor_of(context).add(*secrets_in_url(url))
+    with suppress(Invalid):  # the command reports it
+        redactor_of(context).add(*url_secrets(url))
     return url
 
 
@@ -42,7 +48,7 @@ registry_option = click.option(
     envvar="ASTHA_REGISTRY",
     show_envvar=True,
     callback=_registry_url,
-    show_default=f"registry.url of the settings: {DEFAULT_REGISTRY}, a file in the working directory",
+    show_default="registry.url of the settings: sqlite:///registry.db, a file in the working directory",
     help=_REGISTRY_HELP,
 )
 
@@ -52,26 +58,26 @@ _SETTINGS_OPTIONS = (
     click.option(
         "--config",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The file of settings.  [env var: ASTHA_CONFIG]",
+        help="The settings file.  [env var: ASTHA_CONFIG]",
     ),
     click.option("--registry", "registry_url", metavar="URL", help=_REGISTRY_HELP),
     click.option(
         "--subscriptions",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="The file that says who gets what.",
+        help="The file that lists components and the tables that each one receives.",
     ),
     click.option(
         "--set",
         "assignments",
         metavar="NAME=VALUE",
         multiple=True,
-        help="Any setting, such as server.port=9187; `astha settings` lists them. Not for secrets.",
+        help="Any setting, such as server.port=27840; `astha settings` lists them. Not for secrets.",
     ),
 )
 
 
 def settings_options(command: Callable[..., T]) -> Callable[..., T]:
-    """The command gets `reload`, which reads all settings now and whenever it is called again."""
+    """Passes `reload` to the command, which reads all settings each time it is called."""
 
     @wraps(command)
     def with_settings(
@@ -91,8 +97,10 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
         context = click.get_current_context()
 
         def reload() -> Settings:
+            from astha.settings import load_settings
+
             settings = load_settings(config, flags)
-            conceal_with(context, settings.concealment())
+            adopt_redactor(context, settings.redactor())
             return settings
 
         try:
@@ -100,7 +108,7 @@ def settings_options(command: Callable[..., T]) -> Callable[..., T]:
         except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
-            raise failure_of(error, concealment_of(context)) from error
+            raise failure_of(error, redactor_of(context)) from error
 
     for option in reversed(_SETTINGS_OPTIONS):
         with_settings = option(with_settings)
@@ -123,12 +131,12 @@ def _flags(assignments: tuple[str, ...]) -> dict[str, Any]:
 
 _SERVER_OPTIONS = (
     click.option(
-        "--server", "server_url", metavar="URL", help="The daemon's address; else server.host and server.port."
+        "--server", "server_url", metavar="URL", help="The daemon's address. Default: server.host and server.port."
     ),
     click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
-        help="Holds the daemon's token; else server.token.",
+        help="The file with the daemon's token. Default: server.token.",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""What commands print: results on stdout, progress on stderr."""
+"""How commands print: results on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -7,32 +7,36 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import click
-import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from astha.cli.exit_codes import Exit, Failure
-from registry.copy import Progress as Report
+
+if TYPE_CHECKING:  # neither is loaded for commands that print no progress
+    from rich.progress import Progress, TaskID
+
+    from registry.copy import Progress as Report
 
 _LINE_EVERY_S = 5.0
 
 
 def print_json(value: object) -> None:
+    import msgspec  # here: help needs none of it
+
     click.echo(msgspec.json.encode(value))
 
 
 def print_pairs(pairs: Mapping[str, str]) -> None:
-    """A narrow table of names and values, without frames, that can be cut and grepped."""
+    """Prints a table of names and values, without frames, for cut and grep."""
     width = max(map(len, pairs))
     for name, value in pairs.items():
         click.echo(f"{name:<{width}}  {value}")
 
 
 def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
-    """A table without frames; the columns named in ``right`` hold numbers."""
-    widths = [max(len(row[place]) for row in (header, *rows)) for place in range(len(header))]
+    """Prints a table without frames. The columns named in ``right`` are aligned to the right."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     for row in (header, *rows):
         cells = [
             f"{cell:>{width}}" if name in right else f"{cell:<{width}}"
@@ -42,12 +46,12 @@ def print_rows(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: C
 
 
 def confirm(what: str, yes: bool) -> None:
-    """Asks on a terminal before something is lost; without one, only ``--yes`` is an answer."""
+    """Asks on a terminal before data is lost. Without a terminal, ``--yes`` is required."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Failure(f"{what}: repeat with --yes if that is meant", Exit.USAGE)
-    if not click.confirm(f"{what}. Go on?", err=True):
+        raise Failure(f"{what}: repeat with --yes to confirm", Exit.USAGE)
+    if not click.confirm(f"{what}. Continue?", err=True):
         raise Failure("nothing was changed", Exit.PROBLEM)
 
 
@@ -57,7 +61,10 @@ def time_text(epoch_ms: int) -> str:
 
 @contextmanager
 def table_progress(*, quiet: bool = False, unit: str = "rows") -> Iterator[Report]:
-    """How far each table is: bars on a terminal, else a line now and then (none at all if ``quiet``)."""
+    """Shows the progress of each table: bars on a terminal, else a line every few seconds (none if ``quiet``)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = Console(stderr=True)
     if console.is_terminal:
         with Progress(
@@ -85,18 +92,18 @@ class _Bars:
 
 
 class _Lines:
-    """One line for a table that is done, and one every few seconds for a long one."""
+    """Prints one line when a table is done, and one every few seconds for a large table."""
 
     def __init__(self, unit: str) -> None:
         self._unit = unit
-        self._spoken = monotonic()
+        self._printed = monotonic()
 
     def __call__(self, table: str, done: int, total: int) -> None:
         now = monotonic()
-        if done < total and now - self._spoken < _LINE_EVERY_S:
+        if done < total and now - self._printed < _LINE_EVERY_S:
             return
         if total:
-            self._spoken = now
+            self._printed = now
             click.echo(f"{table}: {done:,} of {total:,} {self._unit}", err=True)
 
 

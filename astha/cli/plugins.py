@@ -1,49 +1,81 @@
-"""Subcommands that others bring along.
+"""Commands that other distributions add to `astha`.
 
 A distribution adds one by an entry point of the group ``astha.commands``: its name is the command's, its object a
-`click.Command`. So components extend `astha`, and `astha` imports none of them. One that can't be loaded costs its own
-command, never the others. One of ours whose extra is not installed is listed with what to install, and not imported.
+`click.Command`. So components extend `astha`, and `astha` imports none of them.
+
+- `astha --help` imports no plug-in whose top-level package has a module ``command_help`` with a mapping ``SHORT_HELP``
+  from the command's name to its line. Other plug-ins are imported to list them.
+- A plug-in that can't be imported is listed as broken; all other commands work.
+- A plug-in of ours whose extra is not installed is listed with what to install, and not imported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 
 import click
 
 from astha.cli.exit_codes import Exit, Failure
+from astha.cli.lazy import LazyGroup
 from astha.extras import install, missing_extras, remedy_for
 
 GROUP = "astha.commands"
+_PLUGINS = "astha.cli.plugins"  # in the context of a command
 
 
 def found() -> dict[str, EntryPoint]:
-    """By command name; of several with one name, the first installed."""
+    """Returns the entry points by command name; of several with one name, the first installed."""
     commands: dict[str, EntryPoint] = {}
     for point in entry_points(group=GROUP):
         commands.setdefault(point.name, point)
     return commands
 
 
-class PluggableGroup(click.Group):
-    """A group whose own commands come first; a plug-in can't take the name of one."""
+class PluggableGroup(LazyGroup):
+    """The group's own commands come first: a plug-in can't replace one."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*self.commands, *self._plugged()})
+        return sorted({*super().list_commands(ctx), *_plugins(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         own = super().get_command(ctx, cmd_name)
         if own is not None:
             return own
-        point = self._plugged().get(cmd_name)
+        point = _plugins(ctx).get(cmd_name)
         if point is None:
             return None
         extras = missing_extras(point.module)
         return _needs(point, install(extras)) if extras else _loaded(point)
 
-    def _plugged(self) -> Mapping[str, EntryPoint]:
-        return found()
+    def line_in_help(self, ctx: click.Context, name: str) -> str | None:
+        own = super().line_in_help(ctx, name)
+        if own is not None or name in self.places or name in self.commands:
+            return own
+        point = _plugins(ctx).get(name)
+        return None if point is None or missing_extras(point.module) else short_help_of(point)
+
+
+def _plugins(ctx: click.Context) -> Mapping[str, EntryPoint]:
+    """Scans the installed distributions once per run of the command."""
+    known: dict[str, EntryPoint] | None = ctx.meta.get(_PLUGINS)
+    if known is None:
+        known = ctx.meta[_PLUGINS] = found()
+    return known
+
+
+def short_help_of(point: EntryPoint) -> str | None:
+    """Returns the line from the plug-in's ``command_help`` module, or None if there is none."""
+    module = f"{point.module.partition('.')[0]}.command_help"
+    try:
+        if find_spec(module) is None:
+            return None
+        line = import_module(module).SHORT_HELP.get(point.name)
+    except (Exception, SystemExit):
+        return None  # importing the plug-in shows what is wrong
+    return line if isinstance(line, str) else None
 
 
 def _loaded(point: EntryPoint) -> click.Command:
@@ -59,7 +91,7 @@ def _loaded(point: EntryPoint) -> click.Command:
 
 
 def absent_package(module: str, error: ModuleNotFoundError) -> str:
-    """What to install."""
+    """Returns what to install."""
     return remedy_for(module, error.name) or f"install the package {error.name!r}"
 
 
@@ -74,7 +106,7 @@ def _broken(point: EntryPoint, why: str) -> click.Command:
 
 
 def _stand_in(point: EntryPoint, refusal: Failure, short_help: str) -> click.Command:
-    """In place of a plug-in, so that the help of all commands still works."""
+    """Takes the place of a plug-in that can't be used, so that the help of all commands still works."""
 
     def refuse() -> None:
         raise refusal

@@ -1,45 +1,51 @@
-"""`astha registry`: the schema of a registry, and moving one."""
+"""`astha registry`: the schema of a registry, and copies of it. SQLAlchemy is imported when a command runs."""
 
 from __future__ import annotations
 
 import asyncio
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import click
 
+from astha.cli.command_help import SHORT_HELP
 from astha.cli.exit_codes import Exit, Failure
-from astha.cli.options import concealed_url, json_option, registry_option
+from astha.cli.options import json_option, redact_url, registry_option
 from astha.cli.output import confirm, print_json, print_pairs, table_progress
-from astha.settings import load_settings
-from registry.connect import open_store
-from registry.copy import Progress, copy_registry
-from registry.engines import StoreSettings, display_url, parse_url
-from registry.migrate import migrate, require_known, status
 
-_UNHURRIED = StoreSettings(statement_timeout_s=0)  # counting a large table may take its time
+if TYPE_CHECKING:
+    from registry.copy import Progress
 
 
-@click.group("registry", short_help="The metadata store: its schema, and moving it.")
+@click.group("registry", short_help=SHORT_HELP["registry"])
 def registry_commands() -> None:
-    """The metadata store that everything else follows: its schema, and moving it to another database."""
+    """Create, migrate, inspect or copy a registry."""
 
 
-@registry_commands.command("migrate")
+@registry_commands.command("migrate", short_help="Create or migrate the registry's schema.")
 @registry_option
-@click.option("--revision", default="head", show_default=True, help="Stop there; an older one goes back, base removes.")
+@click.option(
+    "--revision",
+    default="head",
+    show_default=True,
+    help="Target revision; an older one downgrades, base removes the schema.",
+)
 @click.option("--yes", is_flag=True, help="Don't ask before going to an older revision, which may drop data.")
 @json_option
 def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
-    """Create the registry's schema, or bring it to the version that this Astha speaks.
+    """Create the registry's schema, or migrate it to the version that this Astha needs.
 
-    All steps are one transaction, and only one process migrates at a time. Doing it again changes nothing, except that
+    All steps are one transaction, and only one process migrates at a time. Migrating again changes nothing, except that
     a missing or incomplete publication is repaired.
     """
+    from astha.settings import load_settings
+    from registry.migrate import migrate, require_known, status
+
     require_known(revision)
     before = status(url)
     if revision not in ("head", before.found) and before.state != "missing":
         step = f"{before.url} goes from schema {before.found} to {revision}"
-        confirm(f"{step}. What only the newer one holds is lost", yes)
+        confirm(f"{step}. Data that only the newer schema has is lost", yes)
     after = migrate(url, load_settings().registry.store, revision=revision)
     if as_json:
         print_json(
@@ -55,14 +61,16 @@ def migrate_command(url: str, revision: str, yes: bool, as_json: bool) -> None:
             click.echo(f"repaired: {what}; the daemon refreshes every component")
 
 
-@registry_commands.command("status")
+@registry_commands.command("status", short_help="Show whether the registry's schema is current.")
 @registry_option
 @json_option
 def status_command(url: str, as_json: bool) -> None:
-    """Say whether the registry's schema is the one that this Astha speaks.
+    """Show whether the registry's schema is the one that this Astha needs.
 
     Exits with 0 if it is, with 1 if it is missing, older or newer.
     """
+    from registry.migrate import status
+
     found = status(url)
     if as_json:
         print_json(found)
@@ -76,9 +84,9 @@ def status_command(url: str, as_json: bool) -> None:
         raise click.exceptions.Exit(Exit.PROBLEM)
 
 
-@registry_commands.command("copy")
-@click.argument("source", metavar="FROM", callback=concealed_url)
-@click.argument("target", metavar="TO", callback=concealed_url)
+@registry_commands.command("copy", short_help="Copy a whole registry to another database.")
+@click.argument("source", metavar="FROM", callback=redact_url)
+@click.argument("target", metavar="TO", callback=redact_url)
 @click.option(
     "--migrate/--no-migrate", "may_migrate", default=True, show_default=True, help="Create TO's schema if it has none."
 )
@@ -86,10 +94,13 @@ def status_command(url: str, as_json: bool) -> None:
 def copy_command(source: str, target: str, may_migrate: bool, as_json: bool) -> None:
     """Copy a whole registry from one URL to another, on any backends.
 
-    FROM is read as one consistent snapshot, while others go on writing to it: stop them first if nothing may be
-    missing. TO must be empty. It receives all or nothing, and counts are compared before anything becomes visible.
-    The ledger stays behind, so that a daemon on TO starts with a refresh of every component.
+    FROM is read as one consistent snapshot. Writers may continue meanwhile, but their later changes are not copied:
+    stop them first if TO is to replace FROM. TO must be empty. It receives all rows or none, and row counts are
+    compared before anything becomes visible. The ledger is not copied, so a daemon on TO starts with a refresh of
+    every component.
     """
+    from registry.engines import display_url, parse_url
+
     if parse_url(source) == parse_url(target):
         raise Failure(f"FROM and TO are the same registry, {display_url(parse_url(source))}", Exit.USAGE)
     started = monotonic()
@@ -101,15 +112,22 @@ def copy_command(source: str, target: str, may_migrate: bool, as_json: bool) -> 
         print_json({**names, "rows": copied, "seconds": seconds})
     else:
         total = sum(copied.values())
-        click.echo(f"{names['to']} now holds all {total:,} rows of {names['from']} ({seconds:.1f} s)")
+        click.echo(f"{names['to']} has all {total:,} rows of {names['from']} ({seconds:.1f} s)")
 
 
 async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: Progress) -> dict[str, int]:
-    source = await open_store(source_url, settings=_UNHURRIED)
+    from astha.settings import load_settings
+    from registry.connect import open_store
+    from registry.copy import copy_registry
+    from registry.engines import StoreSettings
+    from registry.migrate import migrate, status
+
+    no_limit = StoreSettings(statement_timeout_s=0)  # counting a large table may take long
+    source = await open_store(source_url, settings=no_limit)
     try:
         if may_migrate and (await asyncio.to_thread(status, target_url)).state == "missing":
             await asyncio.to_thread(migrate, target_url, load_settings().registry.store)
-        target = await open_store(target_url, settings=_UNHURRIED)
+        target = await open_store(target_url, settings=no_limit)
         try:
             return await copy_registry(source, target, progress)
         finally:

@@ -1,13 +1,13 @@
-"""The root of all commands."""
+"""The group `astha`, with all commands below it."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import click
 
-from astha.cli.exit_codes import LEGEND, concealment_of, failure_of
+from astha.cli.command_help import SHORT_HELP
+from astha.cli.exit_codes import LEGEND, failure_of, redactor_of
 from astha.cli.plugins import PluggableGroup
 
 _OWN = {
@@ -23,21 +23,12 @@ _OWN = {
     "subscriptions": "astha.cli.subscriptions:subscriptions_command",
     "tail": "astha.cli.tail:tail_command",
 }
-"""Loaded when they are needed: asking a daemon for its status should not wait for everything that a daemon is."""
+"""Imported when they run. `astha.cli.command_help` has their lines in the help."""
 
 
 class Root(PluggableGroup):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*_OWN, *super().list_commands(ctx)})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name in _OWN and cmd_name not in self.commands:
-            module, _, attribute = _OWN[cmd_name].partition(":")
-            self.add_command(getattr(import_module(module), attribute), cmd_name)
-        return super().get_command(ctx, cmd_name)
-
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        """Help is printed here, for which every command is loaded."""
+        """Prints the help, which may import plug-ins."""
         try:
             return super().make_context(*arguments, **options)
         except KeyboardInterrupt as error:
@@ -47,15 +38,22 @@ class Root(PluggableGroup):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = concealment_of(ctx)(error.message)  # type: ignore[misc]
+            error.message = redactor_of(ctx)(error.message)  # type: ignore[misc]
             raise
         except (click.exceptions.Exit, click.Abort):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            raise failure_of(error, concealment_of(ctx)) from error
+            raise failure_of(error, redactor_of(ctx)) from error
 
 
-@click.group("astha", cls=Root, epilog=LEGEND, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "astha",
+    cls=Root,
+    places=_OWN,
+    short_helps=SHORT_HELP,
+    epilog=LEGEND,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="astha", message="%(prog)s %(version)s")
 def main() -> None:
     """The nervous system of a lakehouse.

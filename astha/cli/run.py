@@ -6,59 +6,64 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING
 
 import click
 
+from astha.cli.command_help import SHORT_HELP
 from astha.cli.exit_codes import Exit, Failure, failure_of
 from astha.cli.options import settings_options
-from astha.redaction import Concealment
-from astha.settings import Settings
+from astha.redaction import Redactor
 
-_PATIENCE_S = 5.0
+if TYPE_CHECKING:
+    from astha.settings import Settings
+
+_EXIT_TIMEOUT_S = 5.0
 
 
-@click.command("run", short_help="The daemon: follow the registry and deliver its changes.")
+@click.command("run", short_help=SHORT_HELP["run"])
 @settings_options
 def run_command(reload: Callable[[], Settings]) -> None:
-    """Follow the registry and deliver its changes, until told to stop.
+    """Follow the registry and deliver its changes, until it is stopped.
 
-    If another daemon leads, this one stands by and takes over when that one ends. SIGTERM and SIGINT finish what waits,
-    within daemon.shutdown_timeout_s; a second one ends at once. SIGHUP reads the log level again.
+    If another daemon leads, this one stands by and takes over when that one ends. On SIGTERM or SIGINT it delivers
+    queued events, for at most daemon.shutdown_timeout_s; a second signal ends it at once. SIGHUP reads the log level
+    again.
 
-    A registry that does not answer at the start ends the command with code 3; whoever supervises it tries again. Once
+    If the registry is not reachable at the start, the command exits with 3, for its supervisor to start it again. Once
     it runs, it reconnects by itself.
     """
-    from astha.process import serve  # the web server need not be loaded for all other commands
+    from astha.process import serve  # here: no other command needs the server
 
     settings = reload()
-    last_resort = _LastResort(settings.concealment())
+    forced_exit = _ForcedExit(settings.redactor())
     try:
-        asyncio.run(last_resort.after(serve(settings, reload)))
+        asyncio.run(forced_exit.after(serve(settings, reload)))
     finally:
-        last_resort.stand_down()
+        forced_exit.cancel_if_done()
 
 
-class _LastResort:
-    """Ends the process some seconds after its work is done, if tasks or threads of a component still hold it."""
+class _ForcedExit:
+    """Ends the process some seconds after the daemon has stopped, if tasks or threads of a component still block it."""
 
-    def __init__(self, conceal: Concealment) -> None:
-        self._conceal = conceal
-        self._timer = threading.Timer(_PATIENCE_S, self._end)
+    def __init__(self, redact: Redactor) -> None:
+        self._redact = redact
+        self._timer = threading.Timer(_EXIT_TIMEOUT_S, self._end)
         self._timer.daemon = True
         self._failure: Failure | None = None
-        self._others = set(threading.enumerate())  # who was there before: whoever calls the command, in its own process
+        self._others = set(threading.enumerate())  # of a caller that runs the command in its own process
 
     async def after(self, serving: Coroutine[None, None, None]) -> None:
         try:
             await serving
         except Exception as error:
-            self._failure = failure_of(error, self._conceal)
+            self._failure = failure_of(error, self._redact)
             raise
         finally:
             self._timer.start()
 
-    def stand_down(self) -> None:
-        """All tasks have ended. Threads that have not are waited for by the interpreter, for ever."""
+    def cancel_if_done(self) -> None:
+        """Called when all tasks have ended. The interpreter would wait for remaining threads without a limit."""
         if all(thread.daemon or thread in self._others for thread in threading.enumerate()):
             self._timer.cancel()
 

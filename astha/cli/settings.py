@@ -1,23 +1,29 @@
-"""`astha settings`: all of them, or those in force."""
+"""`astha settings`: the reference of all settings, or their effective values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
+from astha.cli.command_help import SHORT_HELP
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json, print_pairs
-from astha.settings import Settings, reference
+
+if TYPE_CHECKING:
+    from astha.settings import Settings
 
 
-@click.command("settings", short_help="Every setting, its default and what it is for.")
+@click.command("settings", short_help=SHORT_HELP["settings"])
 @settings_options
-@click.option("--effective", is_flag=True, help="The values in force instead, without secrets.")
-@click.option("--markdown", is_flag=True, help="As docs/settings.md has it.")
+@click.option("--effective", is_flag=True, help="Print the effective values instead, without secrets.")
+@click.option("--markdown", is_flag=True, help="Print docs/settings.md.")
 @json_option
 def settings_command(reload: Callable[[], Settings], effective: bool, markdown: bool, as_json: bool) -> None:
-    """List every setting with its default, the environment variable for it, and what it is for."""
+    """List every setting with its default, its environment variable and its purpose."""
+    from astha.cli import settings_reference as reference
+
     if markdown:
         click.echo(reference.markdown(), nl=False)
     elif effective:

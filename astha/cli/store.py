@@ -1,4 +1,4 @@
-"""The registry that a command works on."""
+"""Opens the registry for a command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def with_store(settings: Settings, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-    """Opens the registry, does the work, closes it."""
+    """Opens the registry, returns the result of `work`, closes the registry."""
 
     async def run() -> T:
         store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)

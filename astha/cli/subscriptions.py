@@ -1,23 +1,28 @@
-"""`astha subscriptions`: who gets what."""
+"""`astha subscriptions`: which component receives which tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
+from astha.cli.command_help import SHORT_HELP
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
-from astha.routing.subscriptions import read_subscriptions
-from astha.settings import Settings
-from registry.schema import PUBLISHED_TABLES
+
+if TYPE_CHECKING:
+    from astha.settings import Settings
 
 
-@click.command("subscriptions", short_help="Who gets what.")
+@click.command("subscriptions", short_help=SHORT_HELP["subscriptions"])
 @settings_options
 @json_option
 def subscriptions_command(reload: Callable[[], Settings], as_json: bool) -> None:
-    """Show which component gets the changes of which tables, from the file. Neither registry nor daemon is asked."""
+    """Show which component receives the changes of which tables. Reads only the file."""
+    from astha.routing.subscriptions import read_subscriptions
+    from registry.schema import PUBLISHED_TABLES
+
     path = reload().subscriptions
     found = read_subscriptions(path)
     if as_json:
@@ -25,7 +30,7 @@ def subscriptions_command(reload: Callable[[], Settings], as_json: bool) -> None
         print_json({"file": str(path), "components": by_component})
         return
     if not found:
-        click.echo(f"nobody subscribes ({path})")
+        click.echo(f"no component is subscribed ({path})")
         return
     width = max(map(len, PUBLISHED_TABLES))
     for table in PUBLISHED_TABLES:

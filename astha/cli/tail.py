@@ -6,25 +6,28 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from astha.cli.command_help import SHORT_HELP
 from astha.cli.control import client_of
 from astha.cli.options import server_options, settings_options
 from astha.client import NoDaemon
-from astha.settings import Settings
+
+if TYPE_CHECKING:
+    from astha.settings import Settings
 
 _LONGEST_VALUE = 60
 
 
-@click.command("tail", short_help="Events as they pass through a running daemon.")
-@click.option("--table", help="Only of this table.")
-@click.option("--component", help="Only what this component subscribes to.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many.")
+@click.command("tail", short_help=SHORT_HELP["tail"])
+@click.option("--table", help="Only events of this table.")
+@click.option("--component", help="Only events that this component subscribes to.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="Exit after this many events.")
 @settings_options
 @server_options
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with whole rows.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with whole rows.")
 def tail_command(
     reload: Callable[[], Settings],
     server_url: str | None,
@@ -34,9 +37,9 @@ def tail_command(
     count: int | None,
     as_json: bool,
 ) -> None:
-    """Show events from now on, until interrupted. Only tables that somebody subscribes to pass at all.
+    """Print events from now on, until interrupted. Only subscribed tables have events.
 
-    A reader that is too slow is told how many it missed; the daemon never waits for it.
+    The daemon never waits for a slow reader; it reports how many events the reader has missed.
     """
     left = count
     for line in client_of(reload(), server_url, token_file).lines("/events", table=table, component=component):
@@ -46,18 +49,18 @@ def tail_command(
         if as_json:
             click.echo(line)
         elif "missed" in event:
-            click.echo(f"... missed {event['missed']:,} events: too slow for the daemon to wait", err=True)
+            click.echo(f"... missed {event['missed']:,} events: this reader is too slow", err=True)
         else:
             click.echo(_line(event))
         if left is not None and "missed" not in event:
             left -= 1
             if left == 0:
                 return
-    raise NoDaemon("the daemon has ended the stream")
+    raise NoDaemon("the daemon has closed the stream")
 
 
 def _line(event: dict[str, Any]) -> str:
-    """Such as ``12:30:01.123  UPDATE topics  name=events  partition_count=3 (was 2)``."""
+    """Returns a line such as ``12:30:01.123  UPDATE topics  name=events  partition_count=3 (was 2)``."""
     time = datetime.fromtimestamp(event["committed_at_us"] / 1e6, UTC).strftime("%H:%M:%S.%f")[:-3]
     before = event["before"] if event["operation"] == "UPDATE" else None
     values = []

@@ -1,7 +1,7 @@
-"""The HTTP listener: a process of its own, which dies with the daemon that started it.
+"""The HTTP listener: a process of its own, which ends with the daemon that started it.
 
-In: requests, and over one socket from the daemon its answers and the events that are watched, encoded once.
-Out: answers, streams of events, and a bounded number of questions to the daemon.
-Guaranteed: no client costs the daemon more than the pace of its questions; connections, watchers and what waits for
-them are bounded; every other state stays in the daemon. Imports nothing of the daemon, so that it starts quickly.
+In: requests; from the daemon, over one socket, replies and the watched events, encoded once.
+Out: responses, streams of events, and a bounded number of queries to the daemon.
+Guaranteed: clients cost the daemon at most the bounded rate of queries; connections, watchers and their buffers are
+bounded; all other state stays in the daemon. Imports no stage of the daemon, so that it starts quickly.
 """

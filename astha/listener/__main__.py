@@ -1,4 +1,4 @@
-"""Started by the daemon with the folder that holds this package, and the descriptors of link and listening sockets."""
+"""Started by the daemon, with this package's directory and the descriptors of the link and the listening sockets."""
 
 import sys
 

@@ -1,29 +1,29 @@
-"""Routes."""
+"""The listener's routes."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from itertools import count
 
 import msgspec
+import structlog
 from aiohttp import web
 
 from astha.listener.auth import Access
 from astha.listener.connections import Connections
-from astha.listener.link import Batch, Figures, Reply, Routes, Watch
+from astha.listener.link import EventFrame, ListenerCounts, Reply, Routes, WatchedTables
 from astha.listener.options import Options
-from astha.listener.questions import DaemonSilent, Questions
+from astha.listener.queries import DaemonQueries, DaemonUnresponsive
 from astha.listener.watchers import Watcher, Watchers
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-_ANSWER_WITHIN_S = 5.0
-_ACT_WITHIN_S = 8.0
-_BEAT_S = 0.5
-_BEATS_TO_DAEMON = 6
-_LONGEST_REQUEST_BYTES = 16 * 1024
+_QUERY_TIMEOUT_S = 5.0
+_ACTION_TIMEOUT_S = 8.0
+_HEARTBEAT_S = 0.5
+_HEARTBEATS_PER_DAEMON_FRAME = 6
+_MAX_REQUEST_BYTES = 16 * 1024
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -35,20 +35,20 @@ class _Ready(msgspec.Struct, frozen=True):
 
 
 class Listener:
-    """Answers requests with what the daemon says. `send` puts a frame on the link to it."""
+    """Handles requests with the daemon's replies. `send` sends a frame to the daemon."""
 
     def __init__(self, options: Options, send: Callable[[msgspec.Struct], None]) -> None:
         self._options = options
         self._access = Access(options)
         self._send = send
-        self._questions = Questions(send, self._figures)
+        self._queries = DaemonQueries(send, self._counts)
         self._watchers = Watchers(options)
-        self._wanted: dict[object, frozenset[str]] = {}  # tables, by watcher or who is about to be one
-        self._told: frozenset[str] = frozenset()
+        self._wanted: dict[object, frozenset[str]] = {}  # tables, by present or future watcher
+        self._announced: frozenset[str] = frozenset()
         self.connections: Connections | None = None
 
     def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._guard], client_max_size=_LONGEST_REQUEST_BYTES)
+        app = web.Application(middlewares=[self._guard], client_max_size=_MAX_REQUEST_BYTES)
         app.add_routes(
             [
                 web.get("/livez", self._livez),
@@ -61,47 +61,49 @@ class Listener:
         )
         return app
 
-    def received(self, message: Reply | Batch) -> None:
+    def received(self, message: Reply | EventFrame) -> None:
         if isinstance(message, Reply):
-            self._questions.answered(message)
+            self._queries.replied(message)
         else:
-            self._watchers.arrived(message)
+            self._watchers.received(message)
 
     async def beat(self) -> None:
-        """Until cancelled: heartbeats to either side, readers that have left, tables that are watched no more."""
+        """Runs until cancelled: sends heartbeats to watchers and daemon, removes watchers that have left, and announces
+        the tables that are still watched.
+        """
         for number in count():
-            await asyncio.sleep(_BEAT_S)
+            await asyncio.sleep(_HEARTBEAT_S)
             self._watchers.beat()
-            if not self._tell_wanted() and number % _BEATS_TO_DAEMON == 0:
-                self._send(Watch(self._told))
+            if not self._announce_tables() and number % _HEARTBEATS_PER_DAEMON_FRAME == 0:
+                self._send(WatchedTables(self._announced))
 
     def stop(self) -> None:
         self._watchers.end()
 
-    def _figures(self) -> Figures:
+    def _counts(self) -> ListenerCounts:
         connections = self.connections
-        return Figures(
+        return ListenerCounts(
             connections=0 if connections is None else len(connections),
             watchers=len(self._watchers),
             refused=0 if connections is None else connections.refused,
             missed=self._watchers.missed,
         )
 
-    # -- looking ----------------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------------
 
     async def _livez(self, _: web.Request) -> web.Response:
-        """Only a daemon whose loop turns answers."""
+        """The daemon replies only if its event loop runs."""
         try:
-            reply = await self._questions.ask("readiness", _ANSWER_WITHIN_S)
-        except DaemonSilent:
+            reply = await self._queries.query("readiness", _QUERY_TIMEOUT_S)
+        except DaemonUnresponsive:
             return _json({"role": "unknown", "alive": False}, 503)
         role = msgspec.json.decode(reply.body, type=_Ready).role if reply.status != 500 else "unknown"
         return _json({"role": role, "alive": True})
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        reply = await self._questions.ask("readiness", _ANSWER_WITHIN_S)
-        if reply.status == 500 or self._access.reads(request, "status"):
-            return _answer(reply)
+        reply = await self._queries.query("readiness", _QUERY_TIMEOUT_S)
+        if reply.status == 500 or self._access.may_read(request, "status"):
+            return _response(reply)
         found = msgspec.json.decode(reply.body, type=_Ready)
         reasons = [f"reasons ({len(found.reasons)}) are shown to callers with a token"] if found.reasons else []
         return _json(_Ready(found.ready, found.role, reasons), reply.status)
@@ -109,25 +111,25 @@ class Listener:
     async def _metrics(self, request: web.Request) -> web.Response:
         self._access.require_read(request, "metrics")
         wanted = "openmetrics" if "application/openmetrics-text" in request.headers.get("Accept", "") else "text"
-        return _answer(await self._questions.ask(wanted, _ANSWER_WITHIN_S))
+        return _response(await self._queries.query(wanted, _QUERY_TIMEOUT_S))
 
     async def _status(self, request: web.Request) -> web.Response:
         self._access.require_read(request, "status")
-        return _answer(await self._questions.ask("status", _ANSWER_WITHIN_S))
+        return _response(await self._queries.query("status", _QUERY_TIMEOUT_S))
 
-    # -- acting -----------------------------------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------------------
 
     async def _act(self, request: web.Request) -> web.Response:
         self._access.require_write(request)
         component = request.match_info["name"].encode(errors="replace").decode()
-        asked = self._questions.act(request.match_info["action"], component, request.remote)
+        reply = self._queries.act(request.match_info["action"], component, request.remote)
         try:
-            async with asyncio.timeout(_ACT_WITHIN_S):
-                return _answer(await asked)
+            async with asyncio.timeout(_ACTION_TIMEOUT_S):
+                return _response(await reply)
         except TimeoutError:
-            raise DaemonSilent from None
+            raise DaemonUnresponsive from None
 
-    # -- watching events --------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------
 
     async def _events(self, request: web.Request) -> web.StreamResponse:
         self._access.require_read(request, "events")
@@ -135,18 +137,18 @@ class Listener:
             raise web.HTTPBadRequest(text="events are streamed over HTTP/1.1 only")
         if len(self._wanted) >= self._options.max_watchers:
             raise web.HTTPServiceUnavailable(
-                text=f"{len(self._wanted)} watch already, as many as server.max_watchers allows"
+                text=f"there are already {len(self._wanted)} watchers, as many as server.max_watchers allows"
             )
-        place = object()
-        self._wanted[place] = frozenset()
+        key = object()
+        self._wanted[key] = frozenset()
         try:
             tables = _watched_tables(request, await self._routes())
-            self._wanted[place] = tables
-            if self._tell_wanted():
-                await self._routes()  # asked after it was told: once this is answered, the daemon knows
+            self._wanted[key] = tables
+            if self._announce_tables():
+                await self._routes()  # a reply to this shows that the daemon has received the announcement
             return await self._stream(request, tables)
         finally:
-            del self._wanted[place]
+            del self._wanted[key]
 
     async def _stream(self, request: web.Request, tables: frozenset[str]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson", "Cache-Control": "no-store"})
@@ -155,7 +157,7 @@ class Listener:
         watcher: Watcher | None = None
         try:
             await response.prepare(request)
-            await response.write(b"\n")  # what is committed from here on is told
+            await response.write(b"\n")  # transactions committed from now on are streamed
             if transport is None:
                 return response
             watcher = self._watchers.add(tables, transport)
@@ -167,32 +169,32 @@ class Listener:
                 self._watchers.remove(watcher)
         return response
 
-    def _tell_wanted(self) -> bool:
+    def _announce_tables(self) -> bool:
         wanted = frozenset[str]().union(*self._wanted.values())
-        if wanted == self._told:
+        if wanted == self._announced:
             return False
-        self._told = wanted
-        self._send(Watch(wanted))
+        self._announced = wanted
+        self._send(WatchedTables(wanted))
         return True
 
     async def _routes(self) -> Routes:
-        reply = await self._questions.ask("routes", _ANSWER_WITHIN_S)
+        reply = await self._queries.query("routes", _QUERY_TIMEOUT_S)
         if reply.status != 200:
-            raise web.HTTPInternalServerError(text=_OURS)
+            raise web.HTTPInternalServerError(text=_INTERNAL_ERROR)
         return msgspec.json.decode(reply.body, type=Routes)
 
-    # -- answering --------------------------------------------------------------------------------------
+    # -- errors --------------------------------------------------------------------------------------
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Errors as JSON of one shape; an unforeseen one is logged, and not shown."""
+        """Returns errors as JSON of one shape. An unexpected error is logged, and not shown to the client."""
         streams = request.path == "/events"
         if self.connections is None:
-            return await self._plain_errors(request, handler)
+            return await self._with_json_errors(request, handler)
         with self.connections.request(request.transport, streams=streams):
-            return await self._plain_errors(request, handler)
+            return await self._with_json_errors(request, handler)
 
-    async def _plain_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _with_json_errors(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._access.require_host(request)
             return await handler(request)
@@ -202,27 +204,29 @@ class Listener:
                 if header in error.headers:
                     response.headers[header] = error.headers[header]
             return response
-        except DaemonSilent:
-            return _json({"error": "the daemon's event loop does not answer: it is blocked, or very busy"}, 503)
+        except DaemonUnresponsive:
+            return _json({"error": "the daemon's event loop does not respond: it is blocked or overloaded"}, 503)
         except ConnectionError:
             raise
         except Exception:
-            log.exception("a request failed: %s", request.path[:200])
-            return _json({"error": _OURS}, 500)
+            log.exception("request failed", path=request.path[:200])
+            return _json({"error": _INTERNAL_ERROR}, 500)
 
 
-_OURS = "a fault of Astha itself; the log says where"
+_INTERNAL_ERROR = "internal error: see the daemon's log"
 
 
 def _watched_tables(request: web.Request, routes: Routes) -> frozenset[str]:
-    """Only tables that a component subscribes to are decoded at all, so no other can be watched."""
+    """Returns the tables to watch. Only subscribed tables are decoded, so no others can be watched."""
     if not routes.leads:
-        raise web.HTTPConflict(text=f"this daemon stands by; {routes.leader or 'another one'} leads: ask that one")
+        raise web.HTTPConflict(
+            text=f"this daemon stands by; {routes.leader or 'another one'} leads: send the request there"
+        )
     component, table = request.query.get("component"), request.query.get("table")
     tables = frozenset(table for tables in routes.components.values() for table in tables)
     if component is not None:
         if component not in routes.components:
-            known = ", ".join(routes.components) or "none: nobody subscribes"
+            known = ", ".join(routes.components) or "none: no component is subscribed"
             raise web.HTTPNotFound(text=f"there is no component {component!r}; there are {known}")
         tables = frozenset(routes.components[component])
     if table is None:
@@ -230,12 +234,12 @@ def _watched_tables(request: web.Request, routes: Routes) -> frozenset[str]:
     if table not in routes.known:
         raise web.HTTPNotFound(text=f"there is no table {table!r}; there are {', '.join(routes.known)}")
     if table not in tables:
-        who = f"component {component} does not subscribe" if component else "nobody subscribes"
-        raise web.HTTPNotFound(text=f"{who} to {table}, so its changes don't pass here")
+        who = f"component {component} does not subscribe" if component else "no component subscribes"
+        raise web.HTTPNotFound(text=f"{who} to {table}, so it has no events")
     return frozenset([table])
 
 
-def _answer(reply: Reply) -> web.Response:
+def _response(reply: Reply) -> web.Response:
     return web.Response(body=reply.body, status=reply.status, headers={"Content-Type": reply.content_type})
 
 

@@ -1,4 +1,4 @@
-"""Which requests are answered: by Host and Origin against DNS rebinding, and by token, compared in constant time."""
+"""Access control: Host and Origin against DNS rebinding, and tokens, compared in constant time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Access:
         self._any_address = options.any_address
 
     def require_host(self, request: web.Request) -> None:
-        """A page whose name was pointed at this machine sends its own name as Host, or a foreign Origin."""
+        """Refuses a page whose name was pointed at this machine: it sends its own name as Host, or a foreign Origin."""
         host = request.headers.get("Host", "")
         if not self._known(host):
             raise web.HTTPForbidden(
@@ -31,7 +31,7 @@ class Access:
         origin = request.headers.get("Origin")
         if origin is not None and _authority(origin) != _authority(f"{request.scheme}://{host}"):
             raise web.HTTPForbidden(
-                text=f"Origin {origin[:200]!r} is not this daemon's: pages of others may not ask it"
+                text=f"Origin {origin[:200]!r} is not this daemon's: other sites' pages may not call it"
             )
 
     def _known(self, host: str) -> bool:
@@ -48,25 +48,23 @@ class Access:
         return self._any_address or address.is_loopback
 
     def require_write(self, request: web.Request) -> None:
-        """For what changes state: refused altogether if the daemon has no such token."""
+        """For requests that change state. Refuses all of them if the daemon has no token."""
         if self._write is None:
-            raise web.HTTPForbidden(
-                text=f"this daemon has no token, so nothing may be changed through it: {TOKEN_HINT}"
-            )
+            raise web.HTTPForbidden(text=f"this daemon has no token, so it accepts no changes: {TOKEN_HINT}")
         given = _given(request)
         if not hmac.compare_digest(given, self._write):
             if self._read is not None and hmac.compare_digest(given, self._read):
-                raise web.HTTPForbidden(text="this token may only read; server.token changes state")
-            raise web.HTTPForbidden(text="the token is not this daemon's")
+                raise web.HTTPForbidden(text="this token only allows reading: use server.token to change state")
+            raise web.HTTPForbidden(text="the token is not valid for this daemon")
 
     def require_read(self, request: web.Request, path: str) -> None:
-        """For what shows names or rows: without any token, everyone on this machine may."""
+        """For requests that show names or rows. If the daemon has no token, every local user may read."""
         if path not in self._open and not self._anonymous_reads:
             given = _given(request)
             if not any(hmac.compare_digest(given, token) for token in self._tokens):
-                raise web.HTTPForbidden(text="the token is not this daemon's")
+                raise web.HTTPForbidden(text="the token is not valid for this daemon")
 
-    def reads(self, request: web.Request, path: str) -> bool:
+    def may_read(self, request: web.Request, path: str) -> bool:
         try:
             self.require_read(request, path)
         except web.HTTPException:
@@ -86,13 +84,13 @@ def _given(request: web.Request) -> bytes:
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not given:
         raise web.HTTPUnauthorized(
-            text=f"a token is needed: {TOKEN_HINT}", headers={"WWW-Authenticate": 'Bearer realm="astha"'}
+            text=f"a token is required: {TOKEN_HINT}", headers={"WWW-Authenticate": 'Bearer realm="astha"'}
         )
     return given.strip().encode(errors="surrogateescape")
 
 
 def _authority(url: str) -> tuple[str, int] | None:
-    """Host in lower case and port, or None if the URL has none or is malformed."""
+    """Returns host in lower case and port, or None if the URL has no host or is malformed."""
     try:
         parts = urlsplit(url)
         if (

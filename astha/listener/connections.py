@@ -1,14 +1,13 @@
-"""Accepts connections, at most so many, and closes those that don't send a request in time.
+"""Accepts a limited number of connections, and closes those that do not send a request in time.
 
-A connection waits (for a handshake, for headers, for the next request) or is busy. At the limit the connection that
-has waited longest makes room for a new one; if none has waited for a second, the new one is refused. So silent
-connections keep no probe out for long, and descriptors never run out.
+A connection is idle (waiting for a handshake, headers or the next request) or busy. At the limit, the connection that
+has been idle longest is closed for a new one; if none has been idle for a second, the new one is refused. So idle
+connections do not block a health probe for long, and descriptors never run out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import resource
 import socket
 import ssl
@@ -16,17 +15,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-log = logging.getLogger(__name__)
+import structlog
+
+log = structlog.get_logger(__name__)
 
 _RESERVED_DESCRIPTORS = 32
 """For the interpreter, the link, the event loop and the listening socket itself."""
 
 _SWEEP_S = 0.5
 _EVICT_AFTER_S = 1.0
-_BUSY_AT_MOST_S = 60.0
-"""For a request other than a stream of events: by then it is the caller who does not read its answer."""
+_BUSY_TIMEOUT_S = 60.0
+"""For requests other than streams of events: after this time the client does not read its response."""
 
-_OUT_OF_DESCRIPTORS_S = 1.0
+_ACCEPT_RETRY_S = 1.0
 _REFUSAL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: 51\r\n"
     b"Retry-After: 1\r\nConnection: close\r\n\r\n"
@@ -38,7 +39,7 @@ class _Connection:
     def __init__(self, sock: socket.socket, now: float) -> None:
         self.sock = sock
         self.transport: asyncio.Transport | None = None
-        self.since = now  # when it began to wait, or to be busy
+        self.since = now  # when it became idle or busy
         self.busy = False
         self.streams = False
         self.requests = 0
@@ -50,7 +51,7 @@ class _Connection:
     def abort(self) -> None:
         if self.transport is not None:
             self.transport.abort()
-        else:  # within the TLS handshake, whose transport is not ours yet: its end is noticed there
+        else:  # within the TLS handshake, which notices the shutdown
             with suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -78,22 +79,22 @@ class Connections:
         return len(self._open)
 
     async def accept(self, listening: socket.socket) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         listening.setblocking(False)
         while True:
             try:
                 sock, _ = await asyncio.get_running_loop().sock_accept(listening)
             except OSError as error:
-                log.warning("can't accept a connection: %s", error.strerror or error)
-                await asyncio.sleep(_OUT_OF_DESCRIPTORS_S)
+                log.warning("connection can't be accepted", error=error.strerror or str(error))
+                await asyncio.sleep(_ACCEPT_RETRY_S)
                 continue
             self._take(sock)
 
     def _take(self, sock: socket.socket) -> None:
         sock.setblocking(False)
-        if len(self._open) >= self._limit and not self._make_room():
+        if len(self._open) >= self._limit and not self._evict_idle():
             self.refused += 1
-            log.warning("connections refused: all %d that server.max_connections allows are open", self._limit)
+            log.warning("connection refused: server.max_connections are open", limit=self._limit)
             if self._tls is None:
                 with suppress(OSError):
                     sock.send(_REFUSAL)
@@ -112,37 +113,37 @@ class Connections:
             transport, _ = await loop.connect_accepted_socket(
                 self._protocol, connection.sock, ssl=self._tls, ssl_handshake_timeout=timeout
             )
-        except (OSError, ssl.SSLError, TimeoutError):  # a handshake that failed: a stranger, or plain HTTP
+        except (OSError, ssl.SSLError, TimeoutError):  # a failed handshake: not a TLS client, or plain HTTP
             connection.sock.close()
             return
         connection.transport = transport
 
-    def _make_room(self) -> bool:
-        self._forget_closed()
+    def _evict_idle(self) -> bool:
+        self._remove_closed()
         if len(self._open) < self._limit:
             return True
-        waiting = [connection for connection in self._open.values() if not connection.busy]
-        oldest = min(waiting, key=lambda connection: connection.since, default=None)
+        idle = [connection for connection in self._open.values() if not connection.busy]
+        oldest = min(idle, key=lambda connection: connection.since, default=None)
         if oldest is None or time.monotonic() - oldest.since < _EVICT_AFTER_S:
             return False
-        log.warning("idle connections closed to make room: server.max_connections allows %d", self._limit)
-        oldest.abort()  # its descriptor is closed within this turn of the loop: one beyond the limit, for a moment
+        log.warning("idle connection closed for a new one: server.max_connections are open", limit=self._limit)
+        oldest.abort()  # its descriptor is closed within this turn of the loop: until then, one beyond the limit
         self.refused += 1
         return True
 
-    def _forget_closed(self) -> None:
+    def _remove_closed(self) -> None:
         for descriptor in [number for number, connection in self._open.items() if connection.closed]:
             del self._open[descriptor]
 
     async def sweep(self) -> None:
-        """Until cancelled: closes what has waited for too long; in the end, everything."""
+        """Runs until cancelled: closes connections that have timed out, and all of them in the end."""
         try:
             while True:
                 await asyncio.sleep(_SWEEP_S)
-                self._forget_closed()
+                self._remove_closed()
                 now = time.monotonic()
                 for connection in self._open.values():
-                    if now - connection.since > self._patience_s(connection):
+                    if now - connection.since > self._timeout_s(connection):
                         connection.abort()
         finally:
             for connection in self._open.values():
@@ -150,16 +151,16 @@ class Connections:
             for task in self._opening:
                 task.cancel()
 
-    def _patience_s(self, connection: _Connection) -> float:
+    def _timeout_s(self, connection: _Connection) -> float:
         if connection.streams:
             return float("inf")
         if connection.busy:
-            return _BUSY_AT_MOST_S
+            return _BUSY_TIMEOUT_S
         return self._keepalive_timeout_s if connection.requests else self._header_timeout_s
 
     @contextmanager
     def request(self, transport: asyncio.BaseTransport | None, *, streams: bool = False) -> Iterator[None]:
-        """While a request is answered, its connection does not count as waiting. A stream may take any time."""
+        """Marks the connection as busy while a request is handled. A stream has no time limit."""
         sock = None if transport is None else transport.get_extra_info("socket")
         connection = None if sock is None else self._open.get(sock.fileno())
         if connection is None:
@@ -174,7 +175,7 @@ class Connections:
 
 
 def allowed_connections(wanted: int) -> int:
-    """As many as descriptors allow, after the soft limit was raised as far as that takes and the hard limit lets it."""
+    """Raises the soft limit of descriptors as far as needed and allowed, and returns the connections that fit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _RESERVED_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < needed:
@@ -185,5 +186,5 @@ def allowed_connections(wanted: int) -> int:
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return wanted
     allowed = max(1, soft - _RESERVED_DESCRIPTORS)
-    log.warning("server.max_connections is %d, but the limit of open files allows %d", wanted, allowed)
+    log.warning("server.max_connections exceeds the limit of open files", wanted=wanted, allowed=allowed)
     return allowed

@@ -1,7 +1,7 @@
-"""The socket between daemon and listener, and what goes over it: msgpack frames with a length before each.
+"""The socket between daemon and listener, and its frames: msgpack, each with its length before it.
 
-Both ends only ever append to the socket's buffer. The sender of events looks at `waiting_bytes` first; everything else
-is an answer to a question, and questions are paced.
+Both ends append to the socket's buffer without waiting. The sender of events checks `waiting_bytes` first; all other
+frames are replies to queries, whose rate is bounded.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import msgspec
 from astha.listener.options import Options
 
 _HEADER_BYTES = 4
-_LONGEST_FRAME_BYTES = 256 * 1024 * 1024
+_MAX_FRAME_BYTES = 256 * 1024 * 1024
 _SOCKET_BUFFER_BYTES = 1024 * 1024
 
 
 class Reply(msgspec.Struct, frozen=True, tag="reply"):
     number: int
-    status: int  # HTTP's
+    status: int  # of HTTP
     body: bytes
     content_type: str = "application/json"
-    took_s: float = 0.0  # of the daemon's loop
+    took_s: float = 0.0  # time of the daemon's event loop
 
 
 class Routes(msgspec.Struct, frozen=True):
-    """The body of the answer to `routes`: what can be watched."""
+    """The body of the reply to `routes`: the tables that can be watched."""
 
     leads: bool
     leader: str | None
@@ -37,7 +37,7 @@ class Routes(msgspec.Struct, frozen=True):
     known: list[str]  # tables of the registry that are published
 
 
-class Part(msgspec.Struct, frozen=True):
+class TableLines(msgspec.Struct, frozen=True):
     """Consecutive events of one table, one line of JSON each."""
 
     table: str
@@ -45,15 +45,15 @@ class Part(msgspec.Struct, frozen=True):
     lines: bytes
 
 
-class Batch(msgspec.Struct, frozen=True, tag="batch"):
-    """Whole transactions. `missed` counts, by table, events before them that the daemon had no room or time for."""
+class EventFrame(msgspec.Struct, frozen=True, tag="batch"):
+    """Whole transactions. `missed` counts, by table, the events before them that the daemon had to leave out."""
 
-    parts: list[Part]
+    parts: list[TableLines]
     missed: dict[str, int] = {}
 
 
-class Figures(msgspec.Struct, frozen=True):
-    """What the listener counts, for the daemon's metrics."""
+class ListenerCounts(msgspec.Struct, frozen=True):
+    """Counts of the listener, for the daemon's metrics."""
 
     connections: int = 0
     watchers: int = 0
@@ -61,36 +61,36 @@ class Figures(msgspec.Struct, frozen=True):
     missed: int = 0
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
+class Query(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
     number: int
-    what: str  # readiness, status, routes, text, openmetrics, refresh, pause, resume
+    kind: str  # readiness, status, routes, text, openmetrics, refresh, pause, resume
     component: str | None = None
     peer: str | None = None
-    figures: Figures = Figures()
+    counts: ListenerCounts = ListenerCounts()
 
 
-class Watch(msgspec.Struct, frozen=True, tag="watch"):
-    """From now on, events of these tables are wanted, and no others."""
+class WatchedTables(msgspec.Struct, frozen=True, tag="watch"):
+    """The tables whose events are wanted from now on."""
 
     tables: frozenset[str]
 
 
-class Said(msgspec.Struct, frozen=True, tag="log"):
+class LogLine(msgspec.Struct, frozen=True, tag="log"):
     """A line for the daemon's log."""
 
     level: int
     text: str
 
 
-ToListener = Options | Reply | Batch
-ToDaemon = Ask | Watch | Said
+ToListener = Options | Reply | EventFrame
+ToDaemon = Query | WatchedTables | LogLine
 Received = TypeVar("Received")
 
 _encoder = msgspec.msgpack.Encoder()
 
 
 class Link(asyncio.Protocol, Generic[Received]):
-    """One end. `received` is called for each frame, `lost` once, when the other end is gone."""
+    """One end of the socket. Calls `received` for each frame, and `lost` once, when the other end is closed."""
 
     def __init__(
         self,
@@ -137,9 +137,9 @@ class Link(asyncio.Protocol, Generic[Received]):
             return None
         length = int.from_bytes(self._buffer[start : start + _HEADER_BYTES])
         end = start + _HEADER_BYTES + length
-        if length > _LONGEST_FRAME_BYTES:
+        if length > _MAX_FRAME_BYTES:
             self.close()
-            raise ValueError(f"a frame of {length} bytes between daemon and listener")
+            raise ValueError(f"a frame between daemon and listener has {length} bytes")
         return end if len(self._buffer) >= end else None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -148,11 +148,11 @@ class Link(asyncio.Protocol, Generic[Received]):
 
     @property
     def waiting_bytes(self) -> int:
-        """What the other end has not taken yet."""
+        """Bytes that the other end has not taken yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def send(self, message: msgspec.Struct) -> None:
-        """Never waits. What is sent to an end that is gone is lost."""
+        """Never waits. Frames sent after the other end is closed are lost."""
         if self._transport is not None:
             body = _encoder.encode(message)
             self._transport.write(len(body).to_bytes(_HEADER_BYTES) + body)

@@ -1,4 +1,4 @@
-"""What the listener is told when it starts."""
+"""The listener's options, which the daemon sends first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOKEN_HINT = "set server.token (ASTHA_SERVER__TOKEN) for the daemon and for the 
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, tag="options"):
-    """What the listener needs of the settings; the first frame. Paths of keys go over, keys don't."""
+    """The settings that the listener needs; the first frame. It contains paths of keys, not keys."""
 
     token: str | None = None
     read_token: str | None = None
@@ -28,7 +28,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, tag="options"):
 
 
 def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | None:
-    """OSError (ssl.SSLError is one) or ValueError if the files are not a certificate and its key."""
+    """Raises OSError (ssl.SSLError is one) or ValueError if the files are not a certificate and its key."""
     if certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -38,4 +38,4 @@ def tls_context(certificate: str | None, key: str | None) -> ssl.SSLContext | No
 
 
 def _no_password() -> str:
-    raise ValueError("the key is encrypted: give one that is not, readable by the daemon's user only")
+    raise ValueError("the key is encrypted: use an unencrypted key that only the daemon's user can read")

@@ -1,10 +1,10 @@
-"""What `astha check` looks at before a daemon is started.
+"""The checks of `astha check`, to be made before a daemon is started.
 
-In: settings. Out: one finding for each check: ok, a problem with its remedy, or why it could not be checked.
-Guaranteed: nothing is changed; what can't be checked is never reported as right or wrong.
+In: settings. Out: one result for each check: ok, a warning or a problem with its remedy, or why it could not be made.
+Guaranteed: nothing is changed; a check that could not be made is never reported as ok or as a problem.
 """
 
 from astha.preflight.checks import grants, preflight
-from astha.preflight.findings import Finding, Verdict
+from astha.preflight.results import PreflightResult, Verdict
 
-__all__ = ["Finding", "Verdict", "grants", "preflight"]
+__all__ = ["PreflightResult", "Verdict", "grants", "preflight"]

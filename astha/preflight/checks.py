@@ -1,4 +1,4 @@
-"""All checks, one after the other."""
+"""Runs all checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
 from astha.preflight import postgres_checks as server_checks
 from astha.preflight.file_modes import file_modes
-from astha.preflight.findings import Finding, Verdict, ok, problem, unknown
+from astha.preflight.results import PreflightResult, Verdict, ok, problem, unknown
 from astha.routing.subscriptions import Subscription, read_subscriptions
 from astha.server.options import listener_options
 from astha.settings import Settings
@@ -33,36 +33,36 @@ from registry.privileges import daemon_grants, reader_grants
 
 Subscriptions = Mapping[str, Subscription]
 
-_TRIED_WITHIN_S = 60.0
+_COMPONENT_CHECK_TIMEOUT_S = 60.0
 
-_ACCESS_REMEDY = "correct server.token, server.host or the server.tls_* files, as it says"
+_ADDRESS_REMEDY = "correct server.token, server.host or the server.tls_* files"
 
 
-async def preflight(settings: Settings) -> list[Finding]:
-    """In the order in which one would mend things. Without the right schema there is nothing else to look at."""
-    conceal = settings.concealment()
-    subscriptions, about_file = _subscriptions(settings)
+async def preflight(settings: Settings) -> list[PreflightResult]:
+    """Returns the results in the order in which problems should be fixed. Stops early if the schema is not current."""
+    redact = settings.redactor()
+    subscriptions, file_result = _subscriptions(settings)
     schema = await _schema(settings)
-    findings = [about_file, _access(settings), schema]
+    results = [file_result, _address(settings), schema]
     if schema.verdict is not Verdict.PROBLEM:
-        about_components, loaded = await _components(settings, subscriptions)
+        component_results, loaded = await _components(settings, subscriptions)
         areas = _areas(loaded)
-        findings += [*about_components, *await _tried(loaded)]
+        results += [*component_results, *await _own_checks(loaded)]
         if settings.registry.is_postgres:
-            findings += await _server(settings, subscriptions or {}, areas)
+            results += await _postgres(settings, subscriptions or {}, areas)
         else:
-            findings.append(_file(settings))
-        findings += file_modes(settings)
-    return [Finding(f.check, f.verdict, conceal(" ".join(f.detail.split())), f.remedy) for f in findings]
+            results.append(_registry_file(settings))
+        results += file_modes(settings)
+    return [PreflightResult(f.check, f.verdict, redact(" ".join(f.detail.split())), f.remedy) for f in results]
 
 
 async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
-    """SQL that lets a role run a daemon with the components of these settings, or only read.
+    """Returns the SQL that lets a role run a daemon with the components of these settings, or only read.
 
-    ConfigError if the registry needs none, or a component can't be loaded.
+    Raises ConfigError if the registry has no roles, or if a component can't be loaded.
     """
     if not settings.registry.is_postgres:
-        raise ConfigError("a SQLite registry has no roles: the permissions of its file and directory decide")
+        raise ConfigError("a SQLite registry has no roles: set the permissions of its file and directory instead")
     database, schema = parse_url(settings.registry.url.get_secret_value()).database or role, settings.source.schema_name
     if reader:
         return reader_grants(role, database, schema)
@@ -70,22 +70,22 @@ async def grants(settings: Settings, role: str, *, reader: bool = False) -> str:
     return daemon_grants(role, database, schema, _areas(loaded))
 
 
-def _subscriptions(settings: Settings) -> tuple[Subscriptions | None, Finding]:
+def _subscriptions(settings: Settings) -> tuple[Subscriptions | None, PreflightResult]:
     check, path = "subscriptions", settings.subscriptions
     try:
         found = read_subscriptions(path)
     except ConfigError as error:
         return None, problem(check, str(error), "correct the file, or name another with --subscriptions")
-    who = ", ".join(found) if found else "nobody, so changes are followed and forgotten"
-    return found, ok(check, f"{path}: {who}")
+    names = ", ".join(found) if found else "no component, so changes are discarded"
+    return found, ok(check, f"{path}: {names}")
 
 
-def _access(settings: Settings) -> Finding:
+def _address(settings: Settings) -> PreflightResult:
     server = settings.server
     try:
         listener_options(server)
     except ConfigError as error:
-        return problem("server address", str(error), _ACCESS_REMEDY)
+        return problem("server address", str(error), _ADDRESS_REMEDY)
     where = f"{server.host}:{server.port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -96,13 +96,13 @@ def _access(settings: Settings) -> Finding:
             probe.bind(address)
     except OSError as error:
         if error.errno == errno.EADDRINUSE and _daemon_answers(settings):
-            return ok("server address", f"a daemon listens on {where} already")
+            return ok("server address", f"a daemon already listens on {where}")
         return problem(
             "server address",
             f"can't listen on {where}: {error.strerror or error}",
-            "stop who listens there, or set server.host and server.port",
+            "stop the process that listens there, or set server.host and server.port",
         )
-    token = "with a token" if server.secret() else "without a token, so nothing can be changed through it"
+    token = "with a token" if server.secret() else "without a token, so it accepts no changes"
     tls = " and TLS" if server.tls_certificate_file else ""
     return ok("server address", f"{where} is free, {token}{tls}")
 
@@ -114,7 +114,7 @@ def _daemon_answers(settings: Settings) -> bool:
         return False
 
 
-async def _schema(settings: Settings) -> Finding:
+async def _schema(settings: Settings) -> PreflightResult:
     check = "schema version"
     try:
         found = await asyncio.to_thread(status, settings.registry.url.get_secret_value(), settings.registry.store)
@@ -126,50 +126,50 @@ async def _schema(settings: Settings) -> Finding:
         remedy = f"as the owner of the tables, run what `astha check --grants {user}` prints"
         return problem(check, str(error), remedy)
     except RegistryError as error:
-        return unknown(check, str(error), "check that the database runs and that registry.url is right")
-    return ok(check, f"{found.found}, as this Astha expects")
+        return unknown(check, str(error), "check that the database runs and that registry.url is correct")
+    return ok(check, f"{found.found}, the version that this Astha needs")
 
 
-async def _components(settings: Settings, subscriptions: Subscriptions | None) -> tuple[list[Finding], list[Component]]:
-    """One for each component that can't be used, and one for all others. Also the components themselves, as far as they
-    can be loaded.
-    """
+async def _components(
+    settings: Settings, subscriptions: Subscriptions | None
+) -> tuple[list[PreflightResult], list[Component]]:
+    """Returns one result for each component that can't be used and one for all others, and the loaded components."""
     check, none = "components", list[Component]()
     if subscriptions is None:
         return [unknown(check, "the subscriptions can't be read")], none
     try:
         found = await _loaded(settings, subscriptions)
     except RegistryError as error:
-        return [unknown(check, f"components are made with a store: {error}")], none
-    findings = [finding for each in found if (finding := _component(each, subscriptions[each.name])) is not None]
-    good = len(found) - len(findings)
-    if good or not findings:
-        findings.insert(0, ok(check, f"{good} accept their settings and tables" if found else "none are subscribed"))
-    return findings, [each for each in found if isinstance(each, Component)]
+        return [unknown(check, f"components need a store: {error}")], none
+    results = [result for each in found if (result := _component(each, subscriptions[each.name])) is not None]
+    good = len(found) - len(results)
+    if good or not results:
+        results.insert(0, ok(check, f"{good} accept their settings and tables" if found else "none are subscribed"))
+    return results, [each for each in found if isinstance(each, Component)]
 
 
-async def _tried(loaded: Iterable[Component]) -> list[Finding]:
-    """What the components try themselves."""
-    findings: dict[str, Finding] = {}
+async def _own_checks(loaded: Iterable[Component]) -> list[PreflightResult]:
+    """Runs the checks that components bring."""
+    results: dict[str, PreflightResult] = {}
     for component in loaded:
         if not isinstance(component.subscriber, Checkable):
             continue
         try:
-            async with asyncio.timeout(_TRIED_WITHIN_S):
-                tried = await component.subscriber.check()
+            async with asyncio.timeout(_COMPONENT_CHECK_TIMEOUT_S):
+                checked = await component.subscriber.check()
         except Exception as error:
-            findings.setdefault(component.name, unknown(component.name, f"its own check failed: {error!r}"))
+            results.setdefault(component.name, unknown(component.name, f"its own check failed: {error!r}"))
             continue
-        for each in tried:
+        for each in checked:
             found = (
                 ok(each.check, each.detail) if each.remedy is None else problem(each.check, each.detail, each.remedy)
             )
-            findings.setdefault(each.check, found)
-    return list(findings.values())
+            results.setdefault(each.check, found)
+    return list(results.values())
 
 
-def _component(found: Component | BadComponent, subscription: Subscription) -> Finding | None:
-    """None if nothing is wrong with it. One that can be made may still lack what its work needs."""
+def _component(found: Component | BadComponent, subscription: Subscription) -> PreflightResult | None:
+    """Returns None if the component is usable. A component that loads may still lack packages that its work needs."""
     check = f"component {found.name}"
     if isinstance(found, BadComponent):
         return problem(check, str(found.error), found.remedy)
@@ -193,33 +193,33 @@ def _areas(found: Iterable[Component | BadComponent]) -> frozenset[Area]:
     return frozenset(area for each in writers if isinstance(each, RegistryWriter) for area in each.written_areas)
 
 
-def _file(settings: Settings) -> Finding:
-    """What tailing a file needs beside its schema: to write to it, and beside it."""
+def _registry_file(settings: Settings) -> PreflightResult:
+    """Checks that the registry's file and its directory are writable, which tailing needs."""
     path = sqlite_path(parse_url(settings.registry.url.get_secret_value()))
     if not path.exists():
         return unknown("registry file", f"{path} does not exist")
     if not os.access(path, os.R_OK | os.W_OK) or not os.access(path.absolute().parent, os.W_OK):
         return problem(
             "registry file",
-            f"{path} or its directory can't be written by this user",
+            f"{path} or its directory are not writable for this user",
             "give the user write access to both: SQLite keeps its write-ahead log beside the file",
         )
     return ok("registry file", f"{path} can be tailed")
 
 
-async def _server(settings: Settings, subscriptions: Subscriptions, areas: frozenset[Area]) -> list[Finding]:
+async def _postgres(settings: Settings, subscriptions: Subscriptions, areas: frozenset[Area]) -> list[PreflightResult]:
     conninfo = settings.registry.conninfo()
     tables = sorted({table for subscription in subscriptions.values() for table in subscription.tables})
-    findings: list[Finding] = []
+    results: list[PreflightResult] = []
     try:
         async with connected(conninfo) as connection:
             target = server_checks.Target(connection, conninfo, settings.source, tables, areas)
             for name, check in server_checks.CHECKS.items():
                 try:
-                    findings.append(await check(target))
+                    results.append(await check(target))
                 except (psycopg.Error, SourceError) as error:
-                    findings.append(unknown(name, str(error)))
+                    results.append(unknown(name, str(error)))
     except SourceError as error:
-        done = {finding.check for finding in findings}
-        findings += [unknown(name, str(error)) for name in server_checks.CHECKS if name not in done]
-    return findings
+        done = {result.check for result in results}
+        results += [unknown(name, str(error)) for name in server_checks.CHECKS if name not in done]
+    return results

@@ -1,4 +1,4 @@
-"""What the PostgreSQL server must be and allow."""
+"""The checks of the PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import msgspec
 
 from astha.errors import ConfigError, SourceError
-from astha.preflight.findings import Finding, ok, problem, unknown
+from astha.preflight.results import PreflightResult, ok, problem, unknown
 from astha.sources.postgres.slot import PLUGIN, Connection, not_published, slot_status
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.postgres.stream import ReplicationStream
@@ -20,16 +20,16 @@ _OLDEST = 140000
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Whom to ask, and what for."""
+    """The server to check, and what the daemon needs of it."""
 
     connection: Connection
     conninfo: str
     source: PostgresSourceSettings
-    tables: Sequence[str]  # that components subscribe to
+    tables: Sequence[str]  # subscribed ones
     areas: frozenset[Area]  # that components write to
 
 
-async def version(target: Target) -> Finding:
+async def version(target: Target) -> PreflightResult:
     found = target.connection.info.server_version
     shown = f"PostgreSQL {found // 10000}.{found % 10000}"
     if found < _OLDEST:
@@ -37,7 +37,7 @@ async def version(target: Target) -> Finding:
     return ok("server version", shown)
 
 
-async def wal_level(target: Target) -> Finding:
+async def wal_level(target: Target) -> PreflightResult:
     found = await _setting(target, "wal_level")
     if found != "logical":
         return problem(
@@ -48,7 +48,7 @@ async def wal_level(target: Target) -> Finding:
     return ok("wal_level", "logical")
 
 
-async def replication_slots(target: Target) -> Finding:
+async def replication_slots(target: Target) -> PreflightResult:
     limit = int(await _setting(target, "max_replication_slots"))
     used, ours = await _numbers(
         target,
@@ -59,12 +59,12 @@ async def replication_slots(target: Target) -> Finding:
         return problem(
             "max_replication_slots",
             f"all {limit} slots are taken and none is called {target.source.slot}",
-            "drop one that nobody needs, or raise max_replication_slots and restart the server",
+            "drop one that is not needed, or raise max_replication_slots and restart the server",
         )
-    return ok("max_replication_slots", f"{used} of {limit} in use" + (", ours among them" if ours else ""))
+    return ok("max_replication_slots", f"{used} of {limit} in use" + (", including ours" if ours else ""))
 
 
-async def wal_senders(target: Target) -> Finding:
+async def wal_senders(target: Target) -> PreflightResult:
     limit = int(await _setting(target, "max_wal_senders"))
     (used,) = await _numbers(target, "SELECT count(*) FROM pg_stat_replication")
     if used >= limit:
@@ -72,7 +72,7 @@ async def wal_senders(target: Target) -> Finding:
     return ok("max_wal_senders", f"{used} of {limit} in use")
 
 
-async def publication(target: Target) -> Finding:
+async def publication(target: Target) -> PreflightResult:
     check, name = "publication", target.source.publication
     found = await (await target.connection.execute(WITHOUT_OPERATIONS.encode(), {"publication": name})).fetchone()
     if found is None:
@@ -90,10 +90,10 @@ async def publication(target: Target) -> Finding:
             f"publication {name} does not carry all of {', '.join(missing)}",
             "run `astha registry migrate`, which repairs it",
         )
-    return ok(check, f"{name} carries every change of the {len(target.tables)} tables that are subscribed to")
+    return ok(check, f"{name} carries every change of the {len(target.tables)} subscribed tables")
 
 
-async def replica_identity(target: Target) -> Finding:
+async def replica_identity(target: Target) -> PreflightResult:
     rows = await _rows(
         target,
         """
@@ -114,8 +114,8 @@ async def replica_identity(target: Target) -> Finding:
     return ok("replica identity", "FULL on every published table")
 
 
-async def replication_privilege(target: Target) -> Finding:
-    """Asked by trying: the attribute, a managed server's own role and pg_hba.conf all have their say."""
+async def replication_privilege(target: Target) -> PreflightResult:
+    """Opens a replication connection: the role's attribute, a managed server's own role and pg_hba.conf all matter."""
     user = target.connection.info.user
     try:
         stream = await ReplicationStream.open(target.conninfo, SystemClock())
@@ -134,7 +134,7 @@ async def replication_privilege(target: Target) -> Finding:
     return ok("replication privilege", f"{user} may stream changes")
 
 
-async def table_privileges(target: Target) -> Finding:
+async def table_privileges(target: Target) -> PreflightResult:
     user = target.connection.info.user
     wanted = needed(target.areas)
     schema = target.source.schema_name
@@ -159,14 +159,14 @@ async def table_privileges(target: Target) -> Finding:
             f"as the owner of the tables, run what `astha check --grants {user}` prints",
         )
     writes = f", and write to {' and '.join(sorted(target.areas))}" if target.areas else ""
-    return ok("table privileges", f"{user} may read the registry, keep the daemon's books{writes}")
+    return ok("table privileges", f"{user} may read the registry, write the daemon's tables{writes}")
 
 
-async def slot(target: Target) -> Finding:
+async def slot(target: Target) -> PreflightResult:
     name = target.source.slot
     found = await slot_status(target.connection, name)
     if found is None:
-        return ok("slot", f"{name} does not exist yet: the first start makes it and refreshes everybody")
+        return ok("slot", f"{name} does not exist yet: the first start creates it and refreshes every component")
     (database,) = (await _rows(target, "SELECT current_database()"))[0]
     if found.plugin != PLUGIN or found.database != database:
         return problem(
@@ -178,8 +178,8 @@ async def slot(target: Target) -> Finding:
         return problem(
             "slot",
             f"{name} was invalidated: {found.loss}",
-            "start the daemon: it makes a new slot and refreshes everybody; max_slot_wal_keep_size and, from "
-            "PostgreSQL 18 on, idle_replication_slot_timeout say what the server keeps",
+            "start the daemon: it creates a new slot and refreshes every component; max_slot_wal_keep_size and, from "
+            "PostgreSQL 18 on, idle_replication_slot_timeout limit what the server keeps",
         )
     use = "in use by a daemon" if found.active else "not in use"
     return ok("slot", f"{name} is {use}, wal_status {found.wal_status}, {found.retained_bytes:,} bytes retained")
@@ -194,11 +194,11 @@ async def _numbers(target: Target, query: str, parameters: Sequence[object] = ()
 
 
 async def _rows(target: Target, query: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
-    # Queries are this module's own text.
+    # Queries are constants of this module.
     return await (await target.connection.execute(query.encode(), parameters)).fetchall()
 
 
-CHECKS: dict[str, Callable[[Target], Awaitable[Finding]]] = {
+CHECKS: dict[str, Callable[[Target], Awaitable[PreflightResult]]] = {
     "server version": version,
     "wal_level": wal_level,
     "max_replication_slots": replication_slots,

@@ -1,9 +1,9 @@
-"""The daemon's HTTP server: health, metrics, status, actions, and events as they pass.
+"""The daemon's side of the HTTP server: health, metrics, status, actions, and a stream of events.
 
-In: questions of the listener (`astha.listener`), a process of its own that talks to callers. Out: answers as JSON and
-Prometheus' text, and events that are watched, encoded once.
-Guaranteed: nothing changes state without the token, no answer holds a secret, and what callers cost the daemon is
-bounded, however many they are and whatever they send.
+In: queries of the listener (`astha.listener`), a process of its own that serves the clients. Out: replies as JSON and
+in Prometheus's text format, and the watched events, encoded once.
+Guaranteed: no request changes state without the token, no reply contains a secret, and the cost for the daemon is
+bounded for any number of clients and requests.
 """
 
 from astha.server.server import Server

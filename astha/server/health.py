@@ -1,9 +1,9 @@
-"""Alive and ready, and why not.
+"""Liveness and readiness.
 
-*Alive* means that the event loop turns; a daemon that stands by is alive. *Ready* means that changes reach every
-component: this daemon leads, the source is heard from, all components are live, and none of them is stuck, in a call or
-in work that it does in the background. A component whose `start` or first refresh is under way is not live. A daemon
-that stands by is not ready, so that whoever asks for the one at work finds it.
+*Alive* means that the event loop runs; a standby is alive. *Ready* means that changes reach every component: this
+daemon leads, the source is connected and not silent, all components are live, and none is stuck in a call or in
+background work. A component is not live during its `start` or its first refresh. A standby is not ready, so that a
+load balancer finds the leader.
 """
 
 from __future__ import annotations
@@ -14,15 +14,10 @@ from astha.daemon import Daemon
 from astha.lanes.state import LaneState
 
 
-class Alive(msgspec.Struct, frozen=True):
-    role: str
-    alive: bool = True
-
-
 class Readiness(msgspec.Struct, frozen=True):
     ready: bool
     role: str
-    reasons: list[str]  # why not; all of them
+    reasons: list[str]  # all reasons why it is not ready
 
 
 def role(daemon: Daemon) -> str:
@@ -37,10 +32,10 @@ def readiness(daemon: Daemon, stall_after_s: float) -> Readiness:
     reasons = [] if not daemon.stopping else ["stopping"]
     if not daemon.leadership.leads:
         trouble = daemon.leadership.trouble
-        reasons.append(f"can't ask for leadership: {trouble}" if trouble else "standing by: this daemon does not lead")
+        reasons.append(f"can't acquire leadership: {trouble}" if trouble else "standing by: this daemon does not lead")
     else:
         if not daemon.leadership.certain():
-            reasons.append("leadership is in doubt: the lease was not renewed in time")
+            reasons.append("leadership is uncertain: the lease was not renewed in time")
         reasons += _source_reasons(daemon, stall_after_s)
         reasons += [
             f"component {lane.name} is {lane.shown_state}" + (f": {lane.shown_reason}" if lane.shown_reason else "")
@@ -53,7 +48,7 @@ def readiness(daemon: Daemon, stall_after_s: float) -> Readiness:
             if lane.stuck_s > stall_after_s
         ]
         reasons += [
-            f"component {lane.name} makes no progress: {work.name} has stood still for {work.idle_s:.0f} s, "
+            f"component {lane.name} makes no progress: {work.name} has been idle for {work.idle_s:.0f} s, "
             f"its limit is {work.limit_s:g} s"
             for lane in daemon.lanes
             for work in lane.stuck_work()
@@ -66,5 +61,5 @@ def _source_reasons(daemon: Daemon, stall_after_s: float) -> list[str]:
     if not status.connected:
         return [f"source is not connected: {status.detail or 'connecting'}"]
     if status.silent_s is not None and status.silent_s > stall_after_s:
-        return [f"source is stalled: connected, but nothing was heard of it for {status.silent_s:.0f} s"]
+        return [f"source is stalled: connected, but it has sent nothing for {status.silent_s:.0f} s"]
     return []

@@ -1,4 +1,4 @@
-"""What the listener counts, as metrics."""
+"""The listener's metrics."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from astha.listener.link import Figures
+from astha.listener.link import ListenerCounts
 
 
 class ListenerCollector(Collector):
-    """`figures` came with the last question, so they are as old as the metrics that they are part of."""
+    """`counts` came with the last query, so they are as old as the metrics that they are part of."""
 
     def __init__(self) -> None:
-        self.figures = Figures()
+        self.counts = ListenerCounts()
         self.restarts = 0
 
     def collect(self) -> Iterator[Metric]:
-        figures = self.figures
-        yield GaugeMetricFamily("astha_server_connections", "Open connections.", figures.connections)
-        yield GaugeMetricFamily("astha_server_watchers", "Readers of /events.", figures.watchers)
+        counts = self.counts
+        yield GaugeMetricFamily("astha_server_connections", "Open connections.", counts.connections)
+        yield GaugeMetricFamily("astha_server_watchers", "Clients that stream /events.", counts.watchers)
         yield CounterMetricFamily(
-            "astha_server_refused_connections", "Connections refused or closed to make room.", figures.refused
+            "astha_server_refused_connections", "Connections refused, or closed for a new one.", counts.refused
         )
         yield CounterMetricFamily(
-            "astha_server_missed_events", "Events that watchers missed, added up over them.", figures.missed
+            "astha_server_missed_events", "Events that watchers missed, summed over the watchers.", counts.missed
         )
-        yield CounterMetricFamily("astha_server_restarts", "Times that the listener was started again.", self.restarts)
+        yield CounterMetricFamily("astha_server_restarts", "Restarts of the listener.", self.restarts)

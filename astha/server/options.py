@@ -1,4 +1,4 @@
-"""From settings to the listener's options. What can be found wrong before anything listens is found here."""
+"""Builds the listener's options from the settings, and validates them before anything listens."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from astha.settings import ServerSettings
 
 
 def listener_options(settings: ServerSettings) -> Options:
-    """ConfigError if other machines could reach the server without a token, or certificate and key are no pair."""
+    """Raises ConfigError if other machines could reach the server without a token, or if the key is not the
+    certificate's.
+    """
     token, read_token = settings.secret(), settings.read_secret()
     if token is None and read_token is None and not settings.loopback:
         raise ConfigError(
-            f"server.host is {settings.host}, which others can reach: {TOKEN_HINT}, or listen on 127.0.0.1"
+            f"server.host is {settings.host}, which other machines can reach: {TOKEN_HINT}, or listen on 127.0.0.1"
         )
     options = Options(
         token=token,
@@ -44,11 +46,11 @@ def _hosts(settings: ServerSettings) -> frozenset[str]:
 
 def _require_tls(options: Options) -> None:
     if (options.certificate is None) != (options.key is None):
-        raise ConfigError("server.tls_certificate_file and server.tls_key_file go together: set both, or neither")
+        raise ConfigError("server.tls_certificate_file and server.tls_key_file belong together: set both or neither")
     try:
         tls_context(options.certificate, options.key)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise ConfigError(
-            f"can't serve TLS with certificate {options.certificate} and key {options.key}: {error}: give a readable "
-            "certificate in PEM, with its chain, and the key that belongs to it"
+            f"can't serve TLS with certificate {options.certificate} and key {options.key}: {error}: use a readable "
+            "certificate in PEM, with its chain, and its key"
         ) from error

@@ -1,4 +1,4 @@
-"""The life of the listener: the address, the process, the link to it, and a new one when it ends."""
+"""Runs the listener: binds the address, starts the process, serves its queries, and restarts it when it ends."""
 
 from __future__ import annotations
 
@@ -17,44 +17,45 @@ import msgspec
 import structlog
 
 import astha
+from astha.backoff import Backoff
 from astha.clock import LoopClock
 from astha.daemon import Daemon
 from astha.errors import AddressTaken, ConfigError
-from astha.listener.link import Ask, Link, Reply, Said, ToDaemon, daemon_decoder
-from astha.redaction import Concealment
-from astha.server.answers import Answers
-from astha.server.event_stream import Tap
+from astha.listener.link import Link, LogLine, Query, Reply, ToDaemon, daemon_decoder
+from astha.redaction import Redactor
+from astha.server.event_stream import EventStream
 from astha.server.options import listener_options
-from astha.server.status import Self
+from astha.server.responder import Responder
+from astha.server.status import DaemonIdentity
 from astha.settings import ServerSettings
+from astha.tasks import cancel_and_wait, to_completion
 from registry.contract import MetadataStore
 
 log = structlog.get_logger(__name__)
 
 _BACKLOG = 1024
 _LINK_BYTES = 4 * 1024 * 1024
-"""That may wait for the listener to take them; beyond, events are counted as missed."""
+"""Bytes that may wait for the listener; beyond this, events are counted as missed."""
 
-_QUESTIONS = 64
-"""That may be open at once; the listener asks far fewer."""
+_MAX_QUERIES = 64
+"""Concurrent queries; the listener sends far fewer."""
 
-_STOP_WITHIN_S = 3.0
-_ADDRESS_FREE_WITHIN_S = 1.0
-_LOOK_S = 10.0
-_SILENT_LOOKS = 3
-_FIRST_BACKOFF_S = 0.2
-_LONGEST_BACKOFF_S = 30.0
+_STOP_TIMEOUT_S = 3.0
+_ADDRESS_TIMEOUT_S = 1.0
+_CHECK_S = 10.0
+_MAX_SILENT_CHECKS = 3
+_RESTART = Backoff(initial_s=0.2, max_s=30.0)
 _STEADY_AFTER_S = 60.0
 
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "PYTHONHOME", "PYTHONPATH", "PYTHONUTF8")
-"""What the listener gets of ours: no credentials."""
+"""Environment variables for the listener: none with credentials."""
 
 
 _Address: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]  # of getaddrinfo
 
 
 class Server:
-    """Serves one daemon from `start` to `stop`. Trouble of the listener is logged and never ends the daemon."""
+    """Serves one daemon from `start` to `stop`. A failure of the listener is logged and never ends the daemon."""
 
     def __init__(
         self,
@@ -62,48 +63,48 @@ class Server:
         store: MetadataStore,
         lease_name: str,
         settings: ServerSettings,
-        me: Self,
-        conceal: Concealment,
+        identity: DaemonIdentity,
+        redact: Redactor,
         clock: LoopClock,
     ) -> None:
         self._daemon = daemon
+        self._clock = clock
         self._settings = settings
         self._options = listener_options(settings)
-        self._answers = Answers(daemon, store, lease_name, me, conceal, clock)
-        self._tap = Tap(self._send, self._has_room, self._options.buffer_events)
+        self._responder = Responder(daemon, store, lease_name, identity, redact, clock)
+        self._event_stream = EventStream(self._send, self._has_room, self._options.buffer_events)
         self._link: Link[ToDaemon] | None = None
         self._listening: list[socket.socket] = []
-        self._keeping: asyncio.Task[None] | None = None
-        self._answering: set[asyncio.Task[None]] = set()
+        self._supervision: asyncio.Task[None] | None = None
+        self._replying: set[asyncio.Task[None]] = set()
         self._heard = False
 
     @property
     def watched(self) -> frozenset[str]:
-        """Tables of which events are encoded."""
-        return self._tap.tables
+        """Tables whose events are encoded."""
+        return self._event_stream.tables
 
     async def start(self) -> str:
-        """The URL that it listens on. Callers may connect from now on; the listener answers once it has started."""
+        """Returns the URL. Clients may connect from now on, and are served once the listener has started."""
         self._listening = await self._listen()
         host, port, *_ = self._listening[0].getsockname()
         url = self._settings.url_of(host, port)
-        self._keeping = asyncio.create_task(self._keep(self._listening), name="listener")
+        self._supervision = asyncio.create_task(self._supervise(self._listening), name="listener")
         log.info("listening", url=url)
         return url
 
     async def stop(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
-            self._keeping = None
+        if self._supervision is not None:
+            await cancel_and_wait(self._supervision)
+            self._supervision = None
         for sock in self._listening:
             sock.close()
         self._listening = []
 
     async def _listen(self) -> list[socket.socket]:
-        """The listener of a daemon that was killed may need a moment to notice and to leave the address."""
+        """Waits for the address: the listener of a killed daemon may need a moment to notice and exit."""
         host, port = self._settings.host, self._settings.port
-        where, give_up = f"{host}:{port}", time.monotonic() + _ADDRESS_FREE_WITHIN_S
+        where, deadline = f"{host}:{port}", time.monotonic() + _ADDRESS_TIMEOUT_S
         while True:
             try:
                 found = await asyncio.get_running_loop().getaddrinfo(
@@ -115,30 +116,28 @@ class Server:
                     raise ConfigError(
                         f"can't listen on {where}: {error.strerror}: correct server.host or server.port"
                     ) from error
-                if time.monotonic() > give_up:
-                    raise AddressTaken(f"somebody listens on {where} already: stop them or set server.port") from error
+                if time.monotonic() > deadline:
+                    raise AddressTaken(f"{where} is in use by another process: stop it, or set server.port") from error
             await asyncio.sleep(0.05)
 
     # -- the process ------------------------------------------------------------------------------------
 
-    async def _keep(self, listening: Sequence[socket.socket]) -> None:
-        backoff_s = _FIRST_BACKOFF_S
+    async def _supervise(self, listening: Sequence[socket.socket]) -> None:
+        failures = 0
         while True:
             started = time.monotonic()
             try:
                 code = await self._run(listening)
-            except Exception as error:  # whatever it is, deliveries go on
-                log.error("the HTTP listener can't be started", error=repr(error), again_in_s=backoff_s)
+            except Exception as error:  # deliveries continue in any case
+                log.error("HTTP listener can't be started", error=repr(error))
             else:
-                log.error("the HTTP listener ended", exit_code=code, again_in_s=backoff_s)
-            if time.monotonic() - started > _STEADY_AFTER_S:
-                backoff_s = _FIRST_BACKOFF_S
-            await asyncio.sleep(backoff_s)
-            backoff_s = min(2 * backoff_s, _LONGEST_BACKOFF_S)
-            self._answers.listener.restarts += 1
+                log.error("HTTP listener ended", exit_code=code)
+            failures = 1 if time.monotonic() - started > _STEADY_AFTER_S else failures + 1
+            await self._clock.sleep(_RESTART.wait_s(failures, self._clock))
+            self._responder.listener.restarts += 1
 
     async def _run(self, listening: Sequence[socket.socket]) -> int:
-        """One listener, from its start to its end."""
+        """Runs one listener and returns its exit code."""
         ours, theirs = socket.socketpair()
         descriptors = [sock.fileno() for sock in (theirs, *listening)]
         process = None
@@ -152,40 +151,40 @@ class Server:
                     stdout=asyncio.subprocess.DEVNULL,
                     env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
                 )
-            await self._while_heard(lost)
+            await self._until_silent(lost)
         finally:
             self.part()
-            code = 0 if process is None else await asyncio.shield(asyncio.create_task(_ended(process)))
+            code = 0 if process is None else await to_completion(_ended(process))
         return code
 
-    async def _while_heard(self, lost: asyncio.Event) -> None:
-        """Returns when the listener is gone, or says nothing for several looks although it should every few seconds."""
+    async def _until_silent(self, lost: asyncio.Event) -> None:
+        """Returns when the listener is gone, or has been silent for several checks: it sends every few seconds."""
         silent = 0
-        while not lost.is_set() and silent < _SILENT_LOOKS:
+        while not lost.is_set() and silent < _MAX_SILENT_CHECKS:
             self._heard = False
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
+                async with asyncio.timeout(_CHECK_S):
                     await lost.wait()
             silent = 0 if self._heard else silent + 1
         if not lost.is_set():
-            log.error("the HTTP listener does not move: ending it", silent_s=silent * _LOOK_S)
+            log.error("HTTP listener does not respond: terminating it", silent_s=silent * _CHECK_S)
 
     # -- the link ---------------------------------------------------------------------------------------
 
     async def join(self, sock: socket.socket) -> asyncio.Event:
-        """Answers the listener at the other end of `sock`. The event is set when that is gone."""
+        """Serves the listener at the other end of `sock`. The event is set when that end is closed."""
         lost = asyncio.Event()
         self._link = await Link.open(sock, daemon_decoder, self._received, lost.set)
         self._link.send(self._options)
-        self._daemon.taps.append(self._tap)
+        self._daemon.taps.append(self._event_stream)
         return lost
 
     def part(self) -> None:
         """Ends the link, and with it the listener."""
-        self._tap.tables = frozenset()
-        if self._tap in self._daemon.taps:
-            self._daemon.taps.remove(self._tap)
-        for task in self._answering:
+        self._event_stream.tables = frozenset()
+        if self._event_stream in self._daemon.taps:
+            self._daemon.taps.remove(self._event_stream)
+        for task in self._replying:
             task.cancel()
         if self._link is not None:
             self._link.close()
@@ -201,28 +200,28 @@ class Server:
     def _received(self, message: ToDaemon) -> None:
         self._heard = True
         match message:
-            case Ask():
-                if len(self._answering) < _QUESTIONS:
-                    task = asyncio.create_task(self._answer(message), name="answer to the listener")
-                    self._answering.add(task)
-                    task.add_done_callback(self._answering.discard)
+            case Query():
+                if len(self._replying) < _MAX_QUERIES:
+                    task = asyncio.create_task(self._reply(message), name="reply to the listener")
+                    self._replying.add(task)
+                    task.add_done_callback(self._replying.discard)
                 else:
-                    self._send(Reply(message.number, 503, b'{"error": "too many questions at once"}\n'))
-            case Said(level, text):
-                log.log(level, "HTTP listener", said=text)
+                    self._send(Reply(message.number, 503, b'{"error": "too many queries at once"}\n'))
+            case LogLine(level, text):
+                log.log(level, "HTTP listener", message=text)
             case _:
-                self._tap.tables = message.tables
+                self._event_stream.tables = message.tables
 
-    async def _answer(self, ask: Ask) -> None:
-        self._send(await self._answers.answer(ask))
+    async def _reply(self, query: Query) -> None:
+        self._send(await self._responder.respond(query))
 
 
 def _bound_all(found: Sequence[_Address]) -> list[socket.socket]:
-    """One socket for each address of the host, all on the port of the first."""
+    """Binds one socket for each address of the host, all on the port of the first."""
     first = _bound(*found[0])
     sockets = [first]
     for family, kind, protocol, name, address in found[1:]:
-        with suppress(OSError):  # a machine without IPv6 has the name "localhost" for it all the same
+        with suppress(OSError):  # "localhost" has an IPv6 address even on machines without IPv6
             sockets.append(_bound(family, kind, protocol, name, (address[0], first.getsockname()[1], *address[2:])))
     return sockets
 
@@ -243,16 +242,16 @@ def _bound(family: int, kind: int, protocol: int, _: str, address: tuple[Any, ..
 
 
 def _command(descriptors: Sequence[int]) -> list[str]:
-    """An interpreter that finds this very package, whatever the working directory holds."""
+    """Returns the command of an interpreter that imports this package, whatever the working directory contains."""
     package = Path(astha.__file__).parent
     program = package / "listener" / "__main__.py"
     return [sys.executable, "-P", str(program), str(package.parent), *map(str, descriptors)]
 
 
 async def _ended(process: asyncio.subprocess.Process) -> int:
-    """Its exit code, soon: the end of the link is told to it by closing ours."""
+    """Returns the exit code. The listener ends because the link is closed; otherwise it is killed."""
     try:
-        async with asyncio.timeout(_STOP_WITHIN_S):
+        async with asyncio.timeout(_STOP_TIMEOUT_S):
             return await process.wait()
     except TimeoutError:
         with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The whole state of a daemon, as `/status` tells it and `astha status` shows it."""
+"""The state of a daemon, for `/status` and `astha status`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from astha.version import version
 class LeadershipReport(msgspec.Struct, frozen=True):
     role: str
     holder: str  # this daemon
-    leader: str | None  # who leads, as far as known
+    leader: str | None  # if known
     epoch: int | None
     certain: bool
 
@@ -67,7 +67,7 @@ class ComponentReport(msgspec.Struct, frozen=True):
     queue: QueueReport
     counts: CountsReport
     breaker: BreakerReport
-    problems: list[Problem] = []  # of single tables: the component itself works
+    problems: list[Problem] = []  # of single tables; the component itself works
 
 
 class StatusReport(msgspec.Struct, frozen=True):
@@ -76,31 +76,31 @@ class StatusReport(msgspec.Struct, frozen=True):
     ready: bool
     reasons: list[str]
     leadership: LeadershipReport
-    clock: str | None  # why nothing is deleted by age now
+    clock: str | None  # why nothing is deleted by age at the moment
     source: SourceReport
     components: list[ComponentReport]
 
 
-class Self(msgspec.Struct, frozen=True):
-    """What a daemon knows of itself that nobody else holds."""
+class DaemonIdentity(msgspec.Struct, frozen=True):
+    """Facts about the daemon's process that no stage has."""
 
     holder: str
     registry: str  # the URL, without its password
     stall_after_s: float
 
 
-def report(daemon: Daemon, clock: LoopClock, me: Self, leader: str | None) -> StatusReport:
-    ready = readiness(daemon, me.stall_after_s)
+def report(daemon: Daemon, clock: LoopClock, identity: DaemonIdentity, leader: str | None) -> StatusReport:
+    ready = readiness(daemon, identity.stall_after_s)
     leads = daemon.leadership.leads
     return StatusReport(
         version=version(),
-        registry=me.registry,
+        registry=identity.registry,
         ready=ready.ready,
         reasons=ready.reasons,
         leadership=LeadershipReport(
             role=role(daemon),
-            holder=me.holder,
-            leader=me.holder if leads else leader,
+            holder=identity.holder,
+            leader=identity.holder if leads else leader,
             epoch=daemon.leadership.lease.epoch if leads else None,
             certain=daemon.leadership.certain(),
         ),
@@ -111,7 +111,7 @@ def report(daemon: Daemon, clock: LoopClock, me: Self, leader: str | None) -> St
 
 
 def component_report(daemon: Daemon, lane: Lane, clock: LoopClock) -> ComponentReport:
-    """Of a daemon that stands by, a component has neither state nor lag."""
+    """On a standby, a component has neither state nor lag."""
     leads = daemon.leadership.leads
     known = leads and bool(lane.position)
     counts = lane.counts

@@ -1,16 +1,19 @@
-"""Every setting of the daemon: a file, the environment and flags, the later ones stronger.
+"""The settings of the daemon, from a file, the environment and flags; later ones override earlier ones.
 
     server:                          # astha.yaml, named by --config or ASTHA_CONFIG
-      port: 9187
-    ASTHA_SERVER__PORT=9187          # the environment; groups and names are joined by two underscores
-    --set server.port=9187           # a flag
+      port: 27840
+    ASTHA_SERVER__PORT=27840          # the environment; groups and names are joined by two underscores
+    --set server.port=27840           # a flag
 
-What is not a setting is refused by name. Only environment variables without a double underscore are left alone:
-Kubernetes makes ASTHA_PORT and the like by itself for a service called `astha`.
+An unknown setting is an error. Environment variables without a double underscore are ignored: Kubernetes sets
+ASTHA_PORT and the like for a service called `astha`.
 """
 
+from astha.settings.groups import LogSettings
 from astha.settings.loading import CONFIG_VARIABLE, load_settings
-from astha.settings.models import DEFAULT_REGISTRY, LogSettings, RegistrySettings, ServerSettings, Settings
+from astha.settings.models import Settings
+from astha.settings.registry import DEFAULT_REGISTRY, RegistrySettings
+from astha.settings.server import ServerSettings
 
 __all__ = [
     "CONFIG_VARIABLE",

@@ -1,4 +1,4 @@
-"""Putting settings together, and saying what is wrong with them without showing a secret."""
+"""Loads settings from their sources, and reports errors without showing a secret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG_VARIABLE = "ASTHA_CONFIG"
 
 
 class _Environment(EnvSettingsSource):
-    """ASTHA_REGISTRY alone is the registry's URL, as `astha registry` has it."""
+    """Accepts ASTHA_REGISTRY as the registry's URL, like `astha registry`."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
         if field_name == "registry" and isinstance(value, str) and not value.lstrip().startswith("{"):
@@ -29,15 +29,15 @@ class _Environment(EnvSettingsSource):
             return super().decode_complex_value(field_name, field, value)
         except ValueError:
             if field_name not in Settings.model_fields:
-                return value  # of a group's setting: its model says what is wrong with it, or splits a list
+                return value  # a group's setting: its model validates it, or splits a list
             variable = PREFIX + field_name.upper()
-            raise ConfigError(f"{variable}: is a group of settings: name one, such as {variable}__...") from None
+            raise ConfigError(f"{variable}: is a group of settings: set one of them, such as {variable}__...") from None
 
 
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
-    """From the file (`config`, else ASTHA_CONFIG, else none), the environment and `flags`, nested as the file is.
+    """Reads the file (`config`, else ASTHA_CONFIG, else none), the environment and `flags`, nested like the file.
 
-    ConfigError names every setting that is wrong and where it came from.
+    Raises ConfigError, which names every wrong setting and its source.
     """
     named = os.environ.get(CONFIG_VARIABLE)
     path = config or (Path(named) if named else None)
@@ -49,7 +49,7 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
         return Settings(**merged)
     except ValidationError as error:
         origins = _Origins(path, document, environment, flags or {})
-        raise ConfigError("; ".join(dict.fromkeys(_complaint(fault, origins) for fault in _faults(error)))) from None
+        raise ConfigError("; ".join(dict.fromkeys(_describe(fault, origins) for fault in _faults(error)))) from None
 
 
 def _read_file(path: Path) -> strict_yaml.Document:
@@ -61,7 +61,7 @@ def _read_file(path: Path) -> strict_yaml.Document:
     if document.content is None:
         return strict_yaml.Document({}, {})
     if not isinstance(document.content, dict) or not all(isinstance(key, str) for key in document.content):
-        raise ConfigError(f"{path}: line 1: expected a mapping of settings, such as `server: {{port: 9187}}`")
+        raise ConfigError(f"{path}: line 1: expected a mapping of settings, such as `server: {{port: 27840}}`")
     return document
 
 
@@ -84,7 +84,7 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 class _Origins:
-    """Where a setting's value came from, to be named in an error."""
+    """The source of each setting's value, for errors."""
 
     def __init__(
         self,
@@ -95,18 +95,18 @@ class _Origins:
     ) -> None:
         self._path, self._document, self._environment, self._flags = path, document, environment, flags
 
-    def of(self, place: tuple[str, ...]) -> str:
-        if _holds(self._flags, place):
+    def of(self, path: tuple[str, ...]) -> str:
+        if _holds(self._flags, path):
             return "command line"
-        if _holds(self._environment, place):
-            return PREFIX + "__".join(place).upper()
-        line = self._document.lines.get(place) or self._document.lines.get(place[:1])
+        if _holds(self._environment, path):
+            return PREFIX + "__".join(path).upper()
+        line = self._document.lines.get(path) or self._document.lines.get(path[:1])
         return f"{self._path}: line {line}" if line else f"{self._path or 'settings'}"
 
 
-def _holds(values: Mapping[str, Any], place: tuple[str, ...]) -> bool:
+def _holds(values: Mapping[str, Any], path: tuple[str, ...]) -> bool:
     under: Any = values
-    for key in place:
+    for key in path:
         if not isinstance(under, Mapping) or key not in under:
             return False
         under = under[key]
@@ -114,21 +114,21 @@ def _holds(values: Mapping[str, Any], place: tuple[str, ...]) -> bool:
 
 
 def _faults(error: ValidationError) -> list[tuple[tuple[str, ...], str, str]]:
-    """Never with the input: it may be a secret."""
+    """Leaves out the input, which may be a secret."""
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     return [(tuple(map(str, fault["loc"])), fault["type"], fault["msg"]) for fault in faults]
 
 
-def _complaint(fault: tuple[tuple[str, ...], str, str], origins: _Origins) -> str:
-    place, kind, message = fault
-    name, where = ".".join(place), origins.of(place)
+def _describe(fault: tuple[tuple[str, ...], str, str], origins: _Origins) -> str:
+    path, kind, message = fault
+    name, where = ".".join(path), origins.of(path)
     if kind != "extra_forbidden":
         return f"{where}: {name}: {message.removeprefix('Value error, ')}"
-    group = Settings.model_fields.get(place[0])
+    group = Settings.model_fields.get(path[0])
     known = Settings.model_fields
-    if len(place) > 1 and group is not None and isinstance(group.default, BaseModel):
+    if len(path) > 1 and group is not None and isinstance(group.default, BaseModel):
         known = type(group.default).model_fields
-    return f"{where}: there is no setting {name!r}{_suggestion(place[-1], known)}"
+    return f"{where}: there is no setting {name!r}{_suggestion(path[-1], known)}"
 
 
 def _suggestion(name: str, known: Mapping[str, FieldInfo]) -> str:

@@ -1,4 +1,4 @@
-"""The contract of a source."""
+"""The contracts of sources and followers, and the batches that they yield."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from registry.position import Position
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """Changes may be missing from the stream here, and positions may start anew: everybody refreshes.
+    """Changes may be missing here, and positions may restart: every component refreshes.
 
-    A `Started` follows. The source goes on only when it is asked for the next batch; by then everybody's debt is on
-    paper, so it may record what it has found as known.
+    A `Started` follows. The source continues only when the consumer asks for the next batch. By then the consumer has
+    persisted a pending refresh for every component, so the source may record the new server identity.
     """
 
     reason: str
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """Nothing for us up to this position: whoever has nothing in hand may count it as done."""
+    """No subscribed change up to this position: a component with an empty queue has processed it."""
 
     position: Position
 
 
 class Started(msgspec.Struct, frozen=True):
-    """Connected, or connected again: everything after this position will come, some of it maybe again."""
+    """Connected or reconnected: every change after this position follows, some possibly again."""
 
     position: Position
 
@@ -42,33 +42,33 @@ class SourceStatus(msgspec.Struct, frozen=True):
     connected: bool
     received: Position
     acknowledged: Position
-    retained_bytes: int | None  # what the database keeps on our account
+    retained_bytes: int | None  # retained by the database for this reader
     wal_status: str | None
     detail: str | None
-    server: Position | None = None  # where the database itself is, as far as known
-    silent_s: float | None = None  # since anything was heard of it, where it is expected to be heard
+    server: Position | None = None  # the end of the database's log, if known
+    silent_s: float | None = None  # since the server sent anything; None if it sends nothing by itself
     unit: Literal["bytes", "changes"] = "bytes"  # of the difference of two positions
 
 
 class Source(Protocol):
-    """One reader of one registry. Reconnects by itself; raises only what nobody but a person can mend (ConfigError),
-    and Fenced when the registry was replaced by another one.
+    """One reader of one registry. Reconnects by itself. Raises only ConfigError, which an operator has to correct, and
+    Fenced if the registry was replaced by another one.
     """
 
     def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
-        """Batches of what has been received together; never waits for more than there is.
+        """Yields the transactions that have arrived, without waiting for larger batches.
 
-        Starts after the position that was last acknowledged durably. Transactions may come again after a
-        reconnect (positions are then not above the last ones seen). Cancelling closes the connection.
+        Starts after the position that was last acknowledged durably. Transactions may be repeated after a reconnect;
+        their positions are then not above the last one seen. Cancelling closes the connection.
         """
         ...
 
     def acknowledge(self, position: Position) -> None:
-        """Everything at or below is durably done by everybody who counts: the database may forget it. Never blocks."""
+        """Every component has durably processed this position: the database may discard its log. Never blocks."""
         ...
 
     def retained_for(self, position: Position) -> int:
-        """About how many bytes the database keeps for somebody who has done everything up to `position`."""
+        """Returns about how many bytes the database retains for a component at `position`."""
         ...
 
     def status(self) -> SourceStatus: ...
@@ -81,20 +81,20 @@ Replay: TypeAlias = "AsyncGenerator[Sequence[Transaction] | Progress, None]"
 
 @runtime_checkable
 class Replays(Protocol):
-    """A source that can read again, beside its stream, what the database still keeps."""
+    """A source that can read retained changes again, beside its stream."""
 
     def replay(self, tables: frozenset[str], after: Position) -> Replay:
-        """Every transaction after `after`, in order, and then what comes; only as fast as it is asked for.
+        """Yields every transaction after `after`, in order, then new ones as they arrive.
 
-        `after` is not before what was acknowledged. Neither acknowledges anything nor disturbs the stream. SourceError
-        if it can't be had, or breaks off: begin again from the last position that was used.
+        `after` must not be below the acknowledged position. A replay acknowledges nothing and does not affect the
+        stream. Raises SourceError if it can't start or breaks off: start again from the last position that was used.
         """
         ...
 
 
 class Follower(Protocol):
-    """The changes from now on, for caches: remembers nothing, holds nothing back, acknowledges nothing."""
+    """The changes from now on, for caches. It keeps no position and retains nothing in the database."""
 
     def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
-        """Begins with a Gap and a Started, and does so again after every interruption. Raises ConfigError only."""
+        """Begins with a Gap and a Started, also after every interruption. Raises only ConfigError."""
         ...

@@ -1,11 +1,9 @@
-"""From a registry's URL to the source that tails it."""
+"""Opens the source or the follower for a registry's URL."""
 
 from __future__ import annotations
 
-from psycopg.conninfo import make_conninfo
-from sqlalchemy import URL
-
 from astha.clock import LoopClock
+from astha.settings.registry import conninfo_of
 from astha.sources.contract import Follower, Source
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.follower import PostgresFollower
@@ -18,7 +16,7 @@ from registry.engines import parse_url
 def open_source(
     url: str, store: MetadataStore, settings: PostgresSourceSettings, tail: TailSettings, clock: LoopClock
 ) -> Source:
-    """Both remember where they are in the database itself: in a slot, or by what is left of the change log."""
+    """Both sources keep their position in the database: in a slot, or by trimming the change log."""
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":
         return PostgresSource(conninfo_of(parsed), store, settings, clock)
@@ -27,16 +25,9 @@ def open_source(
 
 
 def open_follower(url: str, settings: PostgresSourceSettings, tail: TailSettings, clock: LoopClock) -> Follower:
-    """For a process beside the daemon: as many as there are replication slots, on SQLite any number."""
+    """For processes beside the daemon: at most one per free replication slot, on SQLite any number."""
     parsed = parse_url(url)
     if parsed.drivername == "postgresql":
         return PostgresFollower(conninfo_of(parsed), settings, clock)
     limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
     return SqliteFollower(url, limits, tail)
-
-
-def conninfo_of(url: URL) -> str:
-    """For libpq, as SQLAlchemy reads the same URL: a URL that it renders is not always one that libpq accepts."""
-    url = url.set(drivername="postgresql+psycopg")
-    _, parameters = url.get_dialect()().create_connect_args(url)
-    return make_conninfo(**parameters)

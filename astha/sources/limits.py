@@ -1,4 +1,4 @@
-"""How much of one transaction a source holds in memory."""
+"""Limits of the memory for one transaction."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class TransactionLimits(msgspec.Struct, frozen=True):
-    """Beyond these a transaction is not held in memory, and those it concerns refresh instead."""
+    """A larger transaction is not held in memory: the subscribers of its tables refresh instead."""
 
     events: int = 100_000
     size_bytes: int = 64 * 1024 * 1024

@@ -2,78 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import SecretStr
 
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
 from astha.errors import ConfigError
-from astha.file_modes import FileMode, mode_of
-from astha.redaction import Concealment, is_secret_name, secrets_in_url
+from astha.redaction import Redactor
+from astha.settings.lake import LakeSettings as LakeSettings
+from astha.settings.lake import S3Settings as S3Settings
 from registry.contract import MetadataStore
-from registry.private_files import Modes
-
-
-class S3Settings(BaseModel):
-    """How to reach S3-compatible storage. What is not given comes from the machine's own credentials."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    endpoint: str | None = Field(None, description="Address of the service; none for the cloud's own.")
-    region: str = Field("us-east-1", description="Region to sign for.")
-    access_key: SecretStr | None = Field(None, description="Access key id.")
-    secret_key: SecretStr | None = Field(None, description="Secret access key.")
-    session_token: SecretStr | None = Field(None, description="Of temporary credentials.")
-    allow_http: bool = Field(False, description="Whether the endpoint may be reached without TLS.")
-    virtual_hosted: bool = Field(False, description="Whether a bucket is part of the host name.")
-
-
-class LakeSettings(BaseModel):
-    """Where tables live. One place for all components and commands, so that no two of them can differ."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    warehouse: str = Field("warehouse", description="Where new tables go: a directory, or s3://bucket/prefix.")
-    file_mode: FileMode = Field("0600", description="Mode of files that are created below a local warehouse.")
-    directory_mode: FileMode = Field("0700", description="Mode of directories that are created for a local warehouse.")
-    s3: S3Settings = S3Settings()
-    roots: tuple[str, ...] = Field(
-        (),
-        description="Further places below which files may be deleted, beside the warehouse and the tables' "
-        "locations: where writers of topics put objects elsewhere, and where tables were that are dropped with "
-        "--purge.",
-    )
-    intents_stale_after_s: float = Field(
-        900.0,
-        gt=0,
-        description="Uploads not renewed for so long are given up, and their objects deleted; objects outlive their "
-        "last segment, and metadata files their last snapshot, for so long. One threshold for all components and "
-        "commands.",
-    )
-    catalog: dict[str, SecretStr] = Field(
-        {}, description="Properties of a PyIceberg catalog; none for one in the registry's own database."
-    )
-
-    @property
-    def modes(self) -> Modes:
-        return Modes(mode_of(self.file_mode), mode_of(self.directory_mode))
-
-    def catalog_properties(self) -> dict[str, str]:
-        """Holds secrets."""
-        return {name: value.get_secret_value() for name, value in self.catalog.items()}
-
-    def secrets(self) -> Iterator[str]:
-        for secret in (self.s3.access_key, self.s3.secret_key, self.s3.session_token):
-            if secret is not None:
-                yield secret.get_secret_value()
-        for name, value in self.catalog.items():
-            if is_secret_name(name):
-                yield value.get_secret_value()
-            yield from secrets_in_url(value.get_secret_value())
-        if self.s3.endpoint is not None:
-            yield from secrets_in_url(self.s3.endpoint)
 
 
 class Withheld(SecretStr):
@@ -94,14 +32,14 @@ class ComponentContext(msgspec.Struct, frozen=True):
     clock: LoopClock
     registry_url: SecretStr
     lake: LakeSettings
-    concealment: Concealment = msgspec.field(default_factory=Concealment)
+    redactor: Redactor = msgspec.field(default_factory=Redactor)
     clock_guard: ClockGuard | None = None  # to be asked before anything is deleted by age
 
-    def conceal(self, *secrets: str) -> None:
-        """From now on they are masked in logs, errors and status. Call it with each secret among the component's
-        settings in `create`, and with those that come up later as soon as they are known.
+    def redact(self, *secrets: str) -> None:
+        """Masks these secrets in logs, errors and status from now on. Call it in `create` with each secret among the
+        component's settings, and with later ones as soon as they are known.
         """
-        self.concealment.add(*secrets)
+        self.redactor.add(*secrets)
 
     def without_registry_url(self) -> ComponentContext:
         return msgspec.structs.replace(self, registry_url=Withheld())

@@ -1,7 +1,7 @@
-"""What Astha says about itself: log lines and metrics.
+"""Logs and metrics.
 
-In: the states that lanes, source and leadership hold anyway. Out: lines on stderr, families for Prometheus.
-Guaranteed: nothing is done for an event on account of either, and no secret is in them.
+In: the state of lanes, source and leadership. Out: log lines on stderr, metric families for Prometheus.
+Guaranteed: neither costs anything per event, and neither shows a secret.
 """
 
 from astha.telemetry.logs import configure_logging, set_level

@@ -1,4 +1,4 @@
-"""Log lines: structlog's and the standard library's through one handler, as JSON or for a console, times in UTC."""
+"""Logging: structlog and the standard library share one handler, as JSON or for a console, with times in UTC."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.settings import LogSettings
 
-_CHATTY = (
+_LIBRARIES = (
     *("aiohttp", "aiosqlite", "alembic", "asyncio", "boto3", "botocore", "fsspec", "grpc", "psycopg", "py4j"),
     *("pyiceberg", "pyspark", "requests", "s3fs", "sqlalchemy", "urllib3"),
 )
-"""Libraries whose own news are for those who debug the libraries. At debug level some write secrets: py4j the token of
-its gateway, with which any local user can run code in the JVM, and every value that is sent there.
+"""Libraries that log at warning level or above only. Some write secrets at debug level: py4j logs the token of its
+gateway, with which any local user can run code in the JVM, and every value that is sent there.
 """
 
-_OURS = frozenset(["timestamp", "level", "logger"])  # of a line: no text from outside
+_OWN_FIELDS = frozenset(["timestamp", "level", "logger"])  # never contain text from outside
 
 _SHARED: list[Processor] = [
     structlog.contextvars.merge_contextvars,
@@ -32,20 +32,20 @@ _SHARED: list[Processor] = [
 ]
 
 
-class _Concealing:
-    """The last processor before a line is rendered. A library's error may carry a URL with its password, so every value
-    is looked at. The rendered line is not: replacing text in it could break its syntax.
+class _Redacting:
+    """The last processor before a line is rendered. It redacts every value, because a library's error may contain a URL
+    with its password. It does not redact the rendered line: that could break its syntax.
     """
 
-    def __init__(self, conceal: Concealment) -> None:
-        self._conceal = conceal
+    def __init__(self, redact: Redactor) -> None:
+        self._redact = redact
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-        return {name: value if name in _OURS else self._conceal.values(value) for name, value in event.items()}
+        return {name: value if name in _OWN_FIELDS else self._redact.values(value) for name, value in event.items()}
 
 
-def configure_logging(settings: LogSettings, conceal: Concealment, stream: TextIO | None = None) -> None:
-    """For the whole process; doing it again replaces what was."""
+def configure_logging(settings: LogSettings, redact: Redactor, stream: TextIO | None = None) -> None:
+    """Configures the whole process. A second call replaces the first."""
     stream = stream or sys.stderr
     structlog.configure(
         processors=[
@@ -55,10 +55,10 @@ def configure_logging(settings: LogSettings, conceal: Concealment, stream: TextI
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,  # loggers are made at import, before this
+        cache_logger_on_first_use=False,  # loggers are created at import, before this
     )
     handler = logging.StreamHandler(stream)
-    renderers = _renderers(settings, conceal, colours=stream.isatty())
+    renderers = _renderers(settings, redact, colours=stream.isatty())
     handler.setFormatter(structlog.stdlib.ProcessorFormatter(processors=renderers, foreign_pre_chain=_SHARED))
     logging.getLogger().handlers[:] = [handler]
     logging.captureWarnings(True)
@@ -68,14 +68,14 @@ def configure_logging(settings: LogSettings, conceal: Concealment, stream: TextI
 def set_level(level: str) -> None:
     number = logging.getLevelNamesMapping()[level.upper()]
     logging.getLogger().setLevel(number)
-    for name in _CHATTY:
+    for name in _LIBRARIES:
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
 
 
-def _renderers(settings: LogSettings, conceal: Concealment, *, colours: bool) -> list[Processor]:
+def _renderers(settings: LogSettings, redact: Redactor, *, colours: bool) -> list[Processor]:
     meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
-    before: list[Processor] = [meta, structlog.processors.format_exc_info, _Concealing(conceal)]
+    first: list[Processor] = [meta, structlog.processors.format_exc_info, _Redacting(redact)]
     if settings.format == "json":
-        return [*before, structlog.processors.JSONRenderer(default=str)]
+        return [*first, structlog.processors.JSONRenderer(default=str)]
     plain = structlog.dev.plain_traceback
-    return [*before, structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=plain)]
+    return [*first, structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=plain)]

@@ -1,6 +1,6 @@
-"""Metrics, read off the daemon when somebody scrapes: nothing is counted twice, and nothing at all per event.
+"""Metrics, read from the daemon's state at each scrape: they cost nothing per event.
 
-A daemon that stands by says so and nothing else: it knows no component's state. docs/metrics.md lists them all.
+A standby has no metrics of components, because it does not know their state. docs/metrics.md lists all metrics.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from astha.version import version
 log = structlog.get_logger(__name__)
 
 _BUCKETS = range(9, 27)
-"""Powers of two, in microseconds: from half a millisecond to a minute."""
+"""Exponents of two, in microseconds: from half a millisecond to a minute."""
 
 _WAL_STATUSES = ("reserved", "extended", "unreserved", "lost")
 _BREAKER_STATES = ("closed", "open", "half-open")
 
 _COUNTERS = {
-    "attempts": "Calls with events, failed ones included.",
+    "attempts": "Calls with events, including failed ones.",
     "failures": "Calls with events that failed.",
-    "drops": "Events given up after all attempts; each is followed by a refresh.",
+    "drops": "Events dropped after all attempts; a refresh follows.",
     "refreshes": "Refreshes that succeeded.",
-    "failed_refreshes": "Refreshes that failed and were tried again.",
-    "breaks": "Times that the component was broken out of its lane.",
+    "failed_refreshes": "Refreshes that failed and were retried.",
+    "circuit_opened": "Times that the component's circuit was opened.",
 }
 
 
@@ -51,24 +51,26 @@ class DaemonCollector(Collector):
         self._clock = clock
 
     def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily("astha_build", "Which Astha this is.", {"version": version()})
+        yield InfoMetricFamily("astha_build", "Version of Astha.", {"version": version()})
         if (guard := self._daemon.clock_guard) is not None:
-            told = "1 while the wall clock is trusted, 0 while nothing is deleted by age."
-            yield GaugeMetricFamily("astha_clock_trusted", told, int(guard.steady()))
+            text = "1 while the wall clock is trusted, 0 while nothing is deleted by age."
+            yield GaugeMetricFamily("astha_clock_trusted", text, int(guard.steady()))
             yield CounterMetricFamily("astha_clock_jumps", "Jumps of the wall clock.", guard.jumps)
         leads = self._daemon.leadership.leads
         yield GaugeMetricFamily("astha_leading", "1 if this daemon leads, 0 if it stands by.", int(leads))
         if not leads:
             return
         lease = self._daemon.leadership.lease
-        yield GaugeMetricFamily("astha_lease_epoch", "Grows with every change of leadership.", lease.epoch)
+        yield GaugeMetricFamily("astha_lease_epoch", "Increases with every change of leadership.", lease.epoch)
         status = self._daemon.source.status()
         yield from _source(status, self._daemon)
         yield from _states(self._daemon.lanes)
         yield from _deliveries(self._daemon.lanes)
         yield from _queues(self._daemon.lanes)
         yield from self._lags(status)
-        problems = _gauge("component_problems", "Tables or other subjects that the component has trouble with.")
+        problems = _gauge(
+            "component_problems", "Problems that the component reports, such as tables that it can't process."
+        )
         for component in self._daemon.components:
             problems.add_metric([component.name], len(problems_of(component.name, component.subscriber)))
         yield problems
@@ -77,13 +79,13 @@ class DaemonCollector(Collector):
 
     def _lags(self, status: SourceStatus) -> Iterator[Metric]:
         distance = _gauge(
-            f"component_lag_{status.unit}", f"{status.unit.title()} between the stream and the component."
+            f"component_lag_{status.unit}", f"{status.unit.title()} between the stream's position and the component's."
         )
         seconds = _gauge(
-            "component_lag_seconds", "Age of the oldest event that waits, or time since the component was live."
+            "component_lag_seconds", "Age of the oldest queued event, or time since the component was live."
         )
         for lane in self._daemon.lanes:
-            if lane.position:  # one that was never live is not at any distance
+            if lane.position:  # a component that was never live has no position
                 distance.add_metric([lane.name], max(0, self._daemon.received - lane.position))
             seconds.add_metric([lane.name], lag_seconds(lane, self._clock))
         yield distance
@@ -91,20 +93,20 @@ class DaemonCollector(Collector):
 
 
 def _own(component: str, subscriber: Subscriber) -> Iterator[Metric]:
-    """A component that can't say how it is must not keep the others from it."""
+    """Yields the component's own metrics. An error of one component does not affect the others."""
     if not isinstance(subscriber, ReportsMetrics):
         return
     families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
     try:
-        for measure in subscriber.metrics():
-            family = families.get(measure.name)
+        for metric in subscriber.metrics():
+            family = families.get(metric.name)
             if family is None:
-                kind = CounterMetricFamily if measure.kind == "counter" else GaugeMetricFamily
-                family = kind(f"astha_{component}_{measure.name}", measure.help, labels=list(measure.labels))
-                families[measure.name] = family
-            family.add_metric(list(measure.labels.values()), measure.value)
+                kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+                family = kind(f"astha_{component}_{metric.name}", metric.help, labels=list(metric.labels))
+                families[metric.name] = family
+            family.add_metric(list(metric.labels.values()), metric.value)
     except Exception:
-        log.exception("a component's measures can't be read", component=component)
+        log.exception("component metrics can't be read", component=component)
         return
     yield from families.values()
 
@@ -116,21 +118,29 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 def _source(status: SourceStatus, daemon: Daemon) -> Iterator[Metric]:
     connected = int(status.connected)
     yield GaugeMetricFamily("astha_source_connected", "1 while the stream of changes is open.", connected)
-    yield GaugeMetricFamily("astha_source_received_position", "How far the stream has come.", daemon.received)
-    yield GaugeMetricFamily("astha_source_acknowledged_position", "What the database may forget.", status.acknowledged)
+    yield GaugeMetricFamily(
+        "astha_source_received_position", "Position of the last transaction received.", daemon.received
+    )
+    yield GaugeMetricFamily(
+        "astha_source_acknowledged_position",
+        "Position up to which the database may discard its log.",
+        status.acknowledged,
+    )
     if status.server is not None:
         yield GaugeMetricFamily(
             f"astha_source_lag_{status.unit}",
-            f"{status.unit.title()} that the database has written and the stream has not brought.",
+            f"{status.unit.title()} that the database has written and the stream has not received.",
             max(0, status.server - max(status.received, daemon.received)),
         )
     if status.silent_s is not None:
         yield GaugeMetricFamily(
-            "astha_source_silence_seconds", "Time since anything came, keepalives included.", status.silent_s
+            "astha_source_silence_seconds",
+            "Time since the server sent anything, including keepalives.",
+            status.silent_s,
         )
     if status.retained_bytes is not None:
         yield GaugeMetricFamily(
-            "astha_source_retained_bytes", "What the database keeps on our account.", status.retained_bytes
+            "astha_source_retained_bytes", "Bytes that the database retains for this daemon.", status.retained_bytes
         )
     if status.wal_status is not None:
         wal = GaugeMetricFamily(
@@ -159,7 +169,7 @@ def _deliveries(lanes: list[Lane]) -> Iterator[Metric]:
     )
     latency = HistogramMetricFamily(
         "astha_component_delivery_latency_seconds",
-        "From commit to delivered, by transaction.",
+        "Time from commit to delivery, per transaction.",
         labels=["component"],
     )
     counters = {
@@ -182,19 +192,20 @@ def _deliveries(lanes: list[Lane]) -> Iterator[Metric]:
 
 
 def _buckets(lane: Lane) -> list[tuple[str, float]]:
-    """A latency of n bits is below 2**n microseconds."""
+    """Returns cumulative buckets. A latency of n bits is below 2**n microseconds."""
     counted = dict(lane.counts.latency_us)
     cumulative = [
-        (str(2**bits / 1e6), float(sum(number for has, number in counted.items() if has <= bits))) for bits in _BUCKETS
+        (str(2**bits / 1e6), float(sum(number for length, number in counted.items() if length <= bits)))
+        for bits in _BUCKETS
     ]
     return [*cumulative, ("+Inf", float(sum(counted.values())))]
 
 
 def _queues(lanes: list[Lane]) -> Iterator[Metric]:
-    events = _gauge("component_queue_events", "Events that wait.")
-    size = _gauge("component_queue_bytes", "Bytes that wait, as received.")
-    limit_events = _gauge("component_queue_limit_events", "Events that may wait.")
-    limit_size = _gauge("component_queue_limit_bytes", "Bytes that may wait.")
+    events = _gauge("component_queue_events", "Queued events.")
+    size = _gauge("component_queue_bytes", "Bytes of queued events, as received.")
+    limit_events = _gauge("component_queue_limit_events", "Limit of queued events.")
+    limit_size = _gauge("component_queue_limit_bytes", "Limit of queued bytes.")
     for lane in lanes:
         events.add_metric([lane.name], lane.queue.events)
         size.add_metric([lane.name], lane.queue.size_bytes)

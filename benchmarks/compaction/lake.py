@@ -148,7 +148,7 @@ async def open_lake(
     clock = SystemLoopClock()
     around = ComponentContext(store, clock, SecretStr(url), LakeSettings(warehouse=str(directory)))
     settings = CompactorSettings.model_validate({"jobs": jobs, "spark": {"options": dict(spark), "memory": "2g"}})
-    executor = open_executor(settings, around.lake, around.concealment)
+    executor = open_executor(settings, around.lake, around.redactor)
     session = await executor.start()
     assert isinstance(session, ClassicSession)
     compactor = Compactor(settings, around, lambda: executor)

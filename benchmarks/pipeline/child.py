@@ -19,9 +19,9 @@ from astha.daemon import Component, Daemon, DaemonSettings
 from astha.events import Event, Transaction
 from astha.gc_tuning import SparingCollector
 from astha.leadership import Leadership, LeaseSettings
-from astha.redaction import NOTHING
+from astha.redaction import NO_SECRETS
 from astha.server import Server
-from astha.server.status import Self
+from astha.server.status import DaemonIdentity
 from astha.settings import ServerSettings
 from astha.sources.postgres.decode import Decoder
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
@@ -136,8 +136,8 @@ async def run_daemon(job: Job, parent: Parent) -> None:
 
 
 def _server(daemon: Daemon, store: MetadataStore, clock: SystemLoopClock) -> Server:
-    me = Self("benchmark", "a registry", stall_after_s=20.0)
-    return Server(daemon, store, "astha", ServerSettings(port=0), me, NOTHING, clock)
+    identity = DaemonIdentity("benchmark", "a registry", stall_after_s=20.0)
+    return Server(daemon, store, "astha", ServerSettings(port=0), identity, NO_SECRETS, clock)
 
 
 async def run_bare(job: Job, parent: Parent) -> None:

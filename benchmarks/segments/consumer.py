@@ -14,7 +14,7 @@ import msgspec
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.settings.models import RegistrySettings, Settings
+from astha.settings import RegistrySettings, Settings
 from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import percentile
 from components.lib.streams.consumer import Consumer

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.events import Event
-from astha.settings.models import RegistrySettings, Settings
+from astha.settings import RegistrySettings, Settings
 from astha.sources.factory import open_follower
 from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import Report, percentile

@@ -26,4 +26,4 @@ def create(settings: Mapping[str, Any], context: ComponentContext) -> Compactor:
     from components.compactor.subscriber import Compactor
 
     chosen = CompactorSettings.model_validate(dict(settings))
-    return Compactor(chosen, context, partial(open_executor, chosen, context.lake, context.concealment))
+    return Compactor(chosen, context, partial(open_executor, chosen, context.lake, context.redactor))

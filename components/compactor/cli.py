@@ -176,7 +176,7 @@ def run_command(
     from astha.telemetry import configure_logging, set_level
 
     settings = reload()
-    configure_logging(settings.log, settings.concealment())
+    configure_logging(settings.log, settings.redactor())
     set_level("warning")  # what else happens is shown here, or in the journal
     planned, outcomes = run_at_desk(settings, work)
     if not outcomes:

@@ -81,5 +81,5 @@ def _translated(error: Exception, settings: Settings) -> Exception:
     from components.lib.lake.storage.objects import StorageUnavailable
 
     if isinstance(error, SparkError | StorageUnavailable):
-        return Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE)
+        return Failure(settings.redactor()(str(error)), Exit.UNAVAILABLE)
     return error

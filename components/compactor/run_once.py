@@ -97,7 +97,7 @@ async def _opened(desk: Desk, given: Executor | None) -> AsyncIterator[Executor]
         return
     from components.compactor.executor_factory import open_executor
 
-    executor = open_executor(desk.component_settings(), desk.settings.lake, desk.settings.concealment())
+    executor = open_executor(desk.component_settings(), desk.settings.lake, desk.settings.redactor())
     try:
         yield executor
     finally:

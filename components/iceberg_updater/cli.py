@@ -161,7 +161,7 @@ def _with_lake(settings: Settings, work: Work[T], *, writes: bool) -> T:
     try:
         return asyncio.run(run())
     except CatalogTrouble as error:
-        raise Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE) from error
+        raise Failure(settings.redactor()(str(error)), Exit.UNAVAILABLE) from error
 
 
 def _print_all(reports: list[TableReport]) -> None:

@@ -153,5 +153,5 @@ def _translated(error: Exception, settings: Settings) -> Exception:
     from components.lib.lake.storage.objects import StorageUnavailable
 
     if isinstance(error, CatalogTrouble | StorageUnavailable):
-        return Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE)
+        return Failure(settings.redactor()(str(error)), Exit.UNAVAILABLE)
     return error

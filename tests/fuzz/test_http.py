@@ -31,7 +31,7 @@ PATHS = [
 METHODS = [b"GET", b"POST", b"HEAD", b"OPTIONS", b"CONNECT", b"PUT", b"", b"G\x00T", b"PRI"]
 VERSIONS = [b"HTTP/1.1", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/9.9", b"HTTP/1.1 x", b""]
 HEADERS = [
-    b"Host: localhost", b"Host: 127.0.0.1:9187", b"Host: evil.example", b"Host: [::1", b"Host:", b"Host: \xff\xfe",
+    b"Host: localhost", b"Host: 127.0.0.1:27840", b"Host: evil.example", b"Host: [::1", b"Host:", b"Host: \xff\xfe",
     b"Authorization: Bearer " + TOKEN.encode(), b"Authorization: Bearer \xff\xfe\xfd", b"Authorization: Bearer",
     b"Authorization: Basic QQ==", b"Origin: null", b"Origin: http://evil.example", b"Origin: http://[",
     b"Connection: close", b"Connection: Upgrade", b"Upgrade: websocket", b"Upgrade: h2c", b"Content-Length: 5",

@@ -22,7 +22,7 @@ SHIPPED = (Path(__file__).parents[2] / "subscriptions.yaml").read_bytes()
 SETTINGS = b"""\
 registry: {url: sqlite:///registry.db, pool_size: 10}
 server:
-  port: 9187
+  port: 27840
   host: 127.0.0.1
 lake: {warehouse: /data, catalog: {uri: "sqlite:///c.db"}}
 log: {level: info}

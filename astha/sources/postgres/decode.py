@@ -1,7 +1,7 @@
-"""pgoutput, decoded: CopyData payloads in, whole transactions out. No I/O here.
+"""Decodes pgoutput: CopyData payloads in, whole transactions out. No I/O.
 
-One message is one `feed`. Rows become the registry's models straight from the bytes; a transaction that outgrows its
-limits keeps no rows, only the names of the tables it touched; tables nobody subscribes to are not decoded at all.
+Each message is one call of `feed`. Rows are decoded directly to the registry's models. A transaction beyond its limits
+keeps no rows, only the names of its tables. Tables without a subscriber are not decoded.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ Handler: TypeAlias = Callable[[bytes], None]
 
 
 class Decoder:
-    """Feed it messages in order; `feed` answers a transaction when one is complete."""
+    """Takes messages in order; `feed` returns a transaction when one is complete."""
 
     def __init__(self, kinds: Mapping[str, type[Row]], schema: str = "public", limits: TransactionLimits | None = None):
         self._kinds = kinds
         self._schema = schema
         limits = limits or TransactionLimits()
         self._max_events, self._max_bytes = limits.events, limits.size_bytes
-        self._inserts: dict[bytes, Callable[[bytes], Row]] = {}  # kind byte and relation oid -> the row
-        self._rows: dict[bytes, Handler] = {}  # the same for everything rarer
+        self._inserts: dict[bytes, Callable[[bytes], Row]] = {}  # by kind byte and relation oid
+        self._rows: dict[bytes, Handler] = {}  # the same for all other kinds
         self._tables_of: dict[bytes, str] = {}
         self._table_sets: dict[frozenset[bytes], frozenset[str]] = {}
         self._names: dict[int, str] = {}
@@ -71,10 +71,10 @@ class Decoder:
         return self._commit is not None
 
     def feed(self, message: bytes) -> Transaction | None:
-        """A whole CopyData payload of kind 'w'. DecodeError for anything that is not pgoutput."""
+        """Takes a whole CopyData payload of kind 'w'. Raises DecodeError if it is not valid pgoutput."""
         try:
             kind = message[HEADER]
-            if kind == _I:  # most of what there is: no further call
+            if kind == _I:  # most messages are inserts: no further call
                 head = message[HEADER:_ROW]
                 insert = self._inserts.get(head)
                 if insert is not None:
@@ -88,7 +88,7 @@ class Decoder:
                         events.append(Event(_INSERT, row, None, commit, len(events)))
                         self._size += len(message)
                         if self._size > self._max_bytes or len(events) > self._max_events:
-                            self._give_up()
+                            self._drop_events()
                     return None
             elif kind == _B:
                 self._begin(message)
@@ -102,7 +102,7 @@ class Decoder:
             self._other(message)
             return None
         except (struct.error, IndexError, ValueError, TypeError) as error:
-            raise DecodeError(f"a message of kind {message[HEADER:_BODY]!r} that can't be read: {error}") from error
+            raise DecodeError(f"a message of kind {message[HEADER:_BODY]!r} can't be decoded: {error}") from error
 
     def _other(self, message: bytes) -> None:
         kind = message[HEADER:_BODY]
@@ -114,7 +114,7 @@ class Decoder:
             (oid,) = struct.unpack_from(">I", message, _BODY)
             if oid not in self._names:
                 raise DecodeError(f"a row of relation {oid}, which was never described")
-        elif kind not in (b"O", b"Y", b"M"):  # origin, type, logical message: nothing for us
+        elif kind not in (b"O", b"Y", b"M"):  # origin, type, logical message: not used
             raise DecodeError(f"unknown message kind {kind!r}")
 
     def _reset_transaction(self) -> None:
@@ -133,11 +133,11 @@ class Decoder:
     def _end(self, message: bytes) -> Transaction:
         commit = self._commit
         if commit is None:
-            raise DecodeError("a commit without a beginning")
+            raise DecodeError("a commit without a begin")
         _, position, end, _ = _COMMIT(message, _BODY)
         if position != commit.position or end < position:
-            raise DecodeError(f"commit at {position:#x}, but its beginning announced {commit.position:#x}")
-        commit.position = Position(end)  # where the stream goes on: what is acknowledged
+            raise DecodeError(f"commit at {position:#x}, but its begin announced {commit.position:#x}")
+        commit.position = Position(end)  # the end of the commit record: the position to acknowledge
         commit.count = len(self._events)
         heads = frozenset(self._heads)
         tables = self._table_sets.get(heads)
@@ -164,7 +164,7 @@ class Decoder:
         if kind is not None:
             if relation.identity != "f":
                 log.warning(
-                    "a table does not send whole old rows: each UPDATE and DELETE costs a refresh",
+                    "table does not send complete old rows: each UPDATE and DELETE causes a refresh",
                     table=relation.name,
                     remedy=f"ALTER TABLE {relation.name} REPLICA IDENTITY FULL",
                 )
@@ -181,16 +181,16 @@ class Decoder:
             self._events.append(Event(operation, data, before, self._commit, len(self._events)))
             self._size += size
             if self._size > self._max_bytes or len(self._events) > self._max_events:
-                self._give_up()
+                self._drop_events()
 
-    def _leave_untold(self, head: bytes, table: str) -> None:
-        """A change without the old row. It can't be told as an event, so who subscribes to its table refreshes."""
+    def _mark_unlisted(self, head: bytes, table: str) -> None:
+        """A change without its old row can't become an event, so the table's subscribers refresh."""
         if self._commit is None:
             raise _stray(head)
         self._unlisted.add(table)
 
-    def _give_up(self) -> None:
-        """Too large to hold: from here on only the names of its tables are of interest."""
+    def _drop_events(self) -> None:
+        """The transaction is beyond its limits: only the names of its tables are kept."""
         self._oversized = True
         self._events = []
 
@@ -199,7 +199,7 @@ class Decoder:
 
         def update(message: bytes) -> None:
             if message[_ROW] in (_NEW, _KEY):
-                self._leave_untold(head, table)
+                self._mark_unlisted(head, table)
                 return
             if message[_ROW] != _OLD:
                 raise DecodeError("an UPDATE with neither an old row nor a new one")
@@ -216,7 +216,7 @@ class Decoder:
     def _deleter(self, head: bytes, table: str, decode: DecodeRow) -> Handler:
         def delete(message: bytes) -> None:
             if message[_ROW] == _KEY:
-                self._leave_untold(head, table)
+                self._mark_unlisted(head, table)
                 return
             if message[_ROW] != _OLD:
                 raise DecodeError("a DELETE without an old row")
@@ -240,7 +240,7 @@ class Decoder:
 
 
 def _ignore(message: bytes) -> None:
-    """A table that nobody subscribes to."""
+    """For tables without a subscriber."""
 
 
 def _stray(head: bytes) -> DecodeError:

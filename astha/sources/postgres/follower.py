@@ -1,7 +1,7 @@
-"""`PostgresFollower`: the stream of changes from now on, for a process that only keeps caches right.
+"""`PostgresFollower`: the stream of changes from now on, for a process that keeps caches up to date.
 
 Its slot is temporary: the server drops it with the connection, so a follower that dies leaves nothing behind and
-keeps no WAL. What happened while it was not connected is not told: the stream begins with a Gap each time.
+retains no WAL. Changes made while it is not connected are missing: the stream begins with a Gap each time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator
 import psycopg
 import structlog
 
+from astha.backoff import Backoff
 from astha.clock import LoopClock
 from astha.errors import ConfigError, DecodeError, SourceLost, SourceReset
 from astha.sources.contract import Batch, Gap, Progress, Started
@@ -27,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 
 class PostgresFollower:
-    """Reconnects by itself; raises only what nobody but a person can mend (ConfigError)."""
+    """Reconnects by itself. Raises only ConfigError, which an operator has to correct."""
 
     def __init__(self, conninfo: str, settings: PostgresSourceSettings, clock: LoopClock) -> None:
         self._conninfo = conninfo
@@ -37,7 +38,8 @@ class PostgresFollower:
     async def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
         settings = self._settings
         limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
-        reason, failures = "following begins", 0
+        backoff = Backoff(settings.reconnect_initial_s, settings.reconnect_max_s)
+        reason, failures = "the follower starts", 0
         while True:
             stream: ReplicationStream | None = None
             try:
@@ -52,12 +54,11 @@ class PostgresFollower:
             except (SourceLost, SourceReset, DecodeError) as error:
                 failures += 1
                 reason = f"the stream was interrupted: {error}"
-                log.warning("following was interrupted", error=str(error), failures=failures)
+                log.warning("follower interrupted", error=str(error), failures=failures)
             finally:
                 if stream is not None:
                     await stream.close()
-            wait = min(settings.reconnect_max_s, settings.reconnect_initial_s * 2 ** min(failures - 1, 16))
-            await self._clock.sleep(wait * (0.5 + 0.5 * self._clock.chance()))
+            await self._clock.sleep(backoff.wait_s(failures, self._clock))
 
     async def _start(self, stream: ReplicationStream, tables: frozenset[str]) -> Position:
         settings = self._settings

@@ -1,6 +1,7 @@
-"""The server's side of the stream: publication, slot, and what the server keeps on our account.
+"""The server's side of the stream: the publication, the slot, and the WAL that the slot retains.
 
-A slot only ever sees what was published when the change was made, so the publication comes first; migrations make it.
+A slot delivers a change only if its table was published when the change was made, so the publication comes first;
+migrations create it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,6 @@ class SlotStatus(msgspec.Struct, frozen=True):
     confirmed: Position
     retained_bytes: int
     wal_status: str | None
-    safe_wal_size: int | None
     server: Position
     invalidation_reason: str | None  # from PostgreSQL 17 on
 
@@ -39,7 +39,7 @@ class SlotStatus(msgspec.Struct, frozen=True):
 
     @property
     def loss(self) -> str:
-        """Why, for a person."""
+        """The reason, for people."""
         if self.invalidation_reason in (None, "wal_removed"):
             return "the server no longer has the WAL it needs"
         return f"the server's reason is {self.invalidation_reason}"
@@ -47,7 +47,7 @@ class SlotStatus(msgspec.Struct, frozen=True):
 
 @asynccontextmanager
 async def connected(conninfo: str) -> AsyncIterator[Connection]:
-    """A plain connection for questions; trouble with it is SourceLost."""
+    """Opens a plain connection for queries. Raises SourceLost if it can't be opened or breaks."""
     try:
         connection = await psycopg.AsyncConnection.connect(
             make_conninfo(conninfo, application_name="astha source"), autocommit=True
@@ -66,7 +66,7 @@ async def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
         await connection.execute(
             """
             SELECT plugin, database, active, (coalesce(confirmed_flush_lsn, '0/0') - '0/0'::pg_lsn)::bigint,
-                   coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint, wal_status, safe_wal_size,
+                   coalesce(pg_current_wal_lsn() - restart_lsn, 0)::bigint, wal_status,
                    (pg_current_wal_lsn() - '0/0'::pg_lsn)::bigint, to_jsonb(s) ->> 'invalidation_reason'
             FROM pg_replication_slots s WHERE slot_name = %s
             """,
@@ -77,14 +77,14 @@ async def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
 
 
 async def require_primary(connection: Connection) -> None:
-    """SourceLost at a standby: promoted or replaced by the primary, it will do. Until then its slots are not ours."""
+    """Raises SourceLost at a standby: it has to be promoted, or the address has to lead to the primary."""
     (standby,) = await (await connection.execute("SELECT pg_is_in_recovery()")).fetchone() or (True,)
     if standby:
         raise SourceLost("the server is a standby: waiting until it is promoted or the address leads to a primary")
 
 
 async def require_publication(connection: Connection, publication: str, schema: str, tables: Sequence[str]) -> None:
-    """ConfigError if it is missing or does not carry a table whole: waiting would not mend that."""
+    """Raises ConfigError if it is missing or does not carry a table completely: waiting would not help."""
     missing = await not_published(connection, publication, schema, tables)
     if missing:
         raise ConfigError(
@@ -100,7 +100,7 @@ async def not_published(connection: Connection, publication: str, schema: str, t
 
 
 async def prepare_slot(connection: Connection, slot: str) -> SlotStatus:
-    """The existing slot. SourceReset if there is none, or none that can be used: see `create_slot`."""
+    """Returns the existing slot. Raises SourceReset if it is missing or unusable: see `create_slot`."""
     status = await slot_status(connection, slot)
     if status is None:
         raise SourceReset(f"slot {slot} does not exist")
@@ -116,7 +116,7 @@ async def prepare_slot(connection: Connection, slot: str) -> SlotStatus:
 
 
 async def create_slot(connection: Connection, slot: str) -> Position:
-    """A new slot of this name, in place of one that can no longer be used; answers where it starts."""
+    """Creates the slot, in place of one that can no longer be used, and returns its start."""
     status = await slot_status(connection, slot)
     try:
         if status is not None:
@@ -136,15 +136,15 @@ async def create_slot(connection: Connection, slot: str) -> Position:
         raise ConfigError(f"can't create slot {slot}: {error.diag.message_primary}; run `astha check`") from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise ConfigError(_no_replication(connection.info.user)) from error
-    assert row is not None  # noqa: S101  (the function answers one row)
+    assert row is not None  # noqa: S101  (the function returns one row)
     return Position(int(str(row[0])))
 
 
 async def free_slot(connection: Connection, slot: str) -> bool:
-    """End the connection that reads our slot, if it is one of our own user's; True if there was one.
+    """Terminates the connection that reads the slot, if it is of the same user. Returns whether there was one.
 
-    For a leader only: whoever reads the slot beside it is a daemon that has lost its lease and does not know it yet,
-    because it is frozen or cut off. The server itself would wait for it for `wal_sender_timeout`, a minute.
+    For a leader only: another reader of the slot is a daemon that has lost its lease and has not noticed, because it is
+    frozen or disconnected. The server itself would wait for it for `wal_sender_timeout`, a minute by default.
     """
     ended = await connection.execute(
         """
@@ -157,8 +157,8 @@ async def free_slot(connection: Connection, slot: str) -> bool:
 
 
 async def require_replication_role(conninfo: str) -> None:
-    """ConfigError if the role lacks REPLICATION. To be asked when a replication connection was refused: the server's
-    own message comes in the server's language and without a code.
+    """Raises ConfigError if the role lacks REPLICATION. For use after a replication connection was refused: the
+    server's message is in the server's language and has no code.
     """
     async with connected(conninfo) as connection:
         row = await (
@@ -176,7 +176,9 @@ def _no_replication(user: str) -> str:
 
 
 def protocol_version(server_version: int) -> int:
-    """The newest that both speak; they differ in streaming and two-phase only, which we don't ask for."""
+    """Returns the newest version that the server knows. They differ only in streaming and two-phase commit, which are
+    not used here.
+    """
     if server_version >= 160000:
         return 4
     if server_version >= 150000:

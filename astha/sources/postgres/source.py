@@ -1,4 +1,4 @@
-"""`PostgresSource`: connects, streams, reconnects, and says when history has a gap."""
+"""`PostgresSource`: connects, streams, reconnects, and reports gaps in the history."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import AsyncGenerator, Mapping
 
 import psycopg
 import structlog
-from pydantic import BaseModel, ConfigDict, Field
 
+from astha.backoff import Backoff
 from astha.clock import LoopClock
 from astha.errors import ConfigError, DecodeError, SlotInUse, SourceError, SourceLost, SourceReset
+from astha.settings.groups import PostgresSourceSettings as PostgresSourceSettings
 from astha.sources.contract import Batch, Gap, Replay, SourceStatus, Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.postgres.decode import Decoder
@@ -28,19 +29,19 @@ from astha.sources.postgres.slot import (
     slot_status,
 )
 from astha.sources.postgres.stream import ReplicationStream
+from astha.tasks import cancel_and_wait
 from registry.contract import MetadataStore
 from registry.errors import RegistryError, SchemaMismatch
 from registry.models import PUBLISHED, Row
 from registry.position import Position
 from registry.publication import REPAIRED
-from registry.schema import PUBLICATION
 
 log = structlog.get_logger(__name__)
 
-_PATIENCE = 4
-"""Times that we find the slot in use before we end the connection that uses it: a second or two."""
+_ATTEMPTS_BEFORE_EVICTION = 4
+"""Attempts that find the slot in use before the connection that uses it is terminated: a second or two."""
 
-_INCOMPLETE = "the publication was incomplete for a while: the stream lacks what was written meanwhile"
+_INCOMPLETE = "the publication was incomplete for a while: the stream lacks the changes made meanwhile"
 
 _KINDS: Mapping[str, type[Row]] = {kind.table: kind for kind in PUBLISHED}
 
@@ -49,24 +50,8 @@ def kinds_of(tables: frozenset[str]) -> dict[str, type[Row]]:
     return {table: _KINDS[table] for table in tables}
 
 
-class PostgresSourceSettings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    slot: str = Field("astha", pattern="^[a-z0-9_]{1,63}$", description="Name of the replication slot.")
-    publication: str = Field(PUBLICATION, description="Name of the publication; migrations create it.")
-    schema_name: str = Field("public", description="Schema of the registry's tables.")
-    status_interval_s: float = Field(5.0, gt=0, description="Time between status updates to the server.")
-    slot_check_interval_s: float = Field(5.0, gt=0, description="Time between looks at the slot's wal_status.")
-    silence_limit_s: float = Field(60.0, gt=0, description="A server that says nothing for so long is given up.")
-    connect_timeout_s: float = Field(30.0, gt=0, description="Time to connect, check and start the stream.")
-    reconnect_initial_s: float = Field(0.2, gt=0, description="First wait before reconnecting; doubles.")
-    reconnect_max_s: float = Field(15.0, gt=0, description="Longest wait before reconnecting.")
-    transaction_limit_events: int = Field(100_000, gt=0, description="Larger transactions become refreshes.")
-    transaction_limit_bytes: int = Field(64 * 1024 * 1024, gt=0, description="Larger transactions become refreshes.")
-
-
 class PostgresSource:
-    """Reads one registry through one slot. The slot is the memory: it starts where it was last acknowledged."""
+    """Reads one registry through one slot, from the position that the slot last acknowledged."""
 
     def __init__(self, conninfo: str, store: MetadataStore, settings: PostgresSourceSettings, clock: LoopClock) -> None:
         self._conninfo = conninfo
@@ -77,33 +62,34 @@ class PostgresSource:
         self._acknowledged = Position(0)
         self._received = Position(0)
         self._slot: SlotStatus | None = None
-        self._watch: asyncio.Task[None] | None = None
+        self._watch_task: asyncio.Task[None] | None = None
         self._identity = ""
-        self._reset: SourceReset | None = None  # the slot that there is can't be used any more
+        self._reset: SourceReset | None = None  # why the existing slot can't be used any more
         self._detail: str | None = "not started"
 
     async def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
         kinds = kinds_of(tables)
         limits = TransactionLimits(self._settings.transaction_limit_events, self._settings.transaction_limit_bytes)
+        backoff = Backoff(self._settings.reconnect_initial_s, self._settings.reconnect_max_s)
         failures, blocked, furthest = 0, 0, Position(0)
         while True:
             try:
-                gap, stream = await self._connect(tables, evict=blocked >= _PATIENCE)
+                gap, stream = await self._connect(tables, evict=blocked >= _ATTEMPTS_BEFORE_EVICTION)
                 if gap is not None:
-                    log.warning("the stream has a gap: everybody refreshes", reason=gap.reason)
+                    log.warning("source has a gap: all components refresh", reason=gap.reason)
                     furthest = Position(0)
                     yield gap
-                    await self._record_identity()  # not before: had we died, the next start would find the gap again
+                    await self._record_identity()  # only now: after a crash, the next start finds the gap again
                 yield Started(self._acknowledged)
-                self._watch = asyncio.create_task(self._watch_server(stream, tables), name="replication slot")
+                self._watch_task = asyncio.create_task(self._watch_server(stream, tables), name="replication slot")
                 try:
                     async for batch in stream.batches(Decoder(kinds, self._settings.schema_name, limits)):
                         self._received = stream.received
-                        if self._received > furthest:  # a repetition of what came before the last failure is no success
+                        if self._received > furthest:  # events repeated from before the last failure are no progress
                             failures = 0
                         yield batch
                 finally:
-                    self._watch.cancel()
+                    self._watch_task.cancel()
             except (SourceLost, SourceReset, DecodeError) as error:
                 failures += 1
                 self._reset = error if isinstance(error, SourceReset) else self._reset
@@ -113,11 +99,10 @@ class PostgresSource:
                 log.warning("source interrupted", error=str(error), failures=failures)
             finally:
                 await self._disconnect()
-            wait = min(self._settings.reconnect_max_s, self._settings.reconnect_initial_s * 2 ** min(failures - 1, 16))
-            await self._clock.sleep(wait * (0.5 + 0.5 * self._clock.chance()))
+            await self._clock.sleep(backoff.wait_s(failures, self._clock))
 
     async def replay(self, tables: frozenset[str], after: Position) -> Replay:
-        """Through a temporary copy of the slot, which the server drops with the connection."""
+        """Reads through a temporary copy of the slot, which the server drops with the connection."""
         settings = self._settings
         limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
         stream = await ReplicationStream.open(self._conninfo, self._clock)
@@ -133,14 +118,14 @@ class PostgresSource:
                 )  # fmt: skip
             async for batch in stream.batches(Decoder(kinds_of(tables), settings.schema_name, limits)):
                 yield batch
-            raise SourceLost("reading the stream again has ended")
+            raise SourceLost("the replay has ended")
         except TimeoutError as error:
             raise SourceLost(f"no second connection within {settings.connect_timeout_s:g} s") from error
         finally:
             await stream.close()
 
     def acknowledge(self, position: Position) -> None:
-        """Without a connection it is not noted: which history the next one brings is not known yet."""
+        """Ignored without a connection: the next one may belong to another history."""
         if self._stream is not None and position > self._acknowledged:
             self._acknowledged = position
             self._stream.confirm(position)
@@ -163,12 +148,11 @@ class PostgresSource:
 
     async def close(self) -> None:
         await self._disconnect()
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.wait({self._watch})
+        if self._watch_task is not None:
+            await cancel_and_wait(self._watch_task)
 
     async def _connect(self, tables: frozenset[str], *, evict: bool) -> tuple[Gap | None, ReplicationStream]:
-        """Open the stream; with a Gap if it can't go on from where we were."""
+        """Opens the stream, with a Gap if it can't continue from the last position."""
         stream = None
         try:
             async with asyncio.timeout(self._settings.connect_timeout_s):
@@ -185,13 +169,13 @@ class PostgresSource:
             if isinstance(error, (psycopg.Error, RegistryError)):
                 raise SourceLost(str(error)) from error
             raise
-        # From here to the batch that says so nobody else runs: an acknowledgement is never of another history.
+        # No other task runs between here and the yield: an acknowledgement never belongs to another history.
         self._stream = stream
         self._acknowledged = start
         if gap is not None:
             self._received = start
         self._detail = None
-        log.info("streaming", slot=self._settings.slot, position=start, server=self._identity)
+        log.info("source streaming", slot=self._settings.slot, position=start, server=self._identity)
         return gap, stream
 
     async def _prepare(
@@ -203,14 +187,16 @@ class PostgresSource:
             await self._require_publication(connection, tables)
             gap = await self._compare_identity()
             if evict and await free_slot(connection, settings.slot):
-                log.warning("ended a connection that was reading our slot", slot=settings.slot)
+                log.warning("terminated the connection that was reading the slot", slot=settings.slot)
             try:
                 if self._reset is not None:
                     raise self._reset
                 status = await prepare_slot(connection, settings.slot)
                 start = status.confirmed
                 if status.server < self._received:
-                    gap = gap or Gap(f"the server is at {status.server}, we were at {self._received}: it was set back")
+                    gap = gap or Gap(
+                        f"the server is at {status.server}, the stream was at {self._received}: it was restored"
+                    )
             except SourceReset as reset:
                 start = await create_slot(connection, settings.slot)
                 self._reset = None
@@ -225,7 +211,7 @@ class PostgresSource:
         return gap, start
 
     async def _require_publication(self, connection: Connection, tables: frozenset[str]) -> None:
-        """ConfigError if it is incomplete. That is recorded first, so that the start after its repair finds a gap."""
+        """Raises ConfigError if it is incomplete. Records that first, for a gap at the start after its repair."""
         settings = self._settings
         try:
             await require_publication(connection, settings.publication, settings.schema_name, sorted(tables))
@@ -235,14 +221,14 @@ class PostgresSource:
             raise
 
     async def _compare_identity(self) -> Gap | None:
-        """A restored, cloned or promoted server has another history than the one our positions belong to."""
+        """Returns a Gap if the server was restored, cloned or promoted: positions belong to one history."""
         recorded = await self._store.get_source_identity(self._settings.slot)
         if recorded is None:
             return Gap("first start on this registry")
         if recorded.identity == REPAIRED:
             return Gap(_INCOMPLETE)
         if recorded.identity != self._identity:
-            return Gap(f"the server's identity and timeline were {recorded.identity} and are {self._identity} now")
+            return Gap(f"the server's identity and timeline have changed from {recorded.identity} to {self._identity}")
         return None
 
     async def _record_identity(self) -> None:
@@ -255,14 +241,14 @@ class PostgresSource:
         stream, self._stream = self._stream, None
         if stream is not None:
             try:
-                stream.send_status()  # what is acknowledged need not come again
+                stream.send_status()  # so that acknowledged transactions are not sent again
             except SourceError:
-                log.debug("connection was gone before the last status update")
+                log.debug("source connection lost before the last status update")
             await stream.close()
 
     async def _watch_server(self, stream: ReplicationStream, tables: frozenset[str]) -> None:
-        """What the slot retains, and whether the publication still carries every table: the stream itself does not
-        show that something is missing from it.
+        """Reads what the slot retains, and checks that the publication still has every table: the stream itself does
+        not show that a table is missing from it.
         """
         while True:
             try:
@@ -277,5 +263,5 @@ class PostgresSource:
             except ConfigError as error:
                 return stream.fail(SourceReset(str(error)))
             except (SourceLost, psycopg.Error, RegistryError) as error:
-                log.debug("can't look at the slot", error=str(error))
+                log.debug("slot status can't be read", error=str(error))
                 await self._clock.sleep(self._settings.slot_check_interval_s)

@@ -1,7 +1,7 @@
-"""The replication connection: bytes as they arrive, status updates as they fall due.
+"""The replication connection: decodes messages as they arrive, sends status updates on a timer.
 
-psycopg 3 has no replication API, but libpq's copy functions, which it exposes, are all that is needed (psycopg#71).
-The socket is watched only while we wait for it: a watched socket that nobody reads keeps the loop spinning.
+The socket is watched only while the reader waits for it: a readable socket that is watched but not read keeps the event
+loop spinning.
 """
 
 from __future__ import annotations
@@ -11,32 +11,31 @@ import struct
 from collections.abc import AsyncIterator
 
 import psycopg
-from psycopg import generators, pq, waiting
 from psycopg.conninfo import make_conninfo
 
 from astha.errors import SlotInUse, SourceLost, SourceReset
 from astha.events import Transaction
 from astha.sources.contract import Progress
+from astha.sources.postgres.copy_both import CopyBoth, sqlstate
 from astha.sources.postgres.decode import POSTGRES_EPOCH_US, Decoder
 from astha.sources.postgres.slot import require_primary, require_replication_role
 from registry.clock import Clock
 from registry.position import Position
 
 _KEEPALIVE = struct.Struct(">QqB").unpack_from
-_XLOG_START = struct.Struct(">Q").unpack_from
 _STATUS = struct.Struct(">cQQQqB").pack
 
-_AT_ONCE = 2_000
-"""Messages decoded before the loop gets a turn: some milliseconds."""
+_MESSAGES_PER_TURN = 2_000
+"""Messages decoded before the reader yields to the event loop: some milliseconds."""
 
-_LAST_WORDS_S = 5.0
-"""For the reason why the server ended the stream."""
+_END_REASON_TIMEOUT_S = 5.0
+"""To learn why the server ended the stream."""
 
 APPLICATION = "astha"
 
 _SESSION = "-c timezone=UTC -c datestyle=ISO -c extra_float_digits=3 -c client_min_messages=warning"
 
-_UNPUBLISHED = "something was written while the publication did not exist, and so was not published"
+_UNPUBLISHED = "rows were written while the publication did not exist, so they were not published"
 
 
 class ReplicationStream:
@@ -44,17 +43,17 @@ class ReplicationStream:
 
     def __init__(self, connection: psycopg.AsyncConnection[tuple[object, ...]], clock: Clock, confirmed: Position):
         self._connection = connection
-        self._pgconn = connection.pgconn
+        self._copy = CopyBoth(connection)
         self._clock = clock
         self.received = confirmed
         self._confirmed = confirmed
         self._status_task: asyncio.Task[None] | None = None
         self._heard = clock.monotonic()
-        self._ready: asyncio.Future[None] | None = None  # what the reader waits for
-        self._watched: int | None = None  # the socket, while it is
+        self._ready: asyncio.Future[None] | None = None  # the reader waits for it
+        self._watched: int | None = None  # the socket, while it is watched
         self._broken: SourceLost | SourceReset | None = None
         self._unpublished = False
-        connection.add_notice_handler(self._warned)
+        connection.add_notice_handler(self._notice_received)
 
     @classmethod
     async def open(cls, conninfo: str, clock: Clock) -> ReplicationStream:
@@ -73,49 +72,49 @@ class ReplicationStream:
         return cls(connection, clock, Position(0))
 
     async def identify(self) -> tuple[str, int]:
-        """The primary's system identifier and timeline. SourceLost at a standby.
+        """Returns the primary's system identifier and timeline. Raises SourceLost at a standby.
 
-        In this order: a standby that is promoted in between would still have answered with its old timeline.
+        The standby check comes first: a standby promoted between the two would have reported its old timeline.
         """
         await require_primary(self._connection)
         row = await (await self._connection.execute("IDENTIFY_SYSTEM")).fetchone()
-        assert row is not None  # noqa: S101  (the command always answers)
+        assert row is not None  # noqa: S101  (the command always returns a row)
         return str(row[0]), int(str(row[1]))
 
     async def create_temporary_slot(self, slot: str) -> Position:
-        """One that ends with this connection; answers where it starts."""
+        """Creates a slot that ends with this connection, and returns its start."""
         query = (
             f"SELECT (lsn - '0/0'::pg_lsn)::bigint FROM pg_create_logical_replication_slot('{slot}', 'pgoutput', true)"
         )
         row = await (await self._connection.execute(query.encode())).fetchone()
-        assert row is not None  # noqa: S101  (the function answers one row)
+        assert row is not None  # noqa: S101  (the function returns one row)
         return Position(int(str(row[0])))
 
     async def copy_slot(self, slot: str, copy: str) -> None:
-        """A slot that ends with this connection, and starts where `slot` was last acknowledged; that one may be in
-        use. SourceLost if the server refuses, with its reason.
+        """Creates a slot that ends with this connection and starts where `slot` was last acknowledged, even while that
+        is in use. Raises SourceLost with the server's reason if it refuses.
         """
         query = f"SELECT pg_copy_logical_replication_slot('{slot}', '{copy}', true)"
         try:
             await self._connection.execute(query.encode())
         except psycopg.Error as error:
             raise SourceLost(
-                f"slot {slot} can't be copied: {error.diag.message_primary or error}; reading again needs a free slot "
+                f"slot {slot} can't be copied: {error.diag.message_primary or error}; a replay needs a free slot "
                 "and a free sender: see max_replication_slots and max_wal_senders"
             ) from error
 
     async def start(
         self, slot: str, publication: str, start: Position, protocol: int, *, status_interval_s: float, silence_s: float
     ) -> None:
-        """Begin at the later of `start` and what the slot has confirmed. A server that answers nothing at all for
-        `silence_s` is given up: a connection can be dead without being closed.
+        """Begins at the later of `start` and the slot's confirmed position. A server that sends nothing for `silence_s`
+        ends the stream with SourceLost: a dead connection is not always closed.
         """
-        place = f"{start >> 32:X}/{start & 0xFFFFFFFF:X}"
+        lsn = f"{start >> 32:X}/{start & 0xFFFFFFFF:X}"
         options = f"proto_version '{protocol}', publication_names '\"{publication}\"', binary 'true'"
         try:
-            await self._connection.execute(f'START_REPLICATION SLOT "{slot}" LOGICAL {place} ({options})'.encode())
+            await self._connection.execute(f'START_REPLICATION SLOT "{slot}" LOGICAL {lsn} ({options})'.encode())
         except (psycopg.errors.ObjectNotInPrerequisiteState, psycopg.errors.UndefinedObject) as error:
-            raise SourceReset(f"slot {slot} can't go on: {error.diag.message_primary}") from error
+            raise SourceReset(f"slot {slot} can't be resumed: {error.diag.message_primary}") from error
         except psycopg.errors.ObjectInUse as error:
             raise SlotInUse(f"slot {slot} is in use: {error.diag.message_primary}") from error
         except psycopg.Error as error:
@@ -125,16 +124,16 @@ class ReplicationStream:
         self._status_task = asyncio.create_task(self._report(status_interval_s, silence_s), name="replication status")
 
     def confirm(self, position: Position) -> None:
-        """Sent with the next status update."""
+        """The next status update sends it to the server."""
         if position > self._confirmed:
             self._confirmed = position
             self.received = max(self.received, position)
 
     async def batches(self, decoder: Decoder) -> AsyncIterator[list[Transaction] | Progress]:
-        """What is there, decoded; waits only when nothing is.
+        """Yields the transactions that have arrived, and waits only if there are none.
 
-        A reader that falls behind finds more together, and a hundred small transactions cost little more than one. To
-        let them gather on purpose makes it slower: the server waits as soon as the socket is full.
+        A reader that falls behind gets larger batches, and a hundred small transactions cost little more than one.
+        Delaying reads to collect larger batches is slower: the server waits as soon as the socket is full.
         """
         try:
             while True:
@@ -144,7 +143,7 @@ class ReplicationStream:
                 if not count and not done and progress is None:
                     await self._readable()
                     continue
-                self._look_away()
+                self._unwatch()
                 if count < 0:
                     raise await self._ended()
                 if done:
@@ -157,19 +156,20 @@ class ReplicationStream:
                 if count:
                     await asyncio.sleep(0)
         finally:
-            self._look_away()
+            self._unwatch()
 
     def _read(self, decoder: Decoder) -> tuple[list[Transaction], Position | None, int]:
-        """Transactions, the last idle position, and libpq's word: 0 nothing left, above 0 maybe more, below 0 the end.
+        """Returns transactions, the last idle position, and a number: 0 if nothing is left, above 0 if there may be
+        more, below 0 at the end of the stream.
 
-        libpq takes some kilobytes from the socket at a time: only when a look brings nothing, nothing is there.
+        libpq reads some kilobytes from the socket at a time: it is empty only if reading it brings no message.
         """
-        get = self._pgconn.get_copy_data
+        get = self._copy.get_copy_data
         feed = decoder.feed
         done: list[Transaction] = []
         progress: Position | None = None
-        looked = False
-        for _ in range(_AT_ONCE):
+        consumed = False
+        for _ in range(_MESSAGES_PER_TURN):
             try:
                 count, data = get(1)
             except psycopg.Error as error:
@@ -177,32 +177,31 @@ class ReplicationStream:
             if self._unpublished:
                 raise SourceReset(_UNPUBLISHED)
             if count > 0:
-                looked = False
+                consumed = False
                 if data[0] == 0x77:  # 'w': data
                     transaction = feed(bytes(data))
                     if transaction is not None:
                         done.append(transaction)
                 else:  # 'k': keepalive
                     progress = self._keepalive(data, decoder.in_transaction) or progress
-            elif count < 0 or looked:
+            elif count < 0 or consumed:
                 return done, progress, count
             else:
                 self._consume()
-                looked = True
+                consumed = True
         return done, progress, 1
 
     @property
     def silent_s(self) -> float:
-        """Since anything was heard of the server. It is asked to answer every status update."""
+        """Seconds since the server sent anything. It has to reply to every status update."""
         return self._clock.monotonic() - self._heard
 
     def send_status(self, *, reply: bool = False) -> None:
-        """With `reply` the server answers at once, which shows that it hears us."""
+        """With `reply` the server replies at once, which proves that the connection works."""
         now = self._clock.now_ms() * 1000 - POSTGRES_EPOCH_US
         status = _STATUS(b"r", self.received, self._confirmed, self._confirmed, now, reply)
         try:
-            self._pgconn.put_copy_data(status)
-            self._pgconn.flush()
+            self._copy.send(status)
         except psycopg.Error as error:
             raise SourceLost(f"the replication connection broke: {error}") from error
 
@@ -220,35 +219,32 @@ class ReplicationStream:
 
     def _consume(self) -> None:
         try:
-            self._pgconn.consume_input()
+            self._copy.consume_input()
         except psycopg.Error as error:
             raise SourceLost(f"the replication connection broke: {error}") from error
 
     async def _ended(self) -> SourceLost | SourceReset:
-        """The server ended the stream: find out why."""
+        """Returns why the server ended the stream."""
         try:
-            results = await waiting.wait_async(
-                generators.fetch_many(self._pgconn), self._pgconn.socket, timeout=_LAST_WORDS_S
-            )
+            errors = await self._copy.errors(_END_REASON_TIMEOUT_S)
         except psycopg.Error as error:
             return SourceLost(f"replication ended: {error}")
-        errors = [result for result in results if result.status == pq.ExecStatus.FATAL_ERROR]
-        if any(error.error_field(pq.DiagnosticField.SQLSTATE) == b"42704" for error in errors):  # undefined_object
+        if any(sqlstate(error) == b"42704" for error in errors):  # undefined_object
             return SourceReset(_UNPUBLISHED)
         message = "; ".join(error.get_error_message() for error in errors).strip()
         return SourceLost(f"replication ended: {message or 'the server closed the connection'}")
 
-    def _warned(self, notice: psycopg.errors.Diagnostic) -> None:
-        """From PostgreSQL 18 on a missing publication is only warned of, once, before what follows in the stream."""
+    def _notice_received(self, notice: psycopg.errors.Diagnostic) -> None:
+        """Since PostgreSQL 18 a missing publication is only a warning, sent once before the changes that follow."""
         if notice.sqlstate == "55000" and notice.source_function == "LoadPublications":
             self._unpublished = True
 
     async def _report(self, interval_s: float, silence_s: float) -> None:
-        """Status updates have a timer of their own: a slow reader must not look like a dead one."""
+        """Sends status updates on a timer of its own: the server must not take a slow reader for a dead one."""
         while True:
             await asyncio.sleep(min(interval_s, silence_s / 4))
             silent_s = self.silent_s
-            # While nobody waits for the socket it is we who don't listen: what came meanwhile is still to be read.
+            # Silence counts only while the reader waits for the socket: otherwise unread data may be in it.
             if silent_s > silence_s and self._ready is not None and not self._ready.done():
                 return self.fail(SourceLost(f"the server has been silent for {silent_s:.0f} s"))
             try:
@@ -257,7 +253,7 @@ class ReplicationStream:
                 return self.fail(error)
 
     def fail(self, error: SourceLost | SourceReset) -> None:
-        """End `batches` with this error: the caller knows that the stream can't be used any more."""
+        """Ends `batches` with this error. For a caller that knows that the stream is unusable."""
         self._broken = error
         self._wake()
 
@@ -266,11 +262,11 @@ class ReplicationStream:
             self._ready.set_result(None)
 
     async def _readable(self) -> None:
-        """A transaction comes in several pieces: the socket is watched until one is complete."""
+        """Waits for the socket. It stays watched until a transaction, which may arrive in parts, is complete."""
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         if self._watched is None:
-            self._watched = self._pgconn.socket
+            self._watched = self._copy.socket
             loop.add_reader(self._watched, self._wake)
         try:
             if self._broken is None:
@@ -279,7 +275,7 @@ class ReplicationStream:
             self._ready = None
         self._heard = self._clock.monotonic()
 
-    def _look_away(self) -> None:
+    def _unwatch(self) -> None:
         if self._watched is not None:
             asyncio.get_running_loop().remove_reader(self._watched)
             self._watched = None

@@ -1,7 +1,7 @@
-"""SQLite's change log, tailed.
+"""The change log of a SQLite registry.
 
-One daemon tails one file: what it has acknowledged is deleted from the log, so a second tail of the same file would
-find rows missing and say so (`Gap`).
+One daemon tails one file: it deletes acknowledged rows from the log, so a second tail of the same file would find rows
+missing and yield a `Gap`.
 """
 
 from astha.sources.sqlite.follower import SqliteFollower

@@ -1,12 +1,12 @@
-"""Noticing another process's commit, within a millisecond where the system helps and a few where it doesn't.
+"""Notices another process's commit, within a millisecond with inotify and a few without.
 
-What says that there was a commit is `PRAGMA data_version` (the caller's `changed`), which costs microseconds but has to
-be asked. inotify says when asking is worth while. It watches the directory, because the write-ahead log comes and
-goes, and it speaks when frames are written, which is before they are synced and visible: so asking goes on for a
-while after a hint, at first every tenth of a millisecond, then ever less often. Without inotify one asks all the time,
-often while there is something to see.
+`PRAGMA data_version` (the caller's `changed`) shows whether there was a commit. It costs microseconds but has to be
+polled; inotify hints when to poll. It watches the directory, because the write-ahead log is created and deleted, and it
+fires when frames are written, before they are synced and visible: so polling continues for a while after a hint, at
+first every tenth of a millisecond, then at growing intervals. Without inotify the file is polled all the time, more
+often after a change.
 
-Everything here blocks, in a thread of the caller's.
+Everything here blocks, in a thread of the caller.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ import msgspec
 _POLL_GRAIN_S = 0.001  # poll(2) counts in milliseconds
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds between two questions."""
+class PollIntervals(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds between two polls."""
 
     shortest: float = 0.0001
-    longest: float = 0.005  # also without inotify and with nothing going on: about one per cent of a core
-    settling: float = 0.25  # how long to keep asking after a hint, or after a change without inotify
-    idle: float = 0.25  # with inotify: for what it can't see, such as the directory being replaced
+    longest: float = 0.005  # also without inotify and without changes: about one per cent of a core
+    settling: float = 0.25  # how long to keep polling after a hint, or after a change without inotify
+    idle: float = 0.25  # with inotify: for what it does not report, such as a replaced directory
 
 
-class Watch:
-    def __init__(self, path: Path, pace: Pace | None = None, *, inotify: bool = True) -> None:
+class CommitWatcher:
+    def __init__(self, path: Path, intervals: PollIntervals | None = None, *, inotify: bool = True) -> None:
         self._path = path
-        self._pace = pace or Pace()
+        self._intervals = intervals or PollIntervals()
         self._wanted = inotify
         self._stopped = threading.Event()
         self._closed = False
@@ -49,8 +49,8 @@ class Watch:
         self.arm()
 
     @property
-    def hinted(self) -> bool:
-        """Whether the system helps."""
+    def uses_inotify(self) -> bool:
+        """Whether the directory is watched."""
         return self._directory is not None
 
     @property
@@ -58,7 +58,7 @@ class Watch:
         return self._stopped.is_set()
 
     def arm(self) -> None:
-        """Watch the directory that the file is in now, behind any link."""
+        """Watches the directory that the file is in now, with links resolved."""
         self._disarm()
         if self._wanted:
             self._directory = DirectoryWatch.of(self._path)
@@ -66,39 +66,39 @@ class Watch:
             self._poll.register(self._directory.descriptor, select.POLLIN)
 
     def wait(self, changed: Callable[[], bool]) -> None:
-        """Until it has changed, or `stop` was called."""
+        """Returns when `changed` does, or after `stop`."""
         if self._directory is None:
-            self._ask(changed)
-        between = self._pace.longest if self._directory is None else self._pace.idle
+            self._poll_until(changed)
+        between = self._intervals.longest if self._directory is None else self._intervals.idle
         while not self.stopped and not changed():
             if self._hint(between):
-                self._ask(changed)
+                self._poll_until(changed)
 
     def pause(self, seconds: float) -> None:
-        """After a failure: until the time is over or `stop` was called."""
+        """Returns after that time, or after `stop`."""
         self._stopped.wait(seconds)
 
     def stop(self) -> None:
-        """From any thread; for good."""
+        """Callable from any thread, and final."""
         if not self.stopped:
             self._stopped.set()
             os.write(self._wake, b"!")
 
     def close(self) -> None:
-        """Once it is stopped and nobody waits any more."""
+        """Call after `stop`, when no thread waits any more."""
         self._disarm()
         if not self._closed:
             self._closed = True
             os.close(self._woken)
             os.close(self._wake)
 
-    def _ask(self, changed: Callable[[], bool]) -> bool:
-        """In growing steps, a quarter of the time so far: a commit that takes long may be noticed that much later."""
-        pace, start = self._pace, time.monotonic()
-        while not self.stopped and (elapsed := time.monotonic() - start) < pace.settling:
+    def _poll_until(self, changed: Callable[[], bool]) -> bool:
+        """Polls at growing intervals, a quarter of the time so far: a long commit may be noticed that much later."""
+        intervals, start = self._intervals, time.monotonic()
+        while not self.stopped and (elapsed := time.monotonic() - start) < intervals.settling:
             if changed():
                 return True
-            step = min(max(elapsed / 4, pace.shortest), pace.longest)
+            step = min(max(elapsed / 4, intervals.shortest), intervals.longest)
             if step < _POLL_GRAIN_S:
                 time.sleep(step)
             elif self._hint(step):
@@ -106,7 +106,7 @@ class Watch:
         return False
 
     def _hint(self, timeout: float) -> bool:
-        """Whether one came in time. Takes those that have come."""
+        """Waits for hints, and returns whether one came in time."""
         if self._directory is None:
             time.sleep(timeout)
             return False
@@ -121,7 +121,7 @@ class Watch:
 
 
 class DirectoryWatch:
-    """inotify(7) on the directory of a database, for writes to its files and for their coming and going."""
+    """inotify(7) on the directory of a database: writes to its files, their creation and deletion."""
 
     _MODIFY, _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE = 0x2, 0x40, 0x80, 0x100, 0x200
     _OVERFLOW = 0x4000
@@ -133,7 +133,7 @@ class DirectoryWatch:
 
     @classmethod
     def of(cls, path: Path) -> DirectoryWatch | None:
-        """None where there is no inotify, no directory, or no more watches to be had."""
+        """Returns None if there is no inotify, no directory, or no free watch."""
         if sys.platform != "linux":
             return None
         real = path.resolve()
@@ -149,7 +149,7 @@ class DirectoryWatch:
         return cls(descriptor, frozenset({name, name + b"-wal", name + b"-journal"}))
 
     def drain(self) -> bool:
-        """Take what there is; whether any of it concerns the database."""
+        """Reads all events, and returns whether any concerns the database."""
         try:
             data = os.read(self.descriptor, 65536)
         except BlockingIOError:

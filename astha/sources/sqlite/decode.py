@@ -1,16 +1,16 @@
-"""The change log, decoded: rows of the log in, whole transactions out. No I/O here.
+"""Decodes the change log: rows of the log in, whole transactions out. No I/O.
 
-JSON becomes the registry's models with nothing in between; a transaction that outgrows its limits keeps no events, only
-the names of the tables it touched; tables nobody subscribes to are not decoded at all.
+JSON is decoded directly to the registry's models. A transaction beyond its limits keeps no events, only the names of
+its tables. Tables without a subscriber are not decoded.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import msgspec
+import structlog
 
 from astha.errors import ConfigError, DecodeError
 from astha.events import Commit, Event, Operation, Transaction
@@ -18,7 +18,7 @@ from astha.sources.limits import TransactionLimits
 from registry.models import PUBLISHED, Row
 from registry.position import Position
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 LogRow: TypeAlias = tuple[int, int | None, int, str, str, str | None, str | None]
 """sequence, transaction number, time in ms, table, operation, row before, row after"""
@@ -28,7 +28,7 @@ _KINDS = {kind.table: kind for kind in PUBLISHED}
 _INSERT, _UPDATE, _DELETE = Operation.INSERT, Operation.UPDATE, Operation.DELETE
 
 LAST = "SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'change_log'"
-"""How many rows were ever written, whether or not they have been trimmed since."""
+"""Number of rows ever written, including trimmed ones."""
 
 _SELECT = (
     "SELECT sequence, transaction_number, changed_at, table_name, operation, {}, {} "
@@ -39,29 +39,29 @@ HEADERS = _SELECT.format("NULL", "NULL")
 
 
 class LogDecoder:
-    """Feed it the log in order; it answers transactions once their end is known.
+    """Takes the log in order and returns each transaction once its end is known.
 
-    The end is the next transaction's first row, or the end of the log: a commit shows whole or not at all, so `finish`
+    The end is the next transaction's first row, or the end of the log: a snapshot contains whole commits, so `finish`
     may be called whenever one snapshot has been read to its end. Consecutive rows without a number are one transaction;
-    its number is the negative of its first sequence, which no announced one can be.
+    its number is the negative of its first sequence, which no announced number can be.
 
-    A row without images, or with images that can't be decoded, stops nobody: its table becomes `unlisted`, so that who
-    subscribes to it refreshes.
+    A row without images, or with images that can't be decoded, does not stop the stream: its table becomes `unlisted`,
+    so that the table's subscribers refresh.
     """
 
     def __init__(self, tables: frozenset[str], limits: TransactionLimits) -> None:
         unknown = sorted(tables - _KINDS.keys())
         if unknown:
-            raise ConfigError(f"not published, so there is nothing to subscribe to: {', '.join(unknown)}")
+            raise ConfigError(f"tables are not published, so they can't be subscribed to: {', '.join(unknown)}")
         self.statement = _statement(tables)
-        self.reached: Position | None = None  # where the last complete transaction ends, whosever tables it touched
-        self.complaint: str | None = None  # about the last row that could not be decoded
+        self.reached: Position | None = None  # end of the last complete transaction, subscribed or not
+        self.decode_error: str | None = None  # of the last row that could not be decoded
         self._limits = limits
         self._decoders = {table: image_decoder(_KINDS[table]) for table in tables}
         self.reset()
 
     def reset(self) -> None:
-        """Forget the open transaction."""
+        """Discards the open transaction."""
         self._commit: Commit | None = None
         self._number: int | None = None
         self._last: LogRow | None = None
@@ -73,15 +73,15 @@ class LogDecoder:
 
     @property
     def oversized(self) -> bool:
-        """The open transaction keeps no events any more: `HEADERS` are enough to follow it."""
+        """Whether the open transaction is beyond its limits and keeps no events: `HEADERS` suffice to follow it."""
         return self._oversized
 
     def continues(self, row: LogRow) -> bool:
-        """Whether the open transaction goes on with this row."""
+        """Returns whether this row belongs to the open transaction."""
         return self._commit is not None and row[1] == self._number
 
     def feed(self, rows: Iterable[LogRow]) -> list[Transaction]:
-        """The transactions that these rows complete, but for those that touched nothing subscribed to."""
+        """Returns the transactions with subscribed tables that these rows complete."""
         done: list[Transaction] = []
         commit, number, last, decoders = self._commit, self._number, self._last, self._decoders
         for row in rows:
@@ -100,7 +100,7 @@ class LogDecoder:
             try:
                 operation, data, before, size = decode_images(row, decode)
             except DecodeError as error:
-                self._pass_over(row, error)
+                self._skip(row, error)
                 continue
             events = self._events
             events.append(Event(operation, data, before, commit, len(events)))
@@ -112,7 +112,7 @@ class LogDecoder:
         return done
 
     def finish(self) -> list[Transaction]:
-        """The log ended here: the open transaction, if there is one that anybody subscribes to."""
+        """Call at the end of the log. Returns the open transaction, if it has subscribed tables."""
         commit, last = self._commit, self._last
         if commit is None or last is None:
             return []
@@ -130,15 +130,15 @@ class LogDecoder:
         self._commit = Commit(-sequence if number is None else number, Position(sequence), changed_at * 1000)
         return self._commit
 
-    def _pass_over(self, row: LogRow, error: DecodeError) -> None:
+    def _skip(self, row: LogRow, error: DecodeError) -> None:
         self._unlisted.add(row[3])
-        self.complaint = str(error)
-        log.warning("who subscribes to %s has to refresh: %s", row[3], error)
+        self.decode_error = str(error)
+        log.warning("change can't be decoded: its subscribers refresh", table=row[3], error=str(error))
 
 
 def decode_images(row: LogRow, decode: DecodeImage) -> tuple[Operation, Row, Row | None, int]:
-    """Operation, row, row before, size of both. DecodeError, naming row and column, if an image is missing, is one too
-    many or is not what its model needs.
+    """Returns operation, row, row before, and the size of both. Raises DecodeError, which names row and column, if the
+    images do not fit the operation or the model.
     """
     sequence, _, _, table, operation, before, after = row
     try:
@@ -153,13 +153,13 @@ def decode_images(row: LogRow, decode: DecodeImage) -> tuple[Operation, Row, Row
             return _UPDATE, decode(after), decode(before), len(before) + len(after)
     except (msgspec.DecodeError, UnicodeError, TypeError) as error:
         raise DecodeError(f"change {sequence}, {operation} of {table}: {error}") from error
-    raise DecodeError(f"change {sequence}, {operation} of {table}: rows before and after are not what that needs")
+    raise DecodeError(f"change {sequence}, {operation} of {table}: its images do not fit the operation")
 
 
 def image_decoder(kind: type[Row]) -> DecodeImage:
-    """Columns that the model does not know are ignored.
+    """Ignores columns that the model does not have.
 
-    Not strict, because SQLite's booleans are 0 and 1. Its tables are strict, so nothing else profits from that.
+    Not strict, because SQLite's booleans are 0 and 1. Its tables are strict, so other types are not affected.
     """
     return msgspec.json.Decoder(kind, strict=False).decode
 
@@ -167,6 +167,6 @@ def image_decoder(kind: type[Row]) -> DecodeImage:
 def _statement(tables: frozenset[str]) -> str:
     if tables == _KINDS.keys():
         return _SELECT.format("before", "after")
-    # Images that nobody wants are not even loaded.
+    # Images of other tables are not even loaded.
     listed = ", ".join(f"'{table}'" for table in sorted(tables))
     return _SELECT.format(*(f"CASE WHEN table_name IN ({listed}) THEN {image} END" for image in ("before", "after")))

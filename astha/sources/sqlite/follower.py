@@ -1,25 +1,25 @@
-"""`SqliteFollower`: the change log from now on, for a process that only keeps caches right.
+"""`SqliteFollower`: the change log from now on, for a process that keeps caches up to date.
 
-It deletes nothing from the log. The daemon does, once everybody there has a change: a follower that was slower finds
-rows missing, and says so with a Gap.
+It deletes nothing from the log. The daemon deletes a change once all of its components have it: a follower that is
+slower finds rows missing and yields a Gap.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 
 from astha.sources.contract import Batch, Gap, Progress, Started
 from astha.sources.limits import TransactionLimits
-from astha.sources.sqlite.commit_watcher import Watch
+from astha.sources.sqlite.commit_watcher import CommitWatcher
 from astha.sources.sqlite.reader import LogReader
-from astha.sources.sqlite.reader_thread import Tail
+from astha.sources.sqlite.reader_thread import ReaderThread
 from astha.sources.sqlite.source import TailSettings
+from astha.tasks import to_completion
 from registry.engines import parse_url, sqlite_path
 from registry.position import Position
 
-_NONE = "none: following begins"
-"""No file's identity: the reader takes the file for another one than was read before, and starts at its end."""
+_NO_IDENTITY = "none: the follower starts"
+"""Differs from every file's identity, so the reader starts at the end of the log."""
 
 
 class SqliteFollower:
@@ -29,16 +29,16 @@ class SqliteFollower:
         self._settings = settings or TailSettings()
 
     async def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:
-        reader = LogReader(self._path, tables, self._limits, Position(0), _NONE)
-        tail = Tail(reader, Watch(self._path, inotify=self._settings.inotify))
-        anew = False
+        reader = LogReader(self._path, tables, self._limits, Position(0), _NO_IDENTITY)
+        tail = ReaderThread(reader, CommitWatcher(self._path, inotify=self._settings.inotify))
+        restarting = False
         try:
             while (batch := await tail.next()) is not None:
                 if isinstance(batch, Gap):
-                    anew = True
-                elif anew and isinstance(batch, Progress):
-                    anew = False
+                    restarting = True
+                elif restarting and isinstance(batch, Progress):
+                    restarting = False
                     batch = Started(batch.position)
                 yield batch
         finally:
-            await asyncio.shield(tail.stop())
+            await to_completion(tail.stop())

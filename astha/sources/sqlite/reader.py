@@ -1,17 +1,18 @@
-"""Reading the change log of one file: blocking, for one thread, in short statements that hold up no checkpoint.
+"""Reads the change log of one file: blocking, for one thread, in short statements that block no checkpoint.
 
-History is checked at each step. SQLite numbers the log's rows without gaps and remembers the last number after rows
-are deleted, so rows that are missing, and numbers that have gone back, show that this is no longer the log that was
-read before. So does another file under the same name. The answer is always a `Gap`, after which reading goes on from
-the log's end at that moment: a snapshot taken later contains it.
+Every read checks the history. SQLite numbers the log's rows without gaps and keeps the last number after rows are
+deleted, so missing rows, and numbers that have gone back, show that this is not the log that was read before. So does
+another file under the same name. The result is always a `Gap`, after which reading continues from the log's end at that
+moment: a snapshot taken later contains the changes before it.
 """
 
 from __future__ import annotations
 
-import logging
 import sqlite3
 from itertools import takewhile
 from pathlib import Path
+
+import structlog
 
 from astha.sources.contract import Batch, Gap, Progress
 from astha.sources.limits import TransactionLimits
@@ -19,34 +20,34 @@ from astha.sources.sqlite.decode import HEADERS, LAST, LogDecoder, LogRow
 from registry.position import Position
 from registry.sqlite_file import FileIdentity, OpenFile
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-_AT_ONCE_ROWS = 1_000
-_AT_ONCE_BYTES = 1024 * 1024
+_MAX_ROWS = 1_000
+_MAX_BYTES = 1024 * 1024
 _HEADER_ROWS = 20_000
 _BUSY_S = 1.0
-_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)  # nothing happened to the file
+_TRANSIENT = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR)  # the file is unchanged
 
 
 class LogReader:
-    """`read` again and again; when it has `caught_up`, wait until it has `changed`. After sqlite3.Error or OSError,
-    `close`, wait a little and `read` again: whether history was broken meanwhile is found out then.
+    """Call `read` in a loop; when the reader has `caught_up`, wait until the log has `changed`. After sqlite3.Error or
+    OSError call `suspend`, wait and `read` again: that checks whether the history was broken meanwhile.
     """
 
     def __init__(
         self, path: Path, tables: frozenset[str], limits: TransactionLimits, start: Position, identity: str | None
     ) -> None:
         self.identity: FileIdentity | None = None
-        self.last = start  # of the log, when it was last looked at
-        self.caught_up = False  # whether the last `read` has read it to there
-        self.row_bytes = 0.0  # a row of the log, about
+        self.last = start  # position of the log, at the last read
+        self.caught_up = False  # whether the last `read` reached `last`
+        self.row_bytes = 0.0  # average size of a row of the log
         self._path = path
         self._decoder = LogDecoder(tables, limits)
         self._limits = limits
         self._expected = identity
         self._cursor = start
         self._begun = False
-        self._suspicion: str | None = None  # why history may be another
+        self._doubt: str | None = None  # why the history may have changed
         self._connection: sqlite3.Connection | None = None
         self._opened: OpenFile | None = None
         self._version = -1
@@ -58,7 +59,7 @@ class LogReader:
         self.close()
         connection = connect(self._path, _BUSY_S)
         connection.execute("PRAGMA query_only = ON")
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._limits.size_bytes + _AT_ONCE_BYTES)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._limits.size_bytes + _MAX_BYTES)
         self._connection, self._version = connection, -1
         connection.execute("SELECT count(*) FROM sqlite_master").fetchall()  # opens the write-ahead log
         self._opened = OpenFile.of(self._path)
@@ -66,15 +67,15 @@ class LogReader:
             raise OSError(f"{self._path} was replaced while it was opened")
         self._opened.hold()
         if self.identity is not None and self.identity != identity:
-            self._suspicion = f"{self._path} is another file now"
+            self._doubt = f"{self._path} is another file now"
         elif self._expected is not None and self._expected != str(identity):
-            self._suspicion = f"{self._path} is not the file that was read before this start"
+            self._doubt = f"{self._path} is not the file that was read before this start"
         self.identity, self._expected = identity, None
 
     @property
-    def complaint(self) -> str | None:
-        """About the last row that could not be decoded."""
-        return self._decoder.complaint
+    def decode_error(self) -> str | None:
+        """The error of the last row that could not be decoded."""
+        return self._decoder.decode_error
 
     def close(self) -> None:
         if self._opened is not None:
@@ -85,27 +86,27 @@ class LogReader:
             self._connection = None
 
     def suspend(self) -> None:
-        """After a failure. The connection to a file that is gone stays: it tells the log of that file from another."""
+        """Call after a failure. Keeps the connection to a file that is gone, to tell that file's log from another."""
         if self._path.exists():
             self.close()
 
     def changed(self) -> bool:
-        """Whether another connection has committed since the last `read`, or the file is no longer this one."""
+        """Returns whether another connection has committed since the last `read`, or the file was replaced."""
         try:
             return self._data_version() != self._version or FileIdentity.of(self._path) != self.identity
         except (sqlite3.Error, OSError):
-            return True  # `read` will say what it is
+            return True  # `read` raises it
 
     def read(self) -> list[Batch]:
-        """What the next stretch of the log completes: nothing, if it lies within one transaction or is empty.
+        """Returns the transactions that the next rows complete: none if all rows are within one transaction.
 
-        The first time also the position that reading starts from, to say that it does (or a Gap, if it can't).
+        The first call also returns the start as a Progress, or a Gap if reading can't start there.
         """
         try:
             if self._connection is None or FileIdentity.of(self._path) != self.identity:
                 self._open()
             self.caught_up = False
-            self._version = self._data_version()  # before the reading, so that no commit falls in between
+            self._version = self._data_version()  # before reading, so that no commit is missed
             start = self._cursor
             batches = self._read()
             if not self._begun and not any(isinstance(batch, Gap) for batch in batches):
@@ -113,11 +114,11 @@ class LogReader:
             self._begun = True
             return batches
         except FileNotFoundError:
-            self._suspicion = f"{self._path} had vanished"
+            self._doubt = f"{self._path} was missing"
             raise
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _PASSING:
-                self._suspicion = f"{self._path} could not be read for a while: {error}"
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _TRANSIENT:
+                self._doubt = f"{self._path} could not be read for a while: {error}"
             raise
 
     def _read(self) -> list[Batch]:
@@ -126,35 +127,35 @@ class LogReader:
         try:
             ((last,),) = connection.execute(LAST).fetchall()
             self.last = Position(last)
-            if self._suspicion:
-                return self._begin_anew(self._suspicion)
+            if self._doubt:
+                return self._restart(self._doubt)
             if self.last < self._cursor:
                 found = f"its last change is {self.last}, {self._cursor} had been read"
-                return self._begin_anew(f"{self._path} has gone back: {found}")
+                return self._restart(f"{self._path} has gone back: {found}")
             rows = self._headers(connection) if self._decoder.oversized else self._rows(connection)
         finally:
             connection.execute("COMMIT")
         end = rows[-1][0] if rows else self.last
         if end - self._cursor != len(rows):
             found = f"{end - self._cursor - len(rows)} of those from {self._cursor + 1} to {end} are missing"
-            return self._begin_anew(f"{self._path} has lost changes that had not been read: {found}")
+            return self._restart(f"{self._path} has lost changes that had not been read: {found}")
         return self._advance(rows)
 
     def _rows(self, connection: sqlite3.Connection) -> list[LogRow]:
-        """As many as may be in memory at once."""
+        """Returns at most the rows that may be in memory together."""
         rows: list[LogRow] = []
         size = 0
         cursor = connection.cursor()
         try:
-            for row in cursor.execute(self._decoder.statement, (self._cursor, _AT_ONCE_ROWS)):
+            for row in cursor.execute(self._decoder.statement, (self._cursor, _MAX_ROWS)):
                 rows.append(row)
                 size += len(row[5] or "") + len(row[6] or "")
-                if size > _AT_ONCE_BYTES:
+                if size > _MAX_BYTES:
                     break
-        except sqlite3.DataError as error:  # an image that is larger than a whole transaction may be
+        except sqlite3.DataError as error:  # an image larger than the limit of a transaction
             if not rows:
                 rows = connection.execute(HEADERS, (self._cursor, 1)).fetchall()
-                log.warning("change %d of %s is not loaded: %s", rows[0][0], rows[0][3], error)
+                log.warning("change too large to load", change=rows[0][0], table=rows[0][3], error=str(error))
         finally:
             cursor.close()
         if rows:
@@ -166,9 +167,9 @@ class LogReader:
         return rows
 
     def _advance(self, rows: list[LogRow]) -> list[Batch]:
-        """A transaction is complete when another begins or the log ends: in one snapshot a commit shows whole."""
+        """A transaction is complete when the next one begins or the log ends: a snapshot contains whole commits."""
         decoder, before, ended = self._decoder, self._decoder.reached, False
-        if decoder.oversized:  # headers are enough for the rest of it; what follows is wanted whole
+        if decoder.oversized:  # the rest of it needs only headers, the next one whole rows
             count = sum(1 for _ in takewhile(decoder.continues, rows))
             rows, ended = rows[:count], count < len(rows)
         done = decoder.feed(rows)
@@ -182,8 +183,8 @@ class LogReader:
             batches.append(Progress(decoder.reached))
         return batches
 
-    def _begin_anew(self, reason: str) -> list[Batch]:
-        self._suspicion = None
+    def _restart(self, reason: str) -> list[Batch]:
+        self._doubt = None
         self._decoder.reset()
         self._cursor = self._decoder.reached = self.last
         self.caught_up = True
@@ -200,7 +201,7 @@ class LogReader:
 
 
 def oldest(path: Path) -> Position:
-    """What comes just before the oldest change that the log still has."""
+    """Returns the position just before the oldest change in the log."""
     connection = connect(path, _BUSY_S)
     try:
         ((position,),) = connection.execute(
@@ -213,7 +214,7 @@ def oldest(path: Path) -> Position:
 
 
 def connect(path: Path, busy_s: float) -> sqlite3.Connection:
-    """Never creates the file: a registry that is not there yet is somebody else's to make."""
+    """Never creates the file: creating a registry is up to `astha registry migrate`."""
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=busy_s, isolation_level=None, check_same_thread=False
     )

@@ -1,8 +1,8 @@
-"""Deleting what everybody has done from the change log, without getting in a writer's way.
+"""Deletes acknowledged rows from the change log without delaying writers.
 
-Each deletion is a transaction of a few milliseconds, sized by how long the one before took, and between two of them
-writers have the file to themselves for several times as long. Nothing is synced for it: a deletion that a power cut
-undoes is done again.
+Each deletion is a transaction of a few milliseconds, sized by the duration of the one before. Between two deletions
+writers have the file to themselves for several times as long. Deletions are not synced: one that a power cut undoes is
+repeated.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from registry.position import Position
 from registry.sqlite_file import FileIdentity
 
 _BUSY_S = 0.1
-_AIM_S = 0.004
-_FIRST_ROWS, _MOST_ROWS = 200, 10_000
-_REST = 5  # times as long as the deletion took
+_TARGET_S = 0.004
+_FIRST_ROWS, _MAX_ROWS = 200, 10_000
+_REST_FACTOR = 5  # pause after a deletion, in multiples of its duration
 
-# A bound beyond the last change is of another history: nothing is deleted by it.
+# A bound beyond the last change belongs to another history: nothing is deleted.
 _OLDEST = """
     SELECT CASE WHEN ? <= coalesce(max(seq), 0) THEN (SELECT min(sequence) FROM change_log) END
     FROM sqlite_sequence WHERE name = 'change_log'
@@ -29,26 +29,26 @@ _OLDEST = """
 
 
 class Trimmer:
-    """Blocking, from any thread."""
+    """Blocking; callable from any thread."""
 
     def __init__(self, path: Path, trimmed: Position) -> None:
-        self.trimmed = trimmed  # next to nothing at or below is left in the log
+        self.trimmed = trimmed  # the log has hardly any row at or below
         self._path = path
-        self._one = threading.Lock()
+        self._lock = threading.Lock()
         self._rows = _FIRST_ROWS
         self._connection: sqlite3.Connection | None = None
         self._identity: FileIdentity | None = None
 
     def trim(self, bound: Position, identity: FileIdentity) -> float | None:
-        """One deletion at or below `bound`, if the file is still this one. Answers for how long to rest before the
-        next, None when there is nothing more to delete. sqlite3.Error or OSError: not now, try later.
+        """Deletes some rows at or below `bound`, if the file is still this one. Returns the pause before the next
+        deletion, or None if nothing is left to delete. Raises sqlite3.Error or OSError if it can't delete now.
         """
-        with self._one:
+        with self._lock:
             return self._delete(self._connected(identity), bound)
 
     def close(self) -> None:
-        """Waits for a deletion. Another `trim` opens it again."""
-        with self._one:
+        """Waits for a running deletion. The next `trim` connects again."""
+        with self._lock:
             self._close()
 
     def _close(self) -> None:
@@ -73,8 +73,8 @@ class Trimmer:
             raise
         took = time.monotonic() - start
         self.trimmed = Position(upper)
-        self._rows = max(1, min(int(self._rows * _AIM_S / max(took, _AIM_S / 4)), _MOST_ROWS))
-        return took * _REST if upper < bound else None
+        self._rows = max(1, min(int(self._rows * _TARGET_S / max(took, _TARGET_S / 4)), _MAX_ROWS))
+        return took * _REST_FACTOR if upper < bound else None
 
     def _connected(self, identity: FileIdentity) -> sqlite3.Connection:
         if self._connection is None or self._identity != identity:
@@ -83,5 +83,5 @@ class Trimmer:
             self._connection, self._identity = connection, identity
             connection.execute("PRAGMA synchronous = NORMAL")
         if FileIdentity.of(self._path) != identity:
-            raise OSError(f"{self._path} is another file now")
+            raise OSError(f"{self._path} was replaced by another file")
         return self._connection

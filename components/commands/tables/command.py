@@ -14,9 +14,21 @@ _PLACES = {
     "list": "components.commands.tables.list:list_command",
 }
 
+_SHORT_HELPS = {
+    "alter": "Change columns, order, properties or name.",
+    "create": "A new table.",
+    "describe": "Columns, partitioning, statistics, versions, properties.",
+    "drop": "A table leaves the lake.",
+    "list": "All tables, with rows, files and size.",
+}
+
 
 @click.group(
-    "tables", cls=LazyGroup, places=_PLACES, short_help="Tables of the lake: create, list, describe, alter, drop."
+    "tables",
+    cls=LazyGroup,
+    places=_PLACES,
+    short_helps=_SHORT_HELPS,
+    short_help="Tables of the lake: create, list, describe, alter, drop.",
 )
 def tables_commands() -> None:
     """Tables of the lake. A table is DATABASE.NAME, or NAME for one in the database `default`."""

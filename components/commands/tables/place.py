@@ -48,7 +48,7 @@ class Place:
         try:
             await try_location(Objects(self.settings.lake, timeout_s=_ANSWER_S, retry_s=_ANSWER_S), location)
         except StorageError as error:
-            told = self.settings.concealment()(str(error))
+            told = self.settings.redactor()(str(error))
             raise Failure(
                 f"{location} takes no files, so nothing was created: {told} (--no-check if only the daemon reaches it)",
                 Exit.UNAVAILABLE,

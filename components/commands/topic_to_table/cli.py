@@ -132,10 +132,10 @@ class _Work:
             way_out = "nothing of its round is in the table; --bad skip goes on without it"
             raise Failure(f"{error}; {way_out}", Exit.PROBLEM) from error
         except (SparkError, StorageUnavailable) as error:
-            raise Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE) from error
+            raise Failure(settings.redactor()(str(error)), Exit.UNAVAILABLE) from error
         except RoundFailed as error:
             code = Exit.UNAVAILABLE if error.passing else Exit.PROBLEM
-            raise Failure(settings.concealment()(str(error)), code) from error
+            raise Failure(settings.redactor()(str(error)), code) from error
         finally:
             await store.close()
 

@@ -93,7 +93,7 @@ class SparkHost:
     def _start(self) -> SparkRounds:
         _, told = addresses(self._chosen)
         chosen = with_lake(self._chosen, self._settings.lake)
-        self._session = open_session(chosen, told, _nobody_cares, self._settings.concealment())
+        self._session = open_session(chosen, told, _nobody_cares, self._settings.redactor())
         self._session.start()
         self._rounds = SparkRounds(_spark(self._session), self._settings)
         return self._rounds

@@ -114,7 +114,7 @@ class _Job:
             hint = "; --skip-lost goes on there" if isinstance(error, OffsetTooOld) else ""
             raise Failure(f"{error}{hint}", Exit.PROBLEM) from error
         except StorageUnavailable as error:
-            raise Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE) from error
+            raise Failure(settings.redactor()(str(error)), Exit.UNAVAILABLE) from error
         finally:
             await store.close()
 

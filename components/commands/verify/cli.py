@@ -99,7 +99,7 @@ def _verify(settings: Settings, names: tuple[str, ...], options: Options, progre
     try:
         return asyncio.run(_run(settings, names, options, progress))
     except (CatalogTrouble, StorageError) as error:
-        raise Failure(settings.concealment()(f"could not be verified: {error}"), Exit.UNAVAILABLE) from error
+        raise Failure(settings.redactor()(f"could not be verified: {error}"), Exit.UNAVAILABLE) from error
 
 
 async def _run(settings: Settings, names: tuple[str, ...], options: Options, progress: Progress) -> Report:

@@ -20,7 +20,7 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from components.compactor.spark import daemon, worker
 from components.compactor.spark.environment import environment_for
 from components.compactor.spark.error_mapping import explain
@@ -56,14 +56,14 @@ class ClassicSession:
         settings: SparkSettings,
         host: str | None,
         ended: Callable[[], None],
-        conceal: Concealment | None = None,
+        redact: Redactor | None = None,
     ) -> None:
-        """``ended`` is called once, from a thread, when the JVM has ended, for whatever reason. ``conceal`` learns the
+        """``ended`` is called once, from a thread, when the JVM has ended, for whatever reason. ``redact`` learns the
         secrets among the options, and that of the gateway to the JVM.
         """
         self._settings = settings
-        self._conceal = Concealment() if conceal is None else conceal
-        self._conceal.add(*settings.secrets())
+        self._redact = Redactor() if redact is None else redact
+        self._redact.add(*settings.secrets())
         self._host = host
         self._ended = ended
         self._jvm: Jvm | None = None
@@ -93,7 +93,7 @@ class ClassicSession:
         try:
             _forget()
             home = Path(_find_spark_home())  # type: ignore[no-untyped-call]
-            self._jvm = Jvm(home, self._properties(), environment, self._conceal)
+            self._jvm = Jvm(home, self._properties(), environment, self._redact)
             Thread(target=self._watch, args=[self._jvm], name="spark-watch", daemon=True).start()
             jvm = self._jvm
             self._keep(self._connected(*jvm.address(self._settings.start_s)))
@@ -129,12 +129,12 @@ class ClassicSession:
         if isinstance(error, SparkError):
             return error
         if isinstance(error, Py4JJavaError):
-            return explain(self._conceal(_text(error)))
+            return explain(self._redact(_text(error)))
         # A connection ends some milliseconds before its process is seen to: the JVM is lost either way. Beside the
         # network's errors there are those of a context that was stopped under the call's hands.
         if isinstance(error, Py4JError | ConnectionError | EOFError | AttributeError):
             return self._death()
-        return explain(self._conceal(f"{type(error).__name__}: {error}"))
+        return explain(self._redact(f"{type(error).__name__}: {error}"))
 
     def close(self, limit_s: float) -> None:
         with self._closing:
@@ -202,7 +202,7 @@ class ClassicSession:
         from pyspark.java_gateway import launch_gateway
 
         # Who has this secret runs code as this process. At debug level py4j logs it, and whatever is sent to the JVM.
-        self._conceal.add(secret)
+        self._redact.add(secret)
         library = logging.getLogger("py4j")
         library.setLevel(max(library.level, logging.WARNING))
         # How PySpark is told of a JVM that runs already.
@@ -227,7 +227,7 @@ class ClassicSession:
 
     def _problem(self, error: Exception) -> SparkError:
         """Why there is no context: a master that can't be reached, a setting that Spark refuses."""
-        words = str(explain(self._conceal(str(error)))).removeprefix("the job failed: ")
+        words = str(explain(self._redact(str(error)))).removeprefix("the job failed: ")
         return SessionProblem(f"no Spark session with master {self._settings.place}: {words}")
 
     def _death(self) -> SparkError:

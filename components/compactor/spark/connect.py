@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from components.compactor.spark import worker
 from components.compactor.spark.error_mapping import explain
 from components.compactor.spark.errors import SessionLost, SessionProblem, SparkError
@@ -30,11 +30,11 @@ _GONE = (
 
 
 class ConnectSession:
-    def __init__(self, settings: SparkSettings, conceal: Concealment | None = None) -> None:
-        """``conceal`` learns the secrets among the options, and the token within the address."""
+    def __init__(self, settings: SparkSettings, redact: Redactor | None = None) -> None:
+        """``redact`` learns the secrets among the options, and the token within the address."""
         self._settings = settings
-        self._conceal = Concealment() if conceal is None else conceal
-        self._conceal.add(*settings.secrets())
+        self._redact = Redactor() if redact is None else redact
+        self._redact.add(*settings.secrets())
         self._session: SparkSession | None = None
 
     @property
@@ -94,7 +94,7 @@ class ConnectSession:
 
         if isinstance(error, SparkError):
             return error
-        text = self._conceal(str(error))
+        text = self._redact(str(error))
         code = getattr(error, "getGrpcStatusCode", lambda: None)()
         gone = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
         if gone or isinstance(error, grpc.RpcError) or any(words in text for words in _GONE):
@@ -109,7 +109,7 @@ class ConnectSession:
                 session.stop()
 
     def _words(self, error: Exception) -> str:
-        return self._conceal(_words(error))
+        return self._redact(_words(error))
 
 
 def _words(error: Exception) -> str:

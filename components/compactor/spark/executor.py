@@ -20,7 +20,7 @@ from uuid import uuid4
 
 import msgspec
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect
 from components.compactor.spark.errors import MergeTimeout, SessionLost, SparkError, StillWriting
 from components.compactor.spark.messages import Order, pack
@@ -73,16 +73,16 @@ class Lapsed(SessionLost):
 
 
 def open_session(
-    settings: SparkSettings, host: str, ended: Callable[[], None], conceal: Concealment | None = None
+    settings: SparkSettings, host: str, ended: Callable[[], None], redact: Redactor | None = None
 ) -> Session:
     # Here, because each brings its own half of PySpark.
     if settings.connect:
         from components.compactor.spark.connect import ConnectSession
 
-        return ConnectSession(settings, conceal)
+        return ConnectSession(settings, redact)
     from components.compactor.spark.classic import ClassicSession
 
-    return ClassicSession(settings, host, ended, conceal)
+    return ClassicSession(settings, host, ended, redact)
 
 
 class SparkExecutor:

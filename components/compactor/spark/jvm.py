@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from components.compactor.spark.errors import SessionLost, SessionProblem
 from components.compactor.spark.jvm_log import LogRelay
 from components.compactor.spark.work_dir import Scratch
@@ -53,7 +53,7 @@ class Jvm:
     """A gateway process of Spark. It ends by itself when this process does: its standard input closes."""
 
     def __init__(
-        self, spark_home: Path, properties: Mapping[str, str], given: Mapping[str, str], conceal: Concealment
+        self, spark_home: Path, properties: Mapping[str, str], given: Mapping[str, str], redact: Redactor
     ) -> None:
         """``given`` is its environment, to which is added what Spark wants to find there."""
         self._scratch = Scratch()
@@ -88,7 +88,7 @@ class Jvm:
                 f"{command[0]} can't be run ({error}): is PySpark installed whole, and room in {here.parent}?"
             ) from error
         assert self.process.stdout is not None  # noqa: S101
-        self._log = LogRelay(self.process.stdout, conceal)
+        self._log = LogRelay(self.process.stdout, redact)
 
     def address(self, limit_s: float) -> tuple[int, str]:
         """Port and secret of the gateway, once it listens. SessionProblem if it does not come up."""

@@ -9,7 +9,7 @@ from threading import Thread
 
 import structlog
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 
 log = structlog.get_logger(__name__)
 
@@ -30,10 +30,10 @@ class LogRelay:
     all that it says while it starts, unless ``aloud``: why it did not start is told by who has started it, once.
     """
 
-    def __init__(self, lines: Iterable[bytes], conceal: Concealment, *, aloud: bool = False) -> None:
+    def __init__(self, lines: Iterable[bytes], redact: Redactor, *, aloud: bool = False) -> None:
         self.aloud = aloud
         self._lines = lines
-        self._conceal = conceal
+        self._redact = redact
         self._last: deque[str] = deque(maxlen=_KEPT)
         self._thread = Thread(target=self._read, name="spark-log", daemon=True)
         self._thread.start()
@@ -48,7 +48,7 @@ class LogRelay:
 
     def _read(self) -> None:
         for raw in self._lines:
-            line = self._conceal(raw.decode(errors="replace").rstrip())[:_LONGEST]
+            line = self._redact(raw.decode(errors="replace").rstrip())[:_LONGEST]
             if not line:
                 continue
             self._last.append(line)

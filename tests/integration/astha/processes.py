@@ -1,4 +1,4 @@
-"""Daemons as processes of their own, with a component that is nobody's but the test's."""
+"""Daemons as processes, with a component that only the tests use."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Daemon:
             self._news.notify_all()
 
     def logged(self, event: str) -> dict[str, Any]:
-        """The first line that says so, as soon as there is one."""
+        """Waits for the first line with this event."""
 
         def found() -> dict[str, Any] | None:
             return next((line for line in self.lines if event in line["event"]), None)
@@ -193,7 +193,7 @@ def astha(postgres_registry: str, tmp_path: Path) -> Iterator[Astha]:
 
 @contextmanager
 def prepared(registry: str, tmp_path: Path) -> Iterator[Astha]:
-    """With one component, `audit`, which writes down what it gets, a token, and a lease that runs out soon."""
+    """With one component, `audit`, which records its events, a token, and a short lease."""
     (tmp_path / "acme_audit.py").write_text(AUDIT)
     (tmp_path / "subscriptions.yaml").write_text(
         "components:\n"
@@ -216,7 +216,7 @@ def prepared(registry: str, tmp_path: Path) -> Iterator[Astha]:
 
 
 def add_topic(url: str, name: str) -> None:
-    """By somebody who is not the daemon."""
+    """Writes from outside the daemon."""
     engine = sync_engine(parse_url(url), StoreSettings())
     with engine.connect() as connection:
         connection.execute(text("INSERT INTO topics VALUES (:name, 1, NULL, '{}', 1, 1)"), {"name": name})

@@ -89,18 +89,18 @@ def test_status_metrics_and_health(astha: Astha, daemon: Daemon) -> None:
     assert json.loads(astha("status", "--server", daemon.url, "--json").stdout)["ready"] is True
 
 
-def test_refresh_pause_and_resume_want_the_token(astha: Astha, daemon: Daemon, tmp_path: Path) -> None:
+def test_refresh_pause_and_resume_need_the_token(astha: Astha, daemon: Daemon, tmp_path: Path) -> None:
     with pytest.raises(Refused) as refused:
         daemon.client().post("/components/audit/refresh")
     assert refused.value.status == 401
     wrong = astha("refresh", "audit", "--server", daemon.url, environment={"ASTHA_SERVER__TOKEN": "x" * 20})
     assert (wrong.returncode, wrong.stdout) == (1, "")
-    assert wrong.stderr == "astha: the token is not this daemon's\n"
+    assert wrong.stderr == "astha: the token is not valid for this daemon\n"
 
     (tmp_path / "token").write_text(TOKEN)
     done = astha("refresh", "audit", "--server", daemon.url, "--token-file", str(tmp_path / "token"))
     assert done.returncode == 0, done.stderr
-    assert "audit is recovering: asked for by an operator" in done.stdout
+    assert "audit is recovering: requested by an operator" in done.stdout
     eventually_now(lambda: len([line for line in astha.audited() if "REFRESH" in line]) == 2, "the second refresh")
 
     paused = astha("pause", "audit", "--server", daemon.url, "--json")
@@ -116,12 +116,12 @@ def test_refresh_pause_and_resume_want_the_token(astha: Astha, daemon: Daemon, t
     assert not any("INSERT" in line for line in astha.audited())
 
 
-def test_a_component_that_there_is_not(astha: Astha, daemon: Daemon) -> None:
+def test_an_unknown_component(astha: Astha, daemon: Daemon) -> None:
     result = astha("refresh", "absent", "--server", daemon.url)
     assert (result.returncode, result.stderr) == (1, "astha: there is no component 'absent'; there are audit\n")
 
 
-def test_tail_shows_what_is_written_meanwhile(astha: Astha, daemon: Daemon) -> None:
+def test_tail_prints_new_events(astha: Astha, daemon: Daemon) -> None:
     lines = daemon.client(TOKEN).lines("/events", table="topics", component="audit")
     assert next(lines) == b""  # from here on
     tail = subprocess.Popen(
@@ -138,7 +138,7 @@ def test_tail_shows_what_is_written_meanwhile(astha: Astha, daemon: Daemon) -> N
     assert (tail.returncode, errors) == (0, "")
     assert "INSERT topics  name=events" in output
     refused = astha("tail", "--server", daemon.url, "--table", "segments")
-    assert "nobody subscribes to segments" in refused.stderr
+    assert "no component subscribes to segments" in refused.stderr
     daemon.send(signal.SIGTERM)
     assert daemon.ended() == 0, "somebody who watches keeps no daemon from stopping"
 
@@ -176,20 +176,20 @@ def test_a_standby_can_be_stopped(astha: Astha, daemon: Daemon) -> None:
     assert daemon.client().get("/livez")["alive"] is True
 
 
-def test_hangup_reads_the_log_level_again(astha: Astha, tmp_path: Path) -> None:
+def test_sighup_reloads_the_log_level(astha: Astha, tmp_path: Path) -> None:
     config = tmp_path / "astha.yaml"
     config.write_text("log: {level: warning}\n")
     daemon = astha.run("--config", str(config), "--set", "log.level=info")
-    daemon.logged("streaming")
+    daemon.logged("source streaming")
     daemon.send(signal.SIGHUP)
-    assert daemon.logged("log level read again")["level"] == "info", "a flag stays stronger than the file"
+    assert daemon.logged("log level reloaded")["level"] == "info", "a flag stays stronger than the file"
     config.write_text("log: [\n")
     daemon.send(signal.SIGHUP)
     assert "not YAML" in daemon.logged("settings can't be read again")["error"]
     assert daemon.process.poll() is None
 
 
-def test_systemd_hears_of_it(astha: Astha, tmp_path: Path) -> None:
+def test_systemd_is_notified(astha: Astha, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         systemd.settimeout(60)
@@ -216,7 +216,7 @@ def test_a_second_signal_ends_it_at_once(astha: Astha) -> None:
     add_topic(astha.url, "events")
     audited(astha, "HANGS events")
     daemon.send(signal.SIGTERM)
-    daemon.logged("told to stop: finishing what waits")
+    daemon.logged("stop signal: delivering queued events")
     assert daemon.process.poll() is None
     with pytest.raises(Refused, match="stopping"):
         daemon.client(TOKEN).get("/readyz")
@@ -224,11 +224,11 @@ def test_a_second_signal_ends_it_at_once(astha: Astha) -> None:
     assert daemon.ended() == 130
 
 
-def test_nobody_subscribes(astha: Astha) -> None:
+def test_without_a_subscribed_component(astha: Astha) -> None:
     (astha.directory / "subscriptions.yaml").write_text("components: {}\n")
     daemon = astha.run()
     daemon.until_ready()
-    assert "nobody subscribes" in daemon.logged("nobody subscribes")["event"]
+    assert "no component is subscribed" in daemon.logged("no component is subscribed")["event"]
     with psycopg.connect(astha.url, autocommit=True) as connection:
         connection.execute("INSERT INTO topics VALUES ('events', 1, NULL, '{}', 1, 1)")
         row = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
@@ -237,12 +237,12 @@ def test_nobody_subscribes(astha: Astha) -> None:
         eventually_now(
             lambda: connection.execute(query, [row[0]]).fetchone() == (True,), "the server to be let off its WAL"
         )
-    assert "nobody subscribes" in astha("status", "--server", daemon.url).stdout
+    assert "no component is subscribed" in astha("status", "--server", daemon.url).stdout
     daemon.send(signal.SIGTERM)
     assert daemon.ended() == 0
 
 
-class TestStartingWrong:
+class TestFailedStarts:
     """One line, a code, and no traceback."""
 
     def ends(self, astha: Astha, code: int, *arguments: str, environment: dict[str, str] | None = None) -> str:
@@ -252,21 +252,21 @@ class TestStartingWrong:
         assert not any("Traceback" in str(line) for line in daemon.lines)
         return str(line)
 
-    def test_with_a_server_that_does_not_answer(self, astha: Astha) -> None:
+    def test_with_an_unreachable_server(self, astha: Astha) -> None:
         url = "postgresql://me:open-sesame@127.0.0.1:1/registry"
         line = self.ends(astha, 3, environment={"ASTHA_REGISTRY": url})
         assert "postgresql://me:***@127.0.0.1:1/registry" in line
         assert "sesame" not in line
 
-    def test_on_a_port_that_is_taken(self, astha: Astha) -> None:
+    def test_on_a_port_in_use(self, astha: Astha) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = taken.getsockname()[1]
-            assert f"somebody listens on 127.0.0.1:{port}" in self.ends(astha, 3, "--set", f"server.port={port}")
+            assert f"127.0.0.1:{port} is in use" in self.ends(astha, 3, "--set", f"server.port={port}")
 
 
-def test_the_client_says_when_the_daemon_is_gone(daemon: Daemon) -> None:
+def test_the_client_reports_that_the_daemon_is_gone(daemon: Daemon) -> None:
     client = daemon.client()
     daemon.send(signal.SIGKILL)
     daemon.ended()
@@ -284,8 +284,8 @@ def test_a_thread_that_never_ends_does_not_keep_the_process(astha: Astha) -> Non
     assert daemon.ended() == 0
 
 
-def test_a_source_that_falls_silent_is_not_ready_until_it_speaks_again(astha: Astha) -> None:
-    """The connection stays open, the process goes on: only that nothing moves."""
+def test_a_silent_source_is_not_ready_until_it_sends_again(astha: Astha) -> None:
+    """The connection stays open and the process runs, but no data arrives."""
     daemon = astha.run("--set", "server.stall_after_s=1")
     daemon.until_ready()
     with psycopg.connect(astha.url, autocommit=True) as connection:
@@ -308,7 +308,7 @@ def why_not_ready(daemon: Daemon) -> str:
     return ""
 
 
-def test_on_sqlite_it_is_the_same(sqlite_url: str, tmp_path: Path) -> None:
+def test_the_same_on_sqlite(sqlite_url: str, tmp_path: Path) -> None:
     with prepared(sqlite_url, tmp_path) as astha:
         assert astha("check").returncode == 0
         daemon = astha.run()

@@ -1,4 +1,4 @@
-"""The whole daemon over both databases: recovery, restarts, leadership, budgets, and what blocks the loop."""
+"""The whole daemon on both databases: recovery, restarts, leadership, budgets, and blocked event loops."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_commits_reach_every_component_and_only_its_tables(
     await running.stop()
 
 
-async def test_a_restart_goes_on_where_it_was_and_repeats_nothing_after_a_clean_stop(
+async def test_a_restart_resumes_and_repeats_nothing_after_a_clean_stop(
     url: str, writing: MetadataStore, run_daemon: RunDaemon
 ) -> None:
     first = RecordingSubscriber(GROUPS)
@@ -77,7 +77,7 @@ async def test_a_restart_goes_on_where_it_was_and_repeats_nothing_after_a_clean_
     assert names(second) == ["between"]
 
 
-async def test_killed_it_delivers_again_what_was_not_on_paper(
+async def test_after_kill_9_unacknowledged_events_are_delivered_again(
     url: str, writing: MetadataStore, run_daemon: RunDaemon
 ) -> None:
     first = RecordingSubscriber(GROUPS)
@@ -157,7 +157,7 @@ async def test_a_component_added_later_is_refreshed_and_others_are_not(
     assert (old.refreshes, new.refreshes) == (1, 1)
 
 
-async def test_a_stop_delivers_what_waits(url: str, writing: MetadataStore, run_daemon: RunDaemon) -> None:
+async def test_a_stop_delivers_queued_events(url: str, writing: MetadataStore, run_daemon: RunDaemon) -> None:
     slow = FaultySubscriber(GROUPS)
     running = await run_daemon(url, {"a": slow})
     await running.live()
@@ -175,7 +175,7 @@ async def test_a_stop_delivers_what_waits(url: str, writing: MetadataStore, run_
     assert waiting + len(second.events) == 21, "each of them once"
 
 
-async def test_a_stop_does_not_wait_for_ever(url: str, writing: MetadataStore, run_daemon: RunDaemon) -> None:
+async def test_a_stop_has_a_time_limit(url: str, writing: MetadataStore, run_daemon: RunDaemon) -> None:
     stuck, fine = FaultySubscriber(GROUPS), RecordingSubscriber(GROUPS)
     running = await run_daemon(url, {"stuck": stuck, "fine": fine}, settings={"shutdown_timeout_s": 0.2})
     await running.live()
@@ -241,7 +241,7 @@ async def test_a_component_that_blocks_the_loop_is_named_and_broken_out(
 
 
 class Restless(RecordingSubscriber):
-    """Has a task of its own, as a component with work beside its events does."""
+    """Has a background task."""
 
     def __init__(self, *tables: str) -> None:
         super().__init__(*tables)
@@ -343,7 +343,7 @@ async def test_a_server_that_restarts(own_server: EmbeddedPostgres, opened: Open
     await running.stop()
 
 
-async def test_everything_behind_a_connection_that_goes_deaf(
+async def test_a_connection_that_goes_deaf_for_all_of_the_daemon(
     postgres_url: str, postgres: EmbeddedPostgres, opened: OpenStore, run_daemon: RunDaemon
 ) -> None:
     """The registry's own connections too: nothing hangs for longer than its timeouts, and the daemon leads again."""
@@ -362,7 +362,9 @@ async def test_everything_behind_a_connection_that_goes_deaf(
         await running.stop()
 
 
-async def test_a_dropped_slot_refreshes_everybody(postgres_url: str, opened: OpenStore, run_daemon: RunDaemon) -> None:
+async def test_a_dropped_slot_refreshes_every_component(
+    postgres_url: str, opened: OpenStore, run_daemon: RunDaemon
+) -> None:
     store = await opened(postgres_url)
     subscribers = {"a": RecordingSubscriber(GROUPS), "b": RecordingSubscriber("topics")}
     running = await run_daemon(postgres_url, subscribers)
@@ -374,9 +376,7 @@ async def test_a_dropped_slot_refreshes_everybody(postgres_url: str, opened: Ope
     assert [subscriber.refreshes for subscriber in subscribers.values()] == [2, 2]
 
 
-async def test_what_a_person_has_to_mend_ends_the_daemon_with_what_to_do(
-    postgres_url: str, run_daemon: RunDaemon
-) -> None:
+async def test_a_config_error_ends_the_daemon_with_the_remedy(postgres_url: str, run_daemon: RunDaemon) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("DROP PUBLICATION astha")
     running = await run_daemon(postgres_url, {"a": RecordingSubscriber(GROUPS)})
@@ -384,7 +384,7 @@ async def test_what_a_person_has_to_mend_ends_the_daemon_with_what_to_do(
         await asyncio.wait_for(running.task, 60)
 
 
-async def test_truncate_refreshes_who_subscribes_to_it(
+async def test_truncate_refreshes_the_subscribers_of_the_table(
     postgres_url: str, opened: OpenStore, run_daemon: RunDaemon
 ) -> None:
     store = await opened(postgres_url)

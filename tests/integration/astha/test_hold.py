@@ -35,7 +35,7 @@ async def write(store: MetadataStore, first: int, last: int) -> list[str]:
     return wanted
 
 
-async def test_a_sink_that_fails_for_long_sees_every_event_and_delays_nobody(
+async def test_a_sink_that_fails_for_long_gets_every_event_and_delays_no_other(
     url: str, writing: MetadataStore, run_daemon: RunDaemon
 ) -> None:
     sink, other = FaultySubscriber(GROUPS), RecordingSubscriber(GROUPS)
@@ -63,7 +63,7 @@ async def test_a_sink_that_fails_for_long_sees_every_event_and_delays_nobody(
     await running.stop()
 
 
-async def test_across_kill_and_restart_it_goes_on_where_it_was(
+async def test_a_held_component_resumes_after_kill_and_restart(
     url: str, writing: MetadataStore, run_daemon: RunDaemon
 ) -> None:
     sink, other = FaultySubscriber(GROUPS), RecordingSubscriber(GROUPS)
@@ -94,7 +94,7 @@ async def test_across_kill_and_restart_it_goes_on_where_it_was(
     await running.stop()
 
 
-async def test_beyond_the_budget_it_gives_up_loudly_and_owes_a_refresh(
+async def test_beyond_the_budget_held_events_are_dropped_and_a_refresh_is_owed(
     url: str, writing: MetadataStore, run_daemon: RunDaemon
 ) -> None:
     sink, other = FaultySubscriber(GROUPS), RecordingSubscriber(GROUPS)

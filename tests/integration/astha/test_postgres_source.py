@@ -1,4 +1,4 @@
-"""PostgreSQL's source against what happens to servers, slots and connections."""
+"""The PostgreSQL source against failures of servers, slots and connections."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ async def test_the_first_start_is_a_gap_and_the_second_is_not(postgres_url: str,
         await second.until(lambda: groups(second) == ["a"], "what was not acknowledged, again")
 
 
-async def test_a_gap_that_nobody_took_note_of_is_found_again(postgres_url: str, store: MetadataStore) -> None:
-    """Killed between the gap and the moment at which everybody's debt is on paper."""
+async def test_a_gap_that_was_not_consumed_is_found_again(postgres_url: str, store: MetadataStore) -> None:
+    """Killed between the gap and the moment at which every pending refresh is persisted."""
     source = PostgresSource(postgres_url, store, postgres_settings(postgres_url), SystemLoopClock())
     stream = source.stream(EVERYTHING)
     assert (await anext(stream)) is not None
@@ -92,10 +92,8 @@ async def test_a_server_that_is_killed_and_restarted(own_server: EmbeddedPostgre
     assert list(dict.fromkeys(groups(follower))) == wanted, "nothing lost, some of it twice"
 
 
-async def test_a_server_that_was_set_back_to_an_older_copy_of_itself(
-    own_server: EmbeddedPostgres, opened: OpenStore
-) -> None:
-    """As by a snapshot of its volume: system identifier and timeline are the same, the history is not."""
+async def test_a_server_restored_from_an_older_copy_of_itself(own_server: EmbeddedPostgres, opened: OpenStore) -> None:
+    """Restored from a snapshot of its volume: system identifier and timeline are the same, the history is not."""
     url = own_server.url("postgres")
     async with following(url, await opened(url)) as follower:
         await written(url, "kept")
@@ -112,7 +110,7 @@ async def test_a_server_that_was_set_back_to_an_older_copy_of_itself(
         own_server.hand_over(own_server.data)
         await asyncio.to_thread(own_server.start)
         await follower.until(lambda: len(follower.gaps) == 2, "the gap")
-        assert "set back" in follower.gaps[1]
+        assert "it was restored" in follower.gaps[1]
         await written(url, "after")
         await follower.until(lambda: "after" in groups(follower), "the stream")
 
@@ -158,7 +156,7 @@ async def test_a_server_that_refuses_for_a_while(
         await follower.until(lambda: "meanwhile" in groups(follower), "the stream")
 
 
-async def test_a_slot_dropped_under_us(postgres_url: str, store: MetadataStore) -> None:
+async def test_a_slot_dropped_while_streaming(postgres_url: str, store: MetadataStore) -> None:
     async with following(postgres_url, store) as follower:
         await written(postgres_url, "before")
         await follower.until(lambda: "before" in groups(follower), "the stream")
@@ -171,7 +169,7 @@ async def test_a_slot_dropped_under_us(postgres_url: str, store: MetadataStore) 
 
 
 async def test_a_slot_that_was_invalidated(make_server: MakeServer, opened: OpenStore) -> None:
-    """The server was allowed to keep only so much for us, and somebody wrote more."""
+    """Another client wrote more WAL than the server may retain for the slot."""
     server = make_server({"max_slot_wal_keep_size": "1MB", "wal_keep_size": 0, "min_wal_size": "32MB"})
     url = server.url("postgres")
     store = await opened(url)
@@ -220,14 +218,14 @@ async def test_a_slot_that_was_idle_for_too_long(make_server: MakeServer, opened
         await follower.until(lambda: "after" in groups(follower), "the stream")
 
 
-async def test_a_missing_publication_is_a_matter_for_a_person(postgres_url: str, store: MetadataStore) -> None:
+async def test_a_missing_publication_is_a_config_error(postgres_url: str, store: MetadataStore) -> None:
     await asyncio.to_thread(execute, postgres_url, "DROP PUBLICATION astha")
     source = PostgresSource(postgres_url, store, postgres_settings(postgres_url), SystemLoopClock())
     with pytest.raises(ConfigError, match="migrate"):
         await anext(source.stream(EVERYTHING))
 
 
-async def test_a_publication_dropped_under_us_ends_the_stream_with_what_to_do(
+async def test_a_publication_dropped_while_streaming_ends_the_stream_with_the_remedy(
     postgres_url: str, store: MetadataStore
 ) -> None:
     source = PostgresSource(postgres_url, store, postgres_settings(postgres_url), SystemLoopClock())
@@ -240,7 +238,7 @@ async def test_a_publication_dropped_under_us_ends_the_stream_with_what_to_do(
     await source.close()
 
 
-async def test_what_was_written_without_a_publication_is_a_gap(postgres_url: str, store: MetadataStore) -> None:
+async def test_changes_made_without_a_publication_are_a_gap(postgres_url: str, store: MetadataStore) -> None:
     """The slot can't bring it, however often it is asked: not before the publication comes back, nor after."""
     async with following(postgres_url, store):
         pass
@@ -259,7 +257,7 @@ async def test_what_was_written_without_a_publication_is_a_gap(postgres_url: str
         assert len(follower.gaps) == 1
 
 
-async def test_a_slot_of_another_kind_is_a_matter_for_a_person(postgres_url: str, store: MetadataStore) -> None:
+async def test_a_slot_of_another_plugin_is_a_config_error(postgres_url: str, store: MetadataStore) -> None:
     slot = slot_of(postgres_url)
     await asyncio.to_thread(
         execute, postgres_url, f"SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"
@@ -280,10 +278,10 @@ async def test_another_identity_is_a_gap(postgres_url: str, store: MetadataStore
         assert follower.gaps == []
 
 
-async def test_an_acknowledgement_of_another_history_is_not_told_to_the_server(
+async def test_an_acknowledgement_of_another_history_is_not_sent_to_the_server(
     postgres_url: str, store: MetadataStore
 ) -> None:
-    """Told while there was no connection yet, or between the gap and the new start."""
+    """Acknowledged without a connection, or between the gap and the new start."""
     async with following(postgres_url, store):
         pass
     await store.record_source_identity(slot_of(postgres_url), "1234567/1")
@@ -327,7 +325,7 @@ async def test_an_idle_publication_on_a_busy_server_advances(postgres_url: str, 
     assert follower.transactions == []
 
 
-async def test_a_large_value_that_an_update_leaves_alone(postgres_url: str, store: MetadataStore) -> None:
+async def test_a_large_value_that_an_update_does_not_change(postgres_url: str, store: MetadataStore) -> None:
     """A megabyte, TOASTed: the server sends it with the old row only."""
     async with following(postgres_url, store) as follower:
         large = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(400_000))
@@ -355,7 +353,7 @@ async def test_a_column_added_while_streaming_is_ignored(postgres_url: str, stor
     assert len(follower.gaps) == 1
 
 
-async def test_a_column_dropped_while_streaming_is_a_clear_stop(postgres_url: str, store: MetadataStore) -> None:
+async def test_a_column_dropped_while_streaming_is_a_config_error(postgres_url: str, store: MetadataStore) -> None:
     source = PostgresSource(postgres_url, store, postgres_settings(postgres_url), SystemLoopClock())
     follower = Follower(source)
     await follower.until(lambda: bool(follower.starts), "the start")
@@ -370,7 +368,7 @@ async def test_a_column_dropped_while_streaming_is_a_clear_stop(postgres_url: st
     await source.close()
 
 
-async def test_a_table_that_lost_its_full_identity_costs_refreshes_and_heals(
+async def test_a_table_that_lost_its_full_identity_causes_refreshes_until_it_is_restored(
     postgres_url: str, store: MetadataStore
 ) -> None:
     async with following(postgres_url, store) as follower:
@@ -387,7 +385,7 @@ async def test_a_table_that_lost_its_full_identity_costs_refreshes_and_heals(
     assert [bool(transaction.unlisted) for transaction in follower.transactions] == [False, True, False]
 
 
-async def test_truncate_is_told_by_its_table_only(postgres_url: str, store: MetadataStore) -> None:
+async def test_truncate_names_only_its_table(postgres_url: str, store: MetadataStore) -> None:
     async with following(postgres_url, store) as follower:
         await written(postgres_url, "a")
         await asyncio.to_thread(execute, postgres_url, "TRUNCATE consumer_groups CASCADE")
@@ -396,7 +394,7 @@ async def test_truncate_is_told_by_its_table_only(postgres_url: str, store: Meta
     assert follower.transactions[1].unlisted == {"consumer_groups", "consumer_offsets"}
 
 
-async def test_a_consumer_that_takes_its_time_does_not_look_dead(make_server: MakeServer, opened: OpenStore) -> None:
+async def test_a_slow_consumer_does_not_look_dead(make_server: MakeServer, opened: OpenStore) -> None:
     """Status updates have a timer of their own: the server would otherwise end the connection after its timeout."""
     server = make_server({"wal_sender_timeout": "600ms"})
     url = server.url("postgres")

@@ -1,4 +1,4 @@
-"""`astha check` against servers that are not as they should be."""
+"""`astha check` against servers with problems."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from astha.preflight import Finding, Verdict, preflight
+from astha.preflight import PreflightResult, Verdict, preflight
 from astha.settings import Settings, load_settings
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.migrate import migrate
@@ -31,9 +31,9 @@ def settings_of(url: str, subscriptions: Path) -> Settings:
     return load_settings(flags={"registry": {"url": url}, "subscriptions": str(subscriptions), "server": {"port": 0}})
 
 
-async def checked(settings: Settings) -> dict[str, Finding]:
-    findings = await preflight(settings)
-    return {finding.check: finding for finding in findings if not finding.check.startswith("component")}
+async def checked(settings: Settings) -> dict[str, PreflightResult]:
+    results = await preflight(settings)
+    return {result.check: result for result in results if not result.check.startswith("component")}
 
 
 def execute(url: str, *statements: str) -> None:
@@ -42,11 +42,11 @@ def execute(url: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-async def test_a_server_as_it_should_be(postgres_registry: str, subscriptions: Path) -> None:
-    findings = await checked(settings_of(postgres_registry, subscriptions))
-    assert [finding for finding in findings.values() if finding.verdict is not Verdict.OK] == []
-    assert "wal_level" in findings
-    assert "does not exist yet" in findings["slot"].detail
+async def test_a_server_without_problems(postgres_registry: str, subscriptions: Path) -> None:
+    results = await checked(settings_of(postgres_registry, subscriptions))
+    assert [result for result in results.values() if result.verdict is not Verdict.OK] == []
+    assert "wal_level" in results
+    assert "does not exist yet" in results["slot"].detail
 
 
 @pytest.fixture
@@ -57,34 +57,34 @@ def physical() -> Iterator[EmbeddedPostgres]:
 
 
 @pytest.mark.slow
-async def test_a_server_that_does_not_write_what_is_needed(physical: EmbeddedPostgres, subscriptions: Path) -> None:
-    findings = await checked(settings_of(physical.url("postgres"), subscriptions))
-    level = findings["wal_level"]
+async def test_a_server_without_logical_wal(physical: EmbeddedPostgres, subscriptions: Path) -> None:
+    results = await checked(settings_of(physical.url("postgres"), subscriptions))
+    level = results["wal_level"]
     assert (level.verdict, level.detail.split(",")[0]) == (Verdict.PROBLEM, "wal_level is replica")
     assert level.remedy is not None
     assert "ALTER SYSTEM SET wal_level = logical" in level.remedy
-    assert "all 0 slots are taken" in findings["max_replication_slots"].detail
-    assert findings["schema version"].verdict is Verdict.OK
+    assert "all 0 slots are taken" in results["max_replication_slots"].detail
+    assert results["schema version"].verdict is Verdict.OK
 
 
 async def test_tables_that_are_not_published_or_send_only_keys(postgres_registry: str, subscriptions: Path) -> None:
     execute(
         postgres_registry, "ALTER PUBLICATION astha DROP TABLE topics", "ALTER TABLE tables REPLICA IDENTITY DEFAULT"
     )
-    findings = await checked(settings_of(postgres_registry, subscriptions))
-    assert "does not carry all of topics" in findings["publication"].detail
-    assert findings["replica identity"].remedy == "ALTER TABLE tables REPLICA IDENTITY FULL"
+    results = await checked(settings_of(postgres_registry, subscriptions))
+    assert "does not carry all of topics" in results["publication"].detail
+    assert results["replica identity"].remedy == "ALTER TABLE tables REPLICA IDENTITY FULL"
     execute(postgres_registry, "DROP PUBLICATION astha")
     assert (await checked(settings_of(postgres_registry, subscriptions)))["publication"].verdict is Verdict.PROBLEM
 
 
-async def test_a_user_who_may_do_little(postgres_registry: str, subscriptions: Path) -> None:
+async def test_a_user_with_few_privileges(postgres_registry: str, subscriptions: Path) -> None:
     execute(postgres_registry, "DROP ROLE IF EXISTS weak", "CREATE ROLE weak LOGIN", "GRANT SELECT ON topics TO weak")
     execute(postgres_registry, "GRANT SELECT ON registry_version TO weak")
-    findings = await checked(settings_of(postgres_registry.replace("postgres@", "weak@"), subscriptions))
-    assert findings["replication privilege"].verdict is Verdict.PROBLEM
-    assert "ALTER ROLE weak REPLICATION" in str(findings["replication privilege"].remedy)
-    tables = findings["table privileges"]
+    results = await checked(settings_of(postgres_registry.replace("postgres@", "weak@"), subscriptions))
+    assert results["replication privilege"].verdict is Verdict.PROBLEM
+    assert "ALTER ROLE weak REPLICATION" in str(results["replication privilege"].remedy)
+    tables = results["table privileges"]
     lacking = tables.detail.removeprefix("weak lacks SELECT on ").partition(";")[0].split(", ")
     assert "tables" in lacking
     assert "topics" not in lacking
@@ -93,7 +93,7 @@ async def test_a_user_who_may_do_little(postgres_registry: str, subscriptions: P
     execute(postgres_registry, "DROP OWNED BY weak", "DROP ROLE weak")
 
 
-async def test_a_slot_that_belongs_to_somebody_else(postgres_registry: str, subscriptions: Path) -> None:
+async def test_a_slot_of_another_plugin(postgres_registry: str, subscriptions: Path) -> None:
     execute(postgres_registry, "SELECT pg_create_logical_replication_slot('astha', 'test_decoding')")
     assert (
         "belongs to plugin test_decoding"
@@ -103,10 +103,10 @@ async def test_a_slot_that_belongs_to_somebody_else(postgres_registry: str, subs
 
 async def test_a_database_without_a_registry(postgres_registry: str, subscriptions: Path) -> None:
     migrate(postgres_registry, revision="base")
-    findings = await checked(settings_of(postgres_registry, subscriptions))
-    assert findings["schema version"].verdict is Verdict.PROBLEM
-    assert [finding.check for finding in findings.values() if finding.verdict is not Verdict.OK] == ["schema version"]
-    assert "publication" not in findings
+    results = await checked(settings_of(postgres_registry, subscriptions))
+    assert results["schema version"].verdict is Verdict.PROBLEM
+    assert [result.check for result in results.values() if result.verdict is not Verdict.OK] == ["schema version"]
+    assert "publication" not in results
 
 
 def test_conninfo_reaches_the_same_database(postgres_registry: str, subscriptions: Path) -> None:
@@ -124,7 +124,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield made
 
 
-async def test_what_others_can_read_is_warned_of(subscriptions: Path, place: Path) -> None:
+async def test_files_that_other_users_can_read_are_warnings(subscriptions: Path, place: Path) -> None:
     migrate(f"sqlite:///{place}/registry.db")
     (place / "warehouse").mkdir()
     (place / "warehouse").chmod(0o700)

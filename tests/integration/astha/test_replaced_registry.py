@@ -24,7 +24,7 @@ GROUPS = "consumer_groups"
 
 
 class Starting(RecordingSubscriber):
-    """Counts its starts, as a component does that reads the registry's identity and opens its catalog then."""
+    """Counts its starts, in which a component would read the registry's identity and open its catalog."""
 
     starts = 0
 
@@ -68,7 +68,7 @@ async def follows(running: Running, store: MetadataStore, group: str) -> None:
     await running.agree(store)
 
 
-async def test_a_daemon_moves_to_the_file_that_was_put_in_the_registrys_place(
+async def test_a_daemon_moves_to_a_file_that_replaces_the_registry(
     sqlite_url: str, path: Path, run_daemon: RunDaemon
 ) -> None:
     component = Starting(GROUPS)
@@ -96,7 +96,7 @@ async def test_a_daemon_moves_to_the_file_that_was_put_in_the_registrys_place(
         await before.close()
 
 
-async def test_a_daemon_goes_on_with_a_registry_that_was_removed_and_made_again(
+async def test_a_daemon_continues_with_a_registry_that_was_removed_and_created_again(
     sqlite_url: str, path: Path, run_daemon: RunDaemon
 ) -> None:
     component = RecordingSubscriber(GROUPS)
@@ -119,7 +119,7 @@ async def test_a_daemon_goes_on_with_a_registry_that_was_removed_and_made_again(
         await store.close()
 
 
-async def test_a_registry_that_is_gone_is_waited_for_and_never_made(
+async def test_a_missing_registry_is_waited_for_and_never_created(
     sqlite_url: str, path: Path, run_daemon: RunDaemon
 ) -> None:
     component = RecordingSubscriber(GROUPS)
@@ -147,7 +147,7 @@ async def test_a_registry_that_is_gone_is_waited_for_and_never_made(
         await store.close()
 
 
-async def test_a_file_that_comes_back_after_another_is_refreshed_from(
+async def test_a_file_that_returns_after_another_causes_a_refresh(
     sqlite_url: str, path: Path, run_daemon: RunDaemon
 ) -> None:
     """Its own ledger owes nothing, but components have followed the other one meanwhile."""

@@ -1,4 +1,4 @@
-"""PostgreSQL roles: a daemon needs no more than the printed GRANTs, and what is lacking is named with its remedy."""
+"""PostgreSQL roles: a daemon needs only the printed GRANTs, and missing privileges are named with their remedy."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_a_refused_privilege_is_not_an_outage(postgres_registry: str, role
         await store.close()
 
 
-async def test_a_database_that_takes_no_writes_says_so(store: MetadataStore, url: str) -> None:
+async def test_a_read_only_database_is_reported(store: MetadataStore, url: str) -> None:
     if url.startswith("sqlite"):
         async with store._autocommit() as connection:  # type: ignore[attr-defined]  # the pool hands it out again
             await connection.exec_driver_sql("PRAGMA query_only = ON")
@@ -131,7 +131,7 @@ def test_the_printed_grants_are_enough_to_run_every_component(
         assert not [line for line in daemon.lines if "permission denied" in str(line)]
 
 
-async def test_a_reader_may_look_and_change_nothing(postgres_registry: str, role: str, astha: Astha) -> None:
+async def test_a_reader_may_read_and_change_nothing(postgres_registry: str, role: str, astha: Astha) -> None:
     script = astha("check", "--reader-grants", role)
     assert script.returncode == 0, script.stderr
     await asyncio.to_thread(execute, postgres_registry, *script.stdout.split(";\n"))
@@ -172,15 +172,15 @@ def test_check_names_every_privilege_that_a_component_lacks(postgres_registry: s
         f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}",
         f"GRANT INSERT, UPDATE, DELETE ON daemon_lease, ledger, source_identity TO {role}",
     )
-    findings = asyncio.run(checked(settings_of(as_role(postgres_registry, role), path)))
-    lacking = findings["table privileges"].detail
+    results = asyncio.run(checked(settings_of(as_role(postgres_registry, role), path)))
+    lacking = results["table privileges"].detail
     for table in ("compactions", "upload_intents", "files_awaiting_deletion", "iceberg_tables"):
         assert table in lacking
     assert "segments" not in lacking
     assert "ledger" not in lacking
 
 
-def test_a_registry_that_takes_no_writes_is_the_reason_in_status(postgres_registry: str, astha: Astha) -> None:
+def test_a_read_only_registry_is_the_reason_in_status(postgres_registry: str, astha: Astha) -> None:
     database = parse_url(postgres_registry).database
     execute(postgres_registry, f"ALTER DATABASE {database} SET default_transaction_read_only = on")
     daemon = astha.run()

@@ -62,7 +62,7 @@ def children(pid: int) -> list[int]:
 
 
 def listener_of(daemon: Daemon) -> int:
-    """Its process id, once it answers."""
+    """Returns its process id, once it responds."""
     daemon.client().get("/livez")
     (pid,) = children(daemon.process.pid)
     return pid
@@ -157,7 +157,7 @@ def test_a_watcher_that_does_not_read_large_rows_is_bounded_in_bytes(astha: Asth
             seen = seen[-20:] + unread.recv(1 << 20)
 
 
-def test_hundreds_of_watchers_all_get_it_and_no_more_than_may(astha: Astha) -> None:
+def test_hundreds_of_watchers_get_every_event_and_more_are_refused(astha: Astha) -> None:
     daemon = astha.run(environment={"ASTHA_SERVER__MAX_WATCHERS": "300"})
     daemon.until_ready()
     before = epoch(daemon)
@@ -181,13 +181,13 @@ def test_hundreds_of_watchers_all_get_it_and_no_more_than_may(astha: Astha) -> N
         assert epoch(daemon) == before
 
 
-def test_a_listener_that_dies_is_replaced_and_deliveries_go_on(astha: Astha) -> None:
+def test_a_listener_that_dies_is_replaced_and_deliveries_continue(astha: Astha) -> None:
     daemon = astha.run()
     daemon.until_ready()
     first = listener_of(daemon)
     os.kill(first, signal.SIGKILL)
     delivered(astha, "meanwhile")
-    assert daemon.logged("the HTTP listener ended")["exit_code"] == -signal.SIGKILL
+    assert daemon.logged("HTTP listener ended")["exit_code"] == -signal.SIGKILL
     eventually_now(lambda: answers(daemon), "the next one", 60)
     assert listener_of(daemon) != first
     with watch(daemon) as watcher:
@@ -226,7 +226,7 @@ async def test_a_listener_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch
     assert ours() == set()
 
 
-def test_a_daemon_that_is_killed_takes_its_listener_along(astha: Astha) -> None:
+def test_the_listener_of_a_killed_daemon_exits(astha: Astha) -> None:
     daemon = astha.run()
     daemon.until_ready()
     pid, (host, port) = listener_of(daemon), address(daemon)
@@ -237,7 +237,7 @@ def test_a_daemon_that_is_killed_takes_its_listener_along(astha: Astha) -> None:
     eventually_now(lambda: not Path(f"/proc/{pid}").exists(), "the old listener's end")
 
 
-def test_a_daemon_that_does_not_move_is_not_alive(astha: Astha) -> None:
+def test_a_frozen_daemon_is_not_alive(astha: Astha) -> None:
     daemon = astha.run()
     daemon.until_ready()
     daemon.send(signal.SIGSTOP)
@@ -254,7 +254,7 @@ def test_the_read_token_reads_and_probes_reveal_no_names(astha: Astha) -> None:
     daemon = astha.run(environment={"ASTHA_SERVER__READ_TOKEN": READ_TOKEN})
     daemon.until_ready()
     for path in ("/status", "/metrics"):
-        with pytest.raises(Refused, match="a token is needed"):
+        with pytest.raises(Refused, match="a token is required"):
             list(daemon.client().lines(path))
     assert daemon.client(READ_TOKEN).get("/status")["components"][0]["name"] == "audit"
     with pytest.raises(Refused, match="may only read"):
@@ -312,12 +312,14 @@ def test_over_tls_with_the_commands_and_without_an_authority(astha: Astha) -> No
         ({"certificate": CERTIFICATE}, "go together"),
     ],
 )
-def test_check_and_run_notice_files_that_are_no_pair(astha: Astha, files: dict[str, Path], complaint: str) -> None:
+def test_check_and_run_refuse_files_that_are_not_a_certificate_and_its_key(
+    astha: Astha, files: dict[str, Path], complaint: str
+) -> None:
     environment = {f"ASTHA_SERVER__TLS_{name.upper()}_FILE": str(path) for name, path in files.items()}
     checked = astha("check", "--json", environment=environment)
     assert checked.returncode == 1
-    found: list[dict[str, Any]] = json.loads(checked.stdout)["findings"]
-    (about,) = [finding for finding in found if finding["check"] == "server address"]
+    found: list[dict[str, Any]] = json.loads(checked.stdout)["results"]
+    (about,) = [result for result in found if result["check"] == "server address"]
     assert (about["verdict"], complaint in about["detail"]) == ("problem", True), about
     run = astha("run", environment=environment)
     assert (run.returncode, complaint in run.stderr) == (2, True), run.stderr

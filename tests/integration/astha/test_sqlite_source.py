@@ -1,4 +1,4 @@
-"""What only the SQLite source has: other processes, trimming, files that change under it."""
+"""Particular to the SQLite source: other processes, trimming, replaced files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from astha.sources.contract import Started
 from astha.sources.limits import TransactionLimits
 from astha.sources.sqlite import SqliteSource, TailSettings
-from astha.sources.sqlite.commit_watcher import Pace
+from astha.sources.sqlite.commit_watcher import PollIntervals
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Topic
@@ -23,7 +23,7 @@ from registry.position import Position, SequenceVisibility
 from tests.fixtures.sources import DEADLINE_S, EVERYTHING, START, Follower
 
 EAGER = TailSettings(trim_every_s=0.01)
-HINTED = Pace(idle=3600.0)  # without its hints it would miss everything
+HINTED = PollIntervals(idle=3600.0)  # without its hints it would miss everything
 ASKING = TailSettings(trim_every_s=0.01, inotify=False)
 
 
@@ -32,17 +32,22 @@ def source(
     acknowledged: Position = START,
     *,
     settings: TailSettings = EAGER,
-    pace: Pace | None = None,
+    intervals: PollIntervals | None = None,
     limits: TransactionLimits | None = None,
     identity: str | None = None,
 ) -> SqliteSource:
     return SqliteSource(
-        f"sqlite:///{path}", acknowledged=acknowledged, limits=limits, settings=settings, identity=identity, pace=pace
+        f"sqlite:///{path}",
+        acknowledged=acknowledged,
+        limits=limits,
+        settings=settings,
+        identity=identity,
+        intervals=intervals,
     )
 
 
 def write(path: Path, *statements: str) -> None:
-    """As a person with a shell would: one transaction."""
+    """Executes statements in one transaction, like a user of the sqlite3 shell."""
     with closing(sqlite3.connect(path, timeout=DEADLINE_S, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for statement in statements:
@@ -71,7 +76,7 @@ def groups(follower: Follower) -> list[str]:
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """For what no event announces."""
+    """Polls for conditions without an event."""
     async with asyncio.timeout(DEADLINE_S):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -92,15 +97,17 @@ async def store(registry_path: Path) -> AsyncIterator[MetadataStore]:
 # -- other processes -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("settings", "pace"), [(EAGER, HINTED), (ASKING, None)], ids=["inotify", "asking"])
-async def test_another_processs_commits_are_noticed(registry_path: Path, settings: TailSettings, pace: Pace) -> None:
+@pytest.mark.parametrize(("settings", "intervals"), [(EAGER, HINTED), (ASKING, None)], ids=["inotify", "asking"])
+async def test_another_processs_commits_are_noticed(
+    registry_path: Path, settings: TailSettings, intervals: PollIntervals
+) -> None:
     script = (
         "import sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
         "for line in sys.stdin:\n"
         "    connection.execute('INSERT INTO consumer_groups VALUES (?, 0, 0)', (line.strip(),))\n"
     )
-    async with Follower(source(registry_path, settings=settings, pace=pace)) as follower:
+    async with Follower(source(registry_path, settings=settings, intervals=intervals)) as follower:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", script, str(registry_path), stdin=asyncio.subprocess.PIPE
         )
@@ -115,7 +122,7 @@ async def test_another_processs_commits_are_noticed(registry_path: Path, setting
     assert len(follower.transactions) == 30
 
 
-async def test_commits_of_others_that_are_found_together_are_joined_never_split(registry_path: Path) -> None:
+async def test_unnumbered_commits_read_together_are_joined_never_split(registry_path: Path) -> None:
     for number in range(3):
         write(registry_path, *(insert_group(f"g{number}-{row}") for row in range(1_500)))
     async with Follower(source(registry_path)) as follower:
@@ -125,9 +132,9 @@ async def test_commits_of_others_that_are_found_together_are_joined_never_split(
     assert transaction.commit.transaction == -1
 
 
-async def test_the_writers_may_close_the_file_for_good(registry_path: Path) -> None:
+async def test_writers_may_close_the_file(registry_path: Path) -> None:
     """The last to close a database removes its write-ahead log; the next creates another."""
-    async with Follower(source(registry_path, pace=HINTED)) as follower:
+    async with Follower(source(registry_path, intervals=HINTED)) as follower:
         await follower.until(lambda: follower.source.status().connected, "a connection")
         for number in range(5):
             write(
@@ -162,7 +169,7 @@ async def test_acknowledged_rows_leave_the_log_and_only_those(registry_path: Pat
 
 
 async def test_an_idle_registrys_log_becomes_empty(registry_path: Path, store: MetadataStore) -> None:
-    """What an earlier run acknowledged but did not trim, and what nobody subscribes to."""
+    """Rows that an earlier run acknowledged but did not trim, and rows of unsubscribed tables."""
     await store.create_topic("t", 1)
     acknowledged = await store.position()
     async with Follower(source(registry_path, acknowledged)) as follower:
@@ -175,7 +182,7 @@ async def test_an_idle_registrys_log_becomes_empty(registry_path: Path, store: M
     assert follower.gaps == []
 
 
-async def test_many_rows_are_trimmed_bit_by_bit(registry_path: Path) -> None:
+async def test_many_rows_are_trimmed_in_steps(registry_path: Path) -> None:
     write(registry_path, *(insert_group(f"g{number}") for number in range(20_000)))
     async with Follower(source(registry_path)) as follower:
         await follower.reach(last_change(registry_path))
@@ -184,7 +191,7 @@ async def test_many_rows_are_trimmed_bit_by_bit(registry_path: Path) -> None:
     assert follower.gaps == []
 
 
-async def test_trimming_waits_for_a_writer_who_holds_the_lock(registry_path: Path) -> None:
+async def test_trimming_waits_for_a_writer_that_holds_the_lock(registry_path: Path) -> None:
     write(registry_path, insert_group("a"))
     async with Follower(source(registry_path)) as follower:
         await follower.reach(last_change(registry_path))
@@ -252,7 +259,7 @@ async def test_a_backup_restored_into_the_open_file(registry_path: Path, tmp_pat
     assert len(follower.gaps) == 1
 
 
-async def test_a_file_that_vanishes_and_comes_back(registry_path: Path, tmp_path: Path) -> None:
+async def test_a_file_that_disappears_and_returns(registry_path: Path, tmp_path: Path) -> None:
     async with Follower(source(registry_path)) as follower:
         write(registry_path, insert_group("before"))
         await follower.until(lambda: "before" in groups(follower), "before")
@@ -269,7 +276,7 @@ async def test_a_file_that_vanishes_and_comes_back(registry_path: Path, tmp_path
         assert follower.source.status().connected
 
 
-async def test_a_file_that_is_not_there_yet_is_waited_for(registry_path: Path, tmp_path: Path) -> None:
+async def test_a_missing_file_is_waited_for(registry_path: Path, tmp_path: Path) -> None:
     late = tmp_path / "late.db"
     async with Follower(source(late)) as follower:
         await eventually(lambda: "No such file" in (follower.source.status().detail or ""))
@@ -279,7 +286,7 @@ async def test_a_file_that_is_not_there_yet_is_waited_for(registry_path: Path, t
         await follower.until(lambda: len(follower.gaps) == 1, "the gap")
 
 
-async def test_rows_that_somebody_else_deleted(registry_path: Path) -> None:
+async def test_rows_that_another_process_deleted(registry_path: Path) -> None:
     write(registry_path, *(insert_group(f"g{number}") for number in range(10)))
     write(registry_path, "DELETE FROM change_log WHERE sequence = 7")
     async with Follower(source(registry_path, Position(4))) as follower:
@@ -327,7 +334,7 @@ async def test_another_file_than_at_the_last_stream(registry_path: Path, tmp_pat
         await follower.until(lambda: len(follower.gaps) == 1, "the gap")
 
 
-async def test_a_gap_goes_on_exactly_where_a_later_snapshot_ends(
+async def test_a_gap_resumes_exactly_where_a_later_snapshot_ends(
     registry_path: Path, tmp_path: Path, store: MetadataStore
 ) -> None:
     """Writers write on while history breaks: each row is in the snapshot or comes after it, and none is neither."""
@@ -354,7 +361,7 @@ async def test_a_gap_goes_on_exactly_where_a_later_snapshot_ends(
     assert contained + after == [f"new{number:03}" for number in range(200)]
 
 
-async def test_a_second_tail_of_the_same_file_is_told_that_rows_are_missing(registry_path: Path) -> None:
+async def test_a_second_tail_of_the_same_file_gets_a_gap(registry_path: Path) -> None:
     """Not supported: but it must be said, not hidden."""
     write(registry_path, insert_group("a"))
     async with Follower(source(registry_path)) as first:
@@ -368,7 +375,9 @@ async def test_a_second_tail_of_the_same_file_is_told_that_rows_are_missing(regi
 # -- rows that can't be had ------------------------------------------------------------------------------
 
 
-async def test_a_row_that_can_not_be_decoded_stops_nobody(registry_path: Path, store: MetadataStore) -> None:
+async def test_a_row_that_can_not_be_decoded_does_not_stop_the_stream(
+    registry_path: Path, store: MetadataStore
+) -> None:
     for number in range(30):
         await store.create_topic(f"t{number}", 1)
     write(registry_path, "UPDATE change_log SET after = '{}' WHERE sequence = 21")
@@ -410,7 +419,7 @@ async def test_many_large_rows_are_read_a_few_at_a_time(registry_path: Path, sto
 # -- the stream itself -----------------------------------------------------------------------------------
 
 
-async def test_it_begins_by_saying_where(registry_path: Path) -> None:
+async def test_it_begins_with_its_start(registry_path: Path) -> None:
     write(registry_path, *(insert_group(f"g{number}") for number in range(3)))
     one = source(registry_path, Position(3))
     stream = one.stream(EVERYTHING)
@@ -437,8 +446,8 @@ async def test_one_stream_at_a_time(registry_path: Path) -> None:
             await anext(one.stream(EVERYTHING))
 
 
-async def test_a_consumer_that_does_not_consume_is_not_read_ahead_of(registry_path: Path, store: MetadataStore) -> None:
-    """What is in memory is what two batches hold, however much there is to read."""
+async def test_reading_ahead_of_a_slow_consumer_is_bounded(registry_path: Path, store: MetadataStore) -> None:
+    """At most two batches are in memory, however much there is to read."""
     write(registry_path, *(insert_group(f"g{number}") for number in range(3_000)))
     for number in range(3_000, 12_000, 3_000):
         await store.create_topic(f"t{number}", 1)

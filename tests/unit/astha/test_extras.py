@@ -1,4 +1,4 @@
-"""A wheel installed without its extras: what is missing is named, with the command that installs it."""
+"""A wheel installed without its extras: missing packages are named, with the command that installs them."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def test_the_help_lists_a_command_with_what_it_needs(tmp_path: Path) -> None:
     assert ended.returncode == Exit.OK
     lines = {line.split()[0]: line for line in ended.stdout.splitlines() if line.startswith("  ") and line.split()}
     assert "(not installed: pip install 'astha[lake]')" in lines["tables"]
-    assert "Whether a daemon could run" in lines["check"]
+    assert "Check whether a daemon could run" in lines["check"]
 
 
-def test_running_it_says_the_same(tmp_path: Path) -> None:
+def test_running_it_gives_the_same_hint(tmp_path: Path) -> None:
     ended = without(PACKAGES["lake"], COMMAND, tmp_path, "tables", "list", "--any", "thing")
     assert (ended.returncode, ended.stderr) == (
         Exit.USAGE,
@@ -72,7 +72,7 @@ def test_check_names_each_component_and_its_extra(tmp_path: Path) -> None:
     assert "internal error" not in ended.stdout + ended.stderr
 
 
-def test_check_sees_that_the_compactor_lacks_spark_before_it_merges(tmp_path: Path) -> None:
+def test_check_reports_that_the_compactor_lacks_spark(tmp_path: Path) -> None:
     migrate(f"sqlite:///{tmp_path}/registry.db")
     (tmp_path / "subscriptions.yaml").write_text("components: {compactor: {tables: [table_files, table_stats]}}\n")
     ended = without(PACKAGES["spark"], COMMAND, tmp_path, "check")
@@ -83,9 +83,11 @@ def test_check_sees_that_the_compactor_lacks_spark_before_it_merges(tmp_path: Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("needed", [("lake",), ("streams",), ("lake", "spark"), ("lake", "spark", "streams")])
 def test_components_and_commands_need_no_more_than_is_listed(needed: tuple[str, ...], tmp_path: Path) -> None:
-    """With only these extras, what the daemon and the command line load can be imported."""
+    """With only these extras, the modules of the daemon and of the commands can be imported."""
     commands = [point.module for point in found().values()]
-    subscribers = [f"{package}.subscriber" for package in extras._NEEDS if not package.endswith((".cli", ".command"))]
+    subscribers = [
+        f"{package}.subscriber" for package in extras._NEEDS if "." not in package.removeprefix("components.")
+    ]
     modules = [name for name in (*commands, *subscribers) if _needs(name) == needed and find_spec(name) is not None]
     assert modules or "streams" in needed
     hidden = frozenset().union(*PACKAGES.values()) - frozenset().union(*(PACKAGES[extra] for extra in needed))
@@ -98,7 +100,7 @@ def _needs(module: str) -> tuple[str, ...]:
     return next(needs for package, needs in extras._NEEDS.items() if f"{module}.".startswith(f"{package}."))
 
 
-def test_a_package_that_is_found_missing_later_is_no_internal_error() -> None:
+def test_a_package_missing_at_run_time_is_not_an_internal_error() -> None:
     failure = failure_of(ModuleNotFoundError("No module named 'lz4.block'", name="lz4.block"))
     assert (failure.exit_code, failure.message) == (
         Exit.USAGE,
@@ -106,6 +108,6 @@ def test_a_package_that_is_found_missing_later_is_no_internal_error() -> None:
     )
 
 
-def test_what_no_extra_brings_is_no_matter_of_extras() -> None:
+def test_a_package_of_no_extra_has_no_remedy() -> None:
     assert extras.remedy_for("acme.audit", "acme") is None
     assert extras.missing_extras("acme.audit") == ()

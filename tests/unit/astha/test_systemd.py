@@ -21,7 +21,7 @@ def systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.
         yield listening
 
 
-def test_systemd_hears_everything_and_a_status_only_when_it_changes(systemd: socket.socket) -> None:
+def test_systemd_gets_every_message_and_a_status_only_when_it_changes(systemd: socket.socket) -> None:
     notifier = Notifier()
     notifier.ready()
     notifier.status("leading")
@@ -33,7 +33,7 @@ def test_systemd_hears_everything_and_a_status_only_when_it_changes(systemd: soc
 
 
 @pytest.mark.usefixtures("systemd")
-def test_the_watchdog_is_fed_twice_as_often_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_watchdog_interval_is_half_of_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     notifier = Notifier()
     assert notifier.watchdog_interval_s() is None
     monkeypatch.setenv("WATCHDOG_USEC", "10000000")
@@ -45,7 +45,7 @@ def test_the_watchdog_is_fed_twice_as_often_as_it_asks(monkeypatch: pytest.Monke
     notifier.close()
 
 
-def test_nobody_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_a_socket_nothing_is_sent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     Notifier().ready()
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))

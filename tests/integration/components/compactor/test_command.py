@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from astha.cli.root import main
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.subscribers.context import LakeSettings
 from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeFailed, merge
@@ -78,7 +78,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> list[Executor]:
     """What `run` merges with; the real kernel, unless the test puts something else there."""
     chosen: list[Executor] = [LocalExecutor(merge)]
 
-    def opened(_settings: CompactorSettings, _lake: LakeSettings, _conceal: Concealment) -> Executor:
+    def opened(_settings: CompactorSettings, _lake: LakeSettings, _redact: Redactor) -> Executor:
         return chosen[0]
 
     monkeypatch.setattr("components.compactor.executor_factory.open_executor", opened)

@@ -39,9 +39,9 @@ class Holder(Component):
 
     def __init__(self, settings, context):
         super().__init__()
-        context.conceal("told-by-the-component")
+        context.redact("told-by-the-component")
         chosen = CompactorSettings.model_validate(settings)
-        self._executor = open_executor(chosen, context.lake, context.concealment)
+        self._executor = open_executor(chosen, context.lake, context.redactor)
 
     @handles(Topic)
     async def topic(self, event):

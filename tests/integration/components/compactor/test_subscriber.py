@@ -337,7 +337,7 @@ async def test_a_job_that_stands_still_is_reported(floor: Floor) -> None:
     job.began -= 4_000
     compactor._looked.clear()
     assert [each.stuck for each in compactor.work()] == [True]
-    assert any("has stood still for 40" in reason for reason in readiness(running.daemon, 60.0).reasons)
+    assert any("has been idle for 40" in reason for reason in readiness(running.daemon, 60.0).reasons)
     job.bytes_done += 1
     assert [each.stuck for each in compactor.work()] == [False]
     held.go_on.set()

@@ -138,7 +138,7 @@ async def test_groups_resume_and_are_reset(shell: Shell, store: MetadataStore) -
     assert (await shell(groups_commands, "lag", "nobody")).exit_code == 1
     refused = await shell(groups_commands, "delete", "billing")
     assert (refused.exit_code, refused.stderr) == (
-        2, "astha: this deletes group billing with its committed offsets: repeat with --yes if that is meant\n",
+        2, "astha: this deletes group billing with its committed offsets: repeat with --yes to confirm\n",
     )  # fmt: skip
     assert len((await shell.json(groups_commands, "list"))["groups"]) == 1
     assert (await shell(groups_commands, "delete", "billing", "--yes")).exit_code == 0

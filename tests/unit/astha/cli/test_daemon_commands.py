@@ -1,4 +1,4 @@
-"""The commands around a daemon, as far as they go without one."""
+"""The commands around a daemon, without a running one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AUDIT = "components:\n  audit:\n    use: astha_cli_test_audit:create\n    tables
 
 @pytest.fixture(autouse=True)
 def _directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """One with a component, a file that subscribes it and an empty registry; logging stays as it was."""
+    """A directory with a component, its subscriptions.yaml and an empty registry. Restores logging afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("ASTHA_REGISTRY", "ASTHA_CONFIG", "ASTHA_SERVER__TOKEN"):
@@ -47,7 +47,7 @@ def astha(*arguments: str, code: Exit = Exit.OK) -> Result:
 
 
 def refused(code: Exit, *arguments: str) -> str:
-    """The one line that says why."""
+    """Returns the one line with the reason."""
     result = astha(*arguments, code=code)
     assert result.stdout == ""
     assert result.stderr.startswith("astha: ")
@@ -59,7 +59,7 @@ class TestRun:
     def test_with_an_unknown_setting(self) -> None:
         assert "there is no setting 'server.prot'" in refused(Exit.USAGE, "run", "--set", "server.prot=1")
 
-    def test_with_a_file_of_settings_that_is_not_there(self) -> None:
+    def test_with_a_missing_settings_file(self) -> None:
         assert "absent.yaml: can't be read" in refused(Exit.USAGE, "run", "--config", "absent.yaml")
 
     def test_without_subscriptions(self) -> None:
@@ -69,8 +69,8 @@ class TestRun:
     def test_with_a_registry_that_is_not_migrated(self) -> None:
         assert "holds no registry: run `astha registry migrate`" in refused(Exit.PROBLEM, "run")
 
-    def test_threads_of_whoever_calls_it_are_not_its_business(self) -> None:
-        """It would end the process for those of its own that hold it."""
+    def test_threads_of_the_caller_do_not_delay_the_exit(self) -> None:
+        """Only threads that the command itself has started may force the exit."""
         end = threading.Event()
         other = threading.Thread(target=end.wait)
         other.start()
@@ -94,7 +94,7 @@ class TestRun:
             ),
         ],
     )
-    def test_with_a_component_that_can_not_be_had(self, text: str, complaint: str) -> None:
+    def test_with_a_component_that_can_not_be_loaded(self, text: str, complaint: str) -> None:
         astha("registry", "migrate")
         Path("subscriptions.yaml").write_text(text)
         assert f"subscriptions.yaml: {complaint}" in refused(Exit.USAGE, "run")
@@ -105,10 +105,10 @@ class TestRun:
 )
 def test_no_daemon_is_one_line(arguments: tuple[str, ...]) -> None:
     said = refused(Exit.UNAVAILABLE, *arguments, "--set", "server.port=1")
-    assert said.startswith("astha: no daemon answers at http://127.0.0.1:1 (Connection refused)")
+    assert said.startswith("astha: no daemon responds at http://127.0.0.1:1 (Connection refused)")
 
 
-def test_an_address_that_is_none() -> None:
+def test_an_invalid_address() -> None:
     assert "is not the address of a daemon" in refused(Exit.USAGE, "status", "--server", "nonsense")
 
 
@@ -118,23 +118,23 @@ def test_subscriptions_are_listed_by_table() -> None:
     listed = json.loads(astha("subscriptions", "--json").stdout)
     assert listed["components"] == {"audit": {"use": "astha_cli_test_audit:create", "tables": ["topics"]}}
     Path("subscriptions.yaml").write_text("components: {}\n")
-    assert astha("subscriptions").stdout == "nobody subscribes (subscriptions.yaml)\n"
+    assert astha("subscriptions").stdout == "no component is subscribed (subscriptions.yaml)\n"
 
 
 def test_settings_are_listed_and_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTHA_SERVER__TOKEN", "a-token-of-some-length")
-    assert "server.port = 9187\n" in astha("settings").stdout
+    assert "server.port = 27840\n" in astha("settings").stdout
     assert {"name", "default", "variable", "description"} == json.loads(astha("settings", "--json").stdout)[0].keys()
     effective = astha("settings", "--effective", "--set", "server.port=5", "--json").stdout
     assert json.loads(effective)["server.port"] == "5"
     assert "a-token-of-some-length" not in effective
 
 
-def test_a_flag_that_assigns_nothing() -> None:
+def test_a_flag_without_a_value() -> None:
     assert "write NAME=VALUE" in astha("run", "--set", "server.port", code=Exit.USAGE).stderr
 
 
-def test_registry_commands_follow_the_settings_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_registry_commands_use_the_settings_too(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("astha.yaml").write_text("registry: {url: 'sqlite:///configured.db'}\n")
     monkeypatch.setenv("ASTHA_CONFIG", "astha.yaml")
     astha("registry", "migrate")
@@ -142,19 +142,19 @@ def test_registry_commands_follow_the_settings_too(monkeypatch: pytest.MonkeyPat
 
 
 class TestCheck:
-    def test_says_only_that_a_registry_is_not_migrated(self) -> None:
+    def test_reports_only_the_schema_if_the_registry_is_not_migrated(self) -> None:
         result = astha("check", "--json", "--set", "server.port=0", code=Exit.PROBLEM)
-        verdicts = {finding["check"]: finding["verdict"] for finding in json.loads(result.stdout)["findings"]}
+        verdicts = {each["check"]: each["verdict"] for each in json.loads(result.stdout)["results"]}
         assert verdicts == {"subscriptions": "ok", "server address": "ok", "schema version": "problem"}
 
-    def test_a_server_that_does_not_answer_could_not_be_checked(self) -> None:
+    def test_an_unreachable_server_could_not_be_checked(self) -> None:
         url = "postgresql://me:open-sesame@127.0.0.1:1/registry"
         result = astha("check", "--registry", url, "--set", "server.port=0", code=Exit.UNAVAILABLE)
         assert "could not check  wal_level" in result.stdout
         assert "problem" not in result.stdout
         assert "sesame" not in result.output
 
-    def test_names_what_is_wrong_with_the_components(self) -> None:
+    def test_names_the_problems_of_components(self) -> None:
         astha("registry", "migrate")
         Path("subscriptions.yaml").write_text(AUDIT.replace("[topics]", "[tables]"))
         result = astha("check", code=Exit.PROBLEM)

@@ -41,7 +41,7 @@ class TestPluggedCommands:
     def test_do_not_replace_our_own(self) -> None:
         assert "mine now" not in CliRunner().invoke(main, ["registry"]).output
 
-    def test_that_are_broken_leave_the_help_whole(self) -> None:
+    def test_that_are_broken_do_not_break_the_help(self) -> None:
         result = CliRunner().invoke(main, ["--help"])
         assert result.exit_code == Exit.OK
         assert "broken" in result.output
@@ -50,7 +50,7 @@ class TestPluggedCommands:
     @pytest.mark.parametrize(
         ("name", "why"), [("absent", "has no attribute 'absent'"), ("text", "it is not a click command")]
     )
-    def test_that_are_broken_say_why(self, name: str, why: str) -> None:
+    def test_that_are_broken_report_the_reason(self, name: str, why: str) -> None:
         result = CliRunner().invoke(main, [name, "--any", "thing"])
         assert result.exit_code == Exit.PROBLEM
         assert why in result.stderr

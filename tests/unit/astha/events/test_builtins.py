@@ -54,7 +54,7 @@ def test_msgspec_and_json_take_a_row_as_it_is(kind: type[Row]) -> None:
 
 def test_an_event_is_as_the_server_shows_it() -> None:
     event = event_of(Topic("orders", 1, None, to_json_text(HELD), 1, 2))
-    shown: dict[str, Any] = json.loads(event_stream._encoder.encode(event_stream._seen(event)))
+    shown: dict[str, Any] = json.loads(event_stream._encoder.encode(event_stream._line(event)))
     assert json.loads(json.dumps(event.to_builtins())) == shown
     assert shown["data"]["config"] == HELD
     assert shown["last"] is True

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import resource
 import socket
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from astha.listener import connections as module
 from astha.listener.connections import Connections, allowed_connections
@@ -19,7 +19,7 @@ from tests.waiting import eventually
 
 
 class Echo(asyncio.Protocol):
-    """Answers each line; what a request is, the test says."""
+    """Answers each line; the test decides what a request is."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -79,7 +79,7 @@ def _never_evict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_never_evict")
-async def test_beyond_the_limit_they_are_refused_with_a_reason() -> None:
+async def test_connections_beyond_the_limit_are_refused_with_a_reason() -> None:
     async with opened() as door:
         kept = [door.knock() for _ in range(3)]
         await eventually(lambda: len(door.connections) == 3, "three")
@@ -91,7 +91,7 @@ async def test_beyond_the_limit_they_are_refused_with_a_reason() -> None:
         assert await heard(new) == b"hello"
 
 
-async def test_the_one_that_waited_longest_makes_room_and_busy_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_longest_idle_connection_is_evicted_and_busy_ones_never(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_EVICT_AFTER_S", 0.0)
     async with opened(limit=2) as door:
         busy, idle = door.knock(), door.knock()
@@ -105,7 +105,7 @@ async def test_the_one_that_waited_longest_makes_room_and_busy_ones_never(monkey
             assert await heard(busy) == b"still here"
 
 
-async def test_one_that_sends_no_request_in_time_is_closed_and_a_stream_is_not() -> None:
+async def test_a_connection_without_a_request_times_out_and_a_stream_does_not() -> None:
     async with opened(header_timeout_s=0.01) as door:
         silent = door.knock()
         assert await heard(silent) == b""
@@ -117,7 +117,7 @@ async def test_one_that_sends_no_request_in_time_is_closed_and_a_stream_is_not()
             assert await heard(streams) == b"still here"
 
 
-async def test_between_requests_the_other_limit_counts() -> None:
+async def test_between_requests_the_keepalive_timeout_applies() -> None:
     async with opened(keepalive_timeout_s=0.01) as door:
         client = door.knock()
         await eventually(lambda: bool(door.served()), "served")
@@ -126,7 +126,7 @@ async def test_between_requests_the_other_limit_counts() -> None:
         assert await heard(client) == b""
 
 
-async def test_a_silent_handshake_is_ended_and_counts_while_it_lasts() -> None:
+async def test_a_silent_handshake_times_out_and_counts_while_it_lasts() -> None:
     async with opened(header_timeout_s=0.2, tls=tls_context(str(CERTIFICATE), str(KEY))) as door:
         silent, plain = door.knock(), door.knock()
         await asyncio.get_running_loop().sock_sendall(plain, b"GET / HTTP/1.1\r\n\r\n")
@@ -135,10 +135,8 @@ async def test_a_silent_handshake_is_ended_and_counts_while_it_lasts() -> None:
         await eventually(lambda: len(door.connections) == 0, "both forgotten")
 
 
-async def test_no_descriptors_left_is_logged_and_survived(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(module, "_OUT_OF_DESCRIPTORS_S", 0.0)
+async def test_no_descriptors_left_is_logged_and_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_ACCEPT_RETRY_S", 0.0)
     loop = asyncio.get_running_loop()
     accept, failures = loop.sock_accept, iter([OSError(24, "Too many open files")] * 3)
 
@@ -148,11 +146,12 @@ async def test_no_descriptors_left_is_logged_and_survived(
         return await accept(sock)
 
     monkeypatch.setattr(loop, "sock_accept", failing)
-    with caplog.at_level(logging.WARNING):
+    with capture_logs() as lines:
         async with opened() as door:
             await loop.sock_sendall(client := door.knock(), b"hello")
             assert await heard(client) == b"hello"
-    assert [record.getMessage() for record in caplog.records] == ["can't accept a connection: Too many open files"] * 3
+    event = {"event": "connection can't be accepted", "error": "Too many open files", "log_level": "warning"}
+    assert lines == [event] * 3
 
 
 class TestDescriptors:
@@ -168,10 +167,9 @@ class TestDescriptors:
         assert allowed_connections(512) == 512
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == 512 + 32
 
-    def test_a_hard_limit_lowers_the_number(
-        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_hard_limit_lowers_the_number(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
         monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
-        assert allowed_connections(512) == 68
-        assert "the limit of open files allows 68" in caplog.text
+        with capture_logs() as lines:
+            assert allowed_connections(512) == 68
+        assert [line["allowed"] for line in lines] == [68]

@@ -2,49 +2,53 @@ from __future__ import annotations
 
 import logging
 import socket
-from typing import Any, NamedTuple, cast
 
 import msgspec
 import pytest
-from yarl import URL
 
-from astha.listener.link import Batch, Link, Part, Said, daemon_decoder, listener_decoder
+from astha.listener.link import EventFrame, Link, LogLine, TableLines, daemon_decoder, listener_decoder
+from astha.listener.log_forwarding import LogForwarder
 from astha.listener.options import tls_context
-from astha.listener.process import RelayingHandler, with_target
 from tests.tls import CERTIFICATE, ENCRYPTED_KEY, KEY, OTHER_KEY
 from tests.waiting import eventually
 
 
 class TestLogLines:
     @pytest.fixture
-    def said(self) -> list[msgspec.Struct]:
+    def forwarded(self) -> list[msgspec.Struct]:
         return []
 
     @pytest.fixture
-    def logger(self, said: list[msgspec.Struct]) -> logging.Logger:
+    def logger(self, forwarded: list[msgspec.Struct]) -> logging.Logger:
         logger = logging.Logger("listener")
-        logger.addHandler(RelayingHandler(said.append))
+        logger.addHandler(LogForwarder(forwarded.append))
         return logger
 
-    def test_a_kind_is_said_once_and_then_with_a_count(
-        self, logger: logging.Logger, said: list[msgspec.Struct], monkeypatch: pytest.MonkeyPatch
+    def test_a_kind_is_forwarded_once_and_then_with_a_count(
+        self, logger: logging.Logger, forwarded: list[msgspec.Struct], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for number in range(1000):
             logger.warning("can't accept a connection: %s", number)
             logger.error("socket.accept() out of system resource\nsocket: <%s>" % number)  # noqa: UP031  (as asyncio does)
-        assert len(said) == 2
-        monkeypatch.setattr("astha.listener.process._LOG_EVERY_S", 0.0)
+        assert len(forwarded) == 2
+        monkeypatch.setattr("astha.listener.log_forwarding._WINDOW_S", 0.0)
         logger.warning("can't accept a connection: %s", "again")
-        assert said[-1] == Said(logging.WARNING, "can't accept a connection: again (999 more like it before)")
+        assert forwarded[-1] == LogLine(logging.WARNING, "can't accept a connection: again (999 more like it before)")
 
-    def test_not_more_than_twenty_kinds_at_once(self, logger: logging.Logger, said: list[msgspec.Struct]) -> None:
+    def test_not_more_than_twenty_kinds_at_once(self, logger: logging.Logger, forwarded: list[msgspec.Struct]) -> None:
         for number in range(1000):
             logger.error("kind %s" % number)  # noqa: UP031  (another kind each)
-        assert len(said) == 20
+        assert len(forwarded) == 20
 
-    def test_what_is_only_information_stays(self, logger: logging.Logger, said: list[msgspec.Struct]) -> None:
-        logger.info("for those who debug")
-        assert said == []
+    def test_fields_of_an_event_are_part_of_the_line(
+        self, logger: logging.Logger, forwarded: list[msgspec.Struct]
+    ) -> None:
+        logger.warning("connection refused", extra={"fields": {"open": 3}})
+        assert forwarded == [LogLine(logging.WARNING, "connection refused open=3")]
+
+    def test_information_is_not_forwarded(self, logger: logging.Logger, forwarded: list[msgspec.Struct]) -> None:
+        logger.info("for debugging")
+        assert forwarded == []
 
 
 class TestLink:
@@ -54,7 +58,7 @@ class TestLink:
         lost: list[bool] = []
         sending = await Link.open(ours, daemon_decoder, got.append, lambda: None)
         await Link.open(theirs, listener_decoder, got.append, lambda: lost.append(True))
-        sent = [Batch([Part("topics", 1, b"x" * size)]) for size in (0, 1, 70_000, 3_000_000, 5)]
+        sent = [EventFrame([TableLines("topics", 1, b"x" * size)]) for size in (0, 1, 70_000, 3_000_000, 5)]
         for batch in sent:
             sending.send(batch)
         await eventually(lambda: len(got) == len(sent), "all frames")
@@ -62,20 +66,20 @@ class TestLink:
         assert sending.waiting_bytes == 0
         sending.close()
         await eventually(lambda: bool(lost), "the end")
-        sending.send(sent[0])  # to nobody, and no error
+        sending.send(sent[0])  # to a closed link: no error
 
-    async def test_what_the_other_end_does_not_take_can_be_seen(self) -> None:
+    async def test_unsent_bytes_are_counted(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             sending = await Link.open(ours, daemon_decoder, lambda _: None, lambda: None)
             for _ in range(8):
-                sending.send(Batch([Part("topics", 1, b"x" * 1_000_000)]))
+                sending.send(EventFrame([TableLines("topics", 1, b"x" * 1_000_000)]))
             assert sending.waiting_bytes > 4_000_000
             sending.close()
 
 
 class TestTls:
-    def test_a_pair(self) -> None:
+    def test_a_certificate_and_its_key(self) -> None:
         assert tls_context(str(CERTIFICATE), str(KEY)) is not None
         assert tls_context(None, None) is None
 
@@ -88,19 +92,8 @@ class TestTls:
             (CERTIFICATE, ENCRYPTED_KEY, "the key is encrypted"),
         ],
     )
-    def test_no_pair(self, certificate: object, key: object, complaint: str) -> None:
+    def test_files_that_are_not_a_certificate_and_its_key(
+        self, certificate: object, key: object, complaint: str
+    ) -> None:
         with pytest.raises((OSError, ValueError), match=complaint):
             tls_context(str(certificate), str(key))
-
-
-class _Message(NamedTuple):
-    """As aiohttp's, as far as it matters here."""
-
-    url: URL | None
-
-
-@pytest.mark.parametrize(("url", "found"), [(None, URL("/")), (URL("/status"), URL("/status"))])
-def test_a_request_without_a_target_is_answered(url: URL | None, found: URL) -> None:
-    """aiohttp ends the task of such a connection with an AttributeError, and the caller waits for nothing."""
-    make = with_target(cast("Any", lambda message, *others: (message.url, others)))
-    assert make(_Message(url), "payload", "protocol") == (found, ("payload", "protocol"))

@@ -77,7 +77,7 @@ components:
         ("components:\n  a:\n    tables: [topics, topicz]\n", "line 2: component a subscribes to 'topicz'"),
         ("components:\n  a:\n    tables: [topics, topics]\n", "line 2: component a names 'topics' twice"),
         ("components:\n  a:\n    tables: []\n", "line 3: component a: tables:"),
-        ("components:\n  a: {tables: [topics]}\n  a: {tables: [topics]}\n", "line 3: 'a' stands twice"),
+        ("components:\n  a: {tables: [topics]}\n  a: {tables: [topics]}\n", "line 3: 'a' appears twice"),
         ("components:\n  a:\n    tables: [topics]\n    lanes: {}\n", "line 4: component a: lanes: Extra inputs"),
         (
             "components:\n  a:\n    tables: [topics]\n    lane:\n      attempts: 31\n",

@@ -40,7 +40,7 @@ class Store:
 
 
 class Silent:
-    """A source that says only how it is."""
+    """A source that has only a status."""
 
     def __init__(self) -> None:
         self.connected = True
@@ -78,14 +78,14 @@ class Stage:
         self.daemon = Daemon(self.store, self.source, subscribers, self.leadership, DaemonSettings(), self.clock)
 
     async def lead(self) -> None:
-        """And have everybody live."""
+        """Makes it the leader, with all components live."""
         await self.leadership.acquire()
         for lane in self.daemon.lanes:
             lane.resume_at(Position(850), None)
             lane.serving = True
 
     def pass_by(self, *transactions: Transaction) -> None:
-        """As if the source had brought them."""
+        """Delivers transactions as if the source had received them."""
         self.daemon._take(list(transactions))
 
 

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from astha.listener import process
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.server import Server
-from astha.server.status import Self
+from astha.server.status import DaemonIdentity
 from astha.settings import ServerSettings
 from tests.unit.astha.server.daemons import HOLDER, Stage
 
@@ -30,10 +30,10 @@ class Joined:
 
 
 def server_of(stage: Stage, **settings: object) -> Server:
-    me = Self(HOLDER, "postgresql://me:***@h/d", 20.0)
-    conceal = Concealment([PASSWORD, TOKEN])
+    identity = DaemonIdentity(HOLDER, "postgresql://me:***@h/d", 20.0)
+    redact = Redactor([PASSWORD, TOKEN])
     validated = ServerSettings.model_validate({"port": 0, **settings})
-    return Server(stage.daemon, stage.store, "astha", validated, me, conceal, stage.clock)
+    return Server(stage.daemon, stage.store, "astha", validated, identity, redact, stage.clock)
 
 
 @asynccontextmanager

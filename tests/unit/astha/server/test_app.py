@@ -35,8 +35,8 @@ async def ready(client: Client) -> tuple[int, list[str]]:
     return response.status, (await response.json())["reasons"]
 
 
-async def test_a_password_that_is_also_a_key_leaves_status_readable(client: Client, stage: Stage) -> None:
-    client.server._answers._conceal.add("state", "leadership", 'open"sesame')
+async def test_a_password_that_is_also_a_key_does_not_break_the_status(client: Client, stage: Stage) -> None:
+    client.server._responder._redact.add("state", "leadership", 'open"sesame')
     stage.source.connected, stage.source.detail = False, 'FATAL: password open"sesame in this state'
     status = await (await client.get("/status", headers=READER)).json()
     assert status["source"]["detail"] == "FATAL: password *** in this ***"
@@ -45,28 +45,28 @@ async def test_a_password_that_is_also_a_key_leaves_status_readable(client: Clie
 
 
 class TestHealth:
-    async def test_a_daemon_that_stands_by_is_alive_but_not_ready(self, client: Client) -> None:
+    async def test_a_standby_is_alive_but_not_ready(self, client: Client) -> None:
         alive = await client.get("/livez")
         assert (alive.status, await alive.json()) == (200, {"role": "standing by", "alive": True})
         assert await ready(client) == (503, ["standing by: this daemon does not lead"])
 
-    async def test_one_that_leads_with_everybody_live_is_ready(self, client: Client, stage: Stage) -> None:
+    async def test_a_leader_with_all_components_live_is_ready(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         assert await ready(client) == (200, [])
 
-    async def test_a_source_that_is_gone_is_named(self, client: Client, stage: Stage) -> None:
+    async def test_a_disconnected_source_is_named(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         stage.source.connected, stage.source.detail = False, "connection refused"
         assert await ready(client) == (503, ["source is not connected: connection refused"])
 
-    async def test_a_source_that_is_silent_is_stalled_though_connected(self, client: Client, stage: Stage) -> None:
+    async def test_a_silent_source_is_stalled_though_connected(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         stage.source.silent_s = 19.0
         assert await ready(client) == (200, [])
         stage.source.silent_s = 21.0
         status, (reason,) = await ready(client)
         assert status == 503
-        assert reason.startswith("source is stalled: connected, but nothing was heard of it for 21 s")
+        assert reason.startswith("source is stalled: connected, but it has sent nothing for 21 s")
 
     async def test_every_component_that_is_not_live_is_named_with_its_reason(
         self, client: Client, stage: Stage
@@ -80,7 +80,7 @@ class TestHealth:
             ["component audit is broken: it raised", "component index is paused: paused by an operator"],
         )
 
-    async def test_a_component_that_only_repeats_itself_is_not_ready(self, client: Client, stage: Stage) -> None:
+    async def test_a_component_that_only_retries_is_not_ready(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         stage.pass_by(topics(950, "a"))
         assert await ready(client) == (200, [])
@@ -90,21 +90,21 @@ class TestHealth:
             503, "component audit makes no progress: the same delivery has been tried for 21 s"
         )  # fmt: skip
 
-    async def test_a_lease_in_doubt_is_not_ready(self, client: Client, stage: Stage) -> None:
+    async def test_a_lease_that_was_not_renewed_is_not_ready(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         await stage.clock.advance(9.5)
         status, reasons = await ready(client)
         assert status == 503
-        assert reasons[0].startswith("leadership is in doubt")
+        assert reasons[0].startswith("leadership is uncertain")
 
-    async def test_one_that_is_stopping_is_not_ready(self, client: Client, stage: Stage) -> None:
+    async def test_a_stopping_daemon_is_not_ready(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         stage.daemon.stop()
         assert await ready(client) == (503, ["stopping"])
 
 
 class TestStatus:
-    async def test_says_everything_about_a_leader(self, client: Client, stage: Stage) -> None:
+    async def test_shows_the_whole_state_of_a_leader(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         stage.pass_by(topics(950, "a", "b", committed_at=(stage.clock.now_ms() - 500) * 1000))
         status = await (await client.get("/status", headers=READER)).json()
@@ -135,12 +135,12 @@ class TestStatus:
         assert "audit: shop.orders: no answer with ***" in shown
         assert "since 1970-01-01 00:00:01 UTC, 3 attempts, next 1970-01-01 00:00:02 UTC" in shown
 
-    async def test_of_a_standby_says_who_leads(self, client: Client) -> None:
+    async def test_of_a_standby_names_the_leader(self, client: Client) -> None:
         status = await (await client.get("/status", headers=READER)).json()
         assert (status["leadership"]["role"], status["leadership"]["leader"]) == ("standing by", LEADER)
         assert {component["state"] for component in status["components"]} == {"standing by"}
 
-    async def test_a_secret_in_somebody_elses_message_is_not_shown(self, client: Client, stage: Stage) -> None:
+    async def test_a_secret_in_a_librarys_message_is_not_shown(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         stage.daemon.lanes[0].break_out(f"can't connect with {PASSWORD}")
         for path in ("/status", "/readyz"):
@@ -151,7 +151,7 @@ class TestStatus:
 
 class TestActions:
     @pytest.mark.parametrize("action", ["refresh", "pause", "resume"])
-    async def test_want_a_token(self, client: Client, stage: Stage, action: str) -> None:
+    async def test_need_a_token(self, client: Client, stage: Stage, action: str) -> None:
         await stage.lead()
         path = f"/components/audit/{action}"
         none = await client.post(path)
@@ -162,7 +162,7 @@ class TestActions:
         assert (await client.post(path, headers={"Authorization": f"Bearer {TOKEN}x"})).status == 403
         assert stage.daemon.lanes[0].state is LaneState.LIVE
 
-    async def test_are_refused_altogether_if_the_daemon_has_no_token(self, stage: Stage) -> None:
+    async def test_are_always_refused_if_the_daemon_has_no_token(self, stage: Stage) -> None:
         await stage.lead()
         async with joined(stage) as client:
             refused = await client.post("/components/audit/pause", headers=BEARER)
@@ -196,7 +196,7 @@ class TestActions:
         wrong = await client.get("/components/audit/refresh", headers=BEARER)
         assert (wrong.status, wrong.headers["Allow"]) == (405, "POST")
 
-    async def test_a_standby_sends_one_to_the_leader(self, client: Client) -> None:
+    async def test_a_standby_names_the_leader(self, client: Client) -> None:
         for refused in (
             await client.post("/components/audit/refresh", headers=BEARER),
             await client.get("/events", headers=BEARER),
@@ -206,7 +206,7 @@ class TestActions:
 
 
 class TestEvents:
-    async def test_pass_as_json_lines(self, client: Client, stage: Stage) -> None:
+    async def test_are_streamed_as_json_lines(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         async with client.get("/events", headers=BEARER) as response:
             assert await response.content.readline() == b"\n"
@@ -216,12 +216,10 @@ class TestEvents:
         assert first["data"]["config"] == {"a": [1]}
         assert (first["before"], first["last"], second["last"]) == (None, False, True)
 
-    async def test_want_the_token_that_is_set(self, client: Client) -> None:
+    async def test_need_the_token_if_one_is_set(self, client: Client) -> None:
         assert (await client.get("/events")).status == 401
 
-    async def test_a_transaction_beyond_the_limit_is_told_as_missed_and_others_are_not(
-        self, client: Client, stage: Stage
-    ) -> None:
+    async def test_a_transaction_beyond_the_limit_is_reported_as_missed(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         async with client.get("/events", headers=BEARER) as response:
             assert await response.content.readline() == b"\n"
@@ -236,18 +234,20 @@ class TestEvents:
         ("query", "complaint"),
         [
             ("table=absent", "there is no table 'absent'"),
-            ("table=segments", "nobody subscribes to segments"),
+            ("table=segments", "no component subscribes to segments"),
             ("component=absent", "there is no component 'absent'"),
             ("component=audit&table=segments", "component audit does not subscribe to segments"),
         ],
     )
-    async def test_what_can_not_be_watched(self, client: Client, stage: Stage, query: str, complaint: str) -> None:
+    async def test_tables_and_components_that_can_not_be_watched(
+        self, client: Client, stage: Stage, query: str, complaint: str
+    ) -> None:
         await stage.lead()
         refused = await client.get(f"/events?{query}", headers=BEARER)
         assert refused.status == 404
         assert complaint in (await refused.json())["error"]
 
-    async def test_a_filter_keeps_the_others_out(self, client: Client, stage: Stage) -> None:
+    async def test_a_filter_excludes_other_tables(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         async with client.get("/events?table=tables&component=audit", headers=BEARER) as response:
             assert await response.content.readline() == b"\n"
@@ -255,14 +255,14 @@ class TestEvents:
             passed = [json.loads(await response.content.readline())["data"]["name"] for _ in range(2)]
         assert passed == ["b", "d"]
 
-    async def test_a_reader_that_leaves_is_forgotten(self, client: Client, stage: Stage) -> None:
+    async def test_a_watcher_that_leaves_is_removed(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         async with client.get("/events?table=topics", headers=BEARER) as response:
             assert await response.content.readline() == b"\n"
             assert client.server.watched == {"topics"}
         await eventually(lambda: not client.server.watched, "nothing is encoded any more")
 
-    async def test_no_more_watch_than_may(self, stage: Stage) -> None:
+    async def test_watchers_beyond_the_limit_are_refused(self, stage: Stage) -> None:
         await stage.lead()
         async with joined(stage, max_watchers=1) as client, client.get("/events") as response:
             assert await response.content.readline() == b"\n"
@@ -273,12 +273,12 @@ class TestEvents:
 
 class TestListening:
     @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])  # noqa: S104
-    def test_where_others_can_reach_it_wants_a_token(self, stage: Stage, host: str) -> None:
-        with pytest.raises(ConfigError, match=r"which others can reach: set server\.token"):
+    def test_an_address_that_other_machines_can_reach_needs_a_token(self, stage: Stage, host: str) -> None:
+        with pytest.raises(ConfigError, match=r"which other machines can reach: set server\.token"):
             server_of(stage, host=host)
         server_of(stage, host=host, token=TOKEN)
 
-    async def test_an_address_that_is_taken_is_named(self, stage: Stage) -> None:
+    async def test_an_address_in_use_is_named(self, stage: Stage) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
@@ -286,11 +286,11 @@ class TestListening:
             with pytest.raises(AddressTaken, match=f"127.0.0.1:{port}"):
                 await server_of(stage, port=port).start()
 
-    async def test_an_address_that_is_not_ours(self, stage: Stage) -> None:
+    async def test_an_address_of_another_machine(self, stage: Stage) -> None:
         with pytest.raises(ConfigError, match=r"can't listen on 192\.0\.2\.1"):
             await server_of(stage, host="192.0.2.1", token=TOKEN).start()
 
-    async def test_a_free_port_is_found_and_left(self, stage: Stage) -> None:
+    async def test_a_free_port_is_used_and_released(self, stage: Stage) -> None:
         server = server_of(stage)
         url = await server.start()
         assert url.startswith("http://127.0.0.1:")
@@ -301,7 +301,7 @@ class TestListening:
             assert free.fileno() >= 0
 
 
-async def test_a_fault_of_ours_is_logged_and_not_shown(client: Client, stage: Stage) -> None:
+async def test_an_internal_error_is_logged_and_not_shown(client: Client, stage: Stage) -> None:
     def fail() -> None:
         raise RuntimeError(PASSWORD)
 
@@ -318,7 +318,7 @@ def test_the_token_file_is_read(stage: Stage, tmp_path: Path) -> None:
     server_of(stage, host="10.0.0.1", token_file=kept)
 
 
-class TestWhoAsks:
+class TestClients:
     async def test_a_foreign_host_or_origin_is_refused_everywhere(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         for path in ("/livez", "/status", "/events", "/absent"):
@@ -337,7 +337,7 @@ class TestWhoAsks:
             503, ["reasons (1) are shown to callers with a token"]
         )  # fmt: skip
 
-    async def test_metrics_and_status_want_a_token_unless_opened(self, client: Client, stage: Stage) -> None:
+    async def test_metrics_and_status_need_a_token_unless_open(self, client: Client, stage: Stage) -> None:
         for path in ("/metrics", "/status"):
             assert (await client.get(path)).status == 401
             assert (await client.get(path, headers=READER)).status == 200
@@ -345,7 +345,7 @@ class TestWhoAsks:
             assert (await opened.get("/metrics")).status == 200
             assert (await opened.get("/status")).status == 401
 
-    async def test_a_component_whose_name_is_no_text(self, client: Client, stage: Stage) -> None:
+    async def test_a_component_whose_name_is_not_text(self, client: Client, stage: Stage) -> None:
         await stage.lead()
         assert (await client.post("/components/%FF%FE/pause", headers=BEARER)).status == 404
 

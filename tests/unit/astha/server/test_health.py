@@ -1,4 +1,4 @@
-"""Readiness of components: what has not started, and what makes no progress."""
+"""Readiness of components: those that have not started, and those that make no progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.astha.server.daemons import Stage, topics
 def reasons(daemon: Daemon) -> list[str]:
     found = readiness(daemon, 20.0)
     assert found.ready is not bool(found.reasons)
-    return [reason for reason in found.reasons if not reason.startswith("leadership is in doubt")]  # nobody renews it
+    return [reason for reason in found.reasons if not reason.startswith("leadership is uncertain")]  # nobody renews it
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ async def stage() -> Stage:
     return stage
 
 
-async def test_a_component_that_goes_on_from_its_position_is_not_ready_before_its_start_has_ended(stage: Stage) -> None:
+async def test_a_component_that_resumes_is_not_ready_before_its_start_has_ended(stage: Stage) -> None:
     (lane,) = stage.daemon.lanes
     lane.serving = False
     assert reasons(stage.daemon) == ["component audit is bootstrapping"]
@@ -46,18 +46,18 @@ async def test_a_delivery_that_never_ends_is_noticed(stage: Stage) -> None:
     ]
 
 
-async def test_work_in_the_background_that_stands_still_is_noticed(stage: Stage) -> None:
+async def test_stuck_background_work_is_noticed(stage: Stage) -> None:
     subscriber = stage.daemon.components[0].subscriber
     found = [Work("merge of db.a", 50.0, 60.0), Work("merge of db.b", 61.0, 60.0)]
     subscriber.work = lambda: found  # type: ignore[attr-defined]
     assert reasons(stage.daemon) == [
-        "component audit makes no progress: merge of db.b has stood still for 61 s, its limit is 60 s"
+        "component audit makes no progress: merge of db.b has been idle for 61 s, its limit is 60 s"
     ]
     found.pop()
     assert reasons(stage.daemon) == []
 
 
-async def test_a_component_that_can_not_say_what_it_does_is_named_in_the_log(stage: Stage) -> None:
+async def test_a_component_that_can_not_report_its_work_is_logged(stage: Stage) -> None:
     def broken() -> list[Work]:
         raise KeyError("a bug")
 

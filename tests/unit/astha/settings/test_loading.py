@@ -3,9 +3,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr, ValidationError
 
 from astha.errors import ConfigError
-from astha.settings import DEFAULT_REGISTRY, Settings, load_settings
+from astha.settings import DEFAULT_REGISTRY, RegistrySettings, Settings, load_settings
+from astha.settings.groups import PostgresSourceSettings
+from registry.engines import StoreSettings, parse_url, url_secrets
+from registry.schema import PUBLICATION
 
 PASSWORD = "open sesame"
 URL = "postgresql://me:open%20sesame@db.example/registry?sslmode=require"
@@ -30,7 +34,7 @@ def test_everything_has_a_default() -> None:
     assert settings.server.secret() is None
 
 
-def test_the_environment_is_stronger_than_the_file_and_a_flag_stronger_than_both(
+def test_the_environment_overrides_the_file_and_a_flag_overrides_both(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config.write_text("server: {port: 1, host: '::1'}\nlease: {ttl_s: 3}\nlog:\n  level: debug\n")
@@ -65,14 +69,14 @@ def test_astha_registry_is_short_for_its_url(monkeypatch: pytest.MonkeyPatch) ->
         ("server:\n  prot: 1\n", "line 2: there is no setting 'server.prot': did you mean 'port'?"),
         ("log: {level: info}\nservr: {}\n", "line 2: there is no setting 'servr': did you mean 'server'?"),
         ("server:\n  port: many\n", "line 2: server.port: Input should be a valid integer"),
-        ("server:\n  port: 1\n  port: 2\n", "line 3: 'port' stands twice"),
+        ("server:\n  port: 1\n  port: 2\n", "line 3: 'port' appears twice"),
         ("server: [1\n", "not YAML"),
         ("- server\n", "line 1: expected a mapping"),
         ("daemon: {ledger_interval_s: 0}\n", "line 1: daemon.ledger_interval_s: Input should be greater than 0"),
         ("server: 5\n", "line 1: server: Input should be a valid dictionary"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_named_with_its_line(config: Path, text: str, complaint: str) -> None:
+def test_errors_in_the_file_are_named_with_their_line(config: Path, text: str, complaint: str) -> None:
     config.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_settings(config)
@@ -80,13 +84,13 @@ def test_what_is_wrong_in_the_file_is_named_with_its_line(config: Path, text: st
     assert complaint in str(caught.value)
 
 
-def test_all_that_is_wrong_is_named_at_once(config: Path) -> None:
+def test_all_errors_are_named_together(config: Path) -> None:
     config.write_text("server: {port: many}\nlog: {level: loud}\n")
     with pytest.raises(ConfigError, match=r"server\.port.*log\.level"):
         load_settings(config)
 
 
-def test_a_file_that_is_not_there(config: Path) -> None:
+def test_a_missing_file(config: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         load_settings(config)
 
@@ -106,13 +110,13 @@ def test_an_unknown_variable_is_named(monkeypatch: pytest.MonkeyPatch, variable:
     assert variable in str(caught.value)
 
 
-def test_what_kubernetes_makes_of_a_service_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ASTHA_PORT", "tcp://10.0.0.1:9187")
+def test_variables_that_kubernetes_sets_for_a_service_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ASTHA_PORT", "tcp://10.0.0.1:27840")
     monkeypatch.setenv("ASTHA_SERVICE_HOST", "10.0.0.1")
     assert load_settings() == Settings()
 
 
-def test_a_bad_flag_says_that_it_was_one() -> None:
+def test_an_error_in_a_flag_names_the_command_line() -> None:
     with pytest.raises(ConfigError, match=r"command line: there is no setting 'server\.prot'"):
         load_settings(flags={"server": {"prot": "1"}})
 
@@ -130,15 +134,15 @@ class TestSecrets:
             assert "key-of-the-key" not in text
             assert TOKEN not in text
 
-    def test_are_known_to_the_concealment(self, settings: Settings) -> None:
-        conceal = settings.concealment()
+    def test_are_known_to_the_redactor(self, settings: Settings) -> None:
+        redact = settings.redactor()
         said = f"{settings.registry.conninfo()} {URL} {TOKEN} sslpassword=key-of-the-key"
-        assert "sesame" not in conceal(said)
-        assert "key-of-the-key" not in conceal(said)
-        assert TOKEN not in conceal(said)
+        assert "sesame" not in redact(said)
+        assert "key-of-the-key" not in redact(said)
+        assert TOKEN not in redact(said)
 
     @pytest.mark.parametrize("url", [f"mysql://me:{PASSWORD}@h/d", f"me:{PASSWORD}@h", f"postgresql:/u:{PASSWORD}@h/d"])
-    def test_are_in_no_complaint(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    def test_are_in_no_error(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
         monkeypatch.setenv("ASTHA_REGISTRY", url)
         with pytest.raises(ConfigError, match=r"registry\.url") as caught:
             load_settings()
@@ -147,21 +151,23 @@ class TestSecrets:
 
     def test_of_the_lakes_catalog_are_known_too(self) -> None:
         catalog = {"type": "sql", "uri": "postgresql+psycopg://me:open-sesame@h/d", "rest.signing": "harmless"}
-        conceal = load_settings(flags={"lake": {"catalog": catalog, "s3": {"secret_key": "of-the-lake"}}}).concealment()
-        assert conceal("open-sesame, of-the-lake, harmless") == "***, ***, harmless"
+        redact = load_settings(flags={"lake": {"catalog": catalog, "s3": {"secret_key": "of-the-lake"}}}).redactor()
+        assert redact("open-sesame, of-the-lake, harmless") == "***, ***, harmless"
 
-    def test_have_one_concealment_to_which_components_add(self, settings: Settings) -> None:
-        settings.concealment().add("of a component")
-        assert settings.concealment()("of a component") == "***"
+    def test_share_one_redactor_to_which_components_add(self, settings: Settings) -> None:
+        settings.redactor().add("of a component")
+        assert settings.redactor()("of a component") == "***"
 
     @pytest.mark.parametrize("url", ["postgresql://me:open@sesame@h/d", "postgresql://me:open@ses:ame@h:5432/d"])
-    def test_with_an_unescaped_sign_are_refused_unshown(self, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    def test_with_an_unescaped_at_sign_are_refused_without_being_shown(
+        self, monkeypatch: pytest.MonkeyPatch, url: str
+    ) -> None:
         monkeypatch.setenv("ASTHA_REGISTRY", url)
         with pytest.raises(ConfigError, match=r"registry\.url.*(%40|is not a URL)") as caught:
             load_settings()
         assert "ses" not in str(caught.value)
 
-    def test_that_are_too_short_are_refused_unshown(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_that_are_too_short_are_refused_without_being_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("ASTHA_SERVER__TOKEN", "hush")
         with pytest.raises(ConfigError, match="at least 16 characters") as caught:
             load_settings()
@@ -176,7 +182,7 @@ class TestSecrets:
             load_settings(flags={"server": {"token_file": str(kept)}}).server.secret()
 
 
-def test_libpq_gets_what_sqlalchemy_would(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libpq_gets_the_same_parameters_as_sqlalchemy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTHA_REGISTRY", URL)
     conninfo = load_settings().registry.conninfo()
     for part in (
@@ -194,15 +200,45 @@ def test_libpq_gets_what_sqlalchemy_would(monkeypatch: pytest.MonkeyPatch) -> No
     [("127.0.0.1", True), ("127.1.2.3", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False),  # noqa: S104
      ("10.0.0.1", False), ("db.example", False), ("localhost.example", False)],
 )  # fmt: skip
-def test_what_counts_as_this_machine(host: str, loopback: bool) -> None:
+def test_loopback_addresses(host: str, loopback: bool) -> None:
     assert load_settings(flags={"server": {"host": host}}).server.loopback is loopback
 
 
 @pytest.mark.parametrize("text", ["0600", "600", "'0400'", "'rw'"])
-def test_a_mode_is_quoted_octal_digits_that_let_us_in(tmp_path: Path, text: str) -> None:
+def test_a_mode_is_quoted_octal_and_allows_the_owner(tmp_path: Path, text: str) -> None:
     path = tmp_path / "astha.yaml"
     path.write_text(f"registry: {{file_mode: {text}}}\n")
-    with pytest.raises(ConfigError, match=r"registry\.file_mode: (a mode is written in quotes|String should match)"):
+    with pytest.raises(ConfigError, match=r"registry\.file_mode: (write the mode in quotes|String should match)"):
         load_settings(path)
     path.write_text("registry: {file_mode: '0640'}\n")
     assert load_settings(path).registry.store.file_mode == 0o640
+
+
+class TestRegistryUrl:
+    """Plain URLs are accepted without SQLAlchemy: they must be what its parser accepts too."""
+
+    @pytest.mark.parametrize(
+        ("url", "secrets"),
+        [
+            ("sqlite:///registry.db", []),
+            ("sqlite:////var/lib/astha/registry.db", []),
+            ("postgresql://astha@db.example:5432/registry", []),
+            ("postgresql://astha:with%40sign@db.example/registry", ["with@sign"]),
+            ("postgres://db.example/registry", []),
+        ],
+    )
+    def test_a_plain_one_is_read_as_the_full_parser_reads_it(self, url: str, secrets: list[str]) -> None:
+        settings = RegistrySettings(url=SecretStr(url))
+        parse_url(url)
+        assert list(settings.secrets()) == list(url_secrets(url)) == secrets
+
+    @pytest.mark.parametrize("url", ["sqlite:///:memory:", "postgresql://h/d?hots=x", "mysql://h/d", "sqlite://", "x"])
+    def test_any_other_is_left_to_the_full_parser(self, url: str) -> None:
+        with pytest.raises(ValidationError):
+            RegistrySettings(url=SecretStr(url))
+
+    def test_defaults_are_those_of_the_store(self) -> None:
+        assert RegistrySettings().store == StoreSettings()
+
+    def test_publication_is_the_one_that_migrations_create(self) -> None:
+        assert PostgresSourceSettings().publication == PUBLICATION

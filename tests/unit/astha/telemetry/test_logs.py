@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from astha.settings import LogSettings
 from astha.telemetry import configure_logging, set_level
 
@@ -27,7 +27,7 @@ def lines() -> Iterator[io.StringIO]:
 
 
 def configure(lines: io.StringIO, form: str) -> None:
-    configure_logging(LogSettings.model_validate({"format": form}), Concealment([SECRET]), lines)
+    configure_logging(LogSettings.model_validate({"format": form}), Redactor([SECRET]), lines)
 
 
 def test_json_lines_of_structlog_and_of_the_standard_library(lines: io.StringIO) -> None:
@@ -44,7 +44,7 @@ def test_json_lines_of_structlog_and_of_the_standard_library(lines: io.StringIO)
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_no_line_holds_a_secret(lines: io.StringIO, form: str) -> None:
+def test_no_line_contains_a_secret(lines: io.StringIO, form: str) -> None:
     configure(lines, form)
     log = structlog.get_logger("astha")
     log.info(f"connecting with {SECRET}", url="postgresql://me:open%20sesame@h/d", nested={"password": SECRET})
@@ -69,8 +69,8 @@ def test_the_level_can_change_while_running(lines: io.StringIO) -> None:
     assert [json.loads(line)["event"] for line in lines.getvalue().splitlines()] == ["two"]
 
 
-def test_a_secret_that_is_also_a_key_or_has_a_quote_leaves_lines_that_can_be_read(lines: io.StringIO) -> None:
-    configure_logging(LogSettings(format="json"), Concealment(["event", 'a"b\\c', "info", "state"]), lines)
+def test_a_secret_that_is_also_a_key_or_has_a_quote_leaves_valid_json(lines: io.StringIO) -> None:
+    configure_logging(LogSettings(format="json"), Redactor(["event", 'a"b\\c', "info", "state"]), lines)
     structlog.get_logger("astha").info("an event", state={"state": ['a"b\\c', ValueError('a"b\\c')]})
     logging.getLogger("a.library").warning("said %s", 'a"b\\c')
     first, second = map(json.loads, lines.getvalue().splitlines())
@@ -79,9 +79,9 @@ def test_a_secret_that_is_also_a_key_or_has_a_quote_leaves_lines_that_can_be_rea
 
 
 def test_a_secret_that_becomes_known_later_is_masked_from_then_on(lines: io.StringIO) -> None:
-    conceal = Concealment()
-    configure_logging(LogSettings(format="json"), conceal, lines)
-    conceal.add("made at run time")
+    redact = Redactor()
+    configure_logging(LogSettings(format="json"), redact, lines)
+    redact.add("made at run time")
     structlog.get_logger("astha").info("with", token="made at run time")
     assert "made at run time" not in lines.getvalue()
 

@@ -57,7 +57,7 @@ async def test_every_metric_is_documented_and_every_documented_one_exists() -> N
     assert documented - {"astha_component_lag_changes", "astha_source_lag_changes"} == names
 
 
-async def test_what_a_busy_daemon_says() -> None:
+async def test_the_metrics_of_a_busy_daemon() -> None:
     found = exposed(await busy_stage())
     assert found["astha_leading"] == {(): 1}
     assert found["astha_clock_trusted"] == {(): 1}
@@ -65,7 +65,7 @@ async def test_what_a_busy_daemon_says() -> None:
     assert found["astha_component_state"]["index", "broken"] == 1
     assert found["astha_component_state"]["index", "live"] == 0
     assert found["astha_component_breaker_state"]["index", "open"] == 1
-    assert found["astha_component_breaks_total"] == {("audit",): 0, ("index",): 1}
+    assert found["astha_component_circuit_opened_total"] == {("audit",): 0, ("index",): 1}
     assert found["astha_component_queue_events"] == {("audit",): 1, ("index",): 0}
     assert found["astha_component_lag_bytes"] == {("audit",): 100, ("index",): 100}
     assert found["astha_component_lag_seconds"]["audit",] == 0.003
@@ -73,7 +73,7 @@ async def test_what_a_busy_daemon_says() -> None:
     assert found["astha_source_wal_status"][("reserved",)] == 1
 
 
-async def test_latency_is_a_histogram_by_transaction() -> None:
+async def test_latency_is_a_histogram_per_transaction() -> None:
     found = exposed(await busy_stage())
     name = "astha_component_delivery_latency_seconds"
     buckets = {float(le): number for (who, le), number in found[f"{name}_bucket"].items() if who == "audit"}
@@ -94,7 +94,7 @@ class Weighing(RecordingSubscriber):
         yield Metric("weighings", "How often.", 2, kind="counter")
 
 
-async def test_a_component_may_have_measures_of_its_own() -> None:
+async def test_a_component_may_have_metrics_of_its_own() -> None:
     stage = Stage("audit", "index")
     await stage.lead()
     weighing = Weighing("topics")
@@ -108,7 +108,7 @@ async def test_a_component_may_have_measures_of_its_own() -> None:
     assert "astha_component_state" in found
 
 
-async def test_a_standby_says_only_that_it_is_one() -> None:
+async def test_a_standby_has_no_metrics_of_components() -> None:
     found = exposed(Stage("audit"))
     assert found["astha_leading"] == {(): 0}
     assert found.keys() == {"astha_build_info", "astha_leading"}

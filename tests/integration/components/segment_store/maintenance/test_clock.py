@@ -12,10 +12,10 @@ import pytest
 from astha.clock import SystemLoopClock
 from astha.clock_guard import ClockGuard, ClockSettings
 from astha.lanes.state import LaneState
-from astha.server.status import Self, report
+from astha.server.status import DaemonIdentity, report
 from astha.settings import Settings
 from astha.telemetry.metrics import DaemonCollector
-from astha.wiring import Assembly, assemble
+from astha.wiring import AssembledDaemon, assemble
 from components.segment_store.maintenance.retention import Retention
 from registry.connect import open_store
 from registry.contract import MetadataStore
@@ -47,7 +47,7 @@ class SetClock(SystemLoopClock):
 
 
 @asynccontextmanager
-async def daemon(url: str, directory: Path, clock: SetClock, settle_s: float) -> AsyncIterator[Assembly]:
+async def daemon(url: str, directory: Path, clock: SetClock, settle_s: float) -> AsyncIterator[AssembledDaemon]:
     subscriptions = directory / "subscriptions.yaml"
     await asyncio.to_thread(subscriptions.write_text, SUBSCRIPTIONS)
     settings = Settings.model_validate(
@@ -76,7 +76,7 @@ async def records(store: MetadataStore) -> int:
     return sum(segment.record_count for segment in await store.get_segments("events", 0))
 
 
-async def rounds(assembly: Assembly, count: int) -> None:
+async def rounds(assembly: AssembledDaemon, count: int) -> None:
     """So many times retention or cleaning asks whether it may."""
     guard = assembly.daemon.clock_guard
     assert guard is not None
@@ -91,7 +91,7 @@ async def rounds(assembly: Assembly, count: int) -> None:
     await eventually(lambda: asked >= count, f"{count} rounds")
 
 
-def metric(assembly: Assembly, clock: SetClock, name: str) -> float:
+def metric(assembly: AssembledDaemon, clock: SetClock, name: str) -> float:
     found = {family.name: family for family in DaemonCollector(assembly.daemon, clock).collect()}
     return found[name].samples[0].value
 
@@ -108,7 +108,7 @@ async def test_a_daemon_whose_clock_jumps_forward_keeps_the_records(url: str, tm
         await store.record_intents(["file:///nowhere/object"], purpose="segments", owner="a writer")
         async with daemon(url, tmp_path, clock, settle_s=3600) as assembly:
             clock.ahead_ms = 2 * HOUR_MS
-            me = Self("holder", "registry", 20.0)
+            me = DaemonIdentity("holder", "registry", 20.0)
             await eventually(lambda: report(assembly.daemon, clock, me, None).clock is not None, "a reason")
             assert metric(assembly, clock, "astha_clock_trusted") == 0
             assert metric(assembly, clock, "astha_clock_jumps") == 1

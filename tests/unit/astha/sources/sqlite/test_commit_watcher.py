@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from astha.sources.sqlite.commit_watcher import DirectoryWatch, Pace, Watch
+from astha.sources.sqlite.commit_watcher import CommitWatcher, DirectoryWatch, PollIntervals
 
 DEADLINE_S = 30.0
-PATIENT = Pace(idle=3600.0, longest=0.002)
+ONLY_HINTS = PollIntervals(idle=3600.0, longest=0.002)
 
 
 @pytest.fixture
@@ -20,16 +20,16 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=[True, False], ids=["inotify", "asking"])
-def watch(request: pytest.FixtureRequest, database: Path) -> Iterator[Watch]:
-    """Which, if it relies on hints, does not ask without one."""
-    made = Watch(database, PATIENT, inotify=request.param)
-    assert made.hinted == request.param
+def watch(request: pytest.FixtureRequest, database: Path) -> Iterator[CommitWatcher]:
+    """With inotify, it polls only after a hint."""
+    made = CommitWatcher(database, ONLY_HINTS, inotify=request.param)
+    assert made.uses_inotify == request.param
     yield made
     made.stop()
     made.close()
 
 
-def waiting(watch: Watch, changed: Callable[[], bool]) -> threading.Thread:
+def waiting(watch: CommitWatcher, changed: Callable[[], bool]) -> threading.Thread:
     thread = threading.Thread(target=watch.wait, args=(changed,), daemon=True)
     thread.start()
     return thread
@@ -40,12 +40,12 @@ def ends(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
-def test_what_has_changed_already_is_not_waited_for(watch: Watch) -> None:
+def test_an_earlier_change_is_not_waited_for(watch: CommitWatcher) -> None:
     watch.wait(lambda: True)
 
 
 @pytest.mark.parametrize("name", ["registry.db", "registry.db-wal"])
-def test_a_write_ends_the_wait_once_it_shows(watch: Watch, database: Path, name: str) -> None:
+def test_a_write_ends_the_wait_once_it_is_visible(watch: CommitWatcher, database: Path, name: str) -> None:
     asked, visible = threading.Event(), threading.Event()
     count = 0
 
@@ -63,7 +63,7 @@ def test_a_write_ends_the_wait_once_it_shows(watch: Watch, database: Path, name:
     assert ends(thread)
 
 
-def test_a_file_moved_into_place_ends_the_wait(watch: Watch, database: Path) -> None:
+def test_a_file_moved_into_place_ends_the_wait(watch: CommitWatcher, database: Path) -> None:
     before = database.stat().st_ino
     thread = waiting(watch, lambda: database.stat().st_ino != before)
     other = database.with_name("other")
@@ -72,7 +72,7 @@ def test_a_file_moved_into_place_ends_the_wait(watch: Watch, database: Path) -> 
     assert ends(thread)
 
 
-def test_stop_ends_the_wait_and_all_that_follow(watch: Watch) -> None:
+def test_stop_ends_the_wait_and_all_that_follow(watch: CommitWatcher) -> None:
     thread = waiting(watch, lambda: False)
     watch.stop()
     assert ends(thread)
@@ -112,9 +112,9 @@ def test_without_a_directory_there_is_nothing_to_watch(tmp_path: Path) -> None:
     assert DirectoryWatch.of(tmp_path / "missing" / "registry.db") is None
 
 
-def test_without_inotify_one_asks(database: Path) -> None:
-    watch = Watch(database, inotify=False)
-    assert not watch.hinted
+def test_without_inotify_the_file_is_polled(database: Path) -> None:
+    watch = CommitWatcher(database, inotify=False)
+    assert not watch.uses_inotify
     count = 0
 
     def changed() -> bool:

@@ -21,7 +21,7 @@ TOPIC = Topic("t", 1, None, JsonText('{"a":1}'), 2, 3)
 
 
 def image(row: Row, **changed: object) -> str:
-    """As json_object would put it: documents as text, booleans as numbers."""
+    """Like SQLite's json_object: JSON documents as text, booleans as numbers."""
     values = {**msgspec.structs.asdict(row), **changed}
     return json.dumps({name: int(value) if isinstance(value, bool) else value for name, value in values.items()})
 
@@ -100,7 +100,7 @@ class TestImages:
         with pytest.raises(DecodeError, match="change 5"):
             self.topic(operation, before, after)
 
-    def test_a_word_that_its_column_does_not_know_is_an_error(self) -> None:
+    def test_an_unknown_enum_value_is_an_error(self) -> None:
         file = next(row for row in extreme_rows() if isinstance(row, TableFile))
         row = (5, 7, 0, "table_files", "INSERT", None, image(file, operation="magic"))
         with pytest.raises(DecodeError, match="magic"):
@@ -111,9 +111,7 @@ class TestImages:
         before=st.none() | st.text() | st.just(image(TOPIC)),
         after=st.none() | st.text() | st.just(image(TOPIC)),
     )
-    def test_nothing_but_a_decode_error_comes_of_garbage(
-        self, operation: str, before: str | None, after: str | None
-    ) -> None:
+    def test_garbage_raises_only_decode_errors(self, operation: str, before: str | None, after: str | None) -> None:
         try:
             _, data, _, _ = self.topic(operation, before, after)
         except DecodeError:
@@ -146,21 +144,21 @@ class TestTransactions:
         assert [item.commit.transaction for item in done] == [-1, 7, -4]
         assert [len(item.events) for item in done] == [2, 1, 1]
 
-    def test_it_may_come_in_pieces(self) -> None:
+    def test_a_transaction_may_arrive_in_parts(self) -> None:
         one = decoder()
         for sequence in range(1, 50):
             assert one.feed([inserted(sequence, None)]) == []
         (done,) = one.finish()
         assert len(done.events) == done.commit.count == 49
 
-    def test_what_nobody_wants_only_moves_the_position(self) -> None:
+    def test_unsubscribed_tables_only_move_the_position(self) -> None:
         one = decoder()
         assert one.feed([header(1, 5), header(2, 6)]) == []
         assert one.reached == 1
         assert one.finish() == []
         assert one.reached == 2
 
-    def test_the_position_counts_rows_that_nobody_wants(self) -> None:
+    def test_the_position_counts_rows_of_unsubscribed_tables(self) -> None:
         one = decoder()
         one.feed([header(1, 5), inserted(2, 5), header(3, 5)])
         (done,) = one.finish()
@@ -168,16 +166,16 @@ class TestTransactions:
         assert done.tables == {"consumer_groups"}
         assert [event.index for event in done.events] == [0]
 
-    def test_a_row_that_can_not_be_read_makes_its_table_unlisted(self) -> None:
+    def test_a_row_that_can_not_be_decoded_makes_its_table_unlisted(self) -> None:
         one = decoder()
         one.feed([inserted(1, 5), header(2, 5, "topics"), inserted(3, 5)])
         (done,) = one.finish()
         assert done.unlisted == {"topics"}
         assert done.tables == TABLES
         assert [event.index for event in done.events] == [0, 1]
-        assert "change 2, INSERT of topics" in (one.complaint or "")
+        assert "change 2, INSERT of topics" in (one.decode_error or "")
 
-    def test_beyond_the_limits_nothing_is_held(self) -> None:
+    def test_beyond_the_limits_no_events_are_kept(self) -> None:
         one = decoder(events=3)
         one.feed([inserted(sequence, 5) for sequence in range(1, 4)])
         assert len(held(one)) == 3
@@ -192,7 +190,7 @@ class TestTransactions:
         (done,) = one.feed([inserted(1_001, 6)])
         assert (done.events, done.commit.count, done.position) == ([], 0, 1_000)
         assert done.unlisted == TABLES
-        assert one.complaint is None
+        assert one.decode_error is None
         (after,) = one.finish()
         assert len(after.events) == 1
         assert after.unlisted == frozenset()
@@ -205,7 +203,7 @@ class TestTransactions:
         one.feed([inserted(2, 5)])
         assert one.oversized
 
-    def test_reset_forgets_the_open_one(self) -> None:
+    def test_reset_discards_the_open_transaction(self) -> None:
         one = decoder()
         one.feed([inserted(1, 5)])
         one.reset()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.redaction import NOTHING
+from astha.redaction import NO_SECRETS
 from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.errors import OutOfMemory, SessionLost, SparkError
 from components.compactor.spark.jvm import Jvm
@@ -26,7 +26,7 @@ def test_how_a_jvm_ended(tmp_path: Path, end: str, kind: type[SparkError], told:
     program.write_text(f"#!{sys.executable}\nimport os, sys\nprint('ERROR\\tMain\\tlast words', flush=True)\n{end}\n")
     program.chmod(0o755)
     session = ClassicSession(SparkSettings(), None, lambda: None)
-    session._jvm = Jvm(tmp_path, {}, {}, NOTHING)
+    session._jvm = Jvm(tmp_path, {}, {}, NO_SECRETS)
     session._jvm.process.wait(30)
     for _ in range(2):  # before it is closed, and after
         for heard in (ConnectionResetError(), SessionLost("the Spark session was lost")):

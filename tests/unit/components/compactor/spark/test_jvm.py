@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.redaction import NOTHING
+from astha.redaction import NO_SECRETS
 from components.compactor.spark.errors import SessionProblem
 from components.compactor.spark.jvm import Jvm, _placed, find_java
 
@@ -47,7 +47,7 @@ def test_java_that_is_new_enough(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
     program(tmp_path / "bin" / "spark-submit", "import sys; print('ERROR\\tMain\\tno such class'); sys.exit(4)")
-    jvm = Jvm(tmp_path, {}, {}, NOTHING)
+    jvm = Jvm(tmp_path, {}, {}, NO_SECRETS)
     with pytest.raises(SessionProblem, match=r"did not start \(code 4\): ERROR\tMain\tno such class"):
         jvm.address(30)
     jvm.end(1)
@@ -56,13 +56,13 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
 def test_what_can_not_be_run_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(SessionProblem, match=r"can't be run .*is PySpark installed whole, and room in "):
-        Jvm(tmp_path, {}, {}, NOTHING)
+        Jvm(tmp_path, {}, {}, NO_SECRETS)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_jvm_that_is_killed_while_it_starts(tmp_path: Path) -> None:
     program(tmp_path / "bin" / "spark-submit", "import os; os.kill(os.getpid(), 9)")
-    jvm = Jvm(tmp_path, {}, {}, NOTHING)
+    jvm = Jvm(tmp_path, {}, {}, NO_SECRETS)
     with pytest.raises(SessionProblem, match="killed by signal 9 while it started"):
         jvm.address(30)
     jvm.end(1)
@@ -80,7 +80,7 @@ def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
         "os.rename(told + '.tmp', told)\n"
         "sys.stdin.read()\n",
     )
-    jvm = Jvm(tmp_path, {"spark.secret": "a\\b\nc"}, {}, NOTHING)
+    jvm = Jvm(tmp_path, {"spark.secret": "a\\b\nc"}, {}, NO_SECRETS)
     directory = jvm._scratch.path
     options = f'spark.driver.extraJavaOptions -Djava.io.tmpdir="{directory}"'
     assert jvm.address(30) == (4711, f"spark.secret a\\\\b\\nc\n{options}\n600")
@@ -107,7 +107,7 @@ def test_workers_are_reached_by_sockets_where_that_can_be(master: str, directory
 
 def test_a_jvm_that_does_not_end_is_killed(tmp_path: Path) -> None:
     program(tmp_path / "bin" / "spark-submit", "import time; time.sleep(60)")
-    jvm = Jvm(tmp_path, {}, {}, NOTHING)
+    jvm = Jvm(tmp_path, {}, {}, NO_SECRETS)
     jvm.end(0.01)
     assert jvm.process.poll() == -9
     assert not Path(f"/proc/{jvm.process.pid}").exists()

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from astha.redaction import Concealment
+from astha.redaction import Redactor
 from components.compactor.spark.jvm_log import LogRelay
 
 
 def test_what_the_jvm_says() -> None:
     lines = [b"WARN\tTaskSetManager\tlost a task\n", b"Traceback of a worker: hidden\n", b"\n", b"ERROR\tX\t\xff\n"]
     with capture_logs() as logs:
-        relay = LogRelay(lines, Concealment(["hidden"]), aloud=True)
+        relay = LogRelay(lines, Redactor(["hidden"]), aloud=True)
         relay.join()
     assert [(entry["log_level"], entry["message"]) for entry in logs] == [
         ("warning", "lost a task"),
@@ -22,7 +22,7 @@ def test_what_the_jvm_says() -> None:
 def test_while_it_starts_it_is_not_heard() -> None:
     """What went wrong is told once, by who wanted the session."""
     with capture_logs() as logs:
-        relay = LogRelay([b"ERROR\tSparkContext\tError initializing SparkContext.\n"], Concealment([]))
+        relay = LogRelay([b"ERROR\tSparkContext\tError initializing SparkContext.\n"], Redactor([]))
         relay.join()
     assert [entry["log_level"] for entry in logs] == ["debug"]
     assert "Error initializing" in relay.last_words()
