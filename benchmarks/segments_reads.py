@@ -25,7 +25,7 @@ from components.lib.streams.agents import Agent
 from components.lib.streams.format import HEADER_SIZE, read_header
 from components.lib.streams.read_context import Reading
 from components.lib.streams.reader.block_cache import CachePolicy
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader.disk_cache import DiskBlocks
 from components.lib.streams.reader.prefetch import Cursor
 from components.lib.streams.writer import SegmentWriter
 from registry.connect import open_store

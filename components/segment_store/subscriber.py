@@ -20,7 +20,7 @@ from components.lib.lake.registration.upload_cleaner import warn_if_neglected
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.read_context import Reading
 from components.lib.streams.reader.block_cache import CachePolicy
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader.disk_cache import DiskBlocks
 from components.segment_store.maintenance.merge_policy import SmallSegments
 from components.segment_store.maintenance.merging import Merger
 from components.segment_store.maintenance.retention import PartitionSizes, Retention

@@ -17,14 +17,14 @@ from astha.clock import SystemLoopClock
 from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
 from astha.wiring import context
-from components.commands.topics.logging import log_to_stderr
+from components.commands.stderr_logging import log_to_stderr
 from components.commands.topics.record_text import Write, write_json, write_line
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.errors import OffsetBeyondEnd, OffsetTooOld
 from components.lib.streams.group_consumer import Member
+from components.lib.streams.offset_spec import OffsetSpec, PlaceParam, offsets_at
 from components.lib.streams.offsets import Groups, Origin
-from components.lib.streams.parsing import OffsetSpec, PlaceParam, offsets_at
 from components.lib.streams.read_context import Reading, open_reading
 from registry.connect import open_store
 from registry.errors import NotFound

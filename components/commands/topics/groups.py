@@ -16,8 +16,8 @@ from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context
 from components.lib.streams.group_consumer import LEASE_S
+from components.lib.streams.offset_spec import OffsetSpec, PlaceParam, offsets_at
 from components.lib.streams.offsets import Groups, PartitionLag
-from components.lib.streams.parsing import OffsetSpec, PlaceParam, offsets_at
 from components.lib.streams.read_context import Reading, open_reading
 from registry.connect import open_store
 from registry.contract import MetadataStore

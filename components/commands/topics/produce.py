@@ -22,7 +22,7 @@ from astha.clock import SystemLoopClock
 from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
 from astha.wiring import context
-from components.commands.topics.logging import log_to_stderr
+from components.commands.stderr_logging import log_to_stderr
 from components.commands.topics.record_text import BadLine, read_json, read_line
 from components.lib.lake.storage.objects import StorageError
 from components.lib.streams.agents import Agent

@@ -14,8 +14,8 @@ from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
 from astha.quantities import format_duration, format_size
 from astha.settings import Settings
+from components.lib.streams.offset_spec import Duration, Size
 from components.lib.streams.offsets import start_of
-from components.lib.streams.parsing import Duration, Size
 from components.segment_store.maintenance.retention import BYTES, RECORDS, Retention, RetentionPolicy
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, NotFound

@@ -14,7 +14,7 @@ from components.lib.lake.storage.objects import Objects
 from components.lib.streams.change_feed import Feed
 from components.lib.streams.reader.block_cache import BlockCache, CachePolicy
 from components.lib.streams.reader.blocks import Block, decode
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader.disk_cache import DiskBlocks
 from components.lib.streams.reader.prefetch import AheadPolicy, ReadAhead
 from components.lib.streams.reader.reader import Reader
 from components.lib.streams.registry_follower import Following

@@ -31,8 +31,8 @@ from astha.wiring import context
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.errors import OffsetTooOld
 from components.lib.streams.format import decode_block, partition_tag
+from components.lib.streams.offset_spec import OffsetSpec, offsets_at, read_place
 from components.lib.streams.offsets import start_of
-from components.lib.streams.parsing import OffsetSpec, offsets_at, read_place
 from components.lib.streams.pushdown import EVERYTHING, ScanBounds
 from components.lib.streams.read_context import Reading, open_reading
 from components.lib.streams.reader.block_cache import runs

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from components.lib.lake.storage.objects import StorageUnavailable
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader.disk_cache import DiskBlocks
 
 log = structlog.get_logger(__name__)
 

@@ -20,6 +20,7 @@ from uuid import uuid4
 import msgspec
 import structlog
 
+from astha.byte_semaphore import Room
 from astha.subscribers.context import ComponentContext
 from components.lib.lake.storage.locations import canonical, join, parse
 from components.lib.lake.storage.objects import Objects, StorageError, StorageUnavailable
@@ -27,7 +28,6 @@ from components.lib.streams.agents import Agent, Held
 from components.lib.streams.errors import AppendFailed, AppendUnknown, RecordTooLarge, WriterClosed
 from components.lib.streams.format import Columns, NewRecord
 from components.lib.streams.writer.accumulator import Append, Appended, Known, Part, Producers, Stamp, Window
-from components.lib.streams.writer.memory_limiter import Room
 from components.lib.streams.writer.object_builder import Packed, pack
 from components.lib.streams.writer.object_names import ObjectNames
 from components.lib.streams.writer.registration import Registrar

@@ -19,7 +19,7 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.inputs import ProducerDraft
 from tests.fixtures.daemons import RunDaemon, Running
-from tests.integration.components.segment_store.harness import TOPIC, Bench, numbers
+from tests.integration.components.lib.streams.harness import TOPIC, Bench, numbers
 from tests.waiting import eventually
 
 QUICK: dict[str, Any] = {

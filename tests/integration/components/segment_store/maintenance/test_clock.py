@@ -23,7 +23,7 @@ from registry.inputs import SegmentDraft
 from registry.models import DatabaseTime
 from tests.doubles.clock import ManualClock
 from tests.fixtures.sources import release_slot, slot_of
-from tests.integration.components.segment_store.harness import Bench
+from tests.integration.components.lib.streams.harness import Bench
 from tests.integration.components.segment_store.maintenance.test_retention import bases, configure
 from tests.waiting import eventually
 

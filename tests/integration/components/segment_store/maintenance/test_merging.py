@@ -17,7 +17,7 @@ from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore
 from registry.inputs import SegmentDraft
 from registry.models import Segment
-from tests.integration.components.segment_store.harness import TOPIC, Bench, numbers
+from tests.integration.components.lib.streams.harness import TOPIC, Bench, numbers
 
 POLICY = MergePolicy(small_bytes=1 << 20, target_bytes=4 << 20, fewest=3, settled_ms=0)
 ALL = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]

@@ -9,7 +9,7 @@ from registry.contract import MetadataStore
 from registry.forwarding import ForwardingStore
 from registry.json_text import JsonValue
 from tests.doubles.clock import ManualClock
-from tests.integration.components.segment_store.harness import START_MS, TOPIC, Bench
+from tests.integration.components.lib.streams.harness import START_MS, TOPIC, Bench
 
 
 class Steps(ForwardingStore):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from components.lib.lake.table_properties import PolicyProblem, count, duration_ms, flag, read_properties, size_bytes
-from components.lib.streams.parsing import Size
+from components.lib.streams.offset_spec import Size
 
 
 def test_settings_of_one_prefix() -> None:

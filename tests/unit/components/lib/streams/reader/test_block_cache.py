@@ -11,7 +11,7 @@ import pytest
 
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.streams.reader.block_cache import BlockAddress, BlockCache, CachePolicy, runs
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader.disk_cache import DiskBlocks
 from tests.doubles.ranged_objects import RangedObjects
 
 URI = "s3://bucket/object"

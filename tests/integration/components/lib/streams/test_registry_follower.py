@@ -18,7 +18,7 @@ from registry.contract import MetadataStore
 from registry.engines import parse_url
 from tests.fixtures.databases import Backend
 from tests.fixtures.sources import Follower as Tailing
-from tests.integration.components.segment_store.harness import TOPIC, Bench
+from tests.integration.components.lib.streams.harness import TOPIC, Bench
 from tests.waiting import eventually
 
 SETTINGS = PostgresSourceSettings(reconnect_initial_s=0.02, reconnect_max_s=0.1)

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from components.commands.topics.record_text import BadLine, read_json
-from components.lib.streams.parsing import At, Duration, Size, read_place
+from components.lib.streams.offset_spec import At, Duration, Size, read_place
 
 MANY = "9" * 5_000
 

@@ -21,7 +21,7 @@ from components.lib.streams.reader.reader import Reader
 from registry.inputs import OffsetDraft
 from registry.models import GroupLease
 from tests.doubles.clock import ManualClock
-from tests.integration.components.segment_store.harness import TOPIC, Bench
+from tests.integration.components.lib.streams.harness import TOPIC, Bench
 
 LEASE_MS = 10_000
 PARTITIONS = 3

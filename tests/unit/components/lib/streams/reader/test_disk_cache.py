@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from components.lib.streams.reader import disk_blocks
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader import disk_cache
+from components.lib.streams.reader.disk_cache import DiskBlocks
 
 
 def mode(path: Path) -> int:
@@ -42,6 +42,6 @@ async def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, monkeypa
     await DiskBlocks(tmp_path / "cache", 1 << 20).close()
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    monkeypatch.setattr(disk_blocks, "_MOST", 1)
+    monkeypatch.setattr(disk_cache, "_MOST", 1)
     with pytest.raises(OSError, match=r"1 of them another user's or symbolic links: choose another directory"):
         DiskBlocks(tmp_path / "cache", 1 << 20)

@@ -14,7 +14,7 @@ from components.lib.streams.reader.records import Records
 from registry.errors import NotFound
 from registry.inputs import SegmentDraft
 from registry.models import LOCAL_BUCKET, Segment
-from tests.integration.components.segment_store.harness import START_MS, TOPIC, Bench, numbers
+from tests.integration.components.lib.streams.harness import START_MS, TOPIC, Bench, numbers
 from tests.waiting import eventually
 
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from astha.byte_semaphore import Room
 from components.lib.streams.errors import WriterClosed
-from components.lib.streams.writer.memory_limiter import Room
 
 
 async def _waiting(room: Room, size: int) -> asyncio.Task[None]:

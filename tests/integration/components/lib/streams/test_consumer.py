@@ -10,7 +10,7 @@ from components.lib.streams.consumer import Consumer
 from components.lib.streams.errors import OffsetTooOld
 from components.lib.streams.offsets import Groups
 from components.lib.streams.reader.prefetch import AheadPolicy, Cursor, ReadAhead
-from tests.integration.components.segment_store.harness import TOPIC, Bench, numbers
+from tests.integration.components.lib.streams.harness import TOPIC, Bench, numbers
 from tests.waiting import eventually
 
 NO_AHEAD = AheadPolicy(total_bytes=0)
