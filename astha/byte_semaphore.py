@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 
 
-class Room:
+class ByteSemaphore:
     """What is larger than all of it goes alone."""
 
     def __init__(self, total: int) -> None:

@@ -16,7 +16,7 @@ import psycopg
 from benchmarks.registries import new_registry
 from benchmarks.registry_memory import memory_figures
 from benchmarks.report import Report, run
-from components.lib.streams.agents import Held
+from components.lib.streams.agents import HeldLease
 from components.segment_store.maintenance.merge_policy import MergePolicy, choose
 from registry.cache.segment_index import SegmentIndex
 from registry.contract import MetadataStore
@@ -190,7 +190,9 @@ def _indexed(count: int) -> object:
 
 def _held(count: int) -> object:
     return {
-        (TOPIC, number): Held(PartitionLease(TOPIC.encode().decode(), number, AGENT, 10**12 + number, 1, 10**12), 0)
+        (TOPIC, number): HeldLease(
+            PartitionLease(TOPIC.encode().decode(), number, AGENT, 10**12 + number, 1, 10**12), 0
+        )
         for number in range(count)
     }
 

@@ -8,14 +8,14 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from components.lib.lake.moved import SharedThreshold
-from components.lib.streams.reader.block_cache import CachePolicy
+from components.lib.streams.reader.block_cache import BlockCachePolicy
 from components.segment_store.maintenance.merge_policy import MergePolicy
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 
 _MERGE = MergePolicy()
-_CACHE = CachePolicy()
+_CACHE = BlockCachePolicy()
 
 
 class SegmentStoreSettings(SharedThreshold):

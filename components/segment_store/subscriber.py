@@ -18,12 +18,12 @@ from astha.events import Event, Operation
 from astha.subscribers import ComponentContext, Metric, Work
 from components.lib.lake.registration.upload_cleaner import warn_if_neglected
 from components.lib.lake.storage.locations import canonical, join
-from components.lib.streams.read_context import Reading
-from components.lib.streams.reader.block_cache import CachePolicy
-from components.lib.streams.reader.disk_cache import DiskBlocks
+from components.lib.streams.read_context import ReadContext
+from components.lib.streams.reader.block_cache import BlockCachePolicy
+from components.lib.streams.reader.disk_cache import DiskBlockCache
 from components.segment_store.maintenance.merge_policy import SmallSegments
 from components.segment_store.maintenance.merging import Merger
-from components.segment_store.maintenance.retention import PartitionSizes, Retention
+from components.segment_store.maintenance.retention import PartitionSizes, TopicRetention
 from components.segment_store.settings import SegmentStoreSettings
 from registry.contract import PAGE, ConsistentRead
 from registry.errors import NotFound
@@ -51,11 +51,13 @@ class SegmentStore:
         self._small = SmallSegments(settings.merge_policy)
         self._sizes = PartitionSizes()
         self._guard = context.clock_guard
-        self._retention = Retention(context.store, context.clock, settings.retention_step, self._sizes, self._guard)
+        self._retention = TopicRetention(
+            context.store, context.clock, settings.retention_step, self._sizes, self._guard
+        )
         self._tally: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
         self._moved: dict[str, float] = {}  # steps of upkeep under way: when they last made progress
-        self._reading: Reading | None = None
+        self._reading: ReadContext | None = None
         self._merger: Merger | None = None
 
     @property
@@ -63,7 +65,7 @@ class SegmentStore:
         return frozenset((Topic.table, Partition.table, Segment.table, PartitionLease.table))
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> ReadContext:
         if self._reading is None:
             raise RuntimeError("the segment store has not been started")
         return self._reading
@@ -73,9 +75,9 @@ class SegmentStore:
         if self._reading is None:
             disk = None
             if settings.disk_bytes and settings.disk_directory is not None:
-                disk = await asyncio.to_thread(DiskBlocks, settings.disk_directory, settings.disk_bytes)
-            policy = CachePolicy(memory_bytes=settings.memory_bytes)
-            self._reading = Reading(self._context, policy=policy, disk=disk)
+                disk = await asyncio.to_thread(DiskBlockCache, settings.disk_directory, settings.disk_bytes)
+            policy = BlockCachePolicy(memory_bytes=settings.memory_bytes)
+            self._reading = ReadContext(self._context, policy=policy, disk=disk)
         reading = self._reading
         location = settings.location or join(canonical(self._context.lake.warehouse), "streams")
         self._merger = Merger(

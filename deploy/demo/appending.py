@@ -16,7 +16,7 @@ from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.streams.agents import Agent, AgentSettings
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
-from components.lib.streams.writer import SegmentWriter, Stamp
+from components.lib.streams.writer import AppendId, SegmentWriter
 from registry.connect import open_store
 
 LEASE_S = 2.0
@@ -52,7 +52,7 @@ async def produce(order: Order) -> None:
             done = order.done[partition]
             while done < order.records:
                 values = [b"%d/%d" % (partition, number) for number in range(done, done + order.batch)]
-                stamp = Stamp(order.producer, done)  # by which a repetition is known
+                stamp = AppendId(order.producer, done)  # by which a repetition is known
                 try:
                     await writer.append(order.topic, partition, values, stamp=stamp)
                 except (NotLeader, AppendFailed, AppendUnknown):

@@ -31,14 +31,14 @@ from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.agents import Agent, AgentSettings
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
 from components.lib.streams.format import NewRecord
-from components.lib.streams.group_consumer import Member
-from components.lib.streams.offsets import Groups
-from components.lib.streams.read_context import Reading
-from components.lib.streams.registry_follower import Following
-from components.lib.streams.writer import SegmentWriter, Stamp, WriterSettings
+from components.lib.streams.group_consumer import GroupConsumer
+from components.lib.streams.offsets import ConsumerGroups
+from components.lib.streams.read_context import ReadContext
+from components.lib.streams.registry_follower import RegistryFollower
+from components.lib.streams.writer import AppendId, SegmentWriter, WriterSettings
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger
-from components.segment_store.maintenance.retention import Retention
+from components.segment_store.maintenance.retention import TopicRetention
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings
@@ -136,7 +136,7 @@ class Diary:
     def __init__(self, order: Order, name: str) -> None:
         self._file = os.open(Path(order.directory, f"{name}.taken"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    async def read(self, member: Member, most: int, wait_s: float) -> bool:
+    async def read(self, member: GroupConsumer, most: int, wait_s: float) -> bool:
         polled = await member.poll(max_records=most, wait_s=wait_s)
         if polled is not None:
             taken = Taken(polled.partition_id, polled.records.batches[0].first_offset, polled.records.next_offset)
@@ -158,18 +158,21 @@ def around(order: Order, store: MetadataStore) -> ComponentContext:
     return ComponentContext(store, SystemLoopClock(), SecretStr(order.url), LakeSettings.model_validate(order.lake))
 
 
-def following(order: Order, reading: Reading) -> Following:
+def following(order: Order, reading: ReadContext) -> RegistryFollower:
     follower = open_follower(order.url, PostgresSourceSettings(), TailSettings(), SystemLoopClock())
-    return Following(follower, reading.feed)
+    return RegistryFollower(follower, reading.feed)
 
 
 async def drain(order: Order) -> None:
     """The last member: what all the others have not committed."""
     store = await open_store(order.url)
-    reading = Reading(around(order, store))
+    reading = ReadContext(around(order, store))
     diary = Diary(order, "last")
     stops = {row.partition_id: row.high_watermark for row in await store.list_partitions(TOPIC)}
-    async with following(order, reading), Member(reading.ahead, SHARED, TOPIC, stops=stops, lease_s=LEASE_S) as member:
+    async with (
+        following(order, reading),
+        GroupConsumer(reading.ahead, SHARED, TOPIC, stops=stops, lease_s=LEASE_S) as member,
+    ):
         while not await member.finished():
             await diary.read(member, 100, 0.1)
     await reading.close()
@@ -216,17 +219,17 @@ class Life:
     async def _append(self, writer: SegmentWriter, producer: str, partition: int, count: int) -> None:
         note = self._journal.next(producer, partition, count)
         self._step()
-        appended = await writer.append(TOPIC, partition, note.records(), stamp=Stamp(producer, note.sequence))
+        appended = await writer.append(TOPIC, partition, note.records(), stamp=AppendId(producer, note.sequence))
         self._journal.write(msgspec.structs.replace(note, base=appended.base_offset))
         self._step()
 
     async def _consume(self, place: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/consume")
-        reading = Reading(place)
+        reading = ReadContext(place)
         diary = Diary(self._order, str(self._slot))
         async with (
             following(self._order, reading),
-            Member(reading.ahead, SHARED, TOPIC, lease_s=LEASE_S) as member,
+            GroupConsumer(reading.ahead, SHARED, TOPIC, lease_s=LEASE_S) as member,
         ):
             while True:
                 if await diary.read(member, chance.choice((3, 50)), 0.5):
@@ -236,12 +239,12 @@ class Life:
 
     async def _tidy(self, place: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/tidy")
-        reading = Reading(place)
+        reading = ReadContext(place)
         reading.feed.abandon()
         location = join(canonical(place.lake.warehouse), "streams")
         policy = MergePolicy(fewest=3, settled_ms=0)
         merger = Merger(place.store, reading.objects, reading.cache, place.clock, location, policy)
-        retention = Retention(place.store, place.clock, 3)
+        retention = TopicRetention(place.store, place.clock, 3)
         while True:
             await asyncio.sleep(chance.random() * 0.5)
             with suppress(Unavailable):
@@ -249,7 +252,7 @@ class Life:
                     await merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
                 else:
                     partition = chance.randrange(PARTITIONS)
-                    groups = Groups(place.store)
+                    groups = ConsumerGroups(place.store)
                     read = [(await groups.resume(group, TOPIC, [partition]))[partition] for group in (TAIL, SHARED)]
                     await retention.delete_before(TOPIC, partition, chance.randint(0, min(read)))
             self._step()

@@ -22,7 +22,7 @@ from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.format import NewRecord, Record
-from components.lib.streams.read_context import Reading
+from components.lib.streams.read_context import ReadContext
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
@@ -43,7 +43,7 @@ COMBINATIONS = [("sqlite", "disk"), ("postgres", "s3"), *([("sqlite", "s3"), ("p
 class Log:
     """What a consumer has read from the first record on, while everything else was happening."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: ReadContext) -> None:
         self._reading = reading
         self.seen: list[list[Record]] = [[] for _ in range(PARTITIONS)]
 
@@ -60,7 +60,7 @@ class Log:
         return [len(records) for records in self.seen] == ends
 
 
-async def clean(store: MetadataStore, reading: Reading) -> None:
+async def clean(store: MetadataStore, reading: ReadContext) -> None:
     while True:
         await clean_intents(store, reading.objects, OLD_MS, "beside")
         await asyncio.sleep(0.3)
@@ -142,7 +142,7 @@ def contents(records: list[Record]) -> list[NewRecord]:
 
 async def read_cold(place: ComponentContext, partition: int) -> list[Record]:
     """By somebody who has just come."""
-    reading = Reading(place)
+    reading = ReadContext(place)
     reading.feed.resume(Position(1))
     try:
         offset = (await reading.reader.bounds(TOPIC, partition)).start
@@ -190,7 +190,7 @@ async def place(order: Order) -> AsyncIterator[ComponentContext]:
 async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentContext) -> None:
     store = place.store
     await store.create_topic(TOPIC, PARTITIONS)
-    reading = Reading(place)
+    reading = ReadContext(place)
     log = Log(reading)
     async with following(order, reading):
         reader = asyncio.create_task(log.follow())

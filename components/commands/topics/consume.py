@@ -22,10 +22,10 @@ from components.commands.topics.record_text import Write, write_json, write_line
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.errors import OffsetBeyondEnd, OffsetTooOld
-from components.lib.streams.group_consumer import Member
-from components.lib.streams.offset_spec import OffsetSpec, PlaceParam, offsets_at
-from components.lib.streams.offsets import Groups, Origin
-from components.lib.streams.read_context import Reading, open_reading
+from components.lib.streams.group_consumer import GroupConsumer
+from components.lib.streams.offset_spec import OffsetSpec, OffsetSpecParam, offsets_at
+from components.lib.streams.offsets import ConsumerGroups, OffsetReset
+from components.lib.streams.read_context import ReadContext, open_read_context
 from registry.connect import open_store
 from registry.errors import NotFound
 
@@ -37,8 +37,10 @@ _OTHERS_S = 0.1  # between two looks whether others of the group have come to th
 @click.command("consume", short_help="Print the records of a topic.")
 @click.argument("topic")
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
-@click.option("--from", "start", type=PlaceParam(), help="earliest (the default), latest, an offset, a time, or -15m.")
-@click.option("--to", "stop", type=PlaceParam(), help="Where to end, exclusive; else at the end as it is now.")
+@click.option(
+    "--from", "start", type=OffsetSpecParam(), help="earliest (the default), latest, an offset, a time, or -15m."
+)
+@click.option("--to", "stop", type=OffsetSpecParam(), help="Where to end, exclusive; else at the end as it is now.")
 @click.option("--follow", is_flag=True, help="At the end, wait for more, until interrupted.")
 @click.option("--group", help="Share the topic with others of this group, and commit what is printed.")
 @click.option("-n", "--max", "most", type=click.IntRange(min=1), help="End after so many records.")
@@ -93,7 +95,7 @@ class _Job:
         follow: bool,
         group: str | None,
         most: int | None,
-        reset: Origin | None,
+        reset: OffsetReset | None,
         cache: Path | None,
         write: Write,
     ) -> None:
@@ -108,7 +110,7 @@ class _Job:
         try:
             around = context(settings, store, clock)
             disk = None if self._cache is None else (self._cache, 1 << 30)
-            async with open_reading(around, settings, follow=self._follow, disk=disk) as reading:
+            async with open_read_context(around, settings, follow=self._follow, disk=disk) as reading:
                 await self._consume(reading, sys.stdout.buffer)
         except (OffsetTooOld, OffsetBeyondEnd) as error:
             hint = "; --skip-lost goes on there" if isinstance(error, OffsetTooOld) else ""
@@ -118,7 +120,7 @@ class _Job:
         finally:
             await store.close()
 
-    async def _consume(self, reading: Reading, out: IO[bytes]) -> None:
+    async def _consume(self, reading: ReadContext, out: IO[bytes]) -> None:
         rows = {row.partition_id: row for row in await reading.store.list_partitions(self._topic)}
         missing = [number for number in self._partitions if number not in rows]
         if missing:
@@ -126,7 +128,7 @@ class _Job:
         numbers = sorted(set(self._partitions) or rows)
         if self._group is not None and not self._partitions and self._start is None and self._stop is None:
             stops = None if self._follow else {number: row.high_watermark for number, row in rows.items()}
-            member = Member(reading.ahead, self._group, self._topic, reset=self._reset, stops=stops)
+            member = GroupConsumer(reading.ahead, self._group, self._topic, reset=self._reset, stops=stops)
             await self._read(member, reading, out)
             return
         start = await self._starts(reading, numbers)
@@ -138,7 +140,7 @@ class _Job:
         consumer = Consumer(reading.ahead, self._topic, start, group=self._group, reset=self._reset, stops=stops)
         await self._read(consumer, reading, out)
 
-    async def _read(self, consumer: Consumer | Member, reading: Reading, out: IO[bytes]) -> None:
+    async def _read(self, consumer: Consumer | GroupConsumer, reading: ReadContext, out: IO[bytes]) -> None:
         async with consumer:
             try:
                 await self._print(consumer, reading, out)
@@ -149,7 +151,7 @@ class _Job:
         if consumer.skipped:
             click.echo(f"{consumer.skipped:,} records had been deleted before they were read", err=True)
 
-    async def _print(self, consumer: Consumer | Member, reading: Reading, out: IO[bytes]) -> None:
+    async def _print(self, consumer: Consumer | GroupConsumer, reading: ReadContext, out: IO[bytes]) -> None:
         left = self._most
         clock = reading.reader.clock
         committed = clock.monotonic()
@@ -162,16 +164,16 @@ class _Job:
                 out.flush()
                 left = None if left is None else left - len(lines)
             elif not self._follow:
-                if not isinstance(consumer, Member) or await consumer.finished():
+                if not isinstance(consumer, GroupConsumer) or await consumer.finished():
                     break
                 await clock.sleep(_OTHERS_S)
             if clock.monotonic() - committed >= _COMMIT_EVERY_S:
                 await consumer.commit()
                 committed = clock.monotonic()
 
-    async def _starts(self, reading: Reading, numbers: Sequence[int]) -> dict[int, int]:
+    async def _starts(self, reading: ReadContext, numbers: Sequence[int]) -> dict[int, int]:
         """What was asked for; else where the group was; else the beginning."""
         if self._start is None and self._group is not None:
-            return await Groups(reading.store).resume(self._group, self._topic, numbers)
+            return await ConsumerGroups(reading.store).resume(self._group, self._topic, numbers)
         start = "earliest" if self._start is None else self._start
         return await offsets_at(reading.reader, self._topic, numbers, start)

@@ -16,9 +16,9 @@ from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context
 from components.lib.streams.group_consumer import LEASE_S
-from components.lib.streams.offset_spec import OffsetSpec, PlaceParam, offsets_at
-from components.lib.streams.offsets import Groups, PartitionLag
-from components.lib.streams.read_context import Reading, open_reading
+from components.lib.streams.offset_spec import OffsetSpec, OffsetSpecParam, offsets_at
+from components.lib.streams.offsets import ConsumerGroups, PartitionLag
+from components.lib.streams.read_context import ReadContext, open_read_context
 from registry.connect import open_store
 from registry.contract import MetadataStore
 
@@ -35,7 +35,7 @@ def groups_commands() -> None:
 @json_option
 def list_command(reload: Callable[[], Settings], as_json: bool) -> None:
     """List the groups that have ever committed, by name."""
-    groups = with_store(reload(), lambda store: Groups(store).all())
+    groups = with_store(reload(), lambda store: ConsumerGroups(store).all())
     if as_json:
         print_json({"groups": groups})
     elif not groups:
@@ -55,7 +55,7 @@ def lag_command(group: str, topic: str | None, reload: Callable[[], Settings], a
 
     Exits with 1 if it has never committed anything.
     """
-    lags = with_store(reload(), lambda store: Groups(store).lag(group, topic))
+    lags = with_store(reload(), lambda store: ConsumerGroups(store).lag(group, topic))
     if as_json:
         print_json({"group": group, "lag": sum(lag.lag for lag in lags), "partitions": [_view(lag) for lag in lags]})
     elif lags:
@@ -67,7 +67,9 @@ def lag_command(group: str, topic: str | None, reload: Callable[[], Settings], a
 @groups_commands.command("reset", short_help="Let a group read on somewhere else.")
 @click.argument("group")
 @click.argument("topic")
-@click.option("--to", "place", type=PlaceParam(), required=True, help="earliest, latest, an offset, a time, or -15m.")
+@click.option(
+    "--to", "place", type=OffsetSpecParam(), required=True, help="earliest, latest, an offset, a time, or -15m."
+)
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
 @settings_options
 @json_option
@@ -85,7 +87,7 @@ def reset_command(
     that record's.
     """
 
-    async def reset(store: MetadataStore, reading: Reading) -> tuple[dict[int, int], dict[int, int]]:
+    async def reset(store: MetadataStore, reading: ReadContext) -> tuple[dict[int, int], dict[int, int]]:
         now = SystemLoopClock().now_ms()
         leases = await store.list_group_leases(group, topic=topic)
         members = {lease.member_id for lease in leases if lease.member_id is not None and lease.expires_at > now}
@@ -98,7 +100,7 @@ def reset_command(
             )
         chosen = partitions or [row.partition_id for row in await store.list_partitions(topic)]
         wanted = await offsets_at(reading.reader, topic, list(chosen), place)
-        return wanted, await Groups(store).reset(group, topic, wanted)
+        return wanted, await ConsumerGroups(store).reset(group, topic, wanted)
 
     wanted, offsets = run_reading(reload(), reset)
     if as_json:
@@ -124,7 +126,7 @@ def delete_command(group: str, yes: bool, reload: Callable[[], Settings], as_jso
         click.echo(f"deleted {group}")
 
 
-def run_reading(settings: Settings, work: Callable[[MetadataStore, Reading], Awaitable[T]]) -> T:
+def run_reading(settings: Settings, work: Callable[[MetadataStore, ReadContext], Awaitable[T]]) -> T:
     """With a registry and a reader that does not follow it: for a command that looks once."""
 
     async def run() -> T:
@@ -132,7 +134,7 @@ def run_reading(settings: Settings, work: Callable[[MetadataStore, Reading], Awa
         url = settings.registry.url.get_secret_value()
         store = await open_store(url, settings=settings.registry.store, clock=clock)
         try:
-            async with open_reading(context(settings, store, clock), settings, follow=False) as reading:
+            async with open_read_context(context(settings, store, clock), settings, follow=False) as reading:
                 return await work(store, reading)
         finally:
             await store.close()

@@ -14,9 +14,9 @@ from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
 from astha.quantities import format_duration, format_size
 from astha.settings import Settings
-from components.lib.streams.offset_spec import Duration, Size
-from components.lib.streams.offsets import start_of
-from components.segment_store.maintenance.retention import BYTES, RECORDS, Retention, RetentionPolicy
+from components.lib.streams.offset_spec import DurationParam, SizeParam
+from components.lib.streams.offsets import first_retained_offset
+from components.segment_store.maintenance.retention import BYTES, RECORDS, RetentionPolicy, TopicRetention
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, NotFound
 from registry.json_text import JsonValue, parse_json
@@ -24,8 +24,8 @@ from registry.models import Partition, PartitionLease, Topic
 
 _STEP = 500
 _RETENTION = (
-    click.option("--retention", type=Duration(), help="How long records are kept: 7d, 12h, forever."),
-    click.option("--retention-bytes", type=Size(), help="How much of each partition is kept: 10GiB."),
+    click.option("--retention", type=DurationParam(), help="How long records are kept: 7d, 12h, forever."),
+    click.option("--retention-bytes", type=SizeParam(), help="How much of each partition is kept: 10GiB."),
     click.option("--retention-records", type=click.IntRange(min=0), help="How many records of each partition."),
     click.option("--property", "entries", multiple=True, metavar="NAME=VALUE", help="Of its configuration."),
 )
@@ -201,9 +201,9 @@ def trim_command(
     confirm(f"this deletes the records of {name}/{partition} before offset {offset}", yes)
 
     async def trim(store: MetadataStore) -> tuple[int, int]:
-        gone = await Retention(store, SystemLoopClock(), _STEP).delete_before(name, partition, offset)
+        gone = await TopicRetention(store, SystemLoopClock(), _STEP).delete_before(name, partition, offset)
         row = await store.get_partition(name, partition)
-        return gone, await start_of(store, name, partition, 0 if row is None else row.high_watermark)
+        return gone, await first_retained_offset(store, name, partition, 0 if row is None else row.high_watermark)
 
     gone, start = with_store(reload(), trim)
     if as_json:

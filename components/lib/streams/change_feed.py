@@ -20,7 +20,7 @@ from registry.position import Position
 PartitionKey: TypeAlias = tuple[str, int]
 
 
-class Watch:
+class PartitionWatch:
     """What has become known of some partitions since it was last `cleared`."""
 
     def __init__(self) -> None:
@@ -55,13 +55,13 @@ class Watch:
         return True
 
 
-class Feed:
+class ChangeFeed:
     """All of it is synchronous: nobody reads between a cache that knows of a segment and a waiter that does."""
 
     def __init__(self, store: CachedStore) -> None:
         self.store = store
         self.followed = True  # False: nobody tells any more, so one has to look
-        self._watches: dict[PartitionKey, set[Watch]] = defaultdict(set)
+        self._watches: dict[PartitionKey, set[PartitionWatch]] = defaultdict(set)
 
     def apply(self, transactions: Iterable[Sequence[Event[Row]]]) -> None:
         """Commits, in order."""
@@ -91,8 +91,8 @@ class Feed:
         self.resume(self.store.applied)
 
     @contextmanager
-    def watch(self, keys: Iterable[PartitionKey]) -> Iterator[Watch]:
-        watch, watched = Watch(), list(keys)
+    def watch(self, keys: Iterable[PartitionKey]) -> Iterator[PartitionWatch]:
+        watch, watched = PartitionWatch(), list(keys)
         for key in watched:
             self._watches[key].add(watch)
         try:

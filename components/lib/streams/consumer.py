@@ -12,21 +12,21 @@ from typing import Self
 import msgspec
 import structlog
 
-from components.lib.streams.change_feed import Watch
+from components.lib.streams.change_feed import PartitionWatch
 from components.lib.streams.errors import OffsetTooOld
-from components.lib.streams.offsets import Groups, Origin, ends_of
-from components.lib.streams.reader.prefetch import Cursor, ReadAhead
+from components.lib.streams.offsets import ConsumerGroups, OffsetReset, boundary_offsets
+from components.lib.streams.reader.prefetch import Cursor, Prefetcher
 from components.lib.streams.reader.reader import MAX_BYTES
-from components.lib.streams.reader.records import Records
+from components.lib.streams.reader.records import FetchedRecords
 
 log = structlog.get_logger(__name__)
 
 _NEVER = 1 << 63
 
 
-class Polled(msgspec.Struct, frozen=True):
+class PolledRecords(msgspec.Struct, frozen=True):
     partition_id: int
-    records: Records
+    records: FetchedRecords
 
 
 class Consumer:
@@ -38,12 +38,12 @@ class Consumer:
 
     def __init__(
         self,
-        ahead: ReadAhead,
+        ahead: Prefetcher,
         topic: str,
         offsets: Mapping[int, int],
         *,
         group: str | None = None,
-        reset: Origin | None = None,
+        reset: OffsetReset | None = None,
         stops: Mapping[int, int] | None = None,
     ) -> None:
         self.topic = topic
@@ -61,7 +61,7 @@ class Consumer:
         self._fetching: set[asyncio.Task[None]] = set()
         self._committed = dict(offsets)
         self._stack = ExitStack()
-        self._watch = Watch()
+        self._watch = PartitionWatch()
 
     async def __aenter__(self) -> Self:
         self._begin_watch()
@@ -103,7 +103,7 @@ class Consumer:
 
     async def poll(
         self, *, max_records: int | None = None, max_bytes: int = MAX_BYTES, wait_s: float = 0.0
-    ) -> Polled | None:
+    ) -> PolledRecords | None:
         """Records of the next partition that has some; None if none has any within ``wait_s``."""
         if self.done:
             return None
@@ -123,7 +123,7 @@ class Consumer:
         moved = {number: offset for number, offset in self.offsets.items() if self._committed.get(number) != offset}
         if self.group is None or not moved:
             return
-        await Groups(self._store).commit(self.group, self.topic, moved)
+        await ConsumerGroups(self._store).commit(self.group, self.topic, moved)
         self._committed.update(moved)
 
     def _begin_watch(self) -> None:
@@ -136,7 +136,7 @@ class Consumer:
         turn = [number for number in self._ready if number in self._cursors]
         self._ready = OrderedDict.fromkeys([*turn, *self._cursors])
 
-    async def _look(self, max_records: int | None, max_bytes: int) -> Polled | None:
+    async def _look(self, max_records: int | None, max_bytes: int) -> PolledRecords | None:
         await self._hear()
         for _ in range(len(self._ready)):
             number = next(iter(self._ready))
@@ -146,7 +146,7 @@ class Consumer:
             else:
                 self._ready.move_to_end(number)
             if records is not None and records.batches:
-                return Polled(number, records)
+                return PolledRecords(number, records)
         return None
 
     async def _hear(self) -> None:
@@ -181,7 +181,7 @@ class Consumer:
             return True
         return number in self._ended and self._watch.ends.get((self.topic, number), 0) <= offset
 
-    async def _next(self, number: int, max_records: int | None, max_bytes: int) -> Records:
+    async def _next(self, number: int, max_records: int | None, max_bytes: int) -> FetchedRecords:
         cursor, lost = self._cursors[number], self._watch.lost
         while True:
             try:
@@ -189,7 +189,7 @@ class Consumer:
             except OffsetTooOld as error:
                 if self._reset is None:
                     raise
-                start = (await ends_of(self._store, self.topic, [number], self._reset))[number]
+                start = (await boundary_offsets(self._store, self.topic, [number], self._reset))[number]
                 self.skipped += max(0, start - cursor.offset)
                 log.warning("records were deleted before they were read", partition=number, error=str(error), at=start)
                 cursor.seek(start)
@@ -201,10 +201,10 @@ class Consumer:
             self._ended.add(number)
         return records
 
-    def _stopped(self, cursor: Cursor, records: Records) -> Records:
+    def _stopped(self, cursor: Cursor, records: FetchedRecords) -> FetchedRecords:
         stop = self._stops.get(cursor.partition_id, _NEVER)
         if records.next_offset <= stop:
             return records
         cursor.seek(stop)
         kept = [batch[: max(0, stop - batch.first_offset)] for batch in records.batches]
-        return Records([batch for batch in kept if len(batch)], stop)
+        return FetchedRecords([batch for batch in kept if len(batch)], stop)

@@ -19,10 +19,10 @@ from typing import Self
 import structlog
 
 from astha.clock import LoopClock
-from components.lib.streams.agents import Agent, AgentSettings, Held
-from components.lib.streams.consumer import Consumer, Polled
-from components.lib.streams.offsets import Groups, Origin
-from components.lib.streams.reader.prefetch import ReadAhead
+from components.lib.streams.agents import Agent, AgentSettings, HeldLease
+from components.lib.streams.consumer import Consumer, PolledRecords
+from components.lib.streams.offsets import ConsumerGroups, OffsetReset
+from components.lib.streams.reader.prefetch import Prefetcher
 from components.lib.streams.reader.reader import MAX_BYTES
 from registry.contract import MetadataStore
 from registry.errors import Fenced
@@ -38,23 +38,23 @@ LEASE_S = 10.0
 _LOOK_S = 0.25  # between two looks at what was given or is to be given away; asks nobody
 
 
-class Member:
+class GroupConsumer:
     """``stops`` and ``reset`` as for a `Consumer`; the stops are of all partitions, whoever reads them."""
 
     def __init__(
         self,
-        ahead: ReadAhead,
+        ahead: Prefetcher,
         group: str,
         topic: str,
         *,
-        reset: Origin | None = None,
+        reset: OffsetReset | None = None,
         stops: Mapping[int, int] | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
         self.group, self.topic = group, topic
         self._clock: LoopClock = ahead.reader.clock
         self._store: MetadataStore = ahead.reader.feed.store
-        self._groups = Groups(self._store)
+        self._groups = ConsumerGroups(self._store)
         self._stops = dict(stops or {})
         self._consumer = Consumer(ahead, topic, {}, reset=reset, stops=stops)
         settings = AgentSettings(
@@ -64,8 +64,8 @@ class Member:
             renew_every_s=lease_s / 4,
             drain_s=lease_s / 2,
         )
-        self.agent = Agent(GroupLeases(self._store, group), self._clock, settings)
-        self._reading: dict[int, Held] = {}
+        self.agent = Agent(GroupLeaseStore(self._store, group), self._clock, settings)
+        self._reading: dict[int, HeldLease] = {}
         self._committed: dict[int, int] = {}
 
     async def __aenter__(self) -> Self:
@@ -98,7 +98,7 @@ class Member:
 
     async def poll(
         self, *, max_records: int | None = None, max_bytes: int = MAX_BYTES, wait_s: float = 0.0
-    ) -> Polled | None:
+    ) -> PolledRecords | None:
         """As `Consumer.poll`. What it has answered before of a partition that has to go is committed: be done with it.
 
         Call it more often than half a lease, or partitions go to others without that, and their records come again.
@@ -181,7 +181,7 @@ class Member:
                 return
 
 
-class GroupLeases(ForwardingStore):
+class GroupLeaseStore(ForwardingStore):
     """A group's leases, where an agent looks for those of writers."""
 
     def __init__(self, inner: MetadataStore, group: str) -> None:

@@ -10,25 +10,25 @@ import click
 import msgspec
 
 from astha.quantities import parse_duration_ms, parse_size
-from components.lib.streams.offsets import ends_of
+from components.lib.streams.offsets import boundary_offsets
 from components.lib.streams.reader.reader import Reader
 
 _MOST = (1 << 63) - 1  # of a number in the registry
 
 
-class At(msgspec.Struct, frozen=True):
+class AtTimestamp(msgspec.Struct, frozen=True):
     """The first record that is as late or later."""
 
     timestamp: int
 
 
-OffsetSpec: TypeAlias = Literal["earliest", "latest"] | int | At
+OffsetSpec: TypeAlias = Literal["earliest", "latest"] | int | AtTimestamp
 
 
 _ENDS: dict[str, OffsetSpec] = {"earliest": "earliest", "latest": "latest"}
 
 
-class Duration(click.ParamType[int | None]):
+class DurationParam(click.ParamType[int | None]):
     """Milliseconds; None for `forever`."""
 
     name = "duration"
@@ -45,7 +45,7 @@ class Duration(click.ParamType[int | None]):
         return duration
 
 
-class Size(click.ParamType[int]):
+class SizeParam(click.ParamType[int]):
     name = "size"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -57,17 +57,17 @@ class Size(click.ParamType[int]):
         return found
 
 
-class PlaceParam(click.ParamType[OffsetSpec]):
+class OffsetSpecParam(click.ParamType[OffsetSpec]):
     name = "place"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> OffsetSpec:
         try:
-            return read_place(str(value))
+            return parse_offset_spec(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-def read_place(written: str) -> OffsetSpec:
+def parse_offset_spec(written: str) -> OffsetSpec:
     """ValueError says what to write."""
     text = written.strip()
     if text in _ENDS:
@@ -78,7 +78,7 @@ def read_place(written: str) -> OffsetSpec:
         return int(text)
     ago_ms = parse_duration_ms(text.removeprefix("-"))
     if text.startswith("-") and ago_ms is not None:
-        return At(max(0, int(datetime.now(UTC).timestamp() * 1000) - ago_ms))
+        return AtTimestamp(max(0, int(datetime.now(UTC).timestamp() * 1000) - ago_ms))
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
@@ -88,7 +88,7 @@ def read_place(written: str) -> OffsetSpec:
         ) from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
-    return At(max(0, int(time.timestamp() * 1000)))
+    return AtTimestamp(max(0, int(time.timestamp() * 1000)))
 
 
 async def offsets_at(reader: Reader, topic: str, partitions: Sequence[int], place: OffsetSpec) -> dict[int, int]:
@@ -96,9 +96,9 @@ async def offsets_at(reader: Reader, topic: str, partitions: Sequence[int], plac
     if isinstance(place, int):
         return dict.fromkeys(partitions, place)
     store = reader.feed.store
-    if not isinstance(place, At):
-        return await ends_of(store, topic, partitions, place)
-    ends: Mapping[int, int] = await ends_of(store, topic, partitions, "latest")
+    if not isinstance(place, AtTimestamp):
+        return await boundary_offsets(store, topic, partitions, place)
+    ends: Mapping[int, int] = await boundary_offsets(store, topic, partitions, "latest")
     found = {}
     for number in partitions:
         offset = await reader.offset_for_timestamp(topic, number, place.timestamp)

@@ -12,7 +12,7 @@ from registry.errors import NotFound
 from registry.inputs import OffsetDraft
 from registry.models import ConsumerGroup, ConsumerOffset
 
-Origin: TypeAlias = Literal["earliest", "latest"]
+OffsetReset: TypeAlias = Literal["earliest", "latest"]
 
 
 class PartitionLag(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class PartitionLag(msgspec.Struct, frozen=True):
         return 0 if self.committed is None else max(0, self.start - self.committed)
 
 
-class Groups:
+class ConsumerGroups:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
@@ -61,12 +61,12 @@ class Groups:
         return {draft.partition_id: draft.committed_offset for draft in await self._store.reset_offsets(group, drafts)}
 
     async def resume(
-        self, group: str, topic: str, partitions: Sequence[int], otherwise: Origin = "earliest"
+        self, group: str, topic: str, partitions: Sequence[int], otherwise: OffsetReset = "earliest"
     ) -> dict[int, int]:
         """Where to read on: at what was committed, else at one end of the partition."""
         committed = {row.partition_id: row.committed_offset for row in await self._offsets(group, topic)}
         new = [partition_id for partition_id in partitions if partition_id not in committed]
-        ends = await ends_of(self._store, topic, new, otherwise)
+        ends = await boundary_offsets(self._store, topic, new, otherwise)
         return {partition_id: committed.get(partition_id, ends.get(partition_id, 0)) for partition_id in partitions}
 
     async def lag(self, group: str, topic: str | None = None) -> list[PartitionLag]:
@@ -77,7 +77,7 @@ class Groups:
         for name in topics:
             for partition in await self._store.list_partitions(name):
                 row = rows.get((name, partition.partition_id))
-                start = await start_of(self._store, name, partition.partition_id, partition.high_watermark)
+                start = await first_retained_offset(self._store, name, partition.partition_id, partition.high_watermark)
                 found.append(
                     PartitionLag(
                         name, partition.partition_id, None if row is None else row.committed_offset,
@@ -94,14 +94,19 @@ class Groups:
         return [row for row in rows if topic is None or row.topic == topic]
 
 
-async def ends_of(store: MetadataStore, topic: str, partitions: Sequence[int], which: Origin) -> dict[int, int]:
+async def boundary_offsets(
+    store: MetadataStore, topic: str, partitions: Sequence[int], which: OffsetReset
+) -> dict[int, int]:
     """The first retained offset of each, or the next to be written."""
     rows = await store.get_partitions([(topic, partition_id) for partition_id in partitions])
     if which == "latest":
         return {row.partition_id: row.high_watermark for row in rows}
-    return {row.partition_id: await start_of(store, topic, row.partition_id, row.high_watermark) for row in rows}
+    return {
+        row.partition_id: await first_retained_offset(store, topic, row.partition_id, row.high_watermark)
+        for row in rows
+    }
 
 
-async def start_of(store: MetadataStore, topic: str, partition_id: int, end: int) -> int:
+async def first_retained_offset(store: MetadataStore, topic: str, partition_id: int, end: int) -> int:
     first = await store.get_segments(topic, partition_id, limit=1)
     return first[0].base_offset if first else end

@@ -24,22 +24,22 @@ from registry.models import Segment
 _ALL = (1 << 63) - 1
 
 
-class Span(msgspec.Struct, frozen=True):
+class Interval(msgspec.Struct, frozen=True):
     """Inclusive, on both ends."""
 
     low: int = 0
     high: int = _ALL
 
-    def within(self, low: int | None, high: int | None) -> Span:
-        return Span(
+    def within(self, low: int | None, high: int | None) -> Interval:
+        return Interval(
             self.low if low is None else max(self.low, low), self.high if high is None else min(self.high, high)
         )
 
 
 class ScanBounds(msgspec.Struct, frozen=True):
-    partition: Span = Span()
-    offset: Span = Span()
-    timestamp: Span = Span(-_ALL)  # milliseconds
+    partition: Interval = Interval()
+    offset: Interval = Interval()
+    timestamp: Interval = Interval(-_ALL)  # milliseconds
 
     def narrowed(self, filters: Iterable[Filter]) -> ScanBounds:
         bounds = self
@@ -66,7 +66,7 @@ class ScanBounds(msgspec.Struct, frozen=True):
         )
 
 
-EVERYTHING = ScanBounds()
+UNBOUNDED = ScanBounds()
 
 
 def _limits(each: Filter) -> tuple[int | None, int | None]:

@@ -11,18 +11,18 @@ from astha.settings import Settings
 from astha.sources.factory import open_follower
 from astha.subscribers.context import ComponentContext
 from components.lib.lake.storage.objects import Objects
-from components.lib.streams.change_feed import Feed
-from components.lib.streams.reader.block_cache import BlockCache, CachePolicy
-from components.lib.streams.reader.blocks import Block, decode
-from components.lib.streams.reader.disk_cache import DiskBlocks
-from components.lib.streams.reader.prefetch import AheadPolicy, ReadAhead
+from components.lib.streams.change_feed import ChangeFeed
+from components.lib.streams.reader.block_cache import BlockCache, BlockCachePolicy
+from components.lib.streams.reader.blocks import CachedBlock, decode
+from components.lib.streams.reader.disk_cache import DiskBlockCache
+from components.lib.streams.reader.prefetch import Prefetcher, PrefetchPolicy
 from components.lib.streams.reader.reader import Reader
-from components.lib.streams.registry_follower import Following
-from components.lib.streams.unowned_store import LentStore
+from components.lib.streams.registry_follower import RegistryFollower
+from components.lib.streams.unowned_store import _BorrowedStore
 from registry.cache import CachedStore
 
 
-class Reading:
+class ReadContext:
     """A registry cache that events feed, a block cache, a reader and its read-ahead. Opens nothing until it is used."""
 
     def __init__(
@@ -30,16 +30,16 @@ class Reading:
         context: ComponentContext,
         *,
         objects: Objects | None = None,
-        policy: CachePolicy | None = None,
-        ahead: AheadPolicy | None = None,
-        disk: DiskBlocks | None = None,
+        policy: BlockCachePolicy | None = None,
+        ahead: PrefetchPolicy | None = None,
+        disk: DiskBlockCache | None = None,
     ) -> None:
-        self.store = CachedStore(LentStore(context.store), clock=context.clock)
-        self.feed = Feed(self.store)
+        self.store = CachedStore(_BorrowedStore(context.store), clock=context.clock)
+        self.feed = ChangeFeed(self.store)
         self.objects = objects or Objects(context.lake)
-        self.cache: BlockCache[Block] = BlockCache(self.objects, decode, policy, disk)
+        self.cache: BlockCache[CachedBlock] = BlockCache(self.objects, decode, policy, disk)
         self.reader = Reader(self.feed, self.cache, context.clock)
-        self.ahead = ReadAhead(self.reader, ahead)
+        self.ahead = Prefetcher(self.reader, ahead)
 
     async def close(self) -> None:
         """The registry's store, which was lent, stays open."""
@@ -48,25 +48,25 @@ class Reading:
 
 
 @asynccontextmanager
-async def open_reading(
+async def open_read_context(
     context: ComponentContext,
     settings: Settings,
     *,
     follow: bool = True,
     disk: tuple[Path, int] | None = None,
-) -> AsyncIterator[Reading]:
+) -> AsyncIterator[ReadContext]:
     """For a process beside the daemon. ``follow``: what others commit is known within milliseconds, and whoever waits
     is woken; without, caches are as old as their times allow, and whoever waits looks once a second.
     """
     async with AsyncExitStack() as stack:
         # In a thread, because it lists the files of its directory.
-        blocks = None if disk is None else await asyncio.to_thread(DiskBlocks, *disk)
-        reading = Reading(context, disk=blocks)
+        blocks = None if disk is None else await asyncio.to_thread(DiskBlockCache, *disk)
+        reading = ReadContext(context, disk=blocks)
         stack.push_async_callback(reading.close)
         if follow:
             url = settings.registry.url.get_secret_value()
             follower = open_follower(url, settings.source, settings.change_log, context.clock)
-            await stack.enter_async_context(Following(follower, reading.feed))
+            await stack.enter_async_context(RegistryFollower(follower, reading.feed))
         else:
             reading.feed.abandon()
         yield reading

@@ -11,7 +11,7 @@ from typing import Self
 import structlog
 
 from astha.sources.contract import Follower, Gap, Progress, Started
-from components.lib.streams.change_feed import Feed
+from components.lib.streams.change_feed import ChangeFeed
 from registry.models import Partition, Row, Segment, Topic
 
 log = structlog.get_logger(__name__)
@@ -19,10 +19,10 @@ log = structlog.get_logger(__name__)
 TABLES: Mapping[str, type[Row]] = {kind.table: kind for kind in (Topic, Partition, Segment)}
 
 
-class Following:
+class RegistryFollower:
     """``async with``: inside, what anybody commits is known within milliseconds. ConfigError if it can't begin."""
 
-    def __init__(self, follower: Follower, feed: Feed) -> None:
+    def __init__(self, follower: Follower, feed: ChangeFeed) -> None:
         self._follower = follower
         self._feed = feed
         self._begun: asyncio.Future[None] | None = None

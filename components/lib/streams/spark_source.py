@@ -31,12 +31,12 @@ from astha.wiring import context
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.errors import OffsetTooOld
 from components.lib.streams.format import decode_block, partition_tag
-from components.lib.streams.offset_spec import OffsetSpec, offsets_at, read_place
-from components.lib.streams.offsets import start_of
-from components.lib.streams.pushdown import EVERYTHING, ScanBounds
-from components.lib.streams.read_context import Reading, open_reading
+from components.lib.streams.offset_spec import OffsetSpec, offsets_at, parse_offset_spec
+from components.lib.streams.offsets import first_retained_offset
+from components.lib.streams.pushdown import UNBOUNDED, ScanBounds
+from components.lib.streams.read_context import ReadContext, open_read_context
 from components.lib.streams.reader.block_cache import runs
-from components.lib.streams.reader.blocks import BlockPlan, SegmentLayout
+from components.lib.streams.reader.blocks import PlannedBlock, SegmentLayout
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Segment
@@ -56,7 +56,7 @@ _REQUEST_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Split(InputPartition):
+class SegmentSplit(InputPartition):
     """What one task reads: whole segments, of which only ``start..stop-1`` are wanted."""
 
     segments: tuple[Segment, ...]
@@ -81,7 +81,7 @@ class TopicScan:
     split_bytes: int
     settings: Settings
     ranges: Mapping[int, tuple[int, int]] | None = None  # instead of start and stop: the first offset, and the next
-    bounds: ScanBounds = EVERYTHING
+    bounds: ScanBounds = UNBOUNDED
 
     @classmethod
     def of(cls, options: Mapping[str, str], settings: Settings | None = None) -> TopicScan:
@@ -94,7 +94,7 @@ class TopicScan:
         if unknown:
             raise ConfigError(f"columns: there is no {unknown[0]!r}: choose among {', '.join(COLUMNS)}")
         numbers = tuple(int(number) for number in options.get("partitions", "").split(",") if number.strip())
-        start, stop = read_place(options.get("from", "earliest")), read_place(options.get("to", "latest"))
+        start, stop = parse_offset_spec(options.get("from", "earliest")), parse_offset_spec(options.get("to", "latest"))
         size = int(options.get("split_bytes", SPLIT_BYTES))
         ranges = _ranges(options["offsets"]) if "offsets" in options else None
         chosen = _settings(options) if settings is None else settings
@@ -104,7 +104,7 @@ class TopicScan:
     def schema(self) -> str:
         return ", ".join(f"{name} {COLUMNS[name]}" for name in self.columns)
 
-    def ask(self, work: Callable[[Reading], Awaitable[T]]) -> T:
+    def ask(self, work: Callable[[ReadContext], Awaitable[T]]) -> T:
         """The registry, from the driver."""
 
         async def run() -> T:
@@ -113,29 +113,31 @@ class TopicScan:
             store = await open_store(registry.url.get_secret_value(), settings=registry.store, clock=clock)
             try:
                 around = context(self.settings, store, clock)
-                async with open_reading(around, self.settings, follow=False) as reading:
+                async with open_read_context(around, self.settings, follow=False) as reading:
                     return await work(reading)
             finally:
                 await store.close()
 
         return asyncio.run(run())
 
-    async def offsets(self, reading: Reading, place: OffsetSpec) -> dict[int, int]:
+    async def offsets(self, reading: ReadContext, place: OffsetSpec) -> dict[int, int]:
         numbers = self.partitions or [row.partition_id for row in await reading.store.list_partitions(self.topic)]
         return await offsets_at(reading.reader, self.topic, list(numbers), place)
 
-    async def splits(self, reading: Reading, start: Mapping[int, int], stop: Mapping[int, int]) -> list[Split]:
+    async def splits(
+        self, reading: ReadContext, start: Mapping[int, int], stop: Mapping[int, int]
+    ) -> list[SegmentSplit]:
         """Neighbouring segments together, as many as one task should read."""
-        found: list[Split] = []
+        found: list[SegmentSplit] = []
         for number, end in stop.items():
             found += await self._partition_splits(reading.store.inner, number, start.get(number, 0), end)
         return found
 
-    async def _partition_splits(self, store: MetadataStore, number: int, first: int, end: int) -> list[Split]:
+    async def _partition_splits(self, store: MetadataStore, number: int, first: int, end: int) -> list[SegmentSplit]:
         """Between two pages of the registry's answer segments may be merged: what has been taken is not taken again.
         They may also be deleted, always the oldest first: so that is looked at last.
         """
-        found: list[Split] = []
+        found: list[SegmentSplit] = []
         some: list[Segment] = []
         size, begin, reached = 0, first, first
         async for segment in store.stream_segments(self.topic, number, from_offset=first):
@@ -144,7 +146,7 @@ class TopicScan:
             if segment.end_offset < reached:
                 continue
             if some and (segment.base_offset < reached or size + segment.size_bytes > self.split_bytes):
-                found.append(Split(tuple(some), begin, end))
+                found.append(SegmentSplit(tuple(some), begin, end))
                 some, size = [], 0
             if self.bounds.may_hold(segment):
                 begin = begin if some else reached
@@ -152,13 +154,13 @@ class TopicScan:
                 size += segment.size_bytes
             reached = segment.end_offset + 1
         if some:
-            found.append(Split(tuple(some), begin, end))
+            found.append(SegmentSplit(tuple(some), begin, end))
         await self._require_retained(store, number, first, end)
         return found
 
     async def _require_retained(self, store: MetadataStore, number: int, offset: int, end: int) -> None:
         """A query that asks for what is gone fails, rather than answer less than was asked for."""
-        first = await start_of(store, self.topic, number, end)
+        first = await first_retained_offset(store, self.topic, number, end)
         if offset < min(first, end):
             raise OffsetTooOld(self.topic, number, offset, first)
 
@@ -176,7 +178,7 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         scan = self._scan
 
-        async def plan(reading: Reading) -> list[Split]:
+        async def plan(reading: ReadContext) -> list[SegmentSplit]:
             if scan.ranges is None:
                 start, stop = await scan.offsets(reading, scan.start), await scan.offsets(reading, scan.stop)
             else:
@@ -187,9 +189,9 @@ class TopicReader(DataSourceReader):
         return self._scan.ask(plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Split):  # Spark asks so when there is nothing to read
+        if not isinstance(partition, SegmentSplit):  # Spark asks so when there is nothing to read
             return iter(())
-        return batches_of(partition, self._scan, to_arrow_schema(self._schema))
+        return read_split(partition, self._scan, to_arrow_schema(self._schema))
 
 
 class TopicStreamReader(DataSourceStreamReader):
@@ -211,16 +213,16 @@ class TopicStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """A list: Spark pickles what a stream reads, and a generator can't be."""
-        if not isinstance(partition, Split):
+        if not isinstance(partition, SegmentSplit):
             return iter(())
-        return iter(list(batches_of(partition, self._scan, to_arrow_schema(self._schema))))
+        return iter(list(read_split(partition, self._scan, to_arrow_schema(self._schema))))
 
     def _offsets(self, place: OffsetSpec) -> dict[str, int]:
         found = self._scan.ask(lambda reading: self._scan.offsets(reading, place))
         return {str(number): offset for number, offset in found.items()}
 
 
-def batches_of(split: Split, scan: TopicScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_split(split: SegmentSplit, scan: TopicScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """One task: ranged requests for just the blocks that hold wanted offsets."""
     layout = SegmentLayout()
     plans = []
@@ -236,7 +238,9 @@ def batches_of(split: Split, scan: TopicScan, schema: pa.Schema) -> Iterator[pa.
             yield _batch(places[address], part, split, scan, schema)
 
 
-def _batch(plan: BlockPlan, data: memoryview, split: Split, scan: TopicScan, schema: pa.Schema) -> pa.RecordBatch:
+def _batch(
+    plan: PlannedBlock, data: memoryview, split: SegmentSplit, scan: TopicScan, schema: pa.Schema
+) -> pa.RecordBatch:
     segment = plan.segment
     tag = partition_tag(segment.topic, segment.partition_id)
     uri, start = plan.address.uri, plan.address.start

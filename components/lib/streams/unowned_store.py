@@ -5,6 +5,6 @@ from __future__ import annotations
 from registry.forwarding import ForwardingStore
 
 
-class LentStore(ForwardingStore):
+class _BorrowedStore(ForwardingStore):
     async def close(self) -> None:
         """The lender does."""

@@ -29,7 +29,7 @@ from components.lib.streams.format import (
     partition_tag,
 )
 from components.lib.streams.reader.block_cache import BlockCache
-from components.lib.streams.reader.blocks import Block, BlockPlan, SegmentLayout
+from components.lib.streams.reader.blocks import CachedBlock, PlannedBlock, SegmentLayout
 from components.segment_store.maintenance.merge_policy import MergePolicy, choose, left_over
 from registry.contract import PAGE, MetadataStore
 from registry.errors import Conflict, NotFound, RegistryError
@@ -42,7 +42,7 @@ _TAIL = 4 * PAGE
 _OLD_AT_ONCE = 250  # rows replaced in one transaction, unless a run alone has more
 
 
-class Merged(msgspec.Struct, frozen=True):
+class SegmentMergeResult(msgspec.Struct, frozen=True):
     """``again``: partitions in which there may be more to merge. ``left``: small segments that are too few alone."""
 
     old: int
@@ -62,7 +62,7 @@ class Merger:
         self,
         store: MetadataStore,
         objects: Objects,
-        cache: BlockCache[Block],
+        cache: BlockCache[CachedBlock],
         clock: LoopClock,
         location: str,
         policy: MergePolicy,
@@ -76,12 +76,12 @@ class Merger:
         self._owner = f"segment-merger {uuid4().hex}"
         self._layout = SegmentLayout()
 
-    async def merge(self, partitions: Sequence[tuple[str, int]]) -> Merged:
+    async def merge(self, partitions: Sequence[tuple[str, int]]) -> SegmentMergeResult:
         """What is worth merging in these partitions, up to one object of it."""
         chosen, again, left = await self._choose(partitions)
         runs = await self._read(chosen)
         if not runs:
-            return Merged(0, 0, 0, again, left)
+            return SegmentMergeResult(0, 0, 0, again, left)
         segments = await asyncio.to_thread(_encode, runs)
         uri = self._new_uri()
         await self._store.record_intents([uri], purpose="segments", owner=self._owner)
@@ -90,7 +90,7 @@ class Merger:
         again += [key for key in touched if key not in again]
         if not new:
             await self._discard(uri)
-        return Merged(old, new, sum(segment.size for segment in segments), again, left)
+        return SegmentMergeResult(old, new, sum(segment.size for segment in segments), again, left)
 
     async def _choose(
         self, partitions: Sequence[tuple[str, int]]
@@ -142,10 +142,10 @@ class Merger:
                 runs.append(_Run(old, Columns.joined([batch.to_columns() for batch in batches])))
         return runs
 
-    def _blocks(self, segment: Segment) -> Iterator[BlockPlan]:
+    def _blocks(self, segment: Segment) -> Iterator[PlannedBlock]:
         return self._layout.blocks(segment, segment.base_offset)
 
-    async def _batches(self, plans: Sequence[BlockPlan]) -> list[RecordBatch]:
+    async def _batches(self, plans: Sequence[PlannedBlock]) -> list[RecordBatch]:
         batches: list[RecordBatch] = []
         while len(batches) < len(plans):
             rest = plans[len(batches) :]

@@ -74,7 +74,7 @@ class PartitionSizes:
         return self._sizes[topic, partition_id]
 
 
-class Retention:
+class TopicRetention:
     """Call `enforce` now and then. Two of them at work do no harm. With ``sizes``, only partitions that seem too large
     are added up, and now and then the others.
     """

@@ -4,18 +4,18 @@ import asyncio
 
 import pytest
 
-from astha.byte_semaphore import Room
+from astha.byte_semaphore import ByteSemaphore
 from components.lib.streams.errors import WriterClosed
 
 
-async def _waiting(room: Room, size: int) -> asyncio.Task[None]:
+async def _waiting(room: ByteSemaphore, size: int) -> asyncio.Task[None]:
     task = asyncio.create_task(room.take(size))
     await asyncio.sleep(0)
     return task
 
 
 async def test_who_finds_no_room_waits_in_order() -> None:
-    room = Room(10)
+    room = ByteSemaphore(10)
     await room.take(8)
     large = await _waiting(room, 5)
     small = await _waiting(room, 1)  # would fit, but is not the first
@@ -27,7 +27,7 @@ async def test_who_finds_no_room_waits_in_order() -> None:
 
 
 async def test_what_is_larger_than_all_goes_alone() -> None:
-    room = Room(10)
+    room = ByteSemaphore(10)
     await room.take(50)
     after = await _waiting(room, 1)
     assert not after.done()
@@ -36,7 +36,7 @@ async def test_what_is_larger_than_all_goes_alone() -> None:
 
 
 async def test_who_goes_leaves_no_hole() -> None:
-    room = Room(10)
+    room = ByteSemaphore(10)
     await room.take(10)
     first, second = await _waiting(room, 10), await _waiting(room, 3)
     first.cancel()
@@ -52,7 +52,7 @@ async def test_who_goes_leaves_no_hole() -> None:
 
 
 async def test_closing_refuses_those_who_wait() -> None:
-    room = Room(1)
+    room = ByteSemaphore(1)
     await room.take(1)
     waiting = await _waiting(room, 1)
     room.close(WriterClosed("closed"))

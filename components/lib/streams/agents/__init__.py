@@ -6,7 +6,7 @@ partition is exact.
 """
 
 from components.lib.streams.agents.agent import Agent
-from components.lib.streams.agents.lease import Held
+from components.lib.streams.agents.lease import HeldLease
 from components.lib.streams.agents.settings import AgentSettings
 
-__all__ = ["Agent", "AgentSettings", "Held"]
+__all__ = ["Agent", "AgentSettings", "HeldLease"]

@@ -21,8 +21,8 @@ import msgspec
 import structlog
 
 from astha.clock import LoopClock
-from components.lib.streams.agents.assignment import share_of
-from components.lib.streams.agents.lease import Held, Key
+from components.lib.streams.agents.assignment import plan_rebalance
+from components.lib.streams.agents.lease import HeldLease, Key
 from components.lib.streams.agents.settings import AgentSettings
 from components.lib.streams.errors import NotLeader
 from registry.clock import Unchanged, UnchangedValues
@@ -53,8 +53,8 @@ class Agent:
         self.agent_id = agent_id or f"agent-{uuid4().hex}"
         self._store = store
         self._clock = clock
-        self._held: dict[Key, Held] = {}
-        self._wanted: dict[Key, asyncio.Future[Held]] = {}  # until they are answered
+        self._held: dict[Key, HeldLease] = {}
+        self._wanted: dict[Key, asyncio.Future[HeldLease]] = {}  # until they are answered
         self._queue: list[Key] = []  # of those, not asked for yet
         self._acquiring: asyncio.Task[None] | None = None
         self._releases: set[asyncio.Task[None]] = set()
@@ -90,15 +90,15 @@ class Agent:
             log.warning("leases are left to run out", agent=self.agent_id, error=str(failure))
 
     @property
-    def held(self) -> list[Held]:
+    def held(self) -> list[HeldLease]:
         """Of all partitions held now, by topic and number."""
         return [self._held[key] for key in sorted(self._held)]
 
-    def find(self, topic: str, partition_id: int) -> Held | None:
+    def find(self, topic: str, partition_id: int) -> HeldLease | None:
         held = self._held.get((topic, partition_id))
         return None if held is None or held.leaving else held
 
-    async def hold(self, topic: str, partition_id: int) -> Held:
+    async def hold(self, topic: str, partition_id: int) -> HeldLease:
         """The partition, taken if it is free. NotLeader names the holder; NotFound: no such partition.
 
         What several callers want at the same time is asked for together.
@@ -119,13 +119,13 @@ class Agent:
                 self._acquiring = asyncio.create_task(self._acquire_wanted(), name=f"leases of {self.agent_id}")
         return await asyncio.shield(word)
 
-    def lose(self, held: Held) -> None:
+    def lose(self, held: HeldLease) -> None:
         """It must not be used any more: who wants the partition acquires it anew, in another epoch."""
         held.lost = True
         if self._held.get(held.key) is held:
             del self._held[held.key]
 
-    async def release(self, held: Held) -> None:
+    async def release(self, held: HeldLease) -> None:
         """After what is being written, or after a while. Others can have it then."""
         held.leaving = True
         try:
@@ -151,7 +151,7 @@ class Agent:
                 await self._clock.sleep(over_s / len(starts))
             await self._renew([held for held in helds[start : start + _RENEWED_AT_ONCE] if not held.lost])
 
-    async def _renew(self, helds: Sequence[Held]) -> None:
+    async def _renew(self, helds: Sequence[HeldLease]) -> None:
         """A registration waits for the renewal of its lease, hence for all that are renewed with it."""
         leases = await self._store.renew_partition_leases([held.lease for held in helds], self._lease_ms)
         renewed = {(lease.topic, lease.partition_id): lease for lease in leases}
@@ -176,7 +176,7 @@ class Agent:
         for topic in {topic for topic, _ in wanted}:
             leases += await self._store.list_partition_leases(topic=topic)
         await self._free_dead(leases)
-        share = share_of(
+        share = plan_rebalance(
             self.agent_id,
             alive,
             wanted,
@@ -237,7 +237,7 @@ class Agent:
                 over_s, rest_s = 0.0, half_s
                 log.warning("leases could not be renewed", agent=self.agent_id, error=str(error))
 
-    async def _release_quietly(self, held: Held) -> None:
+    async def _release_quietly(self, held: HeldLease) -> None:
         try:
             await self.release(held)
         except RegistryError as error:
@@ -252,14 +252,14 @@ class Agent:
                 answers = dict.fromkeys(keys, error)
             for key in keys:
                 word, answer = self._wanted.pop(key), answers[key]
-                if isinstance(answer, Held):
+                if isinstance(answer, HeldLease):
                     if not word.done():
                         word.set_result(answer)
                 else:
                     _fail(word, answer)
 
-    async def _answers(self, keys: Sequence[Key]) -> dict[Key, Held | Exception]:
-        answers: dict[Key, Held | Exception] = {}
+    async def _answers(self, keys: Sequence[Key]) -> dict[Key, HeldLease | Exception]:
+        answers: dict[Key, HeldLease | Exception] = {}
         try:
             answers |= await self._take(keys)
         except NotFound:
@@ -273,21 +273,21 @@ class Agent:
                 answers[key] = await self._not_leader(key)
         return answers
 
-    async def _take(self, keys: Sequence[Key]) -> dict[Key, Held]:
+    async def _take(self, keys: Sequence[Key]) -> dict[Key, HeldLease]:
         """Those that can be had. Leases first, watermarks after that."""
         if not keys:
             return {}
         leases = await self._store.acquire_partition_leases(keys, self.agent_id, self._lease_ms)
         rows = await self._store.get_partitions([(lease.topic, lease.partition_id) for lease in leases])
         watermarks = {(row.topic, row.partition_id): row.high_watermark for row in rows}
-        taken: dict[Key, Held] = {}
+        taken: dict[Key, HeldLease] = {}
         for lease in leases:
             key = (lease.topic, lease.partition_id)
             if key in watermarks:
                 before = self._held.get(key)
                 if before is not None:  # acquired twice: the newer epoch is what counts
                     self.lose(before)
-                taken[key] = self._held[key] = Held(lease, watermarks[key])
+                taken[key] = self._held[key] = HeldLease(lease, watermarks[key])
                 self._refused.pop(key, None)
         return taken
 
@@ -312,7 +312,7 @@ class Agent:
             _fail(word, error)
 
 
-def _fail(word: asyncio.Future[Held], error: Exception) -> None:
+def _fail(word: asyncio.Future[HeldLease], error: Exception) -> None:
     if not word.done():
         word.set_exception(error)
         word.exception()  # seen: whoever waited may have gone

@@ -9,12 +9,14 @@ import msgspec
 from components.lib.streams.agents.lease import Key
 
 
-class Share(msgspec.Struct, frozen=True):
+class Rebalance(msgspec.Struct, frozen=True):
     surplus: list[Key]  # to be given away
     free: list[Key]  # to be taken
 
 
-def share_of(agent_id: str, alive: Collection[str], wanted: Sequence[Key], holders: Mapping[Key, str | None]) -> Share:
+def plan_rebalance(
+    agent_id: str, alive: Collection[str], wanted: Sequence[Key], holders: Mapping[Key, str | None]
+) -> Rebalance:
     """Everybody computes the same numbers and moves only what is its own, so that all come to rest with shares that
     differ by one at most. What somebody holds who is not alive can be tried: its lease may have run out.
     """
@@ -23,8 +25,8 @@ def share_of(agent_id: str, alive: Collection[str], wanted: Sequence[Key], holde
     quota = each + (agents.index(agent_id) < rest)
     mine = [key for key in wanted if holders.get(key) == agent_id]
     if len(mine) > quota:
-        return Share(mine[quota:], [])
+        return Rebalance(mine[quota:], [])
     free = [key for key in wanted if holders.get(key) not in agents]
     # Where to begin differs, so that two agents rarely want the same.
     start = agents.index(agent_id) * len(free) // len(agents)
-    return Share([], [*free[start:], *free[:start]][: quota - len(mine)])
+    return Rebalance([], [*free[start:], *free[:start]][: quota - len(mine)])

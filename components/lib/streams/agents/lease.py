@@ -11,7 +11,7 @@ from registry.models import PartitionLease
 Key: TypeAlias = tuple[str, int]
 
 
-class Held:
+class HeldLease:
     """One lease in one epoch. Once `lost` it stays so: whoever wants the partition gets another one."""
 
     __slots__ = ("_idle", "_users", "key", "lease", "leaving", "lost", "next_offset")

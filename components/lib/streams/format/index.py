@@ -14,7 +14,7 @@ from components.lib.streams.errors import Corrupt
 _MOST_BITS = 63
 
 
-class BlockPlace(msgspec.Struct, frozen=True, gc=False):
+class BlockLocation(msgspec.Struct, frozen=True, gc=False):
     """``start`` in bytes and ``first`` in records, both from the segment's beginning on."""
 
     start: int
@@ -38,12 +38,12 @@ class BlockIndex:
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def __getitem__(self, number: int) -> BlockPlace:
+    def __getitem__(self, number: int) -> BlockLocation:
         if not 0 <= number < len(self):
             raise IndexError(f"{number} of {len(self)} blocks")
-        return BlockPlace(self._starts[number], self._sizes[number], self._firsts[number], self._records[number])
+        return BlockLocation(self._starts[number], self._sizes[number], self._firsts[number], self._records[number])
 
-    def __iter__(self) -> Iterator[BlockPlace]:
+    def __iter__(self) -> Iterator[BlockLocation]:
         return map(self.__getitem__, range(len(self)))
 
     @property

@@ -16,7 +16,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from components.lib.lake.storage.objects import StorageUnavailable
-from components.lib.streams.reader.disk_cache import DiskBlocks
+from components.lib.streams.reader.disk_cache import DiskBlockCache
 
 log = structlog.get_logger(__name__)
 
@@ -42,18 +42,18 @@ class BlockAddress(NamedTuple):
         return f"{self.uri} bytes {self.start}..{self.end - 1}"
 
 
-class Ranged(Protocol):
+class RangeReader(Protocol):
     async def get_range(self, uri: str, start: int, length: int) -> bytes: ...
 
 
-class Decode(Protocol[V_co]):
+class BlockDecoder(Protocol[V_co]):
     """What is in the bytes, and how many bytes of memory that takes. Raises if they are not what they should be."""
 
     def __call__(self, address: BlockAddress, data: memoryview) -> tuple[V_co, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class CachePolicy:
+class BlockCachePolicy:
     memory_bytes: int = 256 << 20  # of decoded blocks
     requests: int = 16  # to storage at the same time, for those who wait
     requests_ahead: int = 4  # and for those who don't yet
@@ -61,7 +61,7 @@ class CachePolicy:
 
 
 @dataclass(slots=True)
-class Counts:
+class BlockCacheCounts:
     """Blocks asked for, by where they were found; requests to storage; what memory pushed out; what was not right.
 
     `memory`, `shared` and `missed` are what readers asked for; `disk` and `storage` have what was fetched ahead, too.
@@ -87,10 +87,14 @@ class BlockCache(Generic[V]):
     """For one event loop. Cancelling a caller leaves what it has begun to the others, and to the cache."""
 
     def __init__(
-        self, objects: Ranged, decode: Decode[V], policy: CachePolicy | None = None, disk: DiskBlocks | None = None
+        self,
+        objects: RangeReader,
+        decode: BlockDecoder[V],
+        policy: BlockCachePolicy | None = None,
+        disk: DiskBlockCache | None = None,
     ) -> None:
-        self.policy = policy or CachePolicy()
-        self.counts = Counts()
+        self.policy = policy or BlockCachePolicy()
+        self.counts = BlockCacheCounts()
         self._objects = objects
         self._decode = decode
         self._disk = disk
@@ -184,7 +188,7 @@ class BlockCache(Generic[V]):
                 if not flight.done():
                     self._end(address, flight, error)
 
-    async def _from_disk(self, disk: DiskBlocks, mine: dict[BlockAddress, asyncio.Future[V]]) -> None:
+    async def _from_disk(self, disk: DiskBlockCache, mine: dict[BlockAddress, asyncio.Future[V]]) -> None:
         """A few at a time, so that the first need not wait for the last."""
         addresses = list(mine)
         async with asyncio.TaskGroup() as group:
@@ -192,7 +196,7 @@ class BlockCache(Generic[V]):
                 group.create_task(self._some_from_disk(disk, addresses[start : start + _BY_ONE_THREAD], mine))
 
     async def _some_from_disk(
-        self, disk: DiskBlocks, addresses: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]]
+        self, disk: DiskBlockCache, addresses: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]]
     ) -> None:
         """What is damaged stays missing."""
         found = await disk.read(addresses, self._decode)

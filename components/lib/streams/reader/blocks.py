@@ -16,14 +16,14 @@ _INDEXES = 10_000
 _OVERHEAD = 1_000  # of a decoded block in memory, beyond its bytes
 
 
-class Block(msgspec.Struct, frozen=True):
+class CachedBlock(msgspec.Struct, frozen=True):
     """As it is cached: offsets count from the beginning of its segment, whose row says where that is."""
 
     tag: int
     batch: RecordBatch
 
 
-class BlockPlan(msgspec.Struct, frozen=True):
+class PlannedBlock(msgspec.Struct, frozen=True):
     """One block that a read wants: where it is, and which offsets are in it."""
 
     segment: Segment
@@ -31,7 +31,7 @@ class BlockPlan(msgspec.Struct, frozen=True):
     first_offset: int
     next_offset: int
 
-    def open(self, block: Block) -> RecordBatch:
+    def open(self, block: CachedBlock) -> RecordBatch:
         """Corrupt if the bytes are another partition's, or another part of the segment."""
         batch = block.batch.shifted(self.segment.base_offset)
         if block.tag != partition_tag(self.segment.topic, self.segment.partition_id):
@@ -57,14 +57,14 @@ class SegmentLayout:
     def __init__(self) -> None:
         self._indexes: OrderedDict[int, tuple[Segment, BlockIndex]] = OrderedDict()
 
-    def blocks(self, segment: Segment, offset: int) -> Iterator[BlockPlan]:
+    def blocks(self, segment: Segment, offset: int) -> Iterator[PlannedBlock]:
         """From the one that holds the offset on. Corrupt if the row's block index can't be read."""
         index = self._index(segment)
         for number in range(index.holding(offset - segment.base_offset), len(index)):
             place = index[number]
             first = segment.base_offset + place.first
             address = BlockAddress(segment.uri, segment.byte_offset + place.start, place.size)
-            yield BlockPlan(segment, address, first, first + place.records)
+            yield PlannedBlock(segment, address, first, first + place.records)
 
     def _index(self, segment: Segment) -> BlockIndex:
         if segment.block_index is None:
@@ -80,7 +80,7 @@ class SegmentLayout:
         return index
 
 
-def decode(address: BlockAddress, data: memoryview) -> tuple[Block, int]:
+def decode(address: BlockAddress, data: memoryview) -> tuple[CachedBlock, int]:
     """For a `BlockCache`."""
     if len(data) < address.length:
         raise Corrupt(
@@ -89,4 +89,4 @@ def decode(address: BlockAddress, data: memoryview) -> tuple[Block, int]:
         )  # fmt: skip
     header = read_header(data, uri=address.uri, start=address.start)
     batch = decode_block(data, uri=address.uri, start=address.start)
-    return Block(header.tag, batch), batch.nbytes + _OVERHEAD
+    return CachedBlock(header.tag, batch), batch.nbytes + _OVERHEAD

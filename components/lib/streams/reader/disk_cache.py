@@ -46,7 +46,7 @@ class _Write(NamedTuple):
         return len(self.entry) + len(self.data)
 
 
-class DiskBlocks:
+class DiskBlockCache:
     def __init__(self, directory: Path, max_bytes: int) -> None:
         """Takes a directory below, and lists what is in it: make one in a thread. OSError if it can't."""
         self.max_bytes = max_bytes

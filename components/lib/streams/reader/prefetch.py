@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from components.lib.streams.reader.blocks import BlockPlan
+from components.lib.streams.reader.blocks import PlannedBlock
 from components.lib.streams.reader.reader import MAX_BYTES, Reader
-from components.lib.streams.reader.records import Records
+from components.lib.streams.reader.records import FetchedRecords
 
 
 @dataclass(frozen=True, slots=True)
-class AheadPolicy:
+class PrefetchPolicy:
     """Bytes as they are in storage. Zero for none."""
 
     consumer_bytes: int = 8 << 20
@@ -25,12 +25,12 @@ class AheadPolicy:
     total_bytes: int = 64 << 20
 
 
-class ReadAhead:
+class Prefetcher:
     """One a process: what all of its consumers have fetched ahead of them at the same time is bounded."""
 
-    def __init__(self, reader: Reader, policy: AheadPolicy | None = None) -> None:
+    def __init__(self, reader: Reader, policy: PrefetchPolicy | None = None) -> None:
         self.reader = reader
-        self.policy = policy or AheadPolicy()
+        self.policy = policy or PrefetchPolicy()
         self.in_flight_bytes = 0
 
     def begin(self, topic: str, offsets: Iterable[tuple[int, int]]) -> asyncio.Task[None] | None:
@@ -40,7 +40,7 @@ class ReadAhead:
         """
         policy, places = self.policy, list(offsets)
         most = policy.consumer_blocks if len(places) == 1 else policy.shared_blocks
-        wanted: list[BlockPlan] = []
+        wanted: list[PlannedBlock] = []
         size = 0
         for partition_id, offset in places:
             left = min(policy.consumer_bytes, policy.total_bytes - self.in_flight_bytes) - size
@@ -57,7 +57,7 @@ class ReadAhead:
         task.add_done_callback(lambda _: self._landed(size))
         return task
 
-    def _missing(self, topic: str, partition_id: int, offset: int, most_bytes: int, most: int) -> list[BlockPlan]:
+    def _missing(self, topic: str, partition_id: int, offset: int, most_bytes: int, most: int) -> list[PlannedBlock]:
         """The first blocks of one partition that are not in memory, as far as they fit."""
         cache, found = self.reader.cache, []
         for plan in self.reader.plan(topic, partition_id, offset, most_bytes)[:most]:
@@ -75,14 +75,16 @@ class ReadAhead:
 class Cursor:
     """Reads a partition from front to back. One read at a time."""
 
-    def __init__(self, ahead: ReadAhead, topic: str, partition_id: int, offset: int) -> None:
+    def __init__(self, ahead: Prefetcher, topic: str, partition_id: int, offset: int) -> None:
         self.topic = topic
         self.partition_id = partition_id
         self.offset = offset  # of the next record
         self._ahead = ahead
         self._fetching: asyncio.Task[None] | None = None
 
-    async def next(self, *, max_records: int | None = None, max_bytes: int = MAX_BYTES, wait_s: float = 0.0) -> Records:
+    async def next(
+        self, *, max_records: int | None = None, max_bytes: int = MAX_BYTES, wait_s: float = 0.0
+    ) -> FetchedRecords:
         """As `Reader.read`; the cursor moves behind what it answers."""
         found = await self._ahead.reader.read(
             self.topic, self.partition_id, self.offset, max_records=max_records, max_bytes=max_bytes, wait_s=wait_s

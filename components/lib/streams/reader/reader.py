@@ -14,12 +14,12 @@ import msgspec
 
 from astha.clock import LoopClock
 from components.lib.lake.storage.objects import ObjectMissing
-from components.lib.streams.change_feed import Feed, Watch
+from components.lib.streams.change_feed import ChangeFeed, PartitionWatch
 from components.lib.streams.errors import OffsetBeyondEnd, OffsetTooOld
 from components.lib.streams.format import BLOCK_BYTES, RecordBatch
 from components.lib.streams.reader.block_cache import BlockCache
-from components.lib.streams.reader.blocks import Block, BlockPlan, SegmentLayout
-from components.lib.streams.reader.records import Records, trimmed
+from components.lib.streams.reader.blocks import CachedBlock, PlannedBlock, SegmentLayout
+from components.lib.streams.reader.records import FetchedRecords, trimmed
 from registry.errors import NotFound
 from registry.models import Partition, Segment
 
@@ -35,7 +35,7 @@ _UNFOLLOWED_S = 1.0  # between two looks when nobody tells of news
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.25
 
 
-class Bounds(msgspec.Struct, frozen=True):
+class PartitionBounds(msgspec.Struct, frozen=True):
     """The first offset that is retained, and the next to be written; equal if there is nothing."""
 
     start: int
@@ -45,7 +45,7 @@ class Bounds(msgspec.Struct, frozen=True):
 class Reader:
     """Any number of reads at a time. Errors of registry and storage come as they are; both may be tried again."""
 
-    def __init__(self, feed: Feed, cache: BlockCache[Block], clock: LoopClock) -> None:
+    def __init__(self, feed: ChangeFeed, cache: BlockCache[CachedBlock], clock: LoopClock) -> None:
         self.feed = feed
         self.cache = cache
         self.clock = clock
@@ -61,7 +61,7 @@ class Reader:
         max_records: int | None = None,
         max_bytes: int = MAX_BYTES,
         wait_s: float = 0.0,
-    ) -> Records:
+    ) -> FetchedRecords:
         """Records from the offset on, at least one unless that is the end; at most about ``max_bytes`` of them, as they
         are stored.
 
@@ -81,7 +81,7 @@ class Reader:
                     return found
                 await self.wait(watch, {key: offset}, left)
 
-    async def wait(self, watch: Watch, offsets: dict[tuple[str, int], int], timeout_s: float) -> None:
+    async def wait(self, watch: PartitionWatch, offsets: dict[tuple[str, int], int], timeout_s: float) -> None:
         """Until there may be something at one of the offsets, or the time is over.
 
         PostgreSQL sends a commit before other sessions see it. Who was told of a record that can't be found yet looks
@@ -95,11 +95,11 @@ class Reader:
             watch.pause = None
             await watch.wait(timeout_s if self.feed.followed else min(timeout_s, _UNFOLLOWED_S))
 
-    async def bounds(self, topic: str, partition_id: int) -> Bounds:
+    async def bounds(self, topic: str, partition_id: int) -> PartitionBounds:
         """As the registry has them now."""
         partition = await self._partition(topic, partition_id)
         first = await self._store.get_segments(topic, partition_id, limit=1)
-        return Bounds(first[0].base_offset if first else partition.high_watermark, partition.high_watermark)
+        return PartitionBounds(first[0].base_offset if first else partition.high_watermark, partition.high_watermark)
 
     async def offset_for_timestamp(self, topic: str, partition_id: int, timestamp: int) -> int | None:
         """Of the first record that is as late or later; None if there is none yet."""
@@ -117,11 +117,11 @@ class Reader:
             segment = following[0] if following else None
         return None
 
-    def plan(self, topic: str, partition_id: int, offset: int, max_bytes: int) -> list[BlockPlan]:
+    def plan(self, topic: str, partition_id: int, offset: int, max_bytes: int) -> list[PlannedBlock]:
         """Blocks from the offset on of which memory knows, so many bytes of them as they are stored and not too many
         when decompressed; at least one if any.
         """
-        plans: list[BlockPlan] = []
+        plans: list[PlannedBlock] = []
         size = raw = 0
         for _ in range(_SEGMENTS_AT_ONCE):
             segment = self._store.index.lookup(topic, partition_id, offset)
@@ -138,11 +138,11 @@ class Reader:
 
     async def _read(
         self, topic: str, partition_id: int, offset: int, max_records: int | None, max_bytes: int
-    ) -> Records:
+    ) -> FetchedRecords:
         for last in (False, True):
             found = await self._find(topic, partition_id, offset)
             if found is None:
-                return Records((), offset)
+                return FetchedRecords((), offset)
             offset = max(offset, found.base_offset)
             plans = self._enough(self.plan(topic, partition_id, offset, max_bytes), offset, max_records)
             if not plans:  # memory has let go of it already
@@ -159,15 +159,15 @@ class Reader:
         raise AssertionError("unreachable")
 
     @staticmethod
-    def _enough(plans: list[BlockPlan], offset: int, max_records: int | None) -> list[BlockPlan]:
+    def _enough(plans: list[PlannedBlock], offset: int, max_records: int | None) -> list[PlannedBlock]:
         if max_records is None:
             return plans
         return [plan for plan in plans if plan.first_offset < offset + max(1, max_records)]
 
     @staticmethod
     def _cut(
-        first: BlockPlan, batches: list[RecordBatch], offset: int, max_records: int | None, max_bytes: int
-    ) -> Records:
+        first: PlannedBlock, batches: list[RecordBatch], offset: int, max_records: int | None, max_bytes: int
+    ) -> FetchedRecords:
         """What was asked for of what the blocks hold. A first block that is larger than a whole read is shared out."""
         each = first.address.length / max(1, first.next_offset - first.first_offset)
         batches[0] = trimmed(batches[0].from_offset(offset), max(1, int(max_bytes / each)))
@@ -176,9 +176,9 @@ class Reader:
         if max_records is not None:
             before = sum(map(len, batches[:-1]))
             batches[-1] = trimmed(batches[-1], max_records - before)
-        return Records(batches, batches[-1].next_offset)
+        return FetchedRecords(batches, batches[-1].next_offset)
 
-    async def _batches(self, plans: Sequence[BlockPlan]) -> list[RecordBatch]:
+    async def _batches(self, plans: Sequence[PlannedBlock]) -> list[RecordBatch]:
         """Up to the first that is damaged; raises if that is the first of all."""
         blocks = await self.cache.get([plan.address for plan in plans])
         batches = [plans[0].open(blocks[0])]

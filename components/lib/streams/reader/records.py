@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Records:
+class FetchedRecords:
     """Records of one partition in order, as batches that share the cache's bytes. Empty at the partition's end."""
 
     __slots__ = ("batches", "next_offset")

@@ -5,10 +5,10 @@ Guaranteed: an append that was answered is durable, and stands once and in order
 AppendFailed has left nothing.
 """
 
-from components.lib.streams.writer.accumulator import Appended, Stamp
+from components.lib.streams.writer.accumulator import Appended, AppendId
 from components.lib.streams.writer.producer import Producer
 from components.lib.streams.writer.settings import WriterSettings
 from components.lib.streams.writer.statistics import WriterStatistics
 from components.lib.streams.writer.writer import SegmentWriter
 
-__all__ = ["Appended", "Producer", "SegmentWriter", "Stamp", "WriterSettings", "WriterStatistics"]
+__all__ = ["AppendId", "Appended", "Producer", "SegmentWriter", "WriterSettings", "WriterStatistics"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from components.lib.streams.agents import Held
+from components.lib.streams.agents import HeldLease
 from components.lib.streams.errors import Duplicate, OutOfOrder
 from components.lib.streams.format import Columns
 from components.lib.streams.writer.settings import WriterSettings
@@ -33,7 +33,7 @@ class Appended(msgspec.Struct, frozen=True):
         return range(self.base_offset, self.base_offset + self.count)
 
 
-class Stamp(msgspec.Struct, frozen=True):
+class AppendId(msgspec.Struct, frozen=True):
     """By which a repeated append is known: ``sequence`` is the number of its first record, counted by the producer for
     each partition, without gaps. A higher epoch begins anew and ends the earlier one.
     """
@@ -46,7 +46,7 @@ class Stamp(msgspec.Struct, frozen=True):
 class Append:
     __slots__ = ("columns", "held", "result", "size", "stamp")
 
-    def __init__(self, held: Held, columns: Columns, size: int, stamp: Stamp | None) -> None:
+    def __init__(self, held: HeldLease, columns: Columns, size: int, stamp: AppendId | None) -> None:
         self.held = held
         self.columns = columns
         self.size = size
@@ -63,12 +63,12 @@ class Append:
             self.result.exception()  # seen: whoever waited may have gone
 
 
-class Part:
+class PartitionAppends:
     """What an object holds of one partition: appends in order."""
 
     __slots__ = ("appends", "held")
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: HeldLease) -> None:
         self.held = held
         self.appends: list[Append] = []
 
@@ -101,7 +101,7 @@ class Part:
         return list(found.values())
 
 
-class Known:
+class ProducerState:
     """A producer in one partition, with what is on its way."""
 
     __slots__ = ("_recent", "epoch", "last")
@@ -115,7 +115,7 @@ class Known:
             result.set_result(Appended(row.topic, row.partition_id, row.last_base_offset, row.last_count))
             self._recent.append((row.last_sequence - row.last_count + 1, row.last_count, result))
 
-    def repeated(self, stamp: Stamp, count: int) -> asyncio.Future[Appended] | None:
+    def repeated(self, stamp: AppendId, count: int) -> asyncio.Future[Appended] | None:
         """The result of the append that this one repeats; None if it is new. OutOfOrder if it is neither."""
         who = f"producer {stamp.producer_id!r}, epoch {stamp.epoch}, sequence {stamp.sequence}"
         if stamp.epoch > self.epoch:
@@ -136,7 +136,7 @@ class Known:
         """Whether nothing of it is on its way: the registry knows as much."""
         return all(result.done() for _, _, result in self._recent)
 
-    def note(self, stamp: Stamp, count: int, result: asyncio.Future[Appended]) -> None:
+    def note(self, stamp: AppendId, count: int, result: asyncio.Future[Appended]) -> None:
         if stamp.epoch != self.epoch:
             self._recent.clear()
         self.epoch = stamp.epoch
@@ -144,25 +144,25 @@ class Known:
         self._recent.append((stamp.sequence, count, result))
 
 
-class Producers:
+class ProducerStates:
     """Those of one partition, the last used at the end. A forgotten one is read from the registry again: of it only the
     last append can be told from a new one then.
     """
 
     def __init__(self, most: int = 10_000) -> None:
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: OrderedDict[str, ProducerState] = OrderedDict()
         self._most = most
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, producer_id: str) -> Known | None:
+    def find(self, producer_id: str) -> ProducerState | None:
         known = self._known.get(producer_id)
         if known is not None:
             self._known.move_to_end(producer_id)
         return known
 
-    def add(self, producer_id: str, known: Known) -> Known:
+    def add(self, producer_id: str, known: ProducerState) -> ProducerState:
         """Returns the one that is kept, if another call has added it meanwhile."""
         kept = self._known.setdefault(producer_id, known)
         self._known.move_to_end(producer_id)
@@ -181,7 +181,7 @@ class Window:
     """Appends of all partitions that go to storage together."""
 
     def __init__(self, opened_at: float = 0.0, *, behind: bool = False) -> None:
-        self.parts: dict[Held, Part] = {}
+        self.parts: dict[HeldLease, PartitionAppends] = {}
         self.appends = 0
         self.size = 0
         self.opened_at = opened_at
@@ -191,7 +191,7 @@ class Window:
     def add(self, append: Append, now: float) -> None:
         part = self.parts.get(append.held)
         if part is None:
-            part = self.parts[append.held] = Part(append.held)
+            part = self.parts[append.held] = PartitionAppends(append.held)
         part.appends.append(append)
         self.appends += 1
         self.size += append.size
@@ -212,6 +212,6 @@ class Window:
             return _AT_ONCE
         return min(end, self.joined_at + settings.linger_s)
 
-    def objects(self, most_segments: int) -> list[Sequence[Part]]:
+    def objects(self, most_segments: int) -> list[Sequence[PartitionAppends]]:
         parts = list(self.parts.values())
         return [parts[start : start + most_segments] for start in range(0, len(parts), most_segments)]

@@ -8,16 +8,16 @@ from functools import lru_cache
 import msgspec
 
 from components.lib.streams.format import EncodedSegment, SegmentEntry, encode_footer, encode_segment, partition_tag
-from components.lib.streams.writer.accumulator import Part
+from components.lib.streams.writer.accumulator import PartitionAppends
 from registry.inputs import SegmentDraft
 
 _tag = lru_cache(maxsize=100_000)(partition_tag)
 
 
-class Packed(msgspec.Struct, frozen=True):
+class PackedSegment(msgspec.Struct, frozen=True):
     """A part in its object. Which offsets it gets is said when it is registered."""
 
-    part: Part
+    part: PartitionAppends
     segment: EncodedSegment
     byte_offset: int
 
@@ -29,16 +29,16 @@ class Packed(msgspec.Struct, frozen=True):
         )  # fmt: skip
 
 
-def pack(parts: Sequence[Part], block_bytes: int) -> tuple[bytes, list[Packed]]:
+def pack(parts: Sequence[PartitionAppends], block_bytes: int) -> tuple[bytes, list[PackedSegment]]:
     """May take long for large ones: give them to a thread. Nobody adds to the parts any more."""
     pieces: list[bytes] = []
-    packed: list[Packed] = []
+    packed: list[PackedSegment] = []
     entries: list[SegmentEntry] = []
     at = 0
     for part in parts:
         weight = sum([append.size for append in part.appends])
         segment = encode_segment(part.columns, tag=_tag(*part.held.key), block_bytes=block_bytes, at_most=weight)
-        packed.append(Packed(part, segment, at))
+        packed.append(PackedSegment(part, segment, at))
         blocks = [(place.size, place.records) for place in segment.index]
         entries.append(SegmentEntry(*part.held.key, part.held.next_offset, at, blocks))
         pieces += segment.blocks

@@ -14,7 +14,7 @@ from uuid import uuid4
 from astha.clock import LoopClock
 from components.lib.streams.errors import AppendFailed, AppendUnknown, Duplicate, NotLeader
 from components.lib.streams.format import Columns, NewRecord
-from components.lib.streams.writer.accumulator import Appended, Stamp
+from components.lib.streams.writer.accumulator import Appended, AppendId
 from components.lib.streams.writer.writer import SegmentWriter
 from registry.errors import Unavailable
 
@@ -51,7 +51,7 @@ class Producer:
         columns = records if isinstance(records, Columns) else Columns.of(records, self._clock.now_ms())
         key = (topic, partition_id)
         async with self._turns[key]:
-            stamp = Stamp(self.producer_id, self._next[key], self._epochs[key])
+            stamp = AppendId(self.producer_id, self._next[key], self._epochs[key])
             try:
                 appended = await self._insist(key, columns, stamp, self._clock.monotonic() + timeout_s)
             except BaseException:
@@ -62,7 +62,7 @@ class Producer:
             self._next[key] += len(columns)
             return appended
 
-    async def _insist(self, key: tuple[str, int], columns: Columns, stamp: Stamp, deadline: float) -> Appended:
+    async def _insist(self, key: tuple[str, int], columns: Columns, stamp: AppendId, deadline: float) -> Appended:
         wait = _FIRST_WAIT_S
         while True:
             try:

@@ -16,7 +16,7 @@ import structlog
 
 from astha.clock import LoopClock
 from components.lib.streams.errors import AppendFailed, AppendUnknown
-from components.lib.streams.writer.object_builder import Packed
+from components.lib.streams.writer.object_builder import PackedSegment
 from components.lib.streams.writer.settings import WriterSettings
 from components.lib.streams.writer.statistics import WriterStatistics
 from registry.contract import MetadataStore
@@ -31,7 +31,7 @@ _FIRST_WAIT_S = 0.02
 _LONGEST_WAIT_S = 2.0
 
 
-class Registrar:
+class SegmentRegistrar:
     """``lose`` is called with each part whose partition must be acquired anew before anybody writes it."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Registrar:
         owner: str,
         settings: WriterSettings,
         statistics: WriterStatistics,
-        lose: Callable[[Packed], None],
+        lose: Callable[[PackedSegment], None],
     ) -> None:
         self._store = store
         self._clock = clock
@@ -51,9 +51,9 @@ class Registrar:
         self._statistics = statistics
         self._lose = lose
 
-    async def register(self, bucket: str, key: str, packed: Sequence[Packed]) -> bool | None:
+    async def register(self, bucket: str, key: str, packed: Sequence[PackedSegment]) -> bool | None:
         """Every part gets its answer. False: nothing of the object is registered, nor will be. None: nobody knows."""
-        flight = _Flight(self, bucket, key, packed)
+        flight = _Registration(self, bucket, key, packed)
         try:
             return await flight.run()
         except BaseException as error:
@@ -63,8 +63,8 @@ class Registrar:
             raise
 
 
-class _Flight:
-    def __init__(self, registrar: Registrar, bucket: str, key: str, packed: Sequence[Packed]) -> None:
+class _Registration:
+    def __init__(self, registrar: SegmentRegistrar, bucket: str, key: str, packed: Sequence[PackedSegment]) -> None:
         self._store = registrar._store
         self._clock = registrar._clock
         self._owner = registrar._owner
@@ -125,7 +125,7 @@ class _Flight:
         rows = await self._store.get_object_segments(*self._place)
         return {(row.topic, row.partition_id): row.base_offset for row in rows}
 
-    async def _refused(self, error: RegistryError) -> list[Packed]:
+    async def _refused(self, error: RegistryError) -> list[PackedSegment]:
         if isinstance(error, Conflict):
             names = set(error.names)
             named = [one for one in self.open if "{}/{}".format(*one.part.held.key) in names]
@@ -171,7 +171,7 @@ class _Flight:
             self._statistics.segments += 1
         self._statistics.objects += 1
 
-    def _refuse(self, refused: Sequence[Packed], why: str) -> None:
+    def _refuse(self, refused: Sequence[PackedSegment], why: str) -> None:
         for one in refused:
             self._lose(one)
             one.part.fail(AppendFailed(f"{one.part.held!r}: nothing was written: {why}"))

@@ -20,17 +20,25 @@ from uuid import uuid4
 import msgspec
 import structlog
 
-from astha.byte_semaphore import Room
+from astha.byte_semaphore import ByteSemaphore
 from astha.subscribers.context import ComponentContext
 from components.lib.lake.storage.locations import canonical, join, parse
 from components.lib.lake.storage.objects import Objects, StorageError, StorageUnavailable
-from components.lib.streams.agents import Agent, Held
+from components.lib.streams.agents import Agent, HeldLease
 from components.lib.streams.errors import AppendFailed, AppendUnknown, RecordTooLarge, WriterClosed
 from components.lib.streams.format import Columns, NewRecord
-from components.lib.streams.writer.accumulator import Append, Appended, Known, Part, Producers, Stamp, Window
-from components.lib.streams.writer.object_builder import Packed, pack
+from components.lib.streams.writer.accumulator import (
+    Append,
+    Appended,
+    AppendId,
+    PartitionAppends,
+    ProducerState,
+    ProducerStates,
+    Window,
+)
+from components.lib.streams.writer.object_builder import PackedSegment, pack
 from components.lib.streams.writer.object_names import ObjectNames
-from components.lib.streams.writer.registration import Registrar
+from components.lib.streams.writer.registration import SegmentRegistrar
 from components.lib.streams.writer.settings import WriterSettings
 from components.lib.streams.writer.statistics import WriterStatistics
 from registry.errors import RegistryError, Unavailable
@@ -77,12 +85,14 @@ class SegmentWriter:
             self._store, self._clock, location, self._owner, self.settings.names_ahead, 2 * self.settings.renew_every_s
         )
         self._statistics = WriterStatistics()
-        self._registrar = Registrar(self._store, self._clock, self._owner, self.settings, self._statistics, self._lose)
-        self._room = Room(self.settings.buffer_bytes)
+        self._registrar = SegmentRegistrar(
+            self._store, self._clock, self._owner, self.settings, self._statistics, self._lose
+        )
+        self._room = ByteSemaphore(self.settings.buffer_bytes)
         self._slots = asyncio.Semaphore(self.settings.parallel_objects)
         self._window = Window()
-        self._tails: dict[Held, asyncio.Task[None]] = {}  # the last object on its way of each partition
-        self._known: dict[tuple[str, int], tuple[Held, Producers]] = {}
+        self._tails: dict[HeldLease, asyncio.Task[None]] = {}  # the last object on its way of each partition
+        self._known: dict[tuple[str, int], tuple[HeldLease, ProducerStates]] = {}
         self._lines: dict[tuple[str, int], _Line] = {}
         self._flights: set[asyncio.Task[None]] = set()
         self._abandoned: list[str] = []  # objects that may come to exist, and are nobody's
@@ -135,7 +145,7 @@ class SegmentWriter:
         partition_id: int,
         records: Columns | Iterable[NewRecord | bytes],
         *,
-        stamp: Stamp | None = None,
+        stamp: AppendId | None = None,
     ) -> Appended:
         """Durable and with its offsets when it returns; all of it or nothing.
 
@@ -176,7 +186,7 @@ class SegmentWriter:
     # ---- appends come in ----------------------------------------------------------------------------------
 
     async def _accept(
-        self, topic: str, partition_id: int, columns: Columns, size: int, stamp: Stamp | None
+        self, topic: str, partition_id: int, columns: Columns, size: int, stamp: AppendId | None
     ) -> tuple[asyncio.Future[Appended], bool]:
         """Its answer to come, and whether it is new. Nobody passes those who wait for the same partition."""
         key = (topic, partition_id)
@@ -199,7 +209,7 @@ class SegmentWriter:
                 del self._lines[key]
 
     def _add(
-        self, held: Held, columns: Columns, size: int, stamp: Stamp | None, known: Known | None
+        self, held: HeldLease, columns: Columns, size: int, stamp: AppendId | None, known: ProducerState | None
     ) -> tuple[asyncio.Future[Appended], bool]:
         if known is not None and stamp is not None:
             repeated = known.repeated(stamp, len(columns))
@@ -218,7 +228,7 @@ class SegmentWriter:
             self._settled.set()
         return append.result, True
 
-    async def _knowledge(self, held: Held, producer_id: str) -> Known:
+    async def _knowledge(self, held: HeldLease, producer_id: str) -> ProducerState:
         """What was known under an earlier lease is forgotten: it may have failed, or others have written since."""
         of, producers = self._known.get(held.key, (None, None))
         if of is held and producers is not None and (known := producers.find(producer_id)) is not None:
@@ -227,9 +237,9 @@ class SegmentWriter:
         if of is not held or producers is None:
             if len(self._known) >= _MANY_PARTITIONS:
                 self._known = {key: known for key, known in self._known.items() if not known[0].lost}
-            producers = Producers()
+            producers = ProducerStates()
             self._known[held.key] = (held, producers)
-        return producers.add(producer_id, Known(rows[0] if rows else None))
+        return producers.add(producer_id, ProducerState(rows[0] if rows else None))
 
     def _require_open(self) -> None:
         if self._closing or not self._tasks:
@@ -271,7 +281,7 @@ class SegmentWriter:
     def _closes_at(self) -> float:
         return self._window.closes_at(self.settings, flying=bool(self._flights))
 
-    async def _launch(self, parts: Sequence[Part]) -> None:
+    async def _launch(self, parts: Sequence[PartitionAppends]) -> None:
         try:
             await self._slots.acquire()
         except BaseException:
@@ -284,7 +294,7 @@ class SegmentWriter:
             self._tails[part.held] = flight
         flight.add_done_callback(lambda done: self._landed(done, parts))
 
-    def _landed(self, flight: asyncio.Task[None], parts: Sequence[Part]) -> None:
+    def _landed(self, flight: asyncio.Task[None], parts: Sequence[PartitionAppends]) -> None:
         self._slots.release()
         self._flights.discard(flight)
         self._settled.set()
@@ -296,7 +306,7 @@ class SegmentWriter:
             log.error("an object was lost on its way", error=repr(failure))
         self._settle(parts, AppendUnknown(f"the writer was closed or has failed: {failure!r}"))
 
-    def _settle(self, parts: Sequence[Part], otherwise: Exception) -> None:
+    def _settle(self, parts: Sequence[PartitionAppends], otherwise: Exception) -> None:
         """Counts them out; those that have no answer yet get this one."""
         for part in parts:
             part.held.leave(len(part.appends))
@@ -311,7 +321,7 @@ class SegmentWriter:
                 else:
                     self._statistics.failures += 1
 
-    async def _fly(self, parts: Sequence[Part], before: set[asyncio.Task[None]]) -> None:
+    async def _fly(self, parts: Sequence[PartitionAppends], before: set[asyncio.Task[None]]) -> None:
         """One object: encoded, uploaded, and registered after all that was before it in its partitions."""
         uri: str | None = None
         try:
@@ -357,7 +367,7 @@ class SegmentWriter:
                 self._statistics.retries += 1
                 await self._clock.sleep(_NAME_AGAIN_S)
 
-    def _lose(self, packed: Packed) -> None:
+    def _lose(self, packed: PackedSegment) -> None:
         self.agent.lose(packed.part.held)
 
     # ---- objects that nobody wants ------------------------------------------------------------------------

@@ -22,12 +22,12 @@ from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.errors import AppendFailed
-from components.lib.streams.read_context import Reading
-from components.lib.streams.registry_follower import Following
-from components.lib.streams.writer import Stamp, WriterSettings
+from components.lib.streams.read_context import ReadContext
+from components.lib.streams.registry_follower import RegistryFollower
+from components.lib.streams.writer import AppendId, WriterSettings
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger
-from components.segment_store.maintenance.retention import BYTES, RECORDS, Retention
+from components.segment_store.maintenance.retention import BYTES, RECORDS, TopicRetention
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Segment
@@ -51,12 +51,12 @@ class World:
         self.random = random.Random(seed)
         self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self.pending: dict[int, list[bytes]] = {}
-        self.reading = Reading(around)
+        self.reading = ReadContext(around)
         self.merger = Merger(
             self.store, self.reading.objects, self.reading.cache, around.clock,
             join(canonical(around.lake.warehouse), "merged"), MergePolicy(fewest=2, settled_ms=0),
         )  # fmt: skip
-        self.retention = Retention(self.store, around.clock, 2)
+        self.retention = TopicRetention(self.store, around.clock, 2)
         self._process: Process | None = None
 
     async def step(self) -> None:
@@ -126,7 +126,7 @@ class World:
         values = self.pending.setdefault(partition, new)
         while True:
             try:
-                appended = await process.writer.append(TOPIC, partition, values, stamp=Stamp("model", first))
+                appended = await process.writer.append(TOPIC, partition, values, stamp=AppendId("model", first))
             except AppendFailed as error:
                 if "intent" not in str(error):
                     raise
@@ -151,7 +151,7 @@ class World:
             assert values
             assert values == [*sure, *unsure][offset : offset + len(values)]
 
-    async def check(self, reading: Reading) -> None:
+    async def check(self, reading: ReadContext) -> None:
         for partition, wanted in enumerate(self.written):
             bounds = await reading.reader.bounds(TOPIC, partition)
             assert bounds.end == len(wanted)
@@ -233,7 +233,7 @@ async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataSt
     await real_store.create_topic(TOPIC, PARTITIONS)
     world = World(around, SEED)
     follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)
-    async with Following(follower, world.reading.feed):
+    async with RegistryFollower(follower, world.reading.feed):
         for _ in range(STEPS):
             await world.step()
         await world.settle()
@@ -246,7 +246,7 @@ async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataSt
         return not await real_store.list_stale_intents(0)
 
     await eventually(cleaned, "no intents left")
-    cold = Reading(around)
+    cold = ReadContext(around)
     cold.feed.resume(Position(1))
     await world.check(cold)
     assert await stored_files(storage) == await world.live()

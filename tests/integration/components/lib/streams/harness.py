@@ -12,10 +12,10 @@ from astha.clock import SystemLoopClock
 from astha.events import Commit, Event, Operation
 from astha.subscribers import LakeSettings
 from components.lib.lake.storage.objects import Objects
-from components.lib.streams.change_feed import Feed
+from components.lib.streams.change_feed import ChangeFeed
 from components.lib.streams.format import Columns, NewRecord, encode_segment, partition_tag
 from components.lib.streams.reader.block_cache import BlockCache
-from components.lib.streams.reader.blocks import Block, decode
+from components.lib.streams.reader.blocks import CachedBlock, decode
 from components.lib.streams.reader.reader import Reader
 from registry.cache import CachedStore
 from registry.contract import MetadataStore
@@ -47,14 +47,14 @@ class Bench:
         self.directory = directory
         self.objects = CountingObjects(directory.parent)
         self.cached = CachedStore(store)
-        self.feed = Feed(self.cached)
+        self.feed = ChangeFeed(self.cached)
         self.reader = self.new_reader()
         self._ends: dict[int, int] = {}
         self._names = itertools.count()
 
     def new_reader(self) -> Reader:
         """With nothing in its cache."""
-        cache: BlockCache[Block] = BlockCache(self.objects, decode)
+        cache: BlockCache[CachedBlock] = BlockCache(self.objects, decode)
         return Reader(self.feed, cache, SystemLoopClock())
 
     async def write(

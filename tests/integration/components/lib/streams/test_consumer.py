@@ -8,16 +8,16 @@ import pytest
 
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.errors import OffsetTooOld
-from components.lib.streams.offsets import Groups
-from components.lib.streams.reader.prefetch import AheadPolicy, Cursor, ReadAhead
+from components.lib.streams.offsets import ConsumerGroups
+from components.lib.streams.reader.prefetch import Cursor, Prefetcher, PrefetchPolicy
 from tests.integration.components.lib.streams.harness import TOPIC, Bench, numbers
 from tests.waiting import eventually
 
-NO_AHEAD = AheadPolicy(total_bytes=0)
+NO_AHEAD = PrefetchPolicy(total_bytes=0)
 
 
 def consumer_of(bench: Bench, offsets: dict[int, int], **options: object) -> Consumer:
-    return Consumer(ReadAhead(bench.reader, NO_AHEAD), TOPIC, offsets, **options)  # type: ignore[arg-type]
+    return Consumer(Prefetcher(bench.reader, NO_AHEAD), TOPIC, offsets, **options)  # type: ignore[arg-type]
 
 
 async def test_partitions_take_turns_and_each_record_comes_once(bench: Bench) -> None:
@@ -53,7 +53,7 @@ async def test_partitions_at_their_end_cost_nothing_until_there_is_news(bench: B
 
 
 async def test_news_of_many_partitions_are_fetched_together_and_asked_of_nobody(bench: Bench) -> None:
-    async with Consumer(ReadAhead(bench.reader), TOPIC, {0: 0, 1: 0, 2: 0}) as consumer:
+    async with Consumer(Prefetcher(bench.reader), TOPIC, {0: 0, 1: 0, 2: 0}) as consumer:
         assert await consumer.poll() is None
         drafts = [(await bench.put_object([2], partition, first=0))[0] for partition in range(3)]
         await bench.join_objects(drafts)
@@ -71,7 +71,7 @@ async def test_news_of_many_partitions_are_fetched_together_and_asked_of_nobody(
 async def test_a_group_resumes_where_it_committed(bench: Bench) -> None:
     await bench.write(4, per_block=2)
     await bench.write(3, partition=1)
-    groups = Groups(bench.store)
+    groups = ConsumerGroups(bench.store)
     assert await groups.resume("readers", TOPIC, [0, 1, 2]) == {0: 0, 1: 0, 2: 0}
     assert await groups.resume("readers", TOPIC, [0, 1, 2], "latest") == {0: 4, 1: 3, 2: 0}
     async with consumer_of(bench, {0: 0, 1: 0}, group="readers") as consumer:
@@ -84,7 +84,7 @@ async def test_a_group_resumes_where_it_committed(bench: Bench) -> None:
 
 async def test_lag_counts_what_is_retained_and_says_what_was_lost(bench: Bench) -> None:
     await bench.write(5, 5, 5)
-    groups = Groups(bench.store)
+    groups = ConsumerGroups(bench.store)
     await groups.commit("readers", TOPIC, {0: 7})
     first, *others = await groups.lag("readers")
     assert (first.committed, first.lag, first.lost) == (7, 8, 0)
@@ -112,7 +112,7 @@ async def test_what_was_deleted_before_it_was_read(bench: Bench, reset: str, at:
 
 async def test_the_next_blocks_come_while_the_last_are_worked_on(bench: Bench) -> None:
     await bench.write(50, per_block=10)
-    ahead = ReadAhead(bench.reader)
+    ahead = Prefetcher(bench.reader)
     cursor = Cursor(ahead, TOPIC, 0, 0)
     found = await cursor.next(max_records=10)
     await eventually(lambda: len(bench.reader.cache) == 5, "all blocks in the cache")
@@ -130,7 +130,7 @@ async def test_read_ahead_is_bounded_for_each_and_for_all(bench: Bench) -> None:
     (segment,) = await bench.write(100, per_block=10)
     await bench.write(100, partition=1, per_block=10)
     block = segment.size_bytes // 10
-    ahead = ReadAhead(bench.reader, AheadPolicy(consumer_bytes=3 * block + 50, total_bytes=4 * block + 50))
+    ahead = Prefetcher(bench.reader, PrefetchPolicy(consumer_bytes=3 * block + 50, total_bytes=4 * block + 50))
     for partition in (0, 1):
         await bench.reader.read(TOPIC, partition, 0, max_records=1)
     bench.objects.requests.clear()
@@ -141,4 +141,4 @@ async def test_read_ahead_is_bounded_for_each_and_for_all(bench: Bench) -> None:
     await asyncio.gather(*(task for task in (first, second) if task is not None))
     assert sum(length for _, _, length in bench.objects.requests) <= 6 * block + 100
     assert ahead.in_flight_bytes == 0
-    assert ReadAhead(bench.reader, NO_AHEAD).begin(TOPIC, [(0, 80)]) is None
+    assert Prefetcher(bench.reader, NO_AHEAD).begin(TOPIC, [(0, 80)]) is None

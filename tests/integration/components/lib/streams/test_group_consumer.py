@@ -11,12 +11,12 @@ from typing import TypeAlias
 import pytest
 
 from astha.clock import SystemLoopClock
-from components.lib.streams.consumer import Polled
-from components.lib.streams.group_consumer import Member
-from components.lib.streams.offsets import Groups
+from components.lib.streams.consumer import PolledRecords
+from components.lib.streams.group_consumer import GroupConsumer
+from components.lib.streams.offsets import ConsumerGroups
 from components.lib.streams.reader.block_cache import BlockCache
-from components.lib.streams.reader.blocks import Block, decode
-from components.lib.streams.reader.prefetch import AheadPolicy, ReadAhead
+from components.lib.streams.reader.blocks import CachedBlock, decode
+from components.lib.streams.reader.prefetch import Prefetcher, PrefetchPolicy
 from components.lib.streams.reader.reader import Reader
 from registry.inputs import OffsetDraft
 from registry.models import GroupLease
@@ -26,7 +26,7 @@ from tests.integration.components.lib.streams.harness import TOPIC, Bench
 LEASE_MS = 10_000
 PARTITIONS = 3
 
-Join: TypeAlias = Callable[[], Member]
+Join: TypeAlias = Callable[[], GroupConsumer]
 
 
 class RegistryTime(SystemLoopClock):
@@ -41,13 +41,15 @@ class RegistryTime(SystemLoopClock):
 
 @pytest.fixture
 async def join(bench: Bench, clock: ManualClock) -> AsyncIterator[Join]:
-    cache: BlockCache[Block] = BlockCache(bench.objects, decode)
+    cache: BlockCache[CachedBlock] = BlockCache(bench.objects, decode)
     reader = Reader(bench.feed, cache, RegistryTime(clock))
-    yield lambda: Member(ReadAhead(reader, AheadPolicy(total_bytes=0)), "readers", TOPIC, lease_s=LEASE_MS / 1000)
+    yield lambda: GroupConsumer(
+        Prefetcher(reader, PrefetchPolicy(total_bytes=0)), "readers", TOPIC, lease_s=LEASE_MS / 1000
+    )
     await cache.close()
 
 
-async def settle(*members: Member) -> None:
+async def settle(*members: GroupConsumer) -> None:
     """As if their upkeep had run a few times: whoever gives a partition away does it when it is asked for records."""
     for _ in range(2):
         for member in members:
@@ -60,7 +62,7 @@ async def settle(*members: Member) -> None:
         await member._adjust()
 
 
-async def drain(*members: Member) -> dict[int, list[int]]:
+async def drain(*members: GroupConsumer) -> dict[int, list[int]]:
     """Everything that is there, by partition."""
     seen: dict[int, list[int]] = defaultdict(list)
     for member in members:
@@ -69,7 +71,7 @@ async def drain(*members: Member) -> dict[int, list[int]]:
     return seen
 
 
-def offsets_of(polled: Polled) -> list[int]:
+def offsets_of(polled: PolledRecords) -> list[int]:
     return [record.offset for record in polled.records]
 
 
@@ -97,7 +99,7 @@ async def test_members_that_come_and_go_share_and_nothing_comes_twice(bench: Ben
         assert first.partitions == [0, 1, 2]
         assert await drain(first) == {partition: [4, 5] for partition in range(PARTITIONS)}
         await first.commit()
-    assert [lag.lag for lag in await Groups(bench.store).lag("readers")] == [0, 0, 0]
+    assert [lag.lag for lag in await ConsumerGroups(bench.store).lag("readers")] == [0, 0, 0]
     assert await bench.store.list_agents() == []
 
 
@@ -166,7 +168,7 @@ class Crowd:
     def __init__(self, bench: Bench, join: Join, clock: ManualClock, seed: int) -> None:
         self._bench, self._join, self._clock = bench, join, clock
         self._chance = random.Random(seed)
-        self._members: list[Member] = []
+        self._members: list[GroupConsumer] = []
         self.seen: dict[int, set[int]] = defaultdict(set)
         self.written = dict.fromkeys(range(PARTITIONS), 0)
 
@@ -217,7 +219,7 @@ class Crowd:
                 self.seen[partition].update(offsets)
             await last.commit()
 
-    def _one(self, *, gone: bool = False) -> Member:
+    def _one(self, *, gone: bool = False) -> GroupConsumer:
         place = self._chance.randrange(len(self._members))
         return self._members.pop(place) if gone else self._members[place]
 
@@ -237,7 +239,7 @@ async def test_random_members(
     assert {partition: commits.last.get(partition, 0) for partition in crowd.written} == crowd.written
 
 
-async def kill(member: Member) -> None:
+async def kill(member: GroupConsumer) -> None:
     """Nothing is committed or released."""
     agent = member.agent
     tasks = [task for task in (agent._upkeep, agent._acquiring, *agent._releases) if task is not None]

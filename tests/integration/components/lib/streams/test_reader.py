@@ -10,7 +10,7 @@ import pytest
 from astha.events import Operation
 from components.lib.lake.storage.objects import ObjectMissing
 from components.lib.streams.errors import Corrupt, OffsetBeyondEnd, OffsetTooOld
-from components.lib.streams.reader.records import Records
+from components.lib.streams.reader.records import FetchedRecords
 from registry.errors import NotFound
 from registry.inputs import SegmentDraft
 from registry.models import LOCAL_BUCKET, Segment
@@ -18,7 +18,7 @@ from tests.integration.components.lib.streams.harness import START_MS, TOPIC, Be
 from tests.waiting import eventually
 
 
-def read_numbers(found: Records) -> list[int]:
+def read_numbers(found: FetchedRecords) -> list[int]:
     return numbers([record.value for record in found])
 
 

@@ -13,7 +13,7 @@ from astha.errors import ConfigError
 from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource, TailSettings
-from components.lib.streams.registry_follower import Following
+from components.lib.streams.registry_follower import RegistryFollower
 from registry.contract import MetadataStore
 from registry.engines import parse_url
 from tests.fixtures.databases import Backend
@@ -25,14 +25,14 @@ SETTINGS = PostgresSourceSettings(reconnect_initial_s=0.02, reconnect_max_s=0.1)
 
 
 @pytest.fixture
-async def following(url: str, bench: Bench) -> AsyncIterator[Following]:
+async def following(url: str, bench: Bench) -> AsyncIterator[RegistryFollower]:
     follower = open_follower(url, SETTINGS, TailSettings(), SystemLoopClock())
-    async with Following(follower, bench.feed) as made:
+    async with RegistryFollower(follower, bench.feed) as made:
         yield made
 
 
 async def test_a_waiting_reader_sees_what_others_write(
-    bench: Bench, following: Following, other: MetadataStore
+    bench: Bench, following: RegistryFollower, other: MetadataStore
 ) -> None:
     """And asks the registry nothing: the event brings the segment."""
     offset = 0
@@ -46,7 +46,9 @@ async def test_a_waiting_reader_sees_what_others_write(
         offset = found.next_offset
 
 
-async def test_others_deletions_and_topics_are_seen(bench: Bench, following: Following, other: MetadataStore) -> None:
+async def test_others_deletions_and_topics_are_seen(
+    bench: Bench, following: RegistryFollower, other: MetadataStore
+) -> None:
     await bench.write(2, 2)
     assert len(await bench.reader.read(TOPIC, 0, 0)) == 4
     assert await bench.cached.get_topic("new") is None
@@ -61,7 +63,7 @@ async def test_others_deletions_and_topics_are_seen(bench: Bench, following: Fol
 
 
 async def test_an_interruption_is_survived_and_wakes_who_waits(
-    url: str, backend: Backend, bench: Bench, following: Following, other: MetadataStore
+    url: str, backend: Backend, bench: Bench, following: RegistryFollower, other: MetadataStore
 ) -> None:
     if backend == "sqlite":
         await _trim_under_it(url, bench, other)
@@ -92,7 +94,7 @@ async def _trim_under_it(url: str, bench: Bench, other: MetadataStore) -> None:
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 async def test_a_follower_leaves_nothing_behind(url: str, bench: Bench) -> None:
-    async with Following(open_follower(url, SETTINGS, TailSettings(), SystemLoopClock()), bench.feed):
+    async with RegistryFollower(open_follower(url, SETTINGS, TailSettings(), SystemLoopClock()), bench.feed):
         pass
     database = parse_url(url).database
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
@@ -109,5 +111,5 @@ async def test_a_follower_leaves_nothing_behind(url: str, bench: Bench) -> None:
 async def test_what_a_person_has_to_mend_is_said_at_the_beginning(url: str, bench: Bench) -> None:
     settings = PostgresSourceSettings(publication="missing")
     with pytest.raises(ConfigError, match="missing"):
-        async with Following(open_follower(url, settings, TailSettings(), SystemLoopClock()), bench.feed):
+        async with RegistryFollower(open_follower(url, settings, TailSettings(), SystemLoopClock()), bench.feed):
             pass

@@ -13,7 +13,7 @@ from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import join
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import Agent
-from components.lib.streams.read_context import Reading
+from components.lib.streams.read_context import ReadContext
 from components.lib.streams.writer import SegmentWriter
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger
@@ -52,7 +52,7 @@ async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake
             for partition in range(3):
                 await writer.append("clicks", partition, [b"%d-%d" % (partition, number)])
     objects = Counting(s3_lake)
-    reading = Reading(around, objects=objects)
+    reading = ReadContext(around, objects=objects)
     reading.feed.resume(Position(1))
     wanted = {partition: [b"%d-%d" % (partition, number) for number in range(4)] for partition in range(3)}
     assert await _values(reading) == wanted
@@ -63,7 +63,7 @@ async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake
     assert (await merger.merge([("clicks", partition) for partition in range(3)])).new == 3
     assert await clean_intents(store, objects, 0, "cleaner")
     cold_objects = Counting(s3_lake)
-    cold = Reading(around, objects=cold_objects)
+    cold = ReadContext(around, objects=cold_objects)
     cold.feed.resume(Position(1))
     assert await _values(cold) == wanted
     assert cold_objects.ranges <= 3
@@ -71,7 +71,7 @@ async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake
     await cold.close()
 
 
-async def _values(reading: Reading) -> dict[int, list[bytes | None]]:
+async def _values(reading: ReadContext) -> dict[int, list[bytes | None]]:
     found: dict[int, list[bytes | None]] = {}
     for partition in range(3):
         found[partition] = []

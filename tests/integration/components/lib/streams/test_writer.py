@@ -12,7 +12,7 @@ from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import AgentSettings
 from components.lib.streams.errors import AppendFailed, NotLeader, OutOfOrder, RecordTooLarge, WriterClosed
 from components.lib.streams.format import NewRecord, Record, read_footer
-from components.lib.streams.writer import Appended, Producer, SegmentWriter, Stamp, WriterSettings
+from components.lib.streams.writer import Appended, AppendId, Producer, SegmentWriter, WriterSettings
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from tests.doubles.clock import ManualClock
@@ -235,21 +235,21 @@ async def test_a_topic_deleted_under_its_writer(store: MetadataStore, lake: Lake
 async def test_repeated_appends_are_written_once(store: MetadataStore, lake: LakeSettings) -> None:
     async with Process(store, lake, agent_id="first") as process:
         append = process.writer.append
-        one = await append("orders", 0, [b"a", b"b"], stamp=Stamp("p", 0))
-        assert await append("orders", 0, [b"a", b"b"], stamp=Stamp("p", 0)) == one
+        one = await append("orders", 0, [b"a", b"b"], stamp=AppendId("p", 0))
+        assert await append("orders", 0, [b"a", b"b"], stamp=AppendId("p", 0)) == one
         both = await asyncio.gather(  # while it is on its way
-            append("orders", 0, [b"c"], stamp=Stamp("p", 2)), append("orders", 0, [b"c"], stamp=Stamp("p", 2))
+            append("orders", 0, [b"c"], stamp=AppendId("p", 2)), append("orders", 0, [b"c"], stamp=AppendId("p", 2))
         )
         assert both[0] == both[1] == Appended("orders", 0, 2, 1)
         with pytest.raises(OutOfOrder, match="next one would be 3"):
-            await append("orders", 0, [b"e"], stamp=Stamp("p", 4))
+            await append("orders", 0, [b"e"], stamp=AppendId("p", 4))
     async with Process(store, lake, agent_id="second") as process:  # another process knows it from the registry
         append = process.writer.append
-        assert await append("orders", 0, [b"c"], stamp=Stamp("p", 2)) == Appended("orders", 0, 2, 1)
-        assert (await append("orders", 0, [b"d"], stamp=Stamp("p", 3))).base_offset == 3
-        assert (await append("orders", 0, [b"x"], stamp=Stamp("p", 0, epoch=1))).base_offset == 4
+        assert await append("orders", 0, [b"c"], stamp=AppendId("p", 2)) == Appended("orders", 0, 2, 1)
+        assert (await append("orders", 0, [b"d"], stamp=AppendId("p", 3))).base_offset == 3
+        assert (await append("orders", 0, [b"x"], stamp=AppendId("p", 0, epoch=1))).base_offset == 4
         with pytest.raises(OutOfOrder, match="epoch 1 has begun"):
-            await append("orders", 0, [b"y"], stamp=Stamp("p", 4))
+            await append("orders", 0, [b"y"], stamp=AppendId("p", 4))
     records = await read_partition(store, Objects(lake), "orders", 0)
     assert [record.value for record in records] == [b"a", b"b", b"c", b"d", b"x"]
 

@@ -16,7 +16,7 @@ from astha.server.status import Self, report
 from astha.settings import Settings
 from astha.telemetry.metrics import DaemonCollector
 from astha.wiring import Assembly, assemble
-from components.segment_store.maintenance.retention import Retention
+from components.segment_store.maintenance.retention import TopicRetention
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.inputs import SegmentDraft
@@ -147,7 +147,7 @@ async def test_size_goes_on_counting_while_time_does_not(bench: Bench, clock: Ma
         return DatabaseTime(None)
 
     guard = ClockGuard(clock, ClockSettings(), no_clock)
-    retention = Retention(bench.store, clock, 100, guard=guard)
+    retention = TopicRetention(bench.store, clock, 100, guard=guard)
     clock.set(clock.now_ms() + 2 * HOUR_MS)
     assert await retention.enforce() == 1
     assert await bases(bench) == [10, 20]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.segment_store.maintenance.retention import PartitionSizes, Retention, RetentionPolicy
+from components.segment_store.maintenance.retention import PartitionSizes, RetentionPolicy, TopicRetention
 from registry.contract import MetadataStore
 from registry.forwarding import ForwardingStore
 from registry.json_text import JsonValue
@@ -45,7 +45,7 @@ async def test_by_time_of_the_youngest_record(bench: Bench, clock: ManualClock) 
     clock.set(START_MS + 30_000)
     await bench.write(10, 10, 10)
     await configure(bench, retention_ms=60_000)
-    retention = Retention(bench.store, clock, 100)
+    retention = TopicRetention(bench.store, clock, 100)
     clock.set(START_MS + 9_000 + 60_000)
     assert await retention.enforce() == 0
     clock.advance(1)
@@ -61,7 +61,7 @@ async def test_by_time_of_the_youngest_record(bench: Bench, clock: ManualClock) 
 
 async def test_by_records_and_by_size(bench: Bench, clock: ManualClock) -> None:
     segments = await bench.write(10, 10, 10, 10)
-    retention = Retention(bench.store, clock, 100)
+    retention = TopicRetention(bench.store, clock, 100)
     await configure(bench, retention_records=21)
     assert await retention.enforce() == 1
     await configure(bench, retention_records=20)
@@ -83,7 +83,7 @@ async def test_steps_are_bounded_and_objects_become_intents_with_their_last_segm
     await bench.write(1, 1, 1, 1, 1, together=False)
     steps = Steps(bench.store)
     await configure(bench, retention_records=1)
-    assert await Retention(steps, clock, 3).enforce() == 7
+    assert await TopicRetention(steps, clock, 3).enforce() == 7
     assert steps.steps == [3, 3, 1]
     intents = [intent.path for intent in await bench.store.list_stale_intents(0)]
     assert len(intents) == 5
@@ -92,7 +92,7 @@ async def test_steps_are_bounded_and_objects_become_intents_with_their_last_segm
 
 async def test_without_bounds_or_with_unreadable_ones_everything_stays(bench: Bench, clock: ManualClock) -> None:
     await bench.write(5)
-    retention = Retention(bench.store, clock, 3)
+    retention = TopicRetention(bench.store, clock, 3)
     assert await retention.enforce() == 0
     await configure(bench, retention_bytes="little")
     assert await retention.enforce() == 0
@@ -109,7 +109,7 @@ async def test_a_partition_is_left_alone_until_its_first_segment_is_due(bench: B
         await bench.write(10, partition=partition)
     await configure(bench, retention_ms=60_000)
     steps = Steps(bench.store)
-    retention = Retention(steps, clock, 3)
+    retention = TopicRetention(steps, clock, 3)
     await retention.enforce()
     looked = steps.pages
     clock.advance(60_000)
@@ -127,7 +127,7 @@ async def test_by_size_only_what_seems_too_large_is_added_up(bench: Bench, clock
     sizes = PartitionSizes()
     sizes.add(segments)
     steps = Steps(bench.store)
-    retention = Retention(steps, clock, 100, sizes)
+    retention = TopicRetention(steps, clock, 100, sizes)
 
     async def looks() -> int:
         before = steps.pages

@@ -6,14 +6,14 @@ import click
 import pytest
 
 from components.commands.topics.record_text import BadLine, read_json
-from components.lib.streams.offset_spec import At, Duration, Size, read_place
+from components.lib.streams.offset_spec import AtTimestamp, DurationParam, SizeParam, parse_offset_spec
 
 MANY = "9" * 5_000
 
 
-@pytest.mark.parametrize("kind", [Duration(), Size()])
+@pytest.mark.parametrize("kind", [DurationParam(), SizeParam()])
 @pytest.mark.parametrize("text", [f"{MANY}s", f"{MANY}k", "999999999999999999w", "999999999999999999t", "\u0663s"])
-def test_durations_and_sizes_that_can_not_be_stored(kind: Duration | Size, text: str) -> None:
+def test_durations_and_sizes_that_can_not_be_stored(kind: DurationParam | SizeParam, text: str) -> None:
     with pytest.raises(click.BadParameter):
         kind.convert(text, None, None)
 
@@ -21,13 +21,13 @@ def test_durations_and_sizes_that_can_not_be_stored(kind: Duration | Size, text:
 @pytest.mark.parametrize("text", [MANY, f"-{MANY}d", "9999999999999999999"])
 def test_places_beyond_every_offset(text: str) -> None:
     with pytest.raises(ValueError, match=r"beyond every offset|write earliest"):
-        read_place(text)
+        parse_offset_spec(text)
 
 
 def test_long_ago_is_the_beginning_of_time() -> None:
-    assert read_place("-999999999999d") == At(0)
-    assert Duration().convert("7d", None, None) == 604_800_000
-    assert Size().convert("64KiB", None, None) == 65_536
+    assert parse_offset_spec("-999999999999d") == AtTimestamp(0)
+    assert DurationParam().convert("7d", None, None) == 604_800_000
+    assert SizeParam().convert("64KiB", None, None) == 65_536
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from astha.settings import Settings
 from components.lib.streams.errors import OffsetTooOld
-from components.lib.streams.pushdown import EVERYTHING, ScanBounds, Span
+from components.lib.streams.pushdown import UNBOUNDED, Interval, ScanBounds
 from components.lib.streams.spark_source import TopicScan
 from registry.contract import MetadataStore
 from registry.models import Segment
@@ -35,7 +35,7 @@ class Changing:
 
 
 async def read(
-    store: Changing, first: int, end: int, *, split_bytes: int = 25, bounds: ScanBounds = EVERYTHING
+    store: Changing, first: int, end: int, *, split_bytes: int = 25, bounds: ScanBounds = UNBOUNDED
 ) -> list[int]:
     """The offsets that tasks would read, in order."""
     settings = cast("Settings", None)
@@ -70,5 +70,5 @@ async def test_what_was_deleted_meanwhile_is_an_error_and_not_a_gap() -> None:
 
 async def test_segments_of_other_times_are_left_out() -> None:
     parts = [segment(0, 10, time=100), segment(10, 20, time=200), segment(20, 30, time=300), segment(30, 40)]
-    bounds = ScanBounds(timestamp=Span(150, 250))
+    bounds = ScanBounds(timestamp=Interval(150, 250))
     assert await read(Changing(parts), 0, 40, bounds=bounds) == [*range(10, 20), *range(30, 40)]

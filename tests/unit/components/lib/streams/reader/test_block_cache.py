@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from components.lib.lake.storage.objects import StorageUnavailable
-from components.lib.streams.reader.block_cache import BlockAddress, BlockCache, CachePolicy, runs
-from components.lib.streams.reader.disk_cache import DiskBlocks
+from components.lib.streams.reader.block_cache import BlockAddress, BlockCache, BlockCachePolicy, runs
+from components.lib.streams.reader.disk_cache import DiskBlockCache
 from tests.doubles.ranged_objects import RangedObjects
 
 URI = "s3://bucket/object"
@@ -44,8 +44,8 @@ def objects() -> RangedObjects:
 
 
 @pytest.fixture
-async def disk(tmp_path: Path) -> AsyncIterator[DiskBlocks]:
-    made = DiskBlocks(tmp_path, 1 << 20)
+async def disk(tmp_path: Path) -> AsyncIterator[DiskBlockCache]:
+    made = DiskBlockCache(tmp_path, 1 << 20)
     yield made
     await made.close()
 
@@ -84,7 +84,7 @@ async def test_many_readers_of_a_block_share_one_request(objects: RangedObjects)
 
 
 async def test_memory_is_bounded_and_the_least_recently_read_goes_first(objects: RangedObjects) -> None:
-    cache = BlockCache(objects, decode, CachePolicy(memory_bytes=3 * SIZE))
+    cache = BlockCache(objects, decode, BlockCachePolicy(memory_bytes=3 * SIZE))
     await cache.get(BLOCKS[:3])
     await cache.get(BLOCKS[:1])
     await cache.get(BLOCKS[3:4])
@@ -125,18 +125,20 @@ async def test_a_reader_of_a_closed_cache_is_told(objects: RangedObjects) -> Non
 
 
 async def test_disk_answers_after_a_restart(objects: RangedObjects, tmp_path: Path) -> None:
-    first = BlockCache(objects, decode, disk=DiskBlocks(tmp_path, 1 << 20))
+    first = BlockCache(objects, decode, disk=DiskBlockCache(tmp_path, 1 << 20))
     await first.get(BLOCKS)
     await first.close()
     objects.requests.clear()
-    second = BlockCache(objects, decode, disk=DiskBlocks(tmp_path, 1 << 20))
+    second = BlockCache(objects, decode, disk=DiskBlockCache(tmp_path, 1 << 20))
     assert await second.get(BLOCKS) == list(range(10))
     assert (objects.requests, second.counts.disk) == ([], 10)
     await second.close()
 
 
 @pytest.mark.parametrize("how", ["bit", "short", "foreign", "gone"])
-async def test_a_damaged_file_is_noticed_and_fetched_again(objects: RangedObjects, disk: DiskBlocks, how: str) -> None:
+async def test_a_damaged_file_is_noticed_and_fetched_again(
+    objects: RangedObjects, disk: DiskBlockCache, how: str
+) -> None:
     writer = BlockCache(objects, decode, disk=disk)
     await writer.get(BLOCKS[:2])
     await disk.flush()
@@ -161,7 +163,7 @@ async def test_a_damaged_file_is_noticed_and_fetched_again(objects: RangedObject
 
 
 async def test_disk_is_bounded(objects: RangedObjects, tmp_path: Path) -> None:
-    disk = DiskBlocks(tmp_path, 3 * 4096)
+    disk = DiskBlockCache(tmp_path, 3 * 4096)
     cache = BlockCache(objects, decode, disk=disk)
     for block in BLOCKS:
         await cache.get([block])
@@ -170,12 +172,12 @@ async def test_disk_is_bounded(objects: RangedObjects, tmp_path: Path) -> None:
     assert len(list(disk.directory.glob("??/*"))) == 3
     assert sorted(await disk.read(BLOCKS, lambda _, data: bytes(data))) == BLOCKS[7:]
     await cache.close()
-    smaller = DiskBlocks(tmp_path, 4096)  # a setting that was lowered
+    smaller = DiskBlockCache(tmp_path, 4096)  # a setting that was lowered
     assert len(smaller) == 1
     await smaller.close()
 
 
-async def test_a_disk_that_refuses_does_not_fail_a_reader(objects: RangedObjects, disk: DiskBlocks) -> None:
+async def test_a_disk_that_refuses_does_not_fail_a_reader(objects: RangedObjects, disk: DiskBlockCache) -> None:
     cache = BlockCache(objects, decode, disk=disk)
     disk.directory.joinpath("lock").unlink()
     disk.directory.rmdir()  # as a full disk would: nothing can be written there
@@ -185,10 +187,10 @@ async def test_a_disk_that_refuses_does_not_fail_a_reader(objects: RangedObjects
 
 
 async def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
-    one, other = DiskBlocks(tmp_path, 1 << 20), DiskBlocks(tmp_path, 1 << 20)
+    one, other = DiskBlockCache(tmp_path, 1 << 20), DiskBlockCache(tmp_path, 1 << 20)
     assert one.directory != other.directory
     await one.close()
-    third = DiskBlocks(tmp_path, 1 << 20)
+    third = DiskBlockCache(tmp_path, 1 << 20)
     assert third.directory == one.directory
     await other.close()
     await third.close()

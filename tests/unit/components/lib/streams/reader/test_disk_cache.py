@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from components.lib.streams.reader import disk_cache
-from components.lib.streams.reader.disk_cache import DiskBlocks
+from components.lib.streams.reader.disk_cache import DiskBlockCache
 
 
 def mode(path: Path) -> int:
@@ -15,7 +15,7 @@ def mode(path: Path) -> int:
 
 
 async def test_what_it_creates_is_for_this_user_only(tmp_path: Path) -> None:
-    disk = DiskBlocks(tmp_path / "cache", 1 << 20)
+    disk = DiskBlockCache(tmp_path / "cache", 1 << 20)
     disk.write("a block", b"data")
     await disk.close()
     paths = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
@@ -31,7 +31,7 @@ async def test_a_lock_that_is_a_symbolic_link_is_not_followed(tmp_path: Path) ->
     (tmp_path / "cache" / "00").mkdir(parents=True)
     (tmp_path / "cache" / "00" / "lock").symlink_to(victim)
     (tmp_path / "cache" / "01").symlink_to(tmp_path)
-    disk = DiskBlocks(tmp_path / "cache", 1 << 20)
+    disk = DiskBlockCache(tmp_path / "cache", 1 << 20)
     await disk.close()
     assert disk.directory.name == "02"
     assert victim.read_text() == "precious"
@@ -39,9 +39,9 @@ async def test_a_lock_that_is_a_symbolic_link_is_not_followed(tmp_path: Path) ->
 
 
 async def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    await DiskBlocks(tmp_path / "cache", 1 << 20).close()
+    await DiskBlockCache(tmp_path / "cache", 1 << 20).close()
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
     monkeypatch.setattr(disk_cache, "_MOST", 1)
     with pytest.raises(OSError, match=r"1 of them another user's or symbolic links: choose another directory"):
-        DiskBlocks(tmp_path / "cache", 1 << 20)
+        DiskBlockCache(tmp_path / "cache", 1 << 20)

@@ -2,24 +2,32 @@ from __future__ import annotations
 
 import pytest
 
-from components.lib.streams.agents import Held
+from components.lib.streams.agents import HeldLease
 from components.lib.streams.errors import AppendFailed, Duplicate, OutOfOrder
 from components.lib.streams.format import Columns
-from components.lib.streams.writer.accumulator import Append, Appended, Known, Part, Producers, Stamp, Window
+from components.lib.streams.writer.accumulator import (
+    Append,
+    Appended,
+    AppendId,
+    PartitionAppends,
+    ProducerState,
+    ProducerStates,
+    Window,
+)
 from components.lib.streams.writer.settings import WriterSettings
 from registry.models import PartitionLease, ProducerSequence
 
 
-def held(partition: int = 0, next_offset: int = 100) -> Held:
-    return Held(PartitionLease("orders", partition, "agent", 0, 0, 3), next_offset)
+def held(partition: int = 0, next_offset: int = 100) -> HeldLease:
+    return HeldLease(PartitionLease("orders", partition, "agent", 0, 0, 3), next_offset)
 
 
-def append(where: Held, count: int, stamp: Stamp | None = None) -> Append:
+def append(where: HeldLease, count: int, stamp: AppendId | None = None) -> Append:
     return Append(where, Columns.of_values([b"x"] * count, 0), 10, stamp)
 
 
 async def test_a_part_answers_each_append_with_its_own_offsets() -> None:
-    part = Part(held())
+    part = PartitionAppends(held())
     part.appends = [append(part.held, 2), append(part.held, 3), append(part.held, 1)]
     part.appends[1].result.cancel()  # its caller has gone
     part.succeed(100)
@@ -31,8 +39,15 @@ async def test_a_part_answers_each_append_with_its_own_offsets() -> None:
 
 async def test_a_part_moves_each_producer_once() -> None:
     where = held()
-    part = Part(where)
-    stamps = [Stamp("a", 7), None, Stamp("b", 0), Stamp("a", 9), Stamp("b", 0, epoch=2), Stamp("b", 2, epoch=2)]
+    part = PartitionAppends(where)
+    stamps = [
+        AppendId("a", 7),
+        None,
+        AppendId("b", 0),
+        AppendId("a", 9),
+        AppendId("b", 0, epoch=2),
+        AppendId("b", 2, epoch=2),
+    ]
     part.appends = [append(where, 2, stamp) for stamp in stamps]
     moved = {draft.producer_id: draft for draft in part.producers(100)}
     a, b = moved["a"], moved["b"]
@@ -41,33 +56,33 @@ async def test_a_part_moves_each_producer_once() -> None:
 
 
 async def test_a_new_producer_begins_anywhere_and_goes_on_without_a_gap() -> None:
-    known, where = Known(None), held()
+    known, where = ProducerState(None), held()
     first = append(where, 2)
-    assert known.repeated(Stamp("p", 5), 2) is None
-    known.note(Stamp("p", 5), 2, first.result)
-    assert known.repeated(Stamp("p", 5), 2) is first.result
-    assert known.repeated(Stamp("p", 7), 1) is None
+    assert known.repeated(AppendId("p", 5), 2) is None
+    known.note(AppendId("p", 5), 2, first.result)
+    assert known.repeated(AppendId("p", 5), 2) is first.result
+    assert known.repeated(AppendId("p", 7), 1) is None
     for wrong in (4, 6, 8):
         with pytest.raises(OutOfOrder):
-            known.repeated(Stamp("p", wrong), 2)
+            known.repeated(AppendId("p", wrong), 2)
     with pytest.raises(Duplicate):
-        known.repeated(Stamp("p", 6), 1)
-    assert known.repeated(Stamp("p", 0, epoch=1), 1) is None
-    known.note(Stamp("p", 0, epoch=1), 1, first.result)
+        known.repeated(AppendId("p", 6), 1)
+    assert known.repeated(AppendId("p", 0, epoch=1), 1) is None
+    known.note(AppendId("p", 0, epoch=1), 1, first.result)
     with pytest.raises(OutOfOrder, match="epoch 1 has begun"):
-        known.repeated(Stamp("p", 7), 1)
+        known.repeated(AppendId("p", 7), 1)
     with pytest.raises(OutOfOrder):  # the numbers of another epoch
-        known.repeated(Stamp("p", 5, epoch=1), 2)
+        known.repeated(AppendId("p", 5, epoch=1), 2)
 
 
 async def test_the_registry_remembers_the_last_append() -> None:
-    known = Known(ProducerSequence("orders", 0, "p", 1, 9, 40, 3, 0))
-    repeated = known.repeated(Stamp("p", 7, epoch=1), 3)
+    known = ProducerState(ProducerSequence("orders", 0, "p", 1, 9, 40, 3, 0))
+    repeated = known.repeated(AppendId("p", 7, epoch=1), 3)
     assert repeated is not None
     assert repeated.result() == Appended("orders", 0, 40, 3)
-    assert known.repeated(Stamp("p", 10, epoch=1), 3) is None
+    assert known.repeated(AppendId("p", 10, epoch=1), 3) is None
     with pytest.raises(Duplicate, match="no longer known"):
-        known.repeated(Stamp("p", 0, epoch=1), 3)
+        known.repeated(AppendId("p", 0, epoch=1), 3)
 
 
 SETTINGS = WriterSettings(window_s=0.5, linger_s=0.05, enough_appends=5)
@@ -117,18 +132,18 @@ async def test_a_full_window_goes_at_once(flying: bool) -> None:
 
 
 async def test_idle_producers_are_forgotten_and_none_with_something_on_its_way() -> None:
-    producers, where = Producers(most=3), held()
+    producers, where = ProducerStates(most=3), held()
     on_its_way = append(where, 1)
-    first = producers.add("first", Known(None))
-    first.note(Stamp("first", 0), 1, on_its_way.result)
+    first = producers.add("first", ProducerState(None))
+    first.note(AppendId("first", 0), 1, on_its_way.result)
     for number in range(10):
-        producers.add(str(number), Known(None))
+        producers.add(str(number), ProducerState(None))
     assert producers.find("first") is first
     assert len(producers) == 3, "the oldest that were idle have gone"
     assert producers.find("0") is None
-    assert producers.add("9", Known(None)) is producers.find("9")
+    assert producers.add("9", ProducerState(None)) is producers.find("9")
     on_its_way.result.set_result(Appended("orders", 0, 0, 1))
     for number in range(10):
-        producers.add(f"new {number}", Known(None))
+        producers.add(f"new {number}", ProducerState(None))
     assert producers.find("first") is None
     assert len(producers) == 3
