@@ -1,4 +1,4 @@
-"""How much may be in memory: whoever finds no room waits, in the order in which they came."""
+"""`ByteSemaphore`: a bound on the bytes in memory or in flight, shared by callers of one event loop."""
 
 from __future__ import annotations
 
@@ -7,53 +7,63 @@ from collections import deque
 
 
 class ByteSemaphore:
-    """What is larger than all of it goes alone."""
+    """Grants waiting callers in their order of arrival. A request above the limit is granted when nothing else is held."""
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._taken = 0
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._acquired = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @property
-    def taken(self) -> int:
-        return self._taken
+    def acquired(self) -> int:
+        return self._acquired
 
-    async def take(self, size: int) -> None:
-        """Cancelled, it has taken nothing."""
-        if not self._waiting and self._fits(size):
-            self._taken += size
+    @property
+    def available(self) -> int:
+        return max(0, self._limit - self._acquired)
+
+    async def acquire(self, size: int) -> None:
+        """Waits until the bytes are available. A cancelled call holds nothing."""
+        if self.try_acquire(size):
             return
-        word: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        turn = (size, word)
-        self._waiting.append(turn)
+        granted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (size, granted)
+        self._waiting.append(waiter)
         try:
-            await word
+            await granted
         except BaseException:
-            if word.done() and not word.cancelled() and word.exception() is None:
-                self.give_back(size)
-            elif turn in self._waiting:
-                self._waiting.remove(turn)
-                self._admit()
+            if granted.done() and not granted.cancelled() and granted.exception() is None:
+                self.release(size)
+            elif waiter in self._waiting:
+                self._waiting.remove(waiter)
+                self._grant()
             raise
 
-    def give_back(self, size: int) -> None:
-        self._taken -= size
-        self._admit()
+    def try_acquire(self, size: int) -> bool:
+        """Returns whether the bytes were available. Does not overtake waiting callers."""
+        if self._waiting or not self._fits(size):
+            return False
+        self._acquired += size
+        return True
+
+    def release(self, size: int) -> None:
+        self._acquired -= size
+        self._grant()
 
     def close(self, error: Exception) -> None:
-        """Whoever waits is refused."""
+        """Raises `error` in every waiting call."""
         while self._waiting:
-            _, word = self._waiting.popleft()
-            if not word.done():
-                word.set_exception(error)
-                word.exception()
+            _, granted = self._waiting.popleft()
+            if not granted.done():
+                granted.set_exception(error)
+                granted.exception()  # marks it as retrieved
 
     def _fits(self, size: int) -> bool:
-        return self._taken == 0 or self._taken + size <= self._total
+        return self._acquired == 0 or self._acquired + size <= self._limit
 
-    def _admit(self) -> None:
+    def _grant(self) -> None:
         while self._waiting and self._fits(self._waiting[0][0]):
-            size, word = self._waiting.popleft()
-            if not word.done():
-                self._taken += size
-                word.set_result(None)
+            size, granted = self._waiting.popleft()
+            if not granted.done():
+                self._acquired += size
+                granted.set_result(None)

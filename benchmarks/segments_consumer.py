@@ -101,7 +101,7 @@ async def _consume(job: ConsumerJob, parent: Connection) -> None:
     late_ms = array("d")
     async with (
         open_read_context(around, settings) as reading,
-        Consumer(reading.ahead, job.topic, dict(enumerate(job.offsets))) as consumer,
+        Consumer(reading.prefetcher, job.topic, dict(enumerate(job.offsets))) as consumer,
     ):
         while await consumer.poll() is not None:  # it is at all ends
             continue

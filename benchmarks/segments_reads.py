@@ -128,7 +128,7 @@ def _record(dice: random.Random) -> bytes:
 
 async def _read(reading: ReadContext) -> None:
     """All of it, as a consumer does."""
-    cursor = Cursor(reading.ahead, TOPIC, 0, 0)
+    cursor = Cursor(reading.prefetcher, TOPIC, 0, 0)
     while (await cursor.next()).batches:
         continue
     await cursor.close()

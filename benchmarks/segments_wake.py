@@ -25,11 +25,11 @@ from benchmarks.report import Report, percentile
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import Agent
 from components.lib.streams.change_feed import ChangeFeed, PartitionKey
+from components.lib.streams.read_context import BorrowedStore
 from components.lib.streams.reader.block_cache import BlockCache
 from components.lib.streams.reader.blocks import decode
 from components.lib.streams.reader.reader import Reader
 from components.lib.streams.registry_follower import RegistryFollower
-from components.lib.streams.unowned_store import _BorrowedStore
 from components.lib.streams.writer import SegmentWriter
 from registry.cache import CachedStore
 from registry.connect import open_store
@@ -118,11 +118,11 @@ async def _wait(job: WakeJob, parent: Connection) -> None:
     async with AsyncExitStack() as stack:
         store = await open_store(job.url)
         stack.push_async_callback(store.close)
-        cached = CachedStore(_BorrowedStore(store), clock=clock)
+        cached = CachedStore(BorrowedStore(store), clock=clock)
         feed = NotingChangeFeed(cached)
         reader = Reader(feed, BlockCache(Objects(job.lake), decode), clock)
         follower = open_follower(job.url, settings.source, settings.change_log, clock)
-        await stack.enter_async_context(RegistryFollower(follower, feed))
+        await stack.enter_async_context(RegistryFollower(follower, feed, clock))
 
         async def follow(partition: int) -> None:
             while True:

@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from astha.clock import LoopClock, SystemLoopClock
 from astha.subscribers.context import ComponentContext, LakeSettings
+from astha.tasks import cancel_and_wait
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects, open_bucket
 from components.lib.streams.agents import Agent, AgentSettings
@@ -71,14 +72,26 @@ class Process:
         """Nothing is released, given back or waited for."""
         agent, writer = self.agent, self.writer
         writer._closing = agent._closing = True
-        tasks = [*writer._tasks, *writer._flights, *agent._releases]
-        tasks += [task for task in (agent._upkeep, agent._acquiring, writer._names._recording) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        own = [writer._worker, writer._names._allocation, *writer._uploads, *writer._background._tasks.values()]
+        await cancel_and_wait(*[task for task in own if task is not None], *_tasks_of(agent))
         for part in writer._window.parts.values():
             part.fail(ProcessDied())
         self._stack = AsyncExitStack()
+
+
+async def kill_agent(agent: Agent) -> None:
+    """Nothing is released or deregistered."""
+    agent._closing = True
+    await cancel_and_wait(*_tasks_of(agent))
+
+
+def _tasks_of(agent: Agent) -> list[asyncio.Task[None]]:
+    tasks = [*agent._background._tasks.values(), *agent._releases._tasks.values()]
+    return tasks if agent._acquiring is None else [*tasks, agent._acquiring]
+
+
+async def releases_done(agent: Agent) -> None:
+    await asyncio.gather(*agent._releases._tasks.values())
 
 
 class ProcessDied(Exception):
@@ -88,9 +101,9 @@ class ProcessDied(Exception):
 async def read_segment(objects: Objects, segment: Segment) -> list[Record]:
     data = await objects.get_range(segment.uri, segment.byte_offset, segment.size_bytes)
     records: list[Record] = []
-    for place in BlockIndex.decode(segment.block_index, segment.size_bytes, segment.record_count):
+    for location in BlockIndex.decode(segment.block_index, segment.size_bytes, segment.record_count):
         batch = decode_block(
-            data, place.start, base_offset=segment.base_offset, uri=segment.uri, start=segment.byte_offset,
+            data, location.start, base_offset=segment.base_offset, uri=segment.uri, start=segment.byte_offset,
             tag=partition_tag(segment.topic, segment.partition_id),
         )  # fmt: skip
         records += batch
@@ -115,10 +128,10 @@ async def stored_files(lake: LakeSettings) -> set[str]:
     """Every file of the warehouse, whatever its name is."""
     if not lake.warehouse.startswith("s3:"):
         return await asyncio.to_thread(_files_below, Path(lake.warehouse))
-    place = parse(lake.warehouse)
-    bucket = open_bucket(place.root, lake.s3, timedelta(seconds=30), timedelta(seconds=30))
-    pages = [page async for page in obstore.list(bucket, place.key)]
-    return {f"s3://{place.root}/{found['path']}" for page in pages for found in page}
+    location = parse(lake.warehouse)
+    bucket = open_bucket(location.root, lake.s3, timedelta(seconds=30), timedelta(seconds=30))
+    pages = [page async for page in obstore.list(bucket, location.key)]
+    return {f"s3://{location.root}/{found['path']}" for page in pages for found in page}
 
 
 def _files_below(directory: Path) -> set[str]:

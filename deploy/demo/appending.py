@@ -52,9 +52,9 @@ async def produce(order: Order) -> None:
             done = order.done[partition]
             while done < order.records:
                 values = [b"%d/%d" % (partition, number) for number in range(done, done + order.batch)]
-                stamp = AppendId(order.producer, done)  # by which a repetition is known
+                append_id = AppendId(order.producer, done)  # by which a repetition is known
                 try:
-                    await writer.append(order.topic, partition, values, stamp=stamp)
+                    await writer.append(order.topic, partition, values, append_id=append_id)
                 except (NotLeader, AppendFailed, AppendUnknown):
                     await clock.sleep(_AGAIN_S)
                     continue

@@ -155,14 +155,16 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
         reading = ReadContext(around)
         stack.push_async_callback(reading.close)
         follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)
-        await stack.enter_async_context(RegistryFollower(follower, reading.feed))
+        await stack.enter_async_context(RegistryFollower(follower, reading.change_feed, clock))
         return await _act(around, reading, url, warehouse, stage)
 
 
 async def _act(around: ComponentContext, reading: ReadContext, url: str, warehouse: Path, stage: Stage) -> Outcome:
     clock, store = SystemLoopClock(), around.store
     seen: set[tuple[int, int]] = set()
-    viewers = [Viewer(GroupConsumer(reading.ahead, GROUP, TOPIC, lease_s=2 * LEASE_S), clock, seen) for _ in range(2)]
+    viewers = [
+        Viewer(GroupConsumer(reading.prefetcher, GROUP, TOPIC, lease_s=2 * LEASE_S), clock, seen) for _ in range(2)
+    ]
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(_watch(around, stage))]
         with stage.working(f"records of {AGENTS} agents", TOTAL) as advance:

@@ -53,8 +53,8 @@ LONGEST_LIFE = 40  # steps
 LONGEST_DELAY_S = 0.02
 START_MS = 1_700_000_000_000
 
-_AGENT = AgentSettings(lease_s=LEASE_S, renew_every_s=LEASE_S / 4, topics=[TOPIC], group="doomed", drain_s=1.0)
-_WRITER = WriterSettings(block_bytes=400, window_s=0.02, names_ahead=8, renew_every_s=1.0)
+_AGENT = AgentSettings(lease_s=LEASE_S, renew_every_s=LEASE_S / 4, topics=[TOPIC], group="doomed", drain_timeout_s=1.0)
+_WRITER = WriterSettings(block_bytes=400, window_s=0.02, preallocated_names=8, renew_every_s=1.0)
 _AGAIN = (AppendFailed, AppendUnknown, NotLeader, Unavailable)
 
 
@@ -158,24 +158,25 @@ def around(order: Order, store: MetadataStore) -> ComponentContext:
     return ComponentContext(store, SystemLoopClock(), SecretStr(order.url), LakeSettings.model_validate(order.lake))
 
 
-def following(order: Order, reading: ReadContext) -> RegistryFollower:
-    follower = open_follower(order.url, PostgresSourceSettings(), TailSettings(), SystemLoopClock())
-    return RegistryFollower(follower, reading.feed)
+def following(order: Order, read_context: ReadContext) -> RegistryFollower:
+    clock = SystemLoopClock()
+    follower = open_follower(order.url, PostgresSourceSettings(), TailSettings(), clock)
+    return RegistryFollower(follower, read_context.change_feed, clock)
 
 
 async def drain(order: Order) -> None:
     """The last member: what all the others have not committed."""
     store = await open_store(order.url)
-    reading = ReadContext(around(order, store))
+    read_context = ReadContext(around(order, store))
     diary = Diary(order, "last")
-    stops = {row.partition_id: row.high_watermark for row in await store.list_partitions(TOPIC)}
+    stop_offsets = {row.partition_id: row.high_watermark for row in await store.list_partitions(TOPIC)}
     async with (
-        following(order, reading),
-        GroupConsumer(reading.ahead, SHARED, TOPIC, stops=stops, lease_s=LEASE_S) as member,
+        following(order, read_context),
+        GroupConsumer(read_context.prefetcher, SHARED, TOPIC, stop_offsets=stop_offsets, lease_s=LEASE_S) as member,
     ):
         while not await member.finished():
             await diary.read(member, 100, 0.1)
-    await reading.close()
+    await read_context.close()
     await store.close()
 
 
@@ -219,17 +220,17 @@ class Life:
     async def _append(self, writer: SegmentWriter, producer: str, partition: int, count: int) -> None:
         note = self._journal.next(producer, partition, count)
         self._step()
-        appended = await writer.append(TOPIC, partition, note.records(), stamp=AppendId(producer, note.sequence))
+        appended = await writer.append(TOPIC, partition, note.records(), append_id=AppendId(producer, note.sequence))
         self._journal.write(msgspec.structs.replace(note, base=appended.base_offset))
         self._step()
 
     async def _consume(self, place: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/consume")
-        reading = ReadContext(place)
+        read_context = ReadContext(place)
         diary = Diary(self._order, str(self._slot))
         async with (
-            following(self._order, reading),
-            GroupConsumer(reading.ahead, SHARED, TOPIC, lease_s=LEASE_S) as member,
+            following(self._order, read_context),
+            GroupConsumer(read_context.prefetcher, SHARED, TOPIC, lease_s=LEASE_S) as member,
         ):
             while True:
                 if await diary.read(member, chance.choice((3, 50)), 0.5):
@@ -239,11 +240,11 @@ class Life:
 
     async def _tidy(self, place: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/tidy")
-        reading = ReadContext(place)
-        reading.feed.abandon()
+        read_context = ReadContext(place)
+        read_context.change_feed.disconnect()
         location = join(canonical(place.lake.warehouse), "streams")
-        policy = MergePolicy(fewest=3, settled_ms=0)
-        merger = Merger(place.store, reading.objects, reading.cache, place.clock, location, policy)
+        policy = MergePolicy(min_segments=3, min_age_ms=0)
+        merger = Merger(place.store, read_context.objects, read_context.cache, place.clock, location, policy)
         retention = TopicRetention(place.store, place.clock, 3)
         while True:
             await asyncio.sleep(chance.random() * 0.5)
@@ -253,7 +254,9 @@ class Life:
                 else:
                     partition = chance.randrange(PARTITIONS)
                     groups = ConsumerGroups(place.store)
-                    read = [(await groups.resume(group, TOPIC, [partition]))[partition] for group in (TAIL, SHARED)]
+                    read = [
+                        (await groups.resume_offsets(group, TOPIC, [partition]))[partition] for group in (TAIL, SHARED)
+                    ]
                     await retention.delete_before(TOPIC, partition, chance.randint(0, min(read)))
             self._step()
 

@@ -43,13 +43,13 @@ COMBINATIONS = [("sqlite", "disk"), ("postgres", "s3"), *([("sqlite", "s3"), ("p
 class Log:
     """What a consumer has read from the first record on, while everything else was happening."""
 
-    def __init__(self, reading: ReadContext) -> None:
-        self._reading = reading
+    def __init__(self, read_context: ReadContext) -> None:
+        self._reading = read_context
         self.seen: list[list[Record]] = [[] for _ in range(PARTITIONS)]
 
     async def follow(self) -> None:
         offsets = dict.fromkeys(range(PARTITIONS), 0)
-        async with Consumer(self._reading.ahead, TOPIC, offsets, group=TAIL) as consumer:
+        async with Consumer(self._reading.prefetcher, TOPIC, offsets, group=TAIL) as consumer:
             while True:
                 polled = await consumer.poll(wait_s=60)
                 if polled is not None:
@@ -60,9 +60,9 @@ class Log:
         return [len(records) for records in self.seen] == ends
 
 
-async def clean(store: MetadataStore, reading: ReadContext) -> None:
+async def clean(store: MetadataStore, read_context: ReadContext) -> None:
     while True:
-        await clean_intents(store, reading.objects, OLD_MS, "beside")
+        await clean_intents(store, read_context.objects, OLD_MS, "beside")
         await asyncio.sleep(0.3)
 
 
@@ -142,17 +142,17 @@ def contents(records: list[Record]) -> list[NewRecord]:
 
 async def read_cold(place: ComponentContext, partition: int) -> list[Record]:
     """By somebody who has just come."""
-    reading = ReadContext(place)
-    reading.feed.resume(Position(1))
+    read_context = ReadContext(place)
+    read_context.change_feed.resume(Position(1))
     try:
-        offset = (await reading.reader.bounds(TOPIC, partition)).start
+        offset = (await read_context.reader.bounds(TOPIC, partition)).start
         records: list[Record] = []
-        while len(found := await reading.reader.read(TOPIC, partition, offset)):
+        while len(found := await read_context.reader.read(TOPIC, partition, offset)):
             records += found
             offset = found.next_offset
         return records
     finally:
-        await reading.close()
+        await read_context.close()
 
 
 @pytest.fixture
@@ -190,11 +190,11 @@ async def place(order: Order) -> AsyncIterator[ComponentContext]:
 async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentContext) -> None:
     store = place.store
     await store.create_topic(TOPIC, PARTITIONS)
-    reading = ReadContext(place)
-    log = Log(reading)
-    async with following(order, reading):
+    read_context = ReadContext(place)
+    log = Log(read_context)
+    async with following(order, read_context):
         reader = asyncio.create_task(log.follow())
-        others = (asyncio.create_task(clean(store, reading)), asyncio.create_task(watch_commits(store)))
+        others = (asyncio.create_task(clean(store, read_context)), asyncio.create_task(watch_commits(store)))
         async with beside(reader, *others):
             await run_agents(order)
             ends = [row.high_watermark for row in await store.list_partitions(TOPIC)]
@@ -209,7 +209,7 @@ async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentCo
 
     async def cleaned() -> bool:
         """A server may still be at the last statement of somebody who is dead: what it holds is passed over."""
-        await clean_intents(store, reading.objects, 0, "afterwards")
+        await clean_intents(store, read_context.objects, 0, "afterwards")
         return not await store.list_stale_intents(0)
 
     await eventually(cleaned, "no intents left")
@@ -217,4 +217,4 @@ async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentCo
     assert await stored_files(place.lake) == live
     leases = await store.list_partition_leases(topic=TOPIC)
     assert sum(lease.epoch for lease in leases) > PARTITIONS + order.agents, "nobody was taken over"
-    await reading.close()
+    await read_context.close()

@@ -22,9 +22,9 @@ from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context
+from components.commands.parameters import DurationParam, SizeParam
 from components.commands.stderr_logging import log_to_stderr
 from components.commands.topics.topics import topics_commands
-from components.lib.streams.offset_spec import DurationParam, SizeParam
 from registry.connect import open_store
 from registry.contract import MetadataStore
 

@@ -56,7 +56,7 @@ class Runner:
         """
         failures = 0
         keys = [(self._topic, row.partition_id) for row in (await self._job.look()).partitions]
-        with reading.feed.watch(keys) as watch:
+        with reading.change_feed.watch(keys) as watch:
             while not self._stop.is_set():
                 watch.clear()
                 began = self._clock.monotonic()

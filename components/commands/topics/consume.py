@@ -17,13 +17,14 @@ from astha.clock import SystemLoopClock
 from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
 from astha.wiring import context
+from components.commands.parameters import OffsetSpecParam
 from components.commands.stderr_logging import log_to_stderr
 from components.commands.topics.record_text import Write, write_json, write_line
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.errors import OffsetBeyondEnd, OffsetTooOld
 from components.lib.streams.group_consumer import GroupConsumer
-from components.lib.streams.offset_spec import OffsetSpec, OffsetSpecParam, offsets_at
+from components.lib.streams.offset_spec import OffsetSpec, resolve_offsets
 from components.lib.streams.offsets import ConsumerGroups, OffsetReset
 from components.lib.streams.read_context import ReadContext, open_read_context
 from registry.connect import open_store
@@ -110,8 +111,8 @@ class _Job:
         try:
             around = context(settings, store, clock)
             disk = None if self._cache is None else (self._cache, 1 << 30)
-            async with open_read_context(around, settings, follow=self._follow, disk=disk) as reading:
-                await self._consume(reading, sys.stdout.buffer)
+            async with open_read_context(around, settings, follow=self._follow, disk=disk) as read_context:
+                await self._consume(read_context, sys.stdout.buffer)
         except (OffsetTooOld, OffsetBeyondEnd) as error:
             hint = "; --skip-lost goes on there" if isinstance(error, OffsetTooOld) else ""
             raise Failure(f"{error}{hint}", Exit.PROBLEM) from error
@@ -120,30 +121,34 @@ class _Job:
         finally:
             await store.close()
 
-    async def _consume(self, reading: ReadContext, out: IO[bytes]) -> None:
-        rows = {row.partition_id: row for row in await reading.store.list_partitions(self._topic)}
+    async def _consume(self, read_context: ReadContext, out: IO[bytes]) -> None:
+        rows = {row.partition_id: row for row in await read_context.store.list_partitions(self._topic)}
         missing = [number for number in self._partitions if number not in rows]
         if missing:
             raise NotFound(f"topic {self._topic!r} has no partition {missing[0]}: it has {len(rows)}")
         numbers = sorted(set(self._partitions) or rows)
         if self._group is not None and not self._partitions and self._start is None and self._stop is None:
-            stops = None if self._follow else {number: row.high_watermark for number, row in rows.items()}
-            member = GroupConsumer(reading.ahead, self._group, self._topic, reset=self._reset, stops=stops)
-            await self._read(member, reading, out)
+            stop_offsets = None if self._follow else {number: row.high_watermark for number, row in rows.items()}
+            member = GroupConsumer(
+                read_context.prefetcher, self._group, self._topic, reset=self._reset, stop_offsets=stop_offsets
+            )
+            await self._read(member, read_context, out)
             return
-        start = await self._starts(reading, numbers)
+        start = await self._starts(read_context, numbers)
         for number, offset in start.items():
             if offset > rows[number].high_watermark:
                 raise OffsetBeyondEnd(self._topic, number, offset, rows[number].high_watermark)
         stop = "latest" if self._stop is None else self._stop
-        stops = None if self._follow else await offsets_at(reading.reader, self._topic, numbers, stop)
-        consumer = Consumer(reading.ahead, self._topic, start, group=self._group, reset=self._reset, stops=stops)
-        await self._read(consumer, reading, out)
+        stop_offsets = None if self._follow else await resolve_offsets(read_context.reader, self._topic, numbers, stop)
+        consumer = Consumer(
+            read_context.prefetcher, self._topic, start, group=self._group, reset=self._reset, stop_offsets=stop_offsets
+        )
+        await self._read(consumer, read_context, out)
 
-    async def _read(self, consumer: Consumer | GroupConsumer, reading: ReadContext, out: IO[bytes]) -> None:
+    async def _read(self, consumer: Consumer | GroupConsumer, read_context: ReadContext, out: IO[bytes]) -> None:
         async with consumer:
             try:
-                await self._print(consumer, reading, out)
+                await self._print(consumer, read_context, out)
             except asyncio.CancelledError:  # interrupted: what was printed is done
                 await consumer.commit()
                 raise
@@ -151,9 +156,9 @@ class _Job:
         if consumer.skipped:
             click.echo(f"{consumer.skipped:,} records had been deleted before they were read", err=True)
 
-    async def _print(self, consumer: Consumer | GroupConsumer, reading: ReadContext, out: IO[bytes]) -> None:
+    async def _print(self, consumer: Consumer | GroupConsumer, read_context: ReadContext, out: IO[bytes]) -> None:
         left = self._most
-        clock = reading.reader.clock
+        clock = read_context.reader.clock
         committed = clock.monotonic()
         while left != 0:
             polled = await consumer.poll(max_records=left, wait_s=_WAIT_S if self._follow else 0.0)
@@ -171,9 +176,9 @@ class _Job:
                 await consumer.commit()
                 committed = clock.monotonic()
 
-    async def _starts(self, reading: ReadContext, numbers: Sequence[int]) -> dict[int, int]:
+    async def _starts(self, read_context: ReadContext, numbers: Sequence[int]) -> dict[int, int]:
         """What was asked for; else where the group was; else the beginning."""
         if self._start is None and self._group is not None:
-            return await ConsumerGroups(reading.store).resume(self._group, self._topic, numbers)
+            return await ConsumerGroups(read_context.store).resume_offsets(self._group, self._topic, numbers)
         start = "earliest" if self._start is None else self._start
-        return await offsets_at(reading.reader, self._topic, numbers, start)
+        return await resolve_offsets(read_context.reader, self._topic, numbers, start)

@@ -15,8 +15,9 @@ from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context
+from components.commands.parameters import OffsetSpecParam
 from components.lib.streams.group_consumer import LEASE_S
-from components.lib.streams.offset_spec import OffsetSpec, OffsetSpecParam, offsets_at
+from components.lib.streams.offset_spec import OffsetSpec, resolve_offsets
 from components.lib.streams.offsets import ConsumerGroups, PartitionLag
 from components.lib.streams.read_context import ReadContext, open_read_context
 from registry.connect import open_store
@@ -35,7 +36,7 @@ def groups_commands() -> None:
 @json_option
 def list_command(reload: Callable[[], Settings], as_json: bool) -> None:
     """List the groups that have ever committed, by name."""
-    groups = with_store(reload(), lambda store: ConsumerGroups(store).all())
+    groups = with_store(reload(), lambda store: ConsumerGroups(store).list_groups())
     if as_json:
         print_json({"groups": groups})
     elif not groups:
@@ -68,7 +69,7 @@ def lag_command(group: str, topic: str | None, reload: Callable[[], Settings], a
 @click.argument("group")
 @click.argument("topic")
 @click.option(
-    "--to", "place", type=OffsetSpecParam(), required=True, help="earliest, latest, an offset, a time, or -15m."
+    "--to", "spec", type=OffsetSpecParam(), required=True, help="earliest, latest, an offset, a time, or -15m."
 )
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
 @settings_options
@@ -76,7 +77,7 @@ def lag_command(group: str, topic: str | None, reload: Callable[[], Settings], a
 def reset_command(
     group: str,
     topic: str,
-    place: OffsetSpec,
+    spec: OffsetSpec,
     partitions: tuple[int, ...],
     reload: Callable[[], Settings],
     as_json: bool,
@@ -87,7 +88,7 @@ def reset_command(
     that record's.
     """
 
-    async def reset(store: MetadataStore, reading: ReadContext) -> tuple[dict[int, int], dict[int, int]]:
+    async def reset(store: MetadataStore, read_context: ReadContext) -> tuple[dict[int, int], dict[int, int]]:
         now = SystemLoopClock().now_ms()
         leases = await store.list_group_leases(group, topic=topic)
         members = {lease.member_id for lease in leases if lease.member_id is not None and lease.expires_at > now}
@@ -99,7 +100,7 @@ def reset_command(
                 Exit.PROBLEM,
             )
         chosen = partitions or [row.partition_id for row in await store.list_partitions(topic)]
-        wanted = await offsets_at(reading.reader, topic, list(chosen), place)
+        wanted = await resolve_offsets(read_context.reader, topic, list(chosen), spec)
         return wanted, await ConsumerGroups(store).reset(group, topic, wanted)
 
     wanted, offsets = run_reading(reload(), reset)
@@ -134,8 +135,8 @@ def run_reading(settings: Settings, work: Callable[[MetadataStore, ReadContext],
         url = settings.registry.url.get_secret_value()
         store = await open_store(url, settings=settings.registry.store, clock=clock)
         try:
-            async with open_read_context(context(settings, store, clock), settings, follow=False) as reading:
-                return await work(store, reading)
+            async with open_read_context(context(settings, store, clock), settings, follow=False) as read_context:
+                return await work(store, read_context)
         finally:
             await store.close()
 

@@ -14,9 +14,14 @@ from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
 from astha.quantities import format_duration, format_size
 from astha.settings import Settings
-from components.lib.streams.offset_spec import DurationParam, SizeParam
+from components.commands.parameters import DurationParam, SizeParam
 from components.lib.streams.offsets import first_retained_offset
-from components.segment_store.maintenance.retention import BYTES, RECORDS, RetentionPolicy, TopicRetention
+from components.segment_store.maintenance.retention import (
+    RETENTION_BYTES,
+    RETENTION_RECORDS,
+    RetentionPolicy,
+    TopicRetention,
+)
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, NotFound
 from registry.json_text import JsonValue, parse_json
@@ -264,9 +269,9 @@ def _config(
         else:
             config.pop(key, None)
     if size_bytes is not None:
-        config[BYTES] = size_bytes
+        config[RETENTION_BYTES] = size_bytes
     if records is not None:
-        config[RECORDS] = records
+        config[RETENTION_RECORDS] = records
     return config
 
 

@@ -1,4 +1,4 @@
-"""What people write: times, sizes, durations, and places in a partition."""
+"""Offset specifications: ``earliest``, ``latest``, an offset, a time, or a duration ago."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-import click
 import msgspec
 
-from astha.quantities import parse_duration_ms, parse_size
+from astha.quantities import parse_duration_ms
 from components.lib.streams.offsets import boundary_offsets
 from components.lib.streams.reader.reader import Reader
 
-_MOST = (1 << 63) - 1  # of a number in the registry
-
 
 class AtTimestamp(msgspec.Struct, frozen=True):
-    """The first record that is as late or later."""
+    """The first record with this timestamp or a later one."""
 
     timestamp: int
 
@@ -25,53 +22,14 @@ class AtTimestamp(msgspec.Struct, frozen=True):
 OffsetSpec: TypeAlias = Literal["earliest", "latest"] | int | AtTimestamp
 
 
-_ENDS: dict[str, OffsetSpec] = {"earliest": "earliest", "latest": "latest"}
-
-
-class DurationParam(click.ParamType[int | None]):
-    """Milliseconds; None for `forever`."""
-
-    name = "duration"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
-        text = str(value).strip().lower()
-        if text == "forever":
-            return None
-        duration = parse_duration_ms(text)
-        if duration is None:
-            self.fail(f"{value!r}: write 90s, 15m, 12h, 7d, 4w or forever", param, ctx)
-        if duration > _MOST:
-            self.fail(f"{value!r} is longer than can be stored: write forever", param, ctx)
-        return duration
-
-
-class SizeParam(click.ParamType[int]):
-    name = "size"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = parse_size(str(value))
-        if found is None:
-            self.fail(f"{value!r}: write a number of bytes, or 64KiB, 10MiB, 10MB, 1GiB", param, ctx)
-        if found > _MOST:
-            self.fail(f"{value!r} is more than can be stored", param, ctx)
-        return found
-
-
-class OffsetSpecParam(click.ParamType[OffsetSpec]):
-    name = "place"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> OffsetSpec:
-        try:
-            return parse_offset_spec(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+_BOUNDARIES: dict[str, OffsetSpec] = {"earliest": "earliest", "latest": "latest"}
 
 
 def parse_offset_spec(written: str) -> OffsetSpec:
-    """ValueError says what to write."""
+    """Raises ValueError, which lists the valid forms."""
     text = written.strip()
-    if text in _ENDS:
-        return _ENDS[text]
+    if text in _BOUNDARIES:
+        return _BOUNDARIES[text]
     if text.isdecimal():
         if len(text) > 18:
             raise ValueError(f"{text[:20]}... is beyond every offset")
@@ -91,16 +49,16 @@ def parse_offset_spec(written: str) -> OffsetSpec:
     return AtTimestamp(max(0, int(time.timestamp() * 1000)))
 
 
-async def offsets_at(reader: Reader, topic: str, partitions: Sequence[int], place: OffsetSpec) -> dict[int, int]:
-    """Where that is in each partition. A time after the last record is the end."""
-    if isinstance(place, int):
-        return dict.fromkeys(partitions, place)
-    store = reader.feed.store
-    if not isinstance(place, AtTimestamp):
-        return await boundary_offsets(store, topic, partitions, place)
+async def resolve_offsets(reader: Reader, topic: str, partitions: Sequence[int], spec: OffsetSpec) -> dict[int, int]:
+    """Returns the offset per partition. A time after the last record is the partition's end."""
+    if isinstance(spec, int):
+        return dict.fromkeys(partitions, spec)
+    store = reader.change_feed.store
+    if not isinstance(spec, AtTimestamp):
+        return await boundary_offsets(store, topic, partitions, spec)
     ends: Mapping[int, int] = await boundary_offsets(store, topic, partitions, "latest")
     found = {}
     for number in partitions:
-        offset = await reader.offset_for_timestamp(topic, number, place.timestamp)
+        offset = await reader.offset_for_timestamp(topic, number, spec.timestamp)
         found[number] = ends[number] if offset is None else offset
     return found

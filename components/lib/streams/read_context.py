@@ -1,4 +1,4 @@
-"""The parts of reading, put together: what the daemon's component has, and what any process can open."""
+"""`ReadContext`: everything that reading needs, as the daemon's component has it and as any process can open it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from components.lib.streams.reader.disk_cache import DiskBlockCache
 from components.lib.streams.reader.prefetch import Prefetcher, PrefetchPolicy
 from components.lib.streams.reader.reader import Reader
 from components.lib.streams.registry_follower import RegistryFollower
-from components.lib.streams.unowned_store import _BorrowedStore
 from registry.cache import CachedStore
+from registry.forwarding import ForwardingStore
 
 
 class ReadContext:
-    """A registry cache that events feed, a block cache, a reader and its read-ahead. Opens nothing until it is used."""
+    """A registry cache with its change feed, a block cache, a reader and a prefetcher. Connects on first use."""
 
     def __init__(
         self,
@@ -31,20 +31,25 @@ class ReadContext:
         *,
         objects: Objects | None = None,
         policy: BlockCachePolicy | None = None,
-        ahead: PrefetchPolicy | None = None,
+        prefetch: PrefetchPolicy | None = None,
         disk: DiskBlockCache | None = None,
     ) -> None:
-        self.store = CachedStore(_BorrowedStore(context.store), clock=context.clock)
-        self.feed = ChangeFeed(self.store)
+        self.store = CachedStore(BorrowedStore(context.store), clock=context.clock)
+        self.change_feed = ChangeFeed(self.store)
         self.objects = objects or Objects(context.lake)
         self.cache: BlockCache[CachedBlock] = BlockCache(self.objects, decode, policy, disk)
-        self.reader = Reader(self.feed, self.cache, context.clock)
-        self.ahead = Prefetcher(self.reader, ahead)
+        self.reader = Reader(self.change_feed, self.cache, context.clock)
+        self.prefetcher = Prefetcher(self.reader, prefetch)
 
     async def close(self) -> None:
-        """The registry's store, which was lent, stays open."""
+        """Leaves the registry's store open: it belongs to the caller."""
         await self.cache.close()
         await self.store.close()
+
+
+class BorrowedStore(ForwardingStore):
+    async def close(self) -> None:
+        """Does nothing: the owner closes the store."""
 
 
 @asynccontextmanager
@@ -55,18 +60,21 @@ async def open_read_context(
     follow: bool = True,
     disk: tuple[Path, int] | None = None,
 ) -> AsyncIterator[ReadContext]:
-    """For a process beside the daemon. ``follow``: what others commit is known within milliseconds, and whoever waits
-    is woken; without, caches are as old as their times allow, and whoever waits looks once a second.
+    """For a process beside the daemon.
+
+    With `follow`, commits of other processes are visible within milliseconds and wake waiting readers. Without, caches
+    are as old as their TTLs allow, and waiting readers poll once a second.
     """
     async with AsyncExitStack() as stack:
         # In a thread, because it lists the files of its directory.
         blocks = None if disk is None else await asyncio.to_thread(DiskBlockCache, *disk)
-        reading = ReadContext(context, disk=blocks)
-        stack.push_async_callback(reading.close)
+        read_context = ReadContext(context, disk=blocks)
+        stack.push_async_callback(read_context.close)
         if follow:
             url = settings.registry.url.get_secret_value()
             follower = open_follower(url, settings.source, settings.change_log, context.clock)
-            await stack.enter_async_context(RegistryFollower(follower, reading.feed))
+            following = RegistryFollower(follower, read_context.change_feed, context.clock)
+            await stack.enter_async_context(following)
         else:
-            reading.feed.abandon()
-        yield reading
+            read_context.change_feed.disconnect()
+        yield read_context

@@ -23,9 +23,9 @@ from tests.integration.components.lib.streams.harness import TOPIC, Bench, numbe
 from tests.waiting import eventually
 
 QUICK: dict[str, Any] = {
-    "merge_after_s": 0, "merge_every_s": 0.02, "merge_fewest": 3, "retention_every_s": 0.02, "clean_every_s": 0.02,
+    "merge_min_age_s": 0, "merge_every_s": 0.02, "merge_min_segments": 3, "retention_every_s": 0.02, "cleanup_every_s": 0.02,
 }  # fmt: skip
-IDLE: dict[str, Any] = {"merge": False, "retention_every_s": 3600, "clean_every_s": 3600}
+IDLE: dict[str, Any] = {"merge": False, "retention_every_s": 3600, "cleanup_every_s": 3600}
 
 
 class Hall:
@@ -61,7 +61,7 @@ async def hall(url: str, run_daemon: RunDaemon, warehouse: Path) -> AsyncIterato
 
 async def read_all(component: SegmentStore, partition: int = 0, start: int = 0) -> list[int]:
     seen: list[int] = []
-    while len(found := await component.reading.reader.read(TOPIC, partition, start)):
+    while len(found := await component.read_context.reader.read(TOPIC, partition, start)):
         seen += numbers([record.value for record in found])
         start = found.next_offset
     return seen
@@ -73,8 +73,8 @@ def stored_blocks(directory: Path) -> int:
 
 async def test_a_reader_in_the_daemon_is_woken(hall: Hall, bench: Bench) -> None:
     component, _ = await hall.start(**IDLE)
-    waiting = asyncio.create_task(component.reading.reader.read(TOPIC, 0, 0, wait_s=30))
-    await eventually(lambda: bool(component.reading.feed._watches), "a reader that waits")
+    waiting = asyncio.create_task(component.read_context.reader.read(TOPIC, 0, 0, wait_s=30))
+    await eventually(lambda: bool(component.read_context.change_feed._watches), "a reader that waits")
     await bench.write(3)
     assert numbers([record.value for record in await waiting]) == [0, 1, 2]
 
@@ -101,7 +101,7 @@ async def test_segments_are_merged_expired_and_their_objects_deleted(hall: Hall,
     measures = {measure.name: measure.value for measure in component.metrics()}
     assert measures["segments_merged"] >= 8
     assert measures["segments_expired"] >= 1
-    assert measures["upkeep_failures"] == 0
+    assert measures["maintenance_failures"] == 0
 
 
 async def running_files(bench: Bench, wanted: set[str], running: Running) -> set[str]:
@@ -154,7 +154,7 @@ async def test_settings_that_do_not_fit_are_refused(bench: Bench, url: str, tmp_
     with pytest.raises(ValidationError, match="disk_directory"):
         create({"disk_bytes": 5}, around)
     with pytest.raises(ValidationError):
-        create({"merge_fewest": 1}, around)
+        create({"merge_min_segments": 1}, around)
     component = create({"disk_bytes": 1 << 20, "disk_directory": str(tmp_path), **IDLE}, around)
     await component.start()
     await bench.write(3)
@@ -167,7 +167,7 @@ async def test_upkeep_waits_for_the_first_refresh_and_says_when_it_stands_still(
     component = create({**IDLE, "retention_every_s": 3600}, hall._around)
     await component.start()
     try:
-        assert not component._tasks, "retention would go by what it has not counted yet"
+        assert not len(component._maintenance), "retention would go by what it has not counted yet"
         assert await component.on_health()
         stuck = asyncio.Event()
         component.enforce_retention = stuck.wait  # type: ignore[method-assign, assignment]
@@ -175,7 +175,7 @@ async def test_upkeep_waits_for_the_first_refresh_and_says_when_it_stands_still(
         async with hall.store.consistent_read() as snapshot:
             await component.on_refresh(snapshot)
         await eventually(lambda: [work.name for work in component.work()] == ["retention"], "retention under way")
-        component._moved["retention"] -= 1_000
+        component._progress_at["retention"] -= 1_000
         assert [work.stuck for work in component.work()] == [True]
         stuck.set()
         await eventually(lambda: list(component.work()) == [], "its end")

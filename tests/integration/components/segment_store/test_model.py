@@ -27,7 +27,7 @@ from components.lib.streams.registry_follower import RegistryFollower
 from components.lib.streams.writer import AppendId, WriterSettings
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger
-from components.segment_store.maintenance.retention import BYTES, RECORDS, TopicRetention
+from components.segment_store.maintenance.retention import RETENTION_BYTES, RETENTION_RECORDS, TopicRetention
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Segment
@@ -37,7 +37,7 @@ from tests.waiting import eventually
 
 TOPIC, PARTITIONS, STEPS = "model", 3, 80
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
-SETTINGS = WriterSettings(block_bytes=200, names_ahead=1)
+SETTINGS = WriterSettings(block_bytes=200, preallocated_names=1)
 
 
 class World:
@@ -51,10 +51,10 @@ class World:
         self.random = random.Random(seed)
         self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self.pending: dict[int, list[bytes]] = {}
-        self.reading = ReadContext(around)
+        self.read_context = ReadContext(around)
         self.merger = Merger(
-            self.store, self.reading.objects, self.reading.cache, around.clock,
-            join(canonical(around.lake.warehouse), "merged"), MergePolicy(fewest=2, settled_ms=0),
+            self.store, self.read_context.objects, self.read_context.cache, around.clock,
+            join(canonical(around.lake.warehouse), "merged"), MergePolicy(min_segments=2, min_age_ms=0),
         )  # fmt: skip
         self.retention = TopicRetention(self.store, around.clock, 2)
         self._process: Process | None = None
@@ -126,7 +126,7 @@ class World:
         values = self.pending.setdefault(partition, new)
         while True:
             try:
-                appended = await process.writer.append(TOPIC, partition, values, stamp=AppendId("model", first))
+                appended = await process.writer.append(TOPIC, partition, values, append_id=AppendId("model", first))
             except AppendFailed as error:
                 if "intent" not in str(error):
                     raise
@@ -141,23 +141,23 @@ class World:
         """Somewhere, a little, by whom has followed everything: what it has just written it may have to wait for."""
         partition = self.random.randrange(PARTITIONS)
         sure, unsure = self.written[partition], self.pending.get(partition, [])
-        bounds = await self.reading.reader.bounds(TOPIC, partition)
+        bounds = await self.read_context.reader.bounds(TOPIC, partition)
         assert bounds.end in (len(sure), len(sure) + len(unsure))
         if bounds.start < bounds.end:
             offset = self.random.randrange(bounds.start, bounds.end)
             most = self.random.choice((1, 5, None))
-            found = await self.reading.reader.read(TOPIC, partition, offset, max_records=most, wait_s=30)
+            found = await self.read_context.reader.read(TOPIC, partition, offset, max_records=most, wait_s=30)
             values = [record.value for record in found]
             assert values
             assert values == [*sure, *unsure][offset : offset + len(values)]
 
-    async def check(self, reading: ReadContext) -> None:
+    async def check(self, read_context: ReadContext) -> None:
         for partition, wanted in enumerate(self.written):
-            bounds = await reading.reader.bounds(TOPIC, partition)
+            bounds = await read_context.reader.bounds(TOPIC, partition)
             assert bounds.end == len(wanted)
             seen: list[bytes | None] = []
             offset = bounds.start
-            while len(found := await reading.reader.read(TOPIC, partition, offset)):
+            while len(found := await read_context.reader.read(TOPIC, partition, offset)):
                 assert [record.offset for record in found] == list(range(offset, found.next_offset))
                 seen += [record.value for record in found]
                 offset = found.next_offset
@@ -177,9 +177,9 @@ class World:
     async def trim(self) -> None:
         partition = self.random.randrange(PARTITIONS)
         offset = self.random.randint(0, len(self.written[partition]) // 2)
-        before = await self.reading.reader.bounds(TOPIC, partition)
+        before = await self.read_context.reader.bounds(TOPIC, partition)
         await self.retention.delete_before(TOPIC, partition, offset)
-        bounds = await self.reading.reader.bounds(TOPIC, partition)
+        bounds = await self.read_context.reader.bounds(TOPIC, partition)
         assert before.start <= bounds.start <= max(before.start, offset)
 
     async def retain(self) -> None:
@@ -187,7 +187,7 @@ class World:
         await self.settle()
         records, size = self.random.choice([(self.random.randint(1, 100), None), (None, self.random.randint(1, 2000))])
         before = [await self._segments(partition) for partition in range(PARTITIONS)]
-        bounds = {RECORDS: records, BYTES: size}
+        bounds = {RETENTION_RECORDS: records, RETENTION_BYTES: size}
         given = {name: value for name, value in bounds.items() if value is not None}
         await self.store.update_topic_config(TOPIC, given)
         await self.retention.enforce()
@@ -204,7 +204,7 @@ class World:
 
     async def clean(self) -> None:
         """Also what a living writer has announced: it must notice."""
-        await clean_intents(self.store, self.reading.objects, 0, "cleaner")
+        await clean_intents(self.store, self.read_context.objects, 0, "cleaner")
 
     async def _segments(self, partition: int) -> list[Segment]:
         return [segment async for segment in self.store.stream_segments(TOPIC, partition)]
@@ -233,12 +233,12 @@ async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataSt
     await real_store.create_topic(TOPIC, PARTITIONS)
     world = World(around, SEED)
     follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)
-    async with RegistryFollower(follower, world.reading.feed):
+    async with RegistryFollower(follower, world.read_context.change_feed, clock):
         for _ in range(STEPS):
             await world.step()
         await world.settle()
         await world.restart()
-        await world.check(world.reading)
+        await world.check(world.read_context)
 
     async def cleaned() -> bool:
         """A server may still be at the last statement of somebody who is dead: what it holds is passed over."""
@@ -247,8 +247,8 @@ async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataSt
 
     await eventually(cleaned, "no intents left")
     cold = ReadContext(around)
-    cold.feed.resume(Position(1))
+    cold.change_feed.resume(Position(1))
     await world.check(cold)
     assert await stored_files(storage) == await world.live()
     await cold.close()
-    await world.reading.close()
+    await world.read_context.close()

@@ -198,8 +198,8 @@ async def test_a_consumer_that_follows_is_another_process(shell: Shell, store: M
     process = shell.spawn("consume", "orders", "--follow", "--group", "g", "--json")
     assert process.stdout is not None
     try:
-        reading = asyncio.to_thread(_first_lines, process, 6)
-        task = asyncio.ensure_future(reading)
+        read_context = asyncio.to_thread(_first_lines, process, 6)
+        task = asyncio.ensure_future(read_context)
         for number in range(3):
             await shell.json(produce_command, "orders", stdin=b"%d\n%d\n" % (2 * number, 2 * number + 1))
         seen = [json.loads(line) for line in await asyncio.wait_for(task, 60)]

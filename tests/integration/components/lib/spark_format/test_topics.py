@@ -112,7 +112,7 @@ async def test_batches(spark: SparkSession, topic: Topic) -> None:
     last = topic.load(spark, columns="partition,offset").where("partition = 1 AND offset >= 140 AND offset < 145")
     assert sorted(row["offset"] for row in last.collect()) == [140, 141, 142, 143, 144]
     await topic.store.delete_segments_before("clicks", 0, 100)
-    with pytest.raises(PySparkException, match="its first is 100"):
+    with pytest.raises(PySparkException, match="the first retained offset is 100"):
         topic.load(spark, **{"from": "0"}).count()
 
 
@@ -130,16 +130,16 @@ async def test_tasks_are_runs_of_neighbouring_segments(topic: Topic) -> None:
 
 
 def _scan(topic: Topic, **options: str) -> TopicScan:
-    return TopicScan.of({"topic": "clicks", "registry": topic.url, **options})
+    return TopicScan.from_options({"topic": "clicks", "registry": topic.url, **options})
 
 
 def test_options_that_can_not_be_read() -> None:
     with pytest.raises(ConfigError, match="name the topic"):
-        TopicScan.of({})
+        TopicScan.from_options({})
     with pytest.raises(ConfigError, match="choose among partition"):
-        TopicScan.of({"topic": "clicks", "columns": "nothing"})
+        TopicScan.from_options({"topic": "clicks", "columns": "nothing"})
     with pytest.raises(ValueError, match="write earliest, latest"):
-        TopicScan.of({"topic": "clicks", "from": "soon"})
+        TopicScan.from_options({"topic": "clicks", "from": "soon"})
 
 
 async def test_a_stream_goes_on_where_its_checkpoint_is(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.integration.components.lib.streams.harness import TOPIC, Bench
 async def bench(store: MetadataStore, warehouse: Path) -> AsyncIterator[Bench]:
     await store.create_topic(TOPIC, 3)
     made = Bench(store, warehouse / "objects")
-    made.feed.resume(Position(1))
+    made.change_feed.resume(Position(1))
     yield made
     await made.reader.cache.close()
     await made.cached.index.close()

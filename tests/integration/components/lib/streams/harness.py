@@ -47,7 +47,7 @@ class Bench:
         self.directory = directory
         self.objects = CountingObjects(directory.parent)
         self.cached = CachedStore(store)
-        self.feed = ChangeFeed(self.cached)
+        self.change_feed = ChangeFeed(self.cached)
         self.reader = self.new_reader()
         self._ends: dict[int, int] = {}
         self._names = itertools.count()
@@ -55,7 +55,7 @@ class Bench:
     def new_reader(self) -> Reader:
         """With nothing in its cache."""
         cache: BlockCache[CachedBlock] = BlockCache(self.objects, decode)
-        return Reader(self.feed, cache, SystemLoopClock())
+        return Reader(self.change_feed, cache, SystemLoopClock())
 
     async def write(
         self, *counts: int, partition: int = 0, per_block: int | None = None, together: bool = True
@@ -125,7 +125,7 @@ class Bench:
             Event(operation, row, before if before is None else row, commit, index)
             for index, row in enumerate(segments)
         ]
-        self.feed.apply([events])
+        self.change_feed.apply([events])
 
 
 def record(number: int) -> NewRecord:

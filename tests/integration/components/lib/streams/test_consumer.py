@@ -46,7 +46,7 @@ async def test_partitions_at_their_end_cost_nothing_until_there_is_news(bench: B
         assert (polled.partition_id, len(polled.records)) == (1, 2)
         assert bench.cached.index.fetches <= fetches + 1
         await bench.write(2, partition=2)
-        bench.feed.resume(bench.cached.applied)  # nobody told of it, but something may have been missed
+        bench.change_feed.resume(bench.cached.applied)  # nobody told of it, but something may have been missed
         polled = await consumer.poll(wait_s=30)
         assert polled is not None
         assert polled.partition_id == 2
@@ -72,14 +72,14 @@ async def test_a_group_resumes_where_it_committed(bench: Bench) -> None:
     await bench.write(4, per_block=2)
     await bench.write(3, partition=1)
     groups = ConsumerGroups(bench.store)
-    assert await groups.resume("readers", TOPIC, [0, 1, 2]) == {0: 0, 1: 0, 2: 0}
-    assert await groups.resume("readers", TOPIC, [0, 1, 2], "latest") == {0: 4, 1: 3, 2: 0}
+    assert await groups.resume_offsets("readers", TOPIC, [0, 1, 2]) == {0: 0, 1: 0, 2: 0}
+    assert await groups.resume_offsets("readers", TOPIC, [0, 1, 2], "latest") == {0: 4, 1: 3, 2: 0}
     async with consumer_of(bench, {0: 0, 1: 0}, group="readers") as consumer:
         await consumer.poll(max_records=2)
         await consumer.commit()
         await consumer.poll(max_records=1)  # not committed: it comes again
-    assert await groups.resume("readers", TOPIC, [0, 1]) == {0: 2, 1: 0}
-    assert [group.group_id for group in await groups.all()] == ["readers"]
+    assert await groups.resume_offsets("readers", TOPIC, [0, 1]) == {0: 2, 1: 0}
+    assert [group.group_id for group in await groups.list_groups()] == ["readers"]
 
 
 async def test_lag_counts_what_is_retained_and_says_what_was_lost(bench: Bench) -> None:
@@ -134,11 +134,11 @@ async def test_read_ahead_is_bounded_for_each_and_for_all(bench: Bench) -> None:
     for partition in (0, 1):
         await bench.reader.read(TOPIC, partition, 0, max_records=1)
     bench.objects.requests.clear()
-    first, second = ahead.begin(TOPIC, [(0, 10)]), ahead.begin(TOPIC, [(1, 10)])
+    first, second = ahead.start(TOPIC, [(0, 10)]), ahead.start(TOPIC, [(1, 10)])
     assert first is not None
     await asyncio.sleep(0)
     assert ahead.in_flight_bytes <= 4 * block + 50
     await asyncio.gather(*(task for task in (first, second) if task is not None))
     assert sum(length for _, _, length in bench.objects.requests) <= 6 * block + 100
     assert ahead.in_flight_bytes == 0
-    assert Prefetcher(bench.reader, NO_AHEAD).begin(TOPIC, [(0, 80)]) is None
+    assert Prefetcher(bench.reader, NO_AHEAD).start(TOPIC, [(0, 80)]) is None

@@ -22,6 +22,7 @@ from registry.inputs import OffsetDraft
 from registry.models import GroupLease
 from tests.doubles.clock import ManualClock
 from tests.integration.components.lib.streams.harness import TOPIC, Bench
+from tests.streams import kill_agent, releases_done
 
 LEASE_MS = 10_000
 PARTITIONS = 3
@@ -42,7 +43,7 @@ class RegistryTime(SystemLoopClock):
 @pytest.fixture
 async def join(bench: Bench, clock: ManualClock) -> AsyncIterator[Join]:
     cache: BlockCache[CachedBlock] = BlockCache(bench.objects, decode)
-    reader = Reader(bench.feed, cache, RegistryTime(clock))
+    reader = Reader(bench.change_feed, cache, RegistryTime(clock))
     yield lambda: GroupConsumer(
         Prefetcher(reader, PrefetchPolicy(total_bytes=0)), "readers", TOPIC, lease_s=LEASE_MS / 1000
     )
@@ -56,10 +57,10 @@ async def settle(*members: GroupConsumer) -> None:
             await member.agent.renew()
             await member.agent.balance()
             await asyncio.sleep(0)  # what has to go begins to
-            await member._adjust()
-            await asyncio.gather(*member.agent._releases)
+            await member._sync_assignment()
+            await releases_done(member.agent)
     for member in members:
-        await member._adjust()
+        await member._sync_assignment()
 
 
 async def drain(*members: GroupConsumer) -> dict[int, list[int]]:
@@ -94,7 +95,7 @@ async def test_members_that_come_and_go_share_and_nothing_comes_twice(bench: Ben
             await second.commit()
         for partition in range(PARTITIONS):
             await bench.write(2, partition=partition)
-        bench.feed.resume(bench.cached.applied)
+        bench.change_feed.resume(bench.cached.applied)
         await settle(first)
         assert first.partitions == [0, 1, 2]
         assert await drain(first) == {partition: [4, 5] for partition in range(PARTITIONS)}
@@ -241,9 +242,5 @@ async def test_random_members(
 
 async def kill(member: GroupConsumer) -> None:
     """Nothing is committed or released."""
-    agent = member.agent
-    tasks = [task for task in (agent._upkeep, agent._acquiring, *agent._releases) if task is not None]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await kill_agent(member.agent)
     await member._consumer.__aexit__(None, None, None)

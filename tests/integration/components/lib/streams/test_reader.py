@@ -10,7 +10,7 @@ import pytest
 from astha.events import Operation
 from components.lib.lake.storage.objects import ObjectMissing
 from components.lib.streams.errors import Corrupt, OffsetBeyondEnd, OffsetTooOld
-from components.lib.streams.reader.records import FetchedRecords
+from components.lib.streams.reader.reader import FetchedRecords
 from registry.errors import NotFound
 from registry.inputs import SegmentDraft
 from registry.models import LOCAL_BUCKET, Segment
@@ -87,7 +87,7 @@ async def test_offsets_that_are_not_there(bench: Bench) -> None:
         await bench.reader.read(TOPIC, 0, 16)
     assert beyond.value.end == 15
     await bench.cached.delete_segments_before(TOPIC, 0, 7)
-    with pytest.raises(OffsetTooOld, match="its first is 5") as old:
+    with pytest.raises(OffsetTooOld, match="the first retained offset is 5") as old:
         await bench.reader.read(TOPIC, 0, 4)
     assert read_numbers(await bench.reader.read(TOPIC, 0, old.value.start, max_records=2)) == [5, 6]
     bounds = await bench.reader.bounds(TOPIC, 0)
@@ -168,8 +168,8 @@ async def test_a_merge_that_nobody_has_told_of_is_found_out(bench: Bench) -> Non
 
 
 def _somebody_sleeps(bench: Bench) -> bool:
-    watches = [watch for watches in bench.feed._watches.values() for watch in watches]
-    return any(watch._news._waiters for watch in watches)
+    watches = [watch for watches in bench.change_feed._watches.values() for watch in watches]
+    return any(watch._notified._waiters for watch in watches)
 
 
 async def test_a_waiting_reader_is_woken_by_the_event_and_asks_nothing_meanwhile(bench: Bench) -> None:
@@ -181,7 +181,7 @@ async def test_a_waiting_reader_is_woken_by_the_event_and_asks_nothing_meanwhile
     bench.tell([new])
     assert read_numbers(await waiting) == [3, 4]
     assert bench.cached.index.fetches == fetches
-    assert not bench.feed._watches
+    assert not bench.change_feed._watches
 
 
 async def test_a_waiting_reader_gets_nothing_when_its_time_is_over(bench: Bench) -> None:
@@ -192,19 +192,19 @@ async def test_a_waiting_reader_gets_nothing_when_its_time_is_over(bench: Bench)
 async def test_news_of_what_can_not_be_seen_yet_is_looked_for_again(bench: Bench) -> None:
     """PostgreSQL sends a commit before it shows it; a full index does not keep it either."""
     waiting = asyncio.create_task(bench.reader.read(TOPIC, 0, 0, wait_s=30))
-    await eventually(lambda: bool(bench.feed._watches), "a reader that waits")
-    (watch,) = bench.feed._watches[TOPIC, 0]
-    watch.tell((TOPIC, 0), 5)
-    await eventually(lambda: watch.pause is not None, "a reader that looks again")
+    await eventually(lambda: bool(bench.change_feed._watches), "a reader that waits")
+    (watch,) = bench.change_feed._watches[TOPIC, 0]
+    watch.notify((TOPIC, 0), 5)
+    await eventually(lambda: watch.misses > 0, "a reader that looks again")
     await bench.write(5)
     assert read_numbers(await waiting) == list(range(5))
 
 
 async def test_a_gap_in_the_stream_wakes_who_waits(bench: Bench) -> None:
     waiting = asyncio.create_task(bench.reader.read(TOPIC, 0, 0, wait_s=30))
-    await eventually(lambda: bool(bench.feed._watches), "a reader that waits")
+    await eventually(lambda: bool(bench.change_feed._watches), "a reader that waits")
     await bench.write(2)
-    bench.feed.resume(bench.cached.applied)
+    bench.change_feed.resume(bench.cached.applied)
     assert read_numbers(await waiting) == [0, 1]
 
 

@@ -24,10 +24,14 @@ from tests.waiting import eventually
 SETTINGS = PostgresSourceSettings(reconnect_initial_s=0.02, reconnect_max_s=0.1)
 
 
+def follow(url: str, bench: Bench, settings: PostgresSourceSettings = SETTINGS) -> RegistryFollower:
+    clock = SystemLoopClock()
+    return RegistryFollower(open_follower(url, settings, TailSettings(), clock), bench.change_feed, clock)
+
+
 @pytest.fixture
 async def following(url: str, bench: Bench) -> AsyncIterator[RegistryFollower]:
-    follower = open_follower(url, SETTINGS, TailSettings(), SystemLoopClock())
-    async with RegistryFollower(follower, bench.feed) as made:
+    async with follow(url, bench) as made:
         yield made
 
 
@@ -38,7 +42,7 @@ async def test_a_waiting_reader_sees_what_others_write(
     offset = 0
     for _ in range(20):
         waiting = asyncio.create_task(bench.reader.read(TOPIC, 0, offset, wait_s=30))
-        await eventually(lambda: bool(bench.feed._watches), "a reader that waits")
+        await eventually(lambda: bool(bench.change_feed._watches), "a reader that waits")
         drafts = await bench.put_object([3], 0, first=offset)
         await other.add_segments(drafts)
         found = await waiting
@@ -69,7 +73,7 @@ async def test_an_interruption_is_survived_and_wakes_who_waits(
         await _trim_under_it(url, bench, other)
         return
     waiting = asyncio.create_task(bench.reader.read(TOPIC, 0, 0, wait_s=30))
-    await eventually(lambda: bool(bench.feed._watches), "a reader that waits")
+    await eventually(lambda: bool(bench.change_feed._watches), "a reader that waits")
     drafts = await bench.put_object([3], 0, first=0)
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         await connection.execute(
@@ -94,7 +98,7 @@ async def _trim_under_it(url: str, bench: Bench, other: MetadataStore) -> None:
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
 async def test_a_follower_leaves_nothing_behind(url: str, bench: Bench) -> None:
-    async with RegistryFollower(open_follower(url, SETTINGS, TailSettings(), SystemLoopClock()), bench.feed):
+    async with follow(url, bench):
         pass
     database = parse_url(url).database
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
@@ -111,5 +115,5 @@ async def test_a_follower_leaves_nothing_behind(url: str, bench: Bench) -> None:
 async def test_what_a_person_has_to_mend_is_said_at_the_beginning(url: str, bench: Bench) -> None:
     settings = PostgresSourceSettings(publication="missing")
     with pytest.raises(ConfigError, match="missing"):
-        async with RegistryFollower(open_follower(url, settings, TailSettings(), SystemLoopClock()), bench.feed):
+        async with follow(url, bench, settings):
             pass

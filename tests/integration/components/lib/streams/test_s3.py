@@ -23,7 +23,7 @@ from registry.position import Position
 
 pytestmark = pytest.mark.slow
 
-POLICY = MergePolicy(fewest=3, settled_ms=0)
+POLICY = MergePolicy(min_segments=3, min_age_ms=0)
 
 
 class Counting(Objects):
@@ -52,29 +52,29 @@ async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake
             for partition in range(3):
                 await writer.append("clicks", partition, [b"%d-%d" % (partition, number)])
     objects = Counting(s3_lake)
-    reading = ReadContext(around, objects=objects)
-    reading.feed.resume(Position(1))
+    read_context = ReadContext(around, objects=objects)
+    read_context.change_feed.resume(Position(1))
     wanted = {partition: [b"%d-%d" % (partition, number) for number in range(4)] for partition in range(3)}
-    assert await _values(reading) == wanted
+    assert await _values(read_context) == wanted
     assert objects.ranges <= 12  # as many as blocks
-    assert await _values(reading) == wanted
+    assert await _values(read_context) == wanted
     assert objects.ranges <= 12
-    merger = Merger(store, objects, reading.cache, clock, join(s3_lake.warehouse, "streams"), POLICY)
+    merger = Merger(store, objects, read_context.cache, clock, join(s3_lake.warehouse, "streams"), POLICY)
     assert (await merger.merge([("clicks", partition) for partition in range(3)])).new == 3
     assert await clean_intents(store, objects, 0, "cleaner")
     cold_objects = Counting(s3_lake)
     cold = ReadContext(around, objects=cold_objects)
-    cold.feed.resume(Position(1))
+    cold.change_feed.resume(Position(1))
     assert await _values(cold) == wanted
     assert cold_objects.ranges <= 3
-    await reading.close()
+    await read_context.close()
     await cold.close()
 
 
-async def _values(reading: ReadContext) -> dict[int, list[bytes | None]]:
+async def _values(read_context: ReadContext) -> dict[int, list[bytes | None]]:
     found: dict[int, list[bytes | None]] = {}
     for partition in range(3):
         found[partition] = []
-        while len(records := await reading.reader.read("clicks", partition, len(found[partition]))):
+        while len(records := await read_context.reader.read("clicks", partition, len(found[partition]))):
             found[partition] += [record.value for record in records]
     return found

@@ -105,7 +105,7 @@ async def _one_fault(
                 work = asyncio.ensure_future(asyncio.gather(*appends))
                 points.victim = work  # type: ignore[assignment]
                 await asyncio.gather(work, return_exceptions=True)
-                if turn == 0 and process.agent.held:
+                if turn == 0 and process.agent.leases:
                     await process.agent.renew()
     except (RegistryError, StorageRefused):
         pass
@@ -186,7 +186,7 @@ async def _life(
     """One process: clients that append, until it is closed or killed."""
     points = Chaos(chance, 0.04)
     points.late = late
-    settings = WriterSettings(object_segments=2, parallel_objects=3, register_for_s=1.0)
+    settings = WriterSettings(max_object_segments=2, parallel_uploads=3, registration_timeout_s=1.0)
     process = Process(
         FaultyRegistry(store, points), lake, settings=settings, agent=AgentSettings(lease_s=5.0),
         objects=FaultyObjects(Objects(lake), points), agent_id=name,

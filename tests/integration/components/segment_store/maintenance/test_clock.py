@@ -33,7 +33,7 @@ SUBSCRIPTIONS = """
 components:
   segment_store:
     tables: [topics, partitions, segments, partition_leases]
-    settings: {merge: false, retention_every_s: 0.02, clean_every_s: 0.02}
+    settings: {merge: false, retention_every_s: 0.02, cleanup_every_s: 0.02}
 """
 
 

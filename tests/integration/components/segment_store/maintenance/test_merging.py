@@ -19,7 +19,7 @@ from registry.inputs import SegmentDraft
 from registry.models import Segment
 from tests.integration.components.lib.streams.harness import TOPIC, Bench, numbers
 
-POLICY = MergePolicy(small_bytes=1 << 20, target_bytes=4 << 20, fewest=3, settled_ms=0)
+POLICY = MergePolicy(small_bytes=1 << 20, target_bytes=4 << 20, min_segments=3, min_age_ms=0)
 ALL = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]
 
 
@@ -73,7 +73,7 @@ async def test_many_small_segments_become_one_of_each_partition(bench: Bench) ->
     for partition in range(3):
         await bench.write(*[2] * 10, partition=partition, together=False)
     done = await merger_of(bench).merge(ALL)
-    assert (done.old, done.new, done.again) == (30, 3, [])
+    assert (done.old, done.new, done.revisit) == (30, 3, [])
     rows = [(await bench.store.get_segments(TOPIC, partition))[0] for partition in range(3)]
     assert len({row.uri for row in rows}) == 1
     for partition, row in enumerate(rows):
@@ -113,7 +113,7 @@ async def test_what_retention_takes_meanwhile_is_not_brought_back(bench: Bench) 
     await bench.write(*[2] * 5, partition=1, together=False)
     done = await merger_of(bench, Interfering(bench.store, retain_from=4)).merge(ALL)
     assert (done.old, done.new) == (5, 1)  # the other partition's
-    assert done.again == [(TOPIC, 0)]
+    assert done.revisit == [(TOPIC, 0)]
     assert await contents(bench, 0, start=4) == list(range(4, 10))
     assert await contents(bench, 1) == list(range(10))
 
@@ -164,9 +164,9 @@ async def test_transactions_are_bounded_and_more_is_left_for_the_next_object(ben
     interfering = Interfering(bench.store)
     assert (await merger_of(bench, interfering).merge(ALL)).new == 3
     assert interfering.sizes == [200, 200, 200]
-    few = MergePolicy(small_bytes=1 << 20, target_bytes=4_000, fewest=3, settled_ms=0)
+    few = MergePolicy(small_bytes=1 << 20, target_bytes=4_000, min_segments=3, min_age_ms=0)
     for partition in range(3):
         await bench.write(*[1] * 20, partition=partition)
     done = await merger_of(bench, policy=few).merge(ALL)
     assert done.new >= 1
-    assert (TOPIC, 2) in done.again
+    assert (TOPIC, 2) in done.revisit

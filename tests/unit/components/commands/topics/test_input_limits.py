@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 import pytest
 
+from components.commands.parameters import DurationParam, SizeParam
 from components.commands.topics.record_text import BadLine, read_json
-from components.lib.streams.offset_spec import AtTimestamp, DurationParam, SizeParam, parse_offset_spec
+from components.lib.streams.offset_spec import AtTimestamp, parse_offset_spec
 
 MANY = "9" * 5_000
 

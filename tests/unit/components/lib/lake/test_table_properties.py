@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from components.commands.parameters import SizeParam
 from components.lib.lake.table_properties import PolicyProblem, count, duration_ms, flag, read_properties, size_bytes
-from components.lib.streams.offset_spec import SizeParam
 
 
 def test_settings_of_one_prefix() -> None:

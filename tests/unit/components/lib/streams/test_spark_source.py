@@ -62,9 +62,9 @@ async def test_segments_that_were_merged_meanwhile_are_not_read_twice(merged: tu
 
 
 async def test_what_was_deleted_meanwhile_is_an_error_and_not_a_gap() -> None:
-    with pytest.raises(OffsetTooOld, match="its first is 20"):
+    with pytest.raises(OffsetTooOld, match="the first retained offset is 20"):
         await read(Changing([segment(20, 40)]), 0, 40)
-    with pytest.raises(OffsetTooOld, match="its first is 20"):  # after some of it was listed
+    with pytest.raises(OffsetTooOld, match="the first retained offset is 20"):  # after some of it was listed
         await read(Changing([segment(0, 10), segment(20, 40)], first=[segment(20, 40)]), 0, 40)
 
 

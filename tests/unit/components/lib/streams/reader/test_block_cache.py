@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from components.lib.lake.storage.objects import StorageUnavailable
-from components.lib.streams.reader.block_cache import BlockAddress, BlockCache, BlockCachePolicy, runs
+from components.lib.streams.reader.block_cache import BlockAddress, BlockCache, BlockCachePolicy, adjacent_runs
 from components.lib.streams.reader.disk_cache import DiskBlockCache
 from tests.doubles.ranged_objects import RangedObjects
 
@@ -61,9 +61,9 @@ async def test_neighbours_are_one_request_and_come_from_memory_afterwards(object
 
 
 def test_a_request_does_not_grow_beyond_its_bound() -> None:
-    assert [len(run) for run in runs(BLOCKS, 3 * SIZE)] == [3, 3, 3, 1]
-    assert [len(run) for run in runs(BLOCKS[:2], SIZE // 2)] == [1, 1]
-    assert [run[0].uri for run in runs([BLOCKS[0], BlockAddress("s3://bucket/other", 100, 100)], 1 << 20)] == [
+    assert [len(run) for run in adjacent_runs(BLOCKS, 3 * SIZE)] == [3, 3, 3, 1]
+    assert [len(run) for run in adjacent_runs(BLOCKS[:2], SIZE // 2)] == [1, 1]
+    assert [run[0].uri for run in adjacent_runs([BLOCKS[0], BlockAddress("s3://bucket/other", 100, 100)], 1 << 20)] == [
         URI,
         "s3://bucket/other",
     ]

@@ -42,6 +42,6 @@ async def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, monkeypa
     await DiskBlockCache(tmp_path / "cache", 1 << 20).close()
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    monkeypatch.setattr(disk_cache, "_MOST", 1)
+    monkeypatch.setattr(disk_cache, "_MAX_CACHES", 1)
     with pytest.raises(OSError, match=r"1 of them another user's or symbolic links: choose another directory"):
         DiskBlockCache(tmp_path / "cache", 1 << 20)
