@@ -1,7 +1,7 @@
 """The subscriber: updates the daemon's caches, wakes its readers, and runs maintenance in the background.
 
-No delivery waits for storage. A stop or crash loses nothing: the refresh at the next start counts the segments again, and
-the cleaner finds unregistered objects by their intents.
+No delivery waits for storage. A stop or crash loses nothing: the refresh at the next start counts the segments again,
+and the cleaner finds unregistered objects by their intents.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from astha.settings import Settings
 from astha.wiring import context
 from components.commands.parameters import DurationParam, SizeParam
 from components.commands.stderr_logging import log_to_stderr
-from components.commands.topics.topics import topics_commands
 from registry.connect import open_store
 from registry.contract import MetadataStore
 
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     from components.commands.topic_to_table.runner import Runner
     from components.commands.topic_to_table.sink import TopicTable, Wish
 
-__all__ = ["to_table_command", "topics_commands"]
+__all__ = ["to_table_command"]
 
 
-@topics_commands.command("to-table", short_help="A topic into a table, exactly once.")
+@click.command("to-table", short_help="A topic into a table, exactly once.")
 @click.argument("topic")
 @click.argument("table")
 @click.option("--group", help="Whose offsets tell how far it is.  [default: to-table:DATABASE.NAME]")

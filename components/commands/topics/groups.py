@@ -28,33 +28,42 @@ T = TypeVar("T")
 
 @click.group("groups", short_help="Consumer groups: list, lag, reset, delete.")
 def groups_commands() -> None:
-    """Consumer groups: where each stands in the partitions that it reads."""
+    """Consumer groups and their committed offsets."""
 
 
-@groups_commands.command("list", short_help="All groups.")
+@groups_commands.command("list", short_help="List groups.")
 @settings_options
 @json_option
 def list_command(reload: Callable[[], Settings], as_json: bool) -> None:
-    """List the groups that have ever committed, by name."""
+    """List the groups that have committed offsets, by name.
+
+    \b
+    Example:
+      astha groups list --json
+    """
     groups = with_store(reload(), lambda store: ConsumerGroups(store).list_groups())
     if as_json:
         print_json({"groups": groups})
     elif not groups:
-        click.echo("no groups: `astha consume TOPIC --group NAME` makes one")
+        click.echo("no groups: `astha consume TOPIC --group NAME` creates one")
     else:
         rows = [[group.group_id, time_text(group.created_at), time_text(group.updated_at)] for group in groups]
         print_rows(("group", "created", "updated"), rows)
 
 
-@groups_commands.command("lag", short_help="How far behind a group is.")
+@groups_commands.command("lag", short_help="Show the lag of a group.")
 @click.argument("group")
-@click.option("--topic", help="Only of this one.")
+@click.option("--topic", help="Only this topic.")
 @settings_options
 @json_option
 def lag_command(group: str, topic: str | None, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Show what GROUP has committed of each partition, and how many records are still to come.
+    """Show GROUP's committed offsets and its lag per partition.
 
-    Exits with 1 if it has never committed anything.
+    Exits with 1 if it has never committed offsets.
+
+    \b
+    Example:
+      astha groups lag billing --topic orders
     """
     lags = with_store(reload(), lambda store: ConsumerGroups(store).lag(group, topic))
     if as_json:
@@ -62,16 +71,18 @@ def lag_command(group: str, topic: str | None, reload: Callable[[], Settings], a
     elif lags:
         _print(lags)
     if not lags:
-        raise Failure(f"group {group!r} has committed nothing; `astha groups list` shows those that have", Exit.PROBLEM)
+        raise Failure(f"group {group!r} has committed no offsets: list groups with `astha groups list`", Exit.PROBLEM)
 
 
-@groups_commands.command("reset", short_help="Let a group read on somewhere else.")
+@groups_commands.command("reset", short_help="Move a group to other offsets.")
 @click.argument("group")
 @click.argument("topic")
 @click.option(
     "--to", "spec", type=OffsetSpecParam(), required=True, help="earliest, latest, an offset, a time, or -15m."
 )
-@click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this one; repeatable.")
+@click.option(
+    "--partition", "partitions", type=click.IntRange(min=0), multiple=True, help="Only this partition; repeatable."
+)
 @settings_options
 @json_option
 def reset_command(
@@ -82,10 +93,15 @@ def reset_command(
     reload: Callable[[], Settings],
     as_json: bool,
 ) -> None:
-    """Commit other offsets of TOPIC for GROUP. Refused while consumers that share it are at work.
+    """Commit other offsets of TOPIC for GROUP. Refused while the group has active consumers.
 
-    An offset beyond the end of a partition is refused for all of them; below its first retained record it becomes
-    that record's.
+    An offset beyond the end of a partition is refused, and nothing changes. An offset below the first retained one
+    becomes that one.
+
+    \b
+    Examples:
+      astha groups reset billing orders --to earliest
+      astha groups reset billing orders --to -15m --partition 3
     """
 
     async def reset(store: MetadataStore, read_context: ReadContext) -> tuple[dict[int, int], dict[int, int]]:
@@ -95,8 +111,8 @@ def reset_command(
         if members:
             many = f"{len(members)} consumer{'s' * (len(members) != 1)}"
             raise Failure(
-                f"group {group!r} reads {topic!r} just now, with {many}: stop them first (one that was killed is "
-                f"forgotten {LEASE_S:.0f} s later)",
+                f"group {group!r} reads {topic!r} with {many}: stop them first (the lease of a killed one expires "
+                f"after {LEASE_S:.0f} s)",
                 Exit.PROBLEM,
             )
         chosen = partitions or [row.partition_id for row in await store.list_partitions(topic)]
@@ -108,17 +124,22 @@ def reset_command(
         print_json({"group": group, "topic": topic, "offsets": offsets})
     else:
         for number, offset in sorted(offsets.items()):
-            moved = "" if offset == wanted[number] else f", the first one retained: {wanted[number]} is deleted"
-            click.echo(f"{group} reads {topic}/{number} on at {offset}{moved}")
+            moved = "" if offset == wanted[number] else f", the first retained offset: {wanted[number]} is deleted"
+            click.echo(f"{group} continues {topic}/{number} at {offset}{moved}")
 
 
-@groups_commands.command("delete", short_help="A group, with what it has committed.")
+@groups_commands.command("delete", short_help="Delete a group and its committed offsets.")
 @click.argument("group")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @settings_options
 @json_option
 def delete_command(group: str, yes: bool, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Delete GROUP and its committed offsets. Its consumers, if there are any, begin again."""
+    """Delete GROUP and its committed offsets. Active consumers start again from the beginning.
+
+    \b
+    Example:
+      astha groups delete billing --yes
+    """
     confirm(f"this deletes group {group} with its committed offsets", yes)
     with_store(reload(), lambda store: store.delete_consumer_group(group))
     if as_json:
@@ -128,7 +149,7 @@ def delete_command(group: str, yes: bool, reload: Callable[[], Settings], as_jso
 
 
 def run_reading(settings: Settings, work: Callable[[MetadataStore, ReadContext], Awaitable[T]]) -> T:
-    """With a registry and a reader that does not follow it: for a command that looks once."""
+    """Runs a one-off command with a registry and a reader that does not follow it."""
 
     async def run() -> T:
         clock = SystemLoopClock()

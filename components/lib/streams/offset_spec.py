@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
 
 from astha.quantities import parse_duration_ms
 from components.lib.streams.offsets import boundary_offsets
-from components.lib.streams.reader.reader import Reader
+
+if TYPE_CHECKING:
+    from components.lib.streams.reader.reader import Reader
 
 
 class AtTimestamp(msgspec.Struct, frozen=True):

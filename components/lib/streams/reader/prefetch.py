@@ -1,7 +1,7 @@
 """Prefetching: the next blocks are fetched while a consumer processes its records.
 
-Only blocks that the segment index in memory knows are prefetched, and nothing is queued: what exceeds the bounds is left
-to the consumer's next read. So prefetching takes no capacity from readers that wait for a block.
+Only blocks that the segment index in memory knows are prefetched, and nothing is queued: what exceeds the bounds is
+left to the consumer's next read. So prefetching takes no capacity from readers that wait for a block.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Prefetcher:
         return self._in_flight.acquired
 
     def start(self, topic: str, offsets: Iterable[tuple[int, int]]) -> asyncio.Task[None] | None:
-        """Prefetches from these (partition, offset) pairs on. Returns None if there is nothing to fetch within the bounds.
+        """Prefetches from these (partition, offset) pairs on. Returns None if there is nothing to fetch within the
+        bounds.
 
         Partitions share objects: adjacent blocks are one request, whatever their partitions.
         """

@@ -1,9 +1,9 @@
 """Registers the segments of an uploaded object with their next offsets, or establishes that none is registered.
 
 A refusal names partitions: their appends fail, and the rest is registered without them. After `Unavailable` the outcome
-is unknown. The registration is sent again; if that is refused, the object's segments are looked up before the refusal is
-trusted. This is sound because every registration locks what it checks: if the first one is not visible when the second
-one is refused, the first one was refused too, or will be.
+is unknown. The registration is sent again; if that is refused, the object's segments are looked up before the refusal
+is trusted. This is sound because every registration locks what it checks: if the first one is not visible when the
+second one is refused, the first one was refused too, or will be.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class WriterSettings(BaseModel):
     target_appends: int = Field(
         25,
         gt=0,
-        description="A window with so many appends, or with `block_bytes`, is uploaded as soon as no upload is in flight.",
+        description="A window of so many appends, or of `block_bytes`, is uploaded when no upload is in flight.",
     )
     linger_s: float = Field(
         0.005,

@@ -23,7 +23,8 @@ from tests.integration.components.lib.streams.harness import TOPIC, Bench, numbe
 from tests.waiting import eventually
 
 QUICK: dict[str, Any] = {
-    "merge_min_age_s": 0, "merge_every_s": 0.02, "merge_min_segments": 3, "retention_every_s": 0.02, "cleanup_every_s": 0.02,
+    "merge_min_age_s": 0, "merge_every_s": 0.02, "merge_min_segments": 3,
+    "retention_every_s": 0.02, "cleanup_every_s": 0.02,
 }  # fmt: skip
 IDLE: dict[str, Any] = {"merge": False, "retention_every_s": 3600, "cleanup_every_s": 3600}
 

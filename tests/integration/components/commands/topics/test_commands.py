@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from astha.cli import main
+from components.commands.topics.cli import topics_commands
 from components.commands.topics.consume import consume_command
 from components.commands.topics.groups import groups_commands
 from components.commands.topics.produce import produce_command
-from components.commands.topics.topics import topics_commands
 from registry.contract import MetadataStore
 from registry.json_text import parse_json
 from tests.fixtures.databases import Backend
@@ -59,7 +59,7 @@ async def test_topics_from_their_beginning_to_their_end(shell: Shell, store: Met
     assert again.exit_code == 1
     assert not (await shell.json(topics_commands, "create", "orders", "--if-not-exists"))["created"]
     altered = await shell(topics_commands, "alter", "orders", "--retention-bytes", "10MiB", "--property", "owner=me")
-    assert altered.output == "orders keeps records for 7 days, up to 10.0 MiB a partition\n"
+    assert altered.output == "orders keeps records for 7 days, up to 10.0 MiB per partition\n"
     altered = await shell(topics_commands, "alter", "orders", "--retention", "forever", "--property", "owner=")
     topic = await store.get_topic("orders")
     assert topic is not None
@@ -157,7 +157,7 @@ async def test_offsets_that_are_not_there_are_said_so(shell: Shell, store: Metad
     assert (old.exit_code, "--skip-lost" in old.stderr) == (1, True)
     reset = await shell(groups_commands, "reset", "g", "orders", "--to", "0")
     assert (reset.exit_code, reset.stdout) == (
-        0, "g reads orders/0 on at 2, the first one retained: 0 is deleted\n",
+        0, "g continues orders/0 at 2, the first retained offset: 0 is deleted\n",
     )  # fmt: skip
     skipping = await shell(consume_command, "orders", "--from", "0", "--skip-lost")
     assert (skipping.stdout, "2 records had been deleted" in skipping.stderr) == ("c\n", True)
