@@ -174,7 +174,7 @@ def _index(rng: random.Random) -> None:
     except Corrupt:
         return
     assert (found.size, found.records) == (size, count)
-    assert [found.holding(place.first) for place in found] == list(range(len(found)))
+    assert [found.find_block(place.first) for place in found] == list(range(len(found)))
 
 
 def _object(rng: random.Random) -> None:

@@ -77,7 +77,7 @@ class ChangeFeed:
         self.store.advance(position)
 
     def resume(self, position: Position) -> None:
-        """Changes arrive from this position on, and earlier ones may be missing: clears the caches, wakes all readers."""
+        """Changes arrive from this position on; earlier ones may be missing: clears the caches, wakes all readers."""
         self.live = True
         self._restart(position)
 

@@ -133,7 +133,7 @@ class Consumer:
         self._committed.update(moved)
 
     def _start_watch(self) -> None:
-        """Watches the current partitions. All of them are checked again: the previous watch may have had notifications."""
+        """Watches the current partitions. All are checked again: the previous watch may have had notifications."""
         self._stack.close()
         keys = [(self.topic, number) for number in self._cursors]
         self._watch = self._stack.enter_context(self._reader.change_feed.watch(keys))

@@ -171,7 +171,7 @@ class TopicReader(DataSourceReader):
         self._schema = schema
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
-        """Uses filters on partition, offset and timestamp as bounds. Returns all of them: Spark evaluates them again."""
+        """Uses filters on partition, offset and timestamp as bounds. Spark evaluates all of them again."""
         self._scan = replace(self._scan, bounds=self._scan.bounds.narrowed(filters))
         return filters
 

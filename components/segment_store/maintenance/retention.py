@@ -96,7 +96,8 @@ class TopicRetention:
         self._summed_at: dict[tuple[str, int], int] = {}  # when partitions were last summed
 
     async def enforce(self) -> int:
-        """Checks all topics once. Returns the number of deleted segments. Deletes by age only if the clock is trusted."""
+        """Checks all topics once. Returns the number of deleted segments. Deletes by age only if the clock is trusted.
+        """
         by_age = await may_delete_by_age(self._guard)
         if not by_age:
             self._due.clear()  # computed with a clock that may be wrong

@@ -1,7 +1,8 @@
-"""Records as bytes, and back: docs/segment-format.md.
+"""The segment format: docs/segment-format.md.
 
-An object holds segments of many partitions, one after the other, and a footer that lists them. A segment is a run of
-blocks of one partition. A block is columns under one header: reading is decompression, the rest are views.
+An object contains segments of many partitions, one after the other, and a footer that lists them. A segment is a
+sequence of blocks of one partition. A block has a header and columns: reading it is decompression, everything else are
+views.
 """
 
 from components.lib.streams.format.batch import RecordBatch

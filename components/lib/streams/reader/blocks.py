@@ -58,9 +58,9 @@ class SegmentLayout:
         self._indexes: OrderedDict[int, tuple[Segment, BlockIndex]] = OrderedDict()
 
     def blocks(self, segment: Segment, offset: int) -> Iterator[PlannedBlock]:
-        """Yields blocks from the one that contains the offset on. Raises Corrupt if the row's block index is invalid."""
+        """Yields blocks from the one that contains the offset on. Raises Corrupt if the row's index is invalid."""
         index = self._index(segment)
-        for number in range(index.holding(offset - segment.base_offset), len(index)):
+        for number in range(index.find_block(offset - segment.base_offset), len(index)):
             location = index[number]
             first = segment.base_offset + location.first
             address = BlockAddress(segment.uri, segment.byte_offset + location.start, location.size)

@@ -47,7 +47,7 @@ class _PendingWrite(NamedTuple):
 
 class DiskBlockCache:
     def __init__(self, directory: Path, max_bytes: int) -> None:
-        """Claims a subdirectory and lists its files: create it in a thread. Raises OSError if there is none to claim."""
+        """Claims a subdirectory and lists its files: create it in a thread. Raises OSError if none is free."""
         self.max_bytes = max_bytes
         self.failures = 0
         self._lock, self.directory = _claim_directory(directory)

@@ -191,7 +191,7 @@ class SegmentWriter:
     async def _accept(
         self, topic: str, partition_id: int, columns: Columns, size: int, append_id: AppendId | None
     ) -> tuple[asyncio.Future[Appended], bool]:
-        """Returns the pending result, and whether the append is new. Appends to a partition do not overtake each other."""
+        """Returns the pending result, and whether the append is new. Keeps the order of appends per partition."""
         key = (topic, partition_id)
         lease = self.agent.find(topic, partition_id)
         if lease is not None and append_id is None and key not in self._queues:

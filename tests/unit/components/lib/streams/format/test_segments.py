@@ -53,7 +53,7 @@ def test_one_block_needs_no_index() -> None:
     index = BlockIndex.decode(None, segment.size, 2)
     assert len(index) == 1
     assert index[0] == segment.index[0]
-    assert (index.holding(0), index.holding(1)) == (0, 0)
+    assert (index.find_block(0), index.find_block(1)) == (0, 0)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 2**30)), min_size=2, max_size=30))
@@ -62,10 +62,10 @@ def test_an_index_comes_back_from_its_text(blocks: list[tuple[int, int]]) -> Non
     text = index.encode()
     assert list(BlockIndex.decode(text, index.size, index.records)) == list(index)
     for number, place in enumerate(index):
-        assert index.holding(place.first) == index.holding(place.first + place.records - 1) == number
+        assert index.find_block(place.first) == index.find_block(place.first + place.records - 1) == number
     for beyond in (-1, index.records):
         with pytest.raises(IndexError):
-            index.holding(beyond)
+            index.find_block(beyond)
     with pytest.raises(Corrupt, match="block_index"):
         BlockIndex.decode(text, index.size + 1, index.records)
 
