@@ -1,4 +1,4 @@
-"""Streams for tests: an agent and a writer that can be killed, and everything that is stored read back."""
+"""Streams for tests: an agent and a writer that can be killed, and reads of everything that is stored."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from registry.models import Segment
 
 
 class SkippingClock(SystemLoopClock):
-    """Waits take no time, but are counted. What is meant to happen every few seconds does not happen in a test."""
+    """Sleeps take no time, but are counted. Periodic work, every 2.5 seconds or less often, never runs."""
 
     def __init__(self) -> None:
         self._skipped = 0.0
@@ -39,7 +39,7 @@ class SkippingClock(SystemLoopClock):
 
 
 class Process:
-    """What one process would have: an agent and a writer. `kill` ends it at whatever line it is."""
+    """The agent and the writer of one process. `kill` interrupts them wherever they are."""
 
     def __init__(
         self,
@@ -53,9 +53,9 @@ class Process:
         agent_id: str | None = None,
     ) -> None:
         self.clock = clock or SkippingClock()
-        around = ComponentContext(store=store, clock=self.clock, registry_url=SecretStr(""), lake=lake)
+        context = ComponentContext(store=store, clock=self.clock, registry_url=SecretStr(""), lake=lake)
         self.agent = Agent(store, self.clock, agent, agent_id=agent_id)
-        self.writer = SegmentWriter(around, self.agent, settings, objects=objects)
+        self.writer = SegmentWriter(context, self.agent, settings, objects=objects)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Process:
@@ -69,7 +69,7 @@ class Process:
         await self._stack.aclose()
 
     async def kill(self) -> None:
-        """Nothing is released, given back or waited for."""
+        """Cancels everything without releasing or flushing anything."""
         agent, writer = self.agent, self.writer
         writer._closing = agent._closing = True
         own = [writer._worker, writer._names._allocation, *writer._uploads, *writer._background._tasks.values()]
@@ -80,7 +80,7 @@ class Process:
 
 
 async def kill_agent(agent: Agent) -> None:
-    """Nothing is released or deregistered."""
+    """Cancels everything without releasing leases or deregistering the agent."""
     agent._closing = True
     await cancel_and_wait(*_tasks_of(agent))
 
@@ -113,7 +113,7 @@ async def read_segment(objects: Objects, segment: Segment) -> list[Record]:
 
 
 async def read_partition(store: MetadataStore, objects: Objects, topic: str, partition_id: int) -> list[Record]:
-    """All records, whose offsets must follow each other and end at the watermark."""
+    """Returns all records. Asserts that offsets are consecutive and end at the watermark."""
     records: list[Record] = []
     async for segment in store.stream_segments(topic, partition_id):
         records += await read_segment(objects, segment)
@@ -125,7 +125,7 @@ async def read_partition(store: MetadataStore, objects: Objects, topic: str, par
 
 
 async def stored_files(lake: LakeSettings) -> set[str]:
-    """Every file of the warehouse, whatever its name is."""
+    """Returns all files of the warehouse."""
     if not lake.warehouse.startswith("s3:"):
         return await asyncio.to_thread(_files_below, Path(lake.warehouse))
     location = parse(lake.warehouse)
@@ -143,7 +143,7 @@ def _objects_below(directory: Path) -> set[str]:
 
 
 async def assert_no_orphans(store: MetadataStore, warehouse: Path, topics: dict[str, int]) -> None:
-    """Every object is live or has an intent, not both; and what is live is there."""
+    """Asserts that every object is live or has an intent, not both, and that live ones exist."""
     found = _objects_below(warehouse)
     live = set()
     for topic, partitions in topics.items():

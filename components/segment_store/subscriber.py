@@ -163,10 +163,10 @@ class SegmentStore:
 
     async def enforce_retention(self) -> None:
         """Checks all topics once."""
-        gone = await self._retention.enforce()
-        self._counters["segments_expired"] += gone
-        if gone:
-            log.info("segments expired", segments=gone)
+        deleted = await self._retention.enforce()
+        self._counters["segments_expired"] += deleted
+        if deleted:
+            log.info("segments expired", segments=deleted)
 
     async def merge(self) -> None:
         """Merges until no partition is due, one object after the other."""
@@ -225,7 +225,7 @@ class SegmentStore:
             self._partition_sizes.add(new)
 
     def _every(self, seconds: float, what: str, step: Callable[[], Awaitable[None]]) -> None:
-        """Runs the step now and then periodically. A failed step is retried in the next round."""
+        """Runs the step at once, then periodically. A failed step is retried in the next round."""
 
         async def run() -> None:
             while True:

@@ -1,6 +1,7 @@
-"""Agents die and sleep at any point; every acknowledged record is read once, in order, unchanged, and nothing else is.
+"""Agents are killed and paused at any point; every acknowledged record is read once, in order, unchanged, and nothing
+else is.
 
-Shortly in `make test`; all databases on all storages, and longer, with `make faults MINUTES=... SEED=...`.
+Short in `make test`; all databases on all storages, and longer, with `make faults MINUTES=... SEED=...`.
 """
 
 from __future__ import annotations
@@ -27,21 +28,31 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.position import Position
-from tests.faults.crash_agents import PARTITIONS, SHARED, TAIL, TOPIC, Order, around, following, read_notes, read_taken
+from tests.faults.crash_agents import (
+    PARTITIONS,
+    SHARED,
+    TAIL,
+    TOPIC,
+    Order,
+    component_context,
+    following,
+    read_notes,
+    read_taken,
+)
 from tests.streams import stored_files
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
 OLD_MS = 5_000
-"""Longer than anybody is paused, so that the cleaner beside them takes names only from the dead."""
+"""Longer than any pause, so that the concurrent cleaner takes only names of dead agents."""
 
 LONG = "MINUTES" in os.environ
 COMBINATIONS = [("sqlite", "disk"), ("postgres", "s3"), *([("sqlite", "s3"), ("postgres", "disk")] if LONG else [])]
 
 
 class Log:
-    """What a consumer has read from the first record on, while everything else was happening."""
+    """The records that a consumer has read from the first one on, while everything else was happening."""
 
     def __init__(self, read_context: ReadContext) -> None:
         self._reading = read_context
@@ -67,11 +78,11 @@ async def clean(store: MetadataStore, read_context: ReadContext) -> None:
 
 
 async def watch_commits(store: MetadataStore) -> None:
-    """Those of the group that the agents share go forward, whoever wakes up and believes that it is still a member."""
+    """Commits of the agents' group only advance, even if a paused member resumes."""
     before = dict.fromkeys(range(PARTITIONS), 0)
     while True:
         await asyncio.sleep(0.02)
-        with suppress(NotFound):  # nobody has come yet
+        with suppress(NotFound):  # no member has joined yet
             for row in await store.get_consumer_offsets(SHARED):
                 assert row.committed_offset >= before[row.partition_id], "a commit went back"
                 before[row.partition_id] = row.committed_offset
@@ -79,7 +90,7 @@ async def watch_commits(store: MetadataStore) -> None:
 
 @asynccontextmanager
 async def beside(*work: asyncio.Task[None]) -> AsyncIterator[None]:
-    """Whatever fails there fails the test."""
+    """A failure of the concurrent work fails the test."""
     try:
         yield
         for task in work:
@@ -101,13 +112,15 @@ async def run_agents(order: Order) -> None:
         await process.communicate(msgspec.json.encode(order))
         assert process.returncode == 0
     finally:
-        with suppress(ProcessLookupError):  # whoever is left, the paused too
+        with suppress(ProcessLookupError):  # what is left, paused processes too
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
 def acknowledged(directory: Path) -> list[list[NewRecord]]:
-    """By partition and offset. Everything has its answer by now, so the answers leave no gap and don't overlap."""
+    """Returns acknowledged records by partition and offset. All appends are acknowledged by now, so there are no gaps
+    or overlaps.
+    """
     found: dict[int, dict[int, list[NewRecord]]] = defaultdict(dict)
     ends: dict[tuple[str, int], int] = {}
     for path in directory.glob("*.notes"):
@@ -128,7 +141,7 @@ def acknowledged(directory: Path) -> list[list[NewRecord]]:
 
 
 def shared(directory: Path) -> list[set[int]]:
-    """Offsets that the group which the agents share was given, by partition."""
+    """Returns the offsets that the agents' group has read, by partition."""
     found: list[set[int]] = [set() for _ in range(PARTITIONS)]
     for path in directory.glob("*.taken"):
         for taken in read_taken(path):
@@ -141,7 +154,7 @@ def contents(records: list[Record]) -> list[NewRecord]:
 
 
 async def read_cold(place: ComponentContext, partition: int) -> list[Record]:
-    """By somebody who has just come."""
+    """Reads with empty caches."""
     read_context = ReadContext(place)
     read_context.change_feed.resume(Position(1))
     try:
@@ -183,7 +196,7 @@ def order(combination: tuple[str, LakeSettings], tmp_path: Path, seed: str) -> O
 @pytest.fixture
 async def place(order: Order) -> AsyncIterator[ComponentContext]:
     store = await open_store(order.url)
-    yield around(order, store)
+    yield component_context(order, store)
     await store.close()
 
 
@@ -208,7 +221,7 @@ async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentCo
     assert shared(Path(order.directory)) == [set(range(end)) for end in ends]
 
     async def cleaned() -> bool:
-        """A server may still be at the last statement of somebody who is dead: what it holds is passed over."""
+        """A server may still execute the last statement of a killed process: intents that it locks are skipped."""
         await clean_intents(store, read_context.objects, 0, "afterwards")
         return not await store.list_stale_intents(0)
 
@@ -216,5 +229,5 @@ async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentCo
     live = {row.uri for number in range(PARTITIONS) async for row in store.stream_segments(TOPIC, number)}
     assert await stored_files(place.lake) == live
     leases = await store.list_partition_leases(topic=TOPIC)
-    assert sum(lease.epoch for lease in leases) > PARTITIONS + order.agents, "nobody was taken over"
+    assert sum(lease.epoch for lease in leases) > PARTITIONS + order.agents, "no lease moved to another agent"
     await read_context.close()

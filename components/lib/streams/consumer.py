@@ -57,9 +57,8 @@ class Consumer:
         self._cursors = {
             number: Cursor(prefetcher, topic, number, offset) for number, offset in sorted(offsets.items())
         }
-        self._ready: OrderedDict[int, None] = OrderedDict.fromkeys(
-            self._cursors
-        )  # partitions that may have records, in turn
+        # Partitions that may have records, in the order of their turns.
+        self._ready: OrderedDict[int, None] = OrderedDict.fromkeys(self._cursors)
         self._at_high_watermark: set[int] = set()  # partitions read to their end; later records are notified
         self._seen_gaps = -1  # gaps of the watch that were handled
         self._prefetches: set[asyncio.Task[None]] = set()
@@ -162,9 +161,8 @@ class Consumer:
         changed = [number for _, number in self._watch.take_changed() if not self._is_exhausted(number)]
         self._ready.update(dict.fromkeys(changed))
         if len(changed) > 1:
-            prefetch = self._prefetcher.start(
-                self.topic, [(number, self._cursors[number].offset) for number in changed]
-            )
+            offsets = [(number, self._cursors[number].offset) for number in changed]
+            prefetch = self._prefetcher.start(self.topic, offsets)
             if prefetch is not None:
                 self._prefetches.add(prefetch)
                 prefetch.add_done_callback(self._prefetches.discard)

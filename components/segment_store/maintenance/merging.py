@@ -88,8 +88,8 @@ class Merger:
         uri = self._new_uri()
         await self._store.record_intents([uri], purpose="segments", owner=self._owner)
         await self._objects.put(uri, _build_object(runs, segments))
-        old, new, touched = await self._register(uri, runs, segments)
-        revisit += [key for key in touched if key not in revisit]
+        old, new, changed = await self._register(uri, runs, segments)
+        revisit += [key for key in changed if key not in revisit]
         if not new:
             await self._discard(uri)
         return SegmentMergeResult(old, new, sum(segment.size for segment in segments), revisit, leftovers)
@@ -112,9 +112,8 @@ class Merger:
             now = self._clock.now_ms()
             found = choose_runs(tail, policy, now)
             leftovers[key] = count_leftovers(tail, policy)
-            if len(tail) == _TAIL_SEGMENTS or _count(choose_runs(tail, policy, now + policy.min_age_ms)) > _count(
-                found
-            ):
+            soon = choose_runs(tail, policy, now + policy.min_age_ms)
+            if len(tail) == _TAIL_SEGMENTS or _count(soon) > _count(found):
                 revisit[key] = None
             for run in found:
                 length = sum(segment.size_bytes for segment in run)
@@ -175,8 +174,8 @@ class Merger:
             try:
                 await self._store.replace_segments(rows, [draft for _, draft in some], intents_of=self._owner)
             except Conflict as conflict:
-                touched = set(conflict.names)
-                named = [bool(touched & set(map(_name, run.old))) for run, _ in some]
+                changed = set(conflict.names)
+                named = [bool(changed & set(map(_name, run.old))) for run, _ in some]
                 if not any(named):  # the intent is no longer ours
                     named = [True] * len(some)
                 log.info("segments changed during their merge", segments=len(rows), error=str(conflict))

@@ -70,7 +70,7 @@ class PartitionSizes:
     def clear(self) -> None:
         self._sizes.clear()
 
-    def of(self, topic: str, partition_id: int) -> int:
+    def size_of(self, topic: str, partition_id: int) -> int:
         return self._sizes[topic, partition_id]
 
 
@@ -96,8 +96,7 @@ class TopicRetention:
         self._summed_at: dict[tuple[str, int], int] = {}  # when partitions were last summed
 
     async def enforce(self) -> int:
-        """Checks all topics once. Returns the number of deleted segments. Deletes by age only if the clock is trusted.
-        """
+        """Checks all topics once. Returns the number of deleted segments. By age only if the clock is trusted."""
         by_age = await may_delete_by_age(self._guard)
         if not by_age:
             self._due.clear()  # computed with a clock that may be wrong
@@ -133,8 +132,8 @@ class TopicRetention:
         by_time_alone = policy.size_bytes is None and policy.records is None
         if by_time_alone and self._clock.now_ms() < self._due.get(key, 0):
             return 0
-        cut = await self.first_kept_offset(partition, policy)
-        return await self.delete_before(partition.topic, partition.partition_id, cut) if cut else 0
+        offset = await self.first_kept_offset(partition, policy)
+        return await self.delete_before(partition.topic, partition.partition_id, offset) if offset else 0
 
     async def first_kept_offset(self, partition: Partition, policy: RetentionPolicy) -> int:
         """Returns the offset below which whole segments may be deleted; 0 if none may."""
@@ -148,7 +147,7 @@ class TopicRetention:
             self._summed_at[topic, number] = self._clock.now_ms()
             async for segment in self._store.stream_segments(topic, number):
                 surplus += segment.size_bytes
-        cut, due = 0, self._clock.now_ms() + min(policy.ms or 0, _RECHECK_MS) + 1
+        offset, due = 0, self._clock.now_ms() + min(policy.ms or 0, _RECHECK_MS) + 1
         async for segment in self._store.stream_segments(topic, number):
             too_old = oldest is not None and _youngest_ms(segment) < oldest
             too_many = policy.records is not None and end - segment.end_offset - 1 >= policy.records
@@ -157,16 +156,16 @@ class TopicRetention:
                 due = min(due, _youngest_ms(segment) + (policy.ms or 0) + 1)
                 break
             surplus -= segment.size_bytes
-            cut = segment.end_offset + 1
+            offset = segment.end_offset + 1
         self._due[topic, number] = due
-        return cut
+        return offset
 
     def _is_small_enough(self, key: tuple[str, int], policy: RetentionPolicy) -> bool:
         if self._sizes is None or policy.size_bytes is None:
             return False
         summed = self._summed_at.get(key)
         lately = summed is not None and self._clock.now_ms() < summed + _RECHECK_MS
-        return lately and self._sizes.of(*key) <= policy.size_bytes
+        return lately and self._sizes.size_of(*key) <= policy.size_bytes
 
     async def delete_before(self, topic: str, partition_id: int, offset: int) -> int:
         """Deletes segments that end below the offset, in bounded transactions. Returns their number."""

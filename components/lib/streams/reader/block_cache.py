@@ -257,8 +257,8 @@ class BlockCache(Generic[V]):
         self._entries[address] = (value, size)
         self._size += size
         while self._size > self.policy.memory_bytes:
-            _, (_, gone) = self._entries.popitem(last=False)
-            self._size -= gone
+            _, (_, freed) = self._entries.popitem(last=False)
+            self._size -= freed
             self.counts.evicted += 1
 
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.components.lib.streams.conftest import bench
+from tests.integration.components.lib.streams.conftest import harness
 
-__all__ = ["bench"]
+__all__ = ["harness"]

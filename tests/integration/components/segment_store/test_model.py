@@ -1,7 +1,7 @@
-"""Random appends, reads, merges, retention, deaths and lost leases, against lists in memory.
+"""Random appends, reads, merges, retention, killed writers and lost leases, compared with lists in memory.
 
-What was acknowledged is read back once, in order, unchanged, by a reader that has followed everything and by one that
-has just begun; nothing else is. SEED=... repeats a run. Processes that are killed: `tests.faults.test_crash_agents`.
+Acknowledged records are read back once, in order, unchanged, by a reader that has followed everything and by one with
+empty caches; nothing else is. SEED=... repeats a run. Killed processes: `tests.faults.test_crash_agents`.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ SETTINGS = WriterSettings(block_bytes=200, preallocated_names=1)
 
 
 class World:
-    """``pending`` are appends whose process died before it answered: they may be there or not, until they are repeated
-    under their stamps.
+    """`pending` are appends without a result, because their process died: they may be written or not, until they are
+    repeated under their append ids.
     """
 
-    def __init__(self, around: ComponentContext, seed: int) -> None:
-        self.around = around
-        self.store = around.store
+    def __init__(self, context: ComponentContext, seed: int) -> None:
+        self.context = context
+        self.store = context.store
         self.random = random.Random(seed)
         self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self.pending: dict[int, list[bytes]] = {}
-        self.read_context = ReadContext(around)
+        self.read_context = ReadContext(context)
         self.merger = Merger(
-            self.store, self.read_context.objects, self.read_context.cache, around.clock,
-            join(canonical(around.lake.warehouse), "merged"), MergePolicy(min_segments=2, min_age_ms=0),
+            self.store, self.read_context.objects, self.read_context.cache, context.clock,
+            join(canonical(context.lake.warehouse), "merged"), MergePolicy(min_segments=2, min_age_ms=0),
         )  # fmt: skip
-        self.retention = TopicRetention(self.store, around.clock, 2)
+        self.retention = TopicRetention(self.store, context.clock, 2)
         self._process: Process | None = None
 
     async def step(self) -> None:
@@ -69,12 +69,12 @@ class World:
     # ---- writers ------------------------------------------------------------------------------------------
 
     async def append(self) -> None:
-        """To several partitions at once."""
+        """Appends to several partitions at once."""
         process = await self._alive()
         await asyncio.gather(*(self._append(process, partition) for partition in self._some()))
 
     async def die(self) -> None:
-        """In the middle of appends. Its leases run out."""
+        """Kills the writer during appends. Its leases expire."""
         process = await self._alive()
         appends = [asyncio.create_task(self._append(process, partition)) for partition in self._some()]
         for _ in range(self.random.choice((0, 1, 5, 20, 100))):
@@ -89,7 +89,7 @@ class World:
         await self.store.deregister_agent(process.agent.agent_id)
 
     async def lose(self) -> None:
-        """Its leases, to another, without knowing."""
+        """The writer loses its leases to another one without noticing."""
         process, partition = await self._alive(), self.random.randrange(PARTITIONS)
         await self._append(process, partition)
         await self.store.deregister_agent(process.agent.agent_id)
@@ -100,19 +100,19 @@ class World:
         await process.__aexit__()
 
     async def restart(self) -> None:
-        """The writer ends; the next one takes its leases over."""
+        """Closes the writer; the next one acquires its leases."""
         process, self._process = self._process, None
         if process is not None:
             await process.__aexit__()
 
     async def settle(self) -> None:
-        """Nothing is left without an answer."""
+        """Repeats pending appends."""
         for partition in list(self.pending):
             await self._append(await self._alive(), partition)
 
     async def _alive(self) -> Process:
         if self._process is None:
-            process = Process(self.store, self.around.lake, settings=SETTINGS, clock=self.around.clock)
+            process = Process(self.store, self.context.lake, settings=SETTINGS, clock=self.context.clock)
             self._process = await process.__aenter__()
         return self._process
 
@@ -120,7 +120,7 @@ class World:
         return self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
 
     async def _append(self, process: Process, partition: int) -> None:
-        """What had no answer, else something new; again if the cleaner has taken its object."""
+        """Appends what is pending, else something new. Retries if the cleaner has deleted the object."""
         first, count = len(self.written[partition]), self.random.choice((1, 1, 3, 30))
         new = [b"%d/%d" % (partition, first + number) for number in range(count)]
         values = self.pending.setdefault(partition, new)
@@ -138,7 +138,9 @@ class World:
     # ---- readers ------------------------------------------------------------------------------------------
 
     async def read(self) -> None:
-        """Somewhere, a little, by whom has followed everything: what it has just written it may have to wait for."""
+        """Reads a little at a random offset. The reader follows the registry, so it may have to wait for the latest
+        records.
+        """
         partition = self.random.randrange(PARTITIONS)
         sure, unsure = self.written[partition], self.pending.get(partition, [])
         bounds = await self.read_context.reader.bounds(TOPIC, partition)
@@ -163,7 +165,7 @@ class World:
                 offset = found.next_offset
             assert seen == wanted[bounds.start :]
 
-    # ---- upkeep -------------------------------------------------------------------------------------------
+    # ---- maintenance --------------------------------------------------------------------------------------
 
     async def merge(self) -> None:
         await self.merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
@@ -183,7 +185,7 @@ class World:
         assert before.start <= bounds.start <= max(before.start, offset)
 
     async def retain(self) -> None:
-        """By records or by bytes: what must stay stays, and no segment more than that."""
+        """Retention by records or by bytes keeps the fewest segments that satisfy the bound."""
         await self.settle()
         records, size = self.random.choice([(self.random.randint(1, 100), None), (None, self.random.randint(1, 2000))])
         before = [await self._segments(partition) for partition in range(PARTITIONS)]
@@ -203,7 +205,7 @@ class World:
             assert await self._segments(partition) == kept
 
     async def clean(self) -> None:
-        """Also what a living writer has announced: it must notice."""
+        """Cleans intents of live writers too: they must notice."""
         await clean_intents(self.store, self.read_context.objects, 0, "cleaner")
 
     async def _segments(self, partition: int) -> list[Segment]:
@@ -229,9 +231,9 @@ def storage(request: pytest.FixtureRequest) -> LakeSettings:
 async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataStore, storage: LakeSettings) -> None:
     print(f"SEED={SEED}")  # noqa: T201  (shown when it fails)
     clock = SystemLoopClock()
-    around = ComponentContext(real_store, clock, SecretStr(url), storage)
+    context = ComponentContext(real_store, clock, SecretStr(url), storage)
     await real_store.create_topic(TOPIC, PARTITIONS)
-    world = World(around, SEED)
+    world = World(context, SEED)
     follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)
     async with RegistryFollower(follower, world.read_context.change_feed, clock):
         for _ in range(STEPS):
@@ -241,12 +243,12 @@ async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataSt
         await world.check(world.read_context)
 
     async def cleaned() -> bool:
-        """A server may still be at the last statement of somebody who is dead: what it holds is passed over."""
+        """A server may still execute the last statement of a killed process: intents that it locks are skipped."""
         await world.clean()
         return not await real_store.list_stale_intents(0)
 
     await eventually(cleaned, "no intents left")
-    cold = ReadContext(around)
+    cold = ReadContext(context)
     cold.change_feed.resume(Position(1))
     await world.check(cold)
     assert await stored_files(storage) == await world.live()

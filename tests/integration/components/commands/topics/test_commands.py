@@ -52,7 +52,7 @@ def shell(url: str, warehouse: Path) -> Shell:
     return Shell(url, warehouse)
 
 
-async def test_topics_from_their_beginning_to_their_end(shell: Shell, store: MetadataStore) -> None:
+async def test_the_life_cycle_of_a_topic(shell: Shell, store: MetadataStore) -> None:
     made = await shell(topics_commands, "create", "orders", "--partitions", "2", "--retention", "7d")
     assert made.output == "created orders with 2 partitions, for 7 days\n"
     again = await shell(topics_commands, "create", "orders")
@@ -68,14 +68,14 @@ async def test_topics_from_their_beginning_to_their_end(shell: Shell, store: Met
     described = await shell.json(topics_commands, "describe", "orders")
     assert [(row["start"], row["end"], row["segments"]) for row in described["partitions"]] == [(0, 2, 1), (0, 1, 1)]
     assert "orders" in (await shell(topics_commands, "list")).output
-    assert (await shell(topics_commands, "delete", "orders")).exit_code == 2  # nobody was asked
+    assert (await shell(topics_commands, "delete", "orders")).exit_code == 2  # not confirmed
     assert (await shell(topics_commands, "delete", "orders", "--yes")).exit_code == 0
     assert await store.list_topics() == []
     missing = await shell(topics_commands, "describe", "orders")
     assert (missing.exit_code, "astha topics list" in missing.output) == (1, True)
 
 
-async def test_what_is_produced_is_consumed(shell: Shell, store: MetadataStore) -> None:
+async def test_produced_records_are_consumed(shell: Shell, store: MetadataStore) -> None:
     await store.create_topic("orders", 3)
     lines = b"".join(b"%d\n" % number for number in range(3_000))
     told = await shell.json(produce_command, "orders", stdin=lines)
@@ -90,7 +90,7 @@ async def test_what_is_produced_is_consumed(shell: Shell, store: MetadataStore) 
     assert await shell.records("orders", "--from", "latest") == []
 
 
-async def test_keys_headers_times_and_bytes_survive_the_way_there_and_back(shell: Shell, store: MetadataStore) -> None:
+async def test_keys_headers_times_and_bytes_round_trip(shell: Shell, store: MetadataStore) -> None:
     await store.create_topic("orders", 4)
     await store.create_topic("copy", 4)
     lines = [
@@ -145,7 +145,7 @@ async def test_groups_resume_and_are_reset(shell: Shell, store: MetadataStore) -
     assert (await shell.json(groups_commands, "list"))["groups"] == []
 
 
-async def test_offsets_that_are_not_there_are_said_so(shell: Shell, store: MetadataStore) -> None:
+async def test_invalid_offsets_are_reported(shell: Shell, store: MetadataStore) -> None:
     await store.create_topic("orders", 1)
     await shell.json(produce_command, "orders", stdin=b"a\nb\n")
     await shell.json(produce_command, "orders", stdin=b"c\n")
@@ -186,14 +186,14 @@ async def test_mistakes_are_explained(
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-async def test_a_bad_line_is_named_with_what_was_written_before_it(shell: Shell, store: MetadataStore) -> None:
+async def test_an_invalid_line_is_reported_with_the_records_written_before(shell: Shell, store: MetadataStore) -> None:
     await store.create_topic("orders", 1)
     result = await shell(produce_command, "orders", "--json-lines", stdin=b'{"value": "a"}\n{"valu": 1}\n')
     assert (result.exit_code, "line 2" in result.stderr, "0 records" in result.stderr) == (2, True, True)
 
 
-async def test_a_consumer_that_follows_is_another_process(shell: Shell, store: MetadataStore, backend: Backend) -> None:
-    """It sees what is produced after it began; interrupted, it commits what it has printed."""
+async def test_a_following_consumer_in_another_process(shell: Shell, store: MetadataStore, backend: Backend) -> None:
+    """It prints records produced after its start, and commits them when it is interrupted."""
     await store.create_topic("orders", 2)
     process = shell.spawn("consume", "orders", "--follow", "--group", "g", "--json")
     assert process.stdout is not None
@@ -215,8 +215,8 @@ async def test_a_consumer_that_follows_is_another_process(shell: Shell, store: M
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-async def test_two_consumers_of_a_group_are_told_everything_once(shell: Shell, store: MetadataStore) -> None:
-    """Neither ends before the group has everything; each record is printed by one of them."""
+async def test_two_consumers_of_a_group_read_everything_once(shell: Shell, store: MetadataStore) -> None:
+    """Neither ends before the group has committed everything; each record is printed by one of them."""
     await store.create_topic("orders", 4)
     await shell.json(produce_command, "orders", stdin=b"".join(b"%d\n" % number for number in range(400)))
     results = await asyncio.gather(*(_output(shell.spawn("consume", "orders", "--group", "g")) for _ in range(2)))

@@ -1,4 +1,4 @@
-"""The bench, for every test here."""
+"""The harness, for every test here."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 
 from registry.contract import MetadataStore
 from registry.position import Position
-from tests.integration.components.lib.streams.harness import TOPIC, Bench
+from tests.integration.components.lib.streams.harness import TOPIC, StreamHarness
 
 
 @pytest.fixture
-async def bench(store: MetadataStore, warehouse: Path) -> AsyncIterator[Bench]:
+async def harness(store: MetadataStore, warehouse: Path) -> AsyncIterator[StreamHarness]:
     await store.create_topic(TOPIC, 3)
-    made = Bench(store, warehouse / "objects")
+    made = StreamHarness(store, warehouse / "objects")
     made.change_feed.resume(Position(1))
     yield made
     await made.reader.cache.close()

@@ -23,7 +23,7 @@ def _agent(store: MetadataStore, name: str, **settings: float) -> Agent:
     return Agent(store, SkippingClock(), AgentSettings.model_validate(settings), agent_id=name)
 
 
-async def test_what_is_wanted_at_once_is_asked_for_together(store: MetadataStore) -> None:
+async def test_concurrent_acquisitions_share_one_call(store: MetadataStore) -> None:
     await store.add_segment(segment(0, partition=2))
     points = FaultPoints()
     async with _agent(FaultyRegistry(store, points), "a") as agent:
@@ -39,7 +39,7 @@ async def test_what_is_wanted_at_once_is_asked_for_together(store: MetadataStore
     assert {lease.leader_agent_id for lease in await store.list_partition_leases()} == {None}
 
 
-async def test_leases_are_renewed_and_losses_noticed(store: MetadataStore, clock: ManualClock) -> None:
+async def test_leases_are_renewed_and_lost_ones_detected(store: MetadataStore, clock: ManualClock) -> None:
     async with _agent(store, "a") as agent, _agent(store, "b") as other:
         mine, lost = await agent.acquire("orders", 0), await agent.acquire("orders", 1)
         clock.advance(20_000)
@@ -58,10 +58,10 @@ async def test_leases_are_renewed_and_losses_noticed(store: MetadataStore, clock
         await store.add_segments([segment(0, partition=1)], fences=[taken.fence])
 
 
-async def test_leases_of_the_dead_are_free_after_a_while_however_the_clock_was_set(
+async def test_leases_of_dead_agents_are_released_whatever_the_wall_clock_says(
     store: MetadataStore, clock: ManualClock
 ) -> None:
-    """The holder is killed and the clock set back: by that, its leases and its heartbeat are of the future."""
+    """The holder is killed and the wall clock set back: its leases and its heartbeat are in the future."""
     dead = Agent(store, NeverClock(), AgentSettings(topics=["orders"]), agent_id="dead")
     await dead.__aenter__()
     assert len(dead.leases) == 4
@@ -87,7 +87,7 @@ async def test_leases_of_the_dead_are_free_after_a_while_however_the_clock_was_s
         for lease in dead.leases:
             with pytest.raises(Fenced):
                 await store.add_segments([segment(0, partition=lease.key[1])], fences=[lease.fence])
-        for _ in range(20):  # a holder that renews keeps what it has
+        for _ in range(20):  # a holder that renews keeps its leases
             time.skip(10)
             clock.advance(10_000)
             await one.renew()
@@ -95,7 +95,7 @@ async def test_leases_of_the_dead_are_free_after_a_while_however_the_clock_was_s
                 await two.acquire("orders", 0)
 
 
-async def test_a_writer_alone_finds_that_a_lease_is_dead(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_writer_without_a_group_detects_a_dead_lease(store: MetadataStore, clock: ManualClock) -> None:
     dead = Agent(store, NeverClock(), AgentSettings(), agent_id="dead")
     await dead.__aenter__()
     lease = await dead.acquire("orders", 0)
@@ -116,7 +116,7 @@ async def _kill(agent: Agent) -> None:
 
 
 class NeverClock(SkippingClock):
-    """Waits for ever; time passes when the test says so."""
+    """Sleeps for ever; the test advances the time."""
 
     def monotonic(self) -> float:
         return self._skipped
@@ -129,7 +129,7 @@ class NeverClock(SkippingClock):
 
 
 class SteppedClock(SkippingClock):
-    """Each wait is told to the test, which says when it is over. Nothing else takes time."""
+    """Reports each sleep to the test, which ends it. Nothing else takes time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,10 +145,8 @@ class SteppedClock(SkippingClock):
         self._skipped += seconds
 
 
-async def test_many_leases_are_renewed_some_at_a_time(store: MetadataStore) -> None:
-    """Each once in the time between renewals, however many there were when the wait began; and those that were not
-    renewed because of a failure long before they run out.
-    """
+async def test_many_leases_are_renewed_in_batches(store: MetadataStore) -> None:
+    """Each lease is renewed once per interval; after a failure, unrenewed ones are renewed long before they expire."""
     await store.create_topic("clicks", 450)
     points = FaultPoints(at=6, fault=Fault.CALL_LOST)
     clock, settings = SteppedClock(), AgentSettings(renew_every_s=9, lease_s=27)
@@ -163,13 +161,13 @@ async def test_many_leases_are_renewed_some_at_a_time(store: MetadataStore) -> N
             if number == 1:
                 await agent.release(leases[-1])  # before its turn
             over.set()
-        assert points.names[6] == "renew_partition_leases"  # the second of the first round is lost
+        assert points.names[6] == "renew_partition_leases"  # the second batch of the first round fails
         assert waited[:7] == [9.0, 1.5, 4.5, 9.0, 1.5, 1.5, 6.0]
-        assert renewed[:7] == [0, 1, 2, 5, 6, 7, 8]  # after the failure, three in one go
+        assert renewed[:7] == [0, 1, 2, 5, 6, 7, 8]  # after the failure, three batches without a pause
         assert agent.leases == leases[:-1]
 
 
-async def test_who_was_taken_for_dead_begins_anew(store: MetadataStore) -> None:
+async def test_an_agent_deregistered_as_dead_registers_again(store: MetadataStore) -> None:
     async with _agent(store, "a") as agent:
         lease = await agent.acquire("orders", 0)
         await store.deregister_agent("a")
@@ -179,7 +177,7 @@ async def test_who_was_taken_for_dead_begins_anew(store: MetadataStore) -> None:
         assert (await agent.acquire("orders", 0)).row.epoch == 2
 
 
-async def test_a_partition_that_moves_waits_for_its_writers(store: MetadataStore) -> None:
+async def test_a_release_waits_for_writers(store: MetadataStore) -> None:
     async with _agent(store, "a") as agent, _agent(store, "b") as other:
         lease = await agent.acquire("orders", 0)
         lease.add_users()

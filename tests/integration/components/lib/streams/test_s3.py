@@ -1,4 +1,4 @@
-"""The whole way on a real server of the S3 protocol: appended, read, merged, cleaned."""
+"""Append, read, merge and cleanup on a real S3 server."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ async def real_store(sqlite_url: str) -> AsyncIterator[MetadataStore]:
 
 async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake: LakeSettings) -> None:
     store, clock = real_store, SystemLoopClock()
-    around = ComponentContext(store, clock, SecretStr(sqlite_url), s3_lake)
+    context = ComponentContext(store, clock, SecretStr(sqlite_url), s3_lake)
     await store.create_topic("clicks", 3)
-    async with Agent(store, clock) as agent, SegmentWriter(around, agent) as writer:
+    async with Agent(store, clock) as agent, SegmentWriter(context, agent) as writer:
         for number in range(4):
             for partition in range(3):
                 await writer.append("clicks", partition, [b"%d-%d" % (partition, number)])
     objects = Counting(s3_lake)
-    read_context = ReadContext(around, objects=objects)
+    read_context = ReadContext(context, objects=objects)
     read_context.change_feed.resume(Position(1))
     wanted = {partition: [b"%d-%d" % (partition, number) for number in range(4)] for partition in range(3)}
     assert await _values(read_context) == wanted
-    assert objects.ranges <= 12  # as many as blocks
+    assert objects.ranges <= 12  # one per block
     assert await _values(read_context) == wanted
     assert objects.ranges <= 12
     merger = Merger(store, objects, read_context.cache, clock, join(s3_lake.warehouse, "streams"), POLICY)
     assert (await merger.merge([("clicks", partition) for partition in range(3)])).new == 3
     assert await clean_intents(store, objects, 0, "cleaner")
     cold_objects = Counting(s3_lake)
-    cold = ReadContext(around, objects=cold_objects)
+    cold = ReadContext(context, objects=cold_objects)
     cold.change_feed.resume(Position(1))
     assert await _values(cold) == wanted
     assert cold_objects.ranges <= 3

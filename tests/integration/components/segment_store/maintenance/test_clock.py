@@ -23,7 +23,7 @@ from registry.inputs import SegmentDraft
 from registry.models import DatabaseTime
 from tests.doubles.clock import ManualClock
 from tests.fixtures.sources import release_slot, slot_of
-from tests.integration.components.lib.streams.harness import Bench
+from tests.integration.components.lib.streams.harness import StreamHarness
 from tests.integration.components.segment_store.maintenance.test_retention import bases, configure
 from tests.waiting import eventually
 
@@ -38,7 +38,7 @@ components:
 
 
 class SetClock(SystemLoopClock):
-    """The machine's, which somebody sets."""
+    """The clock of the machine, which the test sets."""
 
     ahead_ms = 0
 
@@ -77,7 +77,7 @@ async def records(store: MetadataStore) -> int:
 
 
 async def rounds(assembly: Assembly, count: int) -> None:
-    """So many times retention or cleaning asks whether it may."""
+    """Waits until retention or cleanup has asked for permission so many times."""
     guard = assembly.daemon.clock_guard
     assert guard is not None
     trusted, asked = guard.trusted, 0
@@ -116,13 +116,15 @@ async def test_a_daemon_whose_clock_jumps_forward_keeps_the_records(url: str, tm
             assert await records(store) == 1_000
             assert len(await store.list_stale_intents(0)) == 1
             clock.ahead_ms = 0
-            await eventually(lambda: report(assembly.daemon, clock, me, None).clock is None, "a clock that is back")
+            await eventually(
+                lambda: report(assembly.daemon, clock, me, None).clock is None, "a clock that is right again"
+            )
             assert await records(store) == 1_000
     finally:
         await store.close()
 
 
-async def test_a_time_that_has_held_expires_what_is_old(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_confirmed_time_expires_old_segments(sqlite_url: str, tmp_path: Path) -> None:
     clock = SetClock()
     store = await open_store(sqlite_url)
     try:
@@ -134,20 +136,22 @@ async def test_a_time_that_has_held_expires_what_is_old(sqlite_url: str, tmp_pat
             async def expired() -> bool:
                 return await records(store) == 0
 
-            await eventually(expired, "the end of the records")
+            await eventually(expired, "no records")
     finally:
         await store.close()
 
 
-async def test_size_goes_on_counting_while_time_does_not(bench: Bench, clock: ManualClock) -> None:
-    await bench.write(10, 10, 10)
-    await configure(bench, retention_ms=60_000, retention_records=15)
+async def test_retention_by_size_continues_while_the_clock_is_not_trusted(
+    harness: StreamHarness, clock: ManualClock
+) -> None:
+    await harness.write(10, 10, 10)
+    await configure(harness, retention_ms=60_000, retention_records=15)
 
     async def no_clock() -> DatabaseTime:  # the test's time is not the database's
         return DatabaseTime(None)
 
     guard = ClockGuard(clock, ClockSettings(), no_clock)
-    retention = TopicRetention(bench.store, clock, 100, guard=guard)
+    retention = TopicRetention(harness.store, clock, 100, guard=guard)
     clock.set(clock.now_ms() + 2 * HOUR_MS)
     assert await retention.enforce() == 1
-    assert await bases(bench) == [10, 20]
+    assert await bases(harness) == [10, 20]

@@ -1,4 +1,4 @@
-"""The help of `astha topics` loads every command of the group, but not what the commands work with."""
+"""The help of `astha topics` loads every command of the group, but no heavy library."""
 
 from __future__ import annotations
 

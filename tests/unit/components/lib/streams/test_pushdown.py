@@ -1,4 +1,4 @@
-"""Filters as bounds: never narrower than what the filter lets through."""
+"""Bounds are never narrower than their filters."""
 
 from __future__ import annotations
 

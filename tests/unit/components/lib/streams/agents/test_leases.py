@@ -9,7 +9,7 @@ from components.lib.streams.agents.leases import plan_rebalance
 
 
 @given(st.integers(0, 40), st.integers(1, 7), st.integers(0, 1_000))
-def test_all_come_to_rest_with_equal_shares(partitions: int, agents: int, seed: int) -> None:
+def test_agents_converge_to_equal_quotas(partitions: int, agents: int, seed: int) -> None:
     chance = random.Random(seed)
     wanted = [("t", number) for number in range(partitions)]
     names = [f"a{number}" for number in range(agents)]
@@ -32,6 +32,6 @@ def test_all_come_to_rest_with_equal_shares(partitions: int, agents: int, seed: 
     assert max(counts) - min(counts) <= 1
 
 
-def test_an_agent_that_nobody_has_seen_yet_counts_itself() -> None:
+def test_an_unregistered_agent_counts_itself() -> None:
     plan = plan_rebalance("new", ["old"], [("t", n) for n in range(4)], {})
     assert len(plan.acquire) == 2

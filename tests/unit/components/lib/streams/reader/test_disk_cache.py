@@ -14,7 +14,7 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-async def test_what_it_creates_is_for_this_user_only(tmp_path: Path) -> None:
+async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
     disk = DiskBlockCache(tmp_path / "cache", 1 << 20)
     disk.write("a block", b"data")
     await disk.close()
@@ -25,7 +25,7 @@ async def test_what_it_creates_is_for_this_user_only(tmp_path: Path) -> None:
 
 
 async def test_a_lock_that_is_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
-    """Another user who may write to the directory above could have a file of ours emptied by it."""
+    """Otherwise another user with write access to the parent directory could truncate our files."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "cache" / "00").mkdir(parents=True)
@@ -38,7 +38,7 @@ async def test_a_lock_that_is_a_symbolic_link_is_not_followed(tmp_path: Path) ->
     assert not (tmp_path / "lock").exists()
 
 
-async def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_directories_of_other_users_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await DiskBlockCache(tmp_path / "cache", 1 << 20).close()
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)

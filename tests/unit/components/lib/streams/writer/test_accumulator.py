@@ -26,10 +26,10 @@ def append(where: HeldLease, count: int, append_id: AppendId | None = None) -> A
     return Append(where, Columns.of_values([b"x"] * count, 0), 10, append_id)
 
 
-async def test_a_part_answers_each_append_with_its_own_offsets() -> None:
+async def test_each_append_of_a_partition_gets_its_own_offsets() -> None:
     part = PartitionAppends(lease())
     part.appends = [append(part.lease, 2), append(part.lease, 3), append(part.lease, 1)]
-    part.appends[1].result.cancel()  # its caller has gone
+    part.appends[1].result.cancel()  # its caller was cancelled
     part.succeed(100)
     assert part.appends[0].result.result() == Appended("orders", 0, 100, 2)
     assert part.appends[2].result.result() == Appended("orders", 0, 105, 1)
@@ -37,7 +37,7 @@ async def test_a_part_answers_each_append_with_its_own_offsets() -> None:
     assert part.appends[0].result.exception() is None
 
 
-async def test_a_part_moves_each_producer_once() -> None:
+async def test_each_producer_of_a_partition_advances_once() -> None:
     where = lease()
     part = PartitionAppends(where)
     append_ids = [
@@ -55,7 +55,7 @@ async def test_a_part_moves_each_producer_once() -> None:
     assert (b.epoch, b.first_sequence, b.last_sequence, b.base_offset, b.record_count) == (2, 0, 3, 110, 2)
 
 
-async def test_a_new_producer_begins_anywhere_and_goes_on_without_a_gap() -> None:
+async def test_a_new_producer_starts_anywhere_and_continues_without_a_gap() -> None:
     known, where = ProducerState(None), lease()
     first = append(where, 2)
     assert known.find_repeated(AppendId("p", 5), 2) is None
@@ -71,7 +71,7 @@ async def test_a_new_producer_begins_anywhere_and_goes_on_without_a_gap() -> Non
     known.remember(AppendId("p", 0, epoch=1), 1, first.result)
     with pytest.raises(OutOfOrder, match="epoch 1 has begun"):
         known.find_repeated(AppendId("p", 7), 1)
-    with pytest.raises(OutOfOrder):  # the numbers of another epoch
+    with pytest.raises(OutOfOrder):  # sequence numbers of another epoch
         known.find_repeated(AppendId("p", 5, epoch=1), 2)
 
 
@@ -88,7 +88,7 @@ async def test_the_registry_remembers_the_last_append() -> None:
 SETTINGS = WriterSettings(window_s=0.5, linger_s=0.05, target_appends=5)
 
 
-async def test_a_window_is_divided_by_partitions() -> None:
+async def test_a_window_is_split_by_partitions() -> None:
     window = Window()
     assert not window
     partitions = [lease(number) for number in range(5)]
@@ -99,39 +99,39 @@ async def test_a_window_is_divided_by_partitions() -> None:
     assert all(len(part.appends) == 2 for part in window.parts.values())
 
 
-async def test_a_window_that_finds_nothing_on_its_way_goes_at_once() -> None:
+async def test_a_window_without_uploads_in_flight_is_uploaded_at_once() -> None:
     window = Window(7.0)
     window.add(append(lease(0), 1), 7.0)
     assert window.closes_at(SETTINGS, uploads_in_flight=False) == float("-inf")
 
 
-async def test_a_window_stays_open_while_others_are_on_their_way() -> None:
+async def test_a_window_stays_open_while_uploads_are_in_flight() -> None:
     window = Window(7.0, opened_during_upload=True)
     for number in range(100):
         window.add(append(lease(number), 1), 7.01)
     assert window.closes_at(SETTINGS, uploads_in_flight=True) == 7.5
 
 
-async def test_a_window_behind_others_waits_for_as_many_as_are_worth_an_object() -> None:
+async def test_a_window_opened_during_an_upload_waits_for_enough_appends() -> None:
     window = Window(7.0, opened_during_upload=True)
     for number in range(3):
         window.add(append(lease(number), 1), 7.0 + number / 100)
-    assert window.closes_at(SETTINGS, uploads_in_flight=False) == 7.02 + 0.05  # nobody has come since
+    assert window.closes_at(SETTINGS, uploads_in_flight=False) == 7.02 + 0.05  # no append since
     window.add(append(lease(3), 1), 7.48)
-    assert window.closes_at(SETTINGS, uploads_in_flight=False) == 7.5  # the window's own end
+    assert window.closes_at(SETTINGS, uploads_in_flight=False) == 7.5  # the end of the window
     window.add(append(lease(4), 1), 7.49)
     assert window.closes_at(SETTINGS, uploads_in_flight=False) == float("-inf")
 
 
 @pytest.mark.parametrize("uploads_in_flight", [True, False])
-async def test_a_full_window_goes_at_once(uploads_in_flight: bool) -> None:
+async def test_a_full_window_is_uploaded_at_once(uploads_in_flight: bool) -> None:
     window = Window(7.0, opened_during_upload=True)
     window.add(append(lease(0), 1), 7.0)
     settings = SETTINGS.model_copy(update={"object_bytes" if uploads_in_flight else "block_bytes": window.size})
     assert window.closes_at(settings, uploads_in_flight=uploads_in_flight) == float("-inf")
 
 
-async def test_idle_producers_are_forgotten_and_none_with_something_on_its_way() -> None:
+async def test_only_idle_producers_are_evicted() -> None:
     producers, where = ProducerStates(max_size=3), lease()
     on_its_way = append(where, 1)
     first = producers.add("first", ProducerState(None))
