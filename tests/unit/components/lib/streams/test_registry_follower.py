@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import cast
 
 import pytest
@@ -39,6 +40,9 @@ class FailingFollower:
         if error is not None:
             raise error
 
+    def restarted(self, streams: int, feed: ChangeFeed) -> bool:
+        return self.streams == streams and feed.live
+
 
 def change_feed() -> ChangeFeed:
     return ChangeFeed(CachedStore(cast("MetadataStore", None)))
@@ -54,7 +58,7 @@ async def test_a_failed_stream_is_restarted() -> None:
                 follower.stop.set()
                 await watch.wait(30)
                 live.append(feed.live)
-                await eventually(lambda streams=streams: follower.streams == streams and feed.live, "another stream")
+                await eventually(partial(follower.restarted, streams, feed), "another stream")
                 assert watch.gaps == 2
         assert feed.store.applied == 3
     assert live == [False, False]
