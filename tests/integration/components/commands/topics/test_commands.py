@@ -78,8 +78,8 @@ async def test_the_life_cycle_of_a_topic(shell: Shell, store: MetadataStore) -> 
 async def test_produced_records_are_consumed(shell: Shell, store: MetadataStore) -> None:
     await store.create_topic("orders", 3)
     lines = b"".join(b"%d\n" % number for number in range(3_000))
-    told = await shell.json(produce_command, "orders", stdin=lines)
-    assert (told["records"], told["partitions"]) == (3_000, {"0": 1_000, "1": 1_000, "2": 1_000})
+    report = await shell.json(produce_command, "orders", stdin=lines)
+    assert (report["records"], report["partitions"]) == (3_000, {"0": 1_000, "1": 1_000, "2": 1_000})
     result = await shell(consume_command, "orders")
     assert sorted(map(int, result.stdout.splitlines())) == list(range(3_000))
     records = await shell.records("orders", "--partition", "1", "--from", "10", "--to", "13")
@@ -160,16 +160,16 @@ async def test_invalid_offsets_are_reported(shell: Shell, store: MetadataStore) 
         0, "g continues orders/0 at 2, the first retained offset: 0 is deleted\n",
     )  # fmt: skip
     skipping = await shell(consume_command, "orders", "--from", "0", "--skip-lost")
-    assert (skipping.stdout, "2 records had been deleted" in skipping.stderr) == ("c\n", True)
+    assert (skipping.stdout, "2 records were deleted" in skipping.stderr) == ("c\n", True)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["consume", "nothing"], 1, "nothing"),
         (["consume", "orders", "--partition", "7"], 1, "no partition 7"),
         (["consume", "orders", "--from", "soon"], 2, "write earliest, latest"),
-        (["consume", "orders", "--follow", "--to", "3"], 2, "leave --to out"),
+        (["consume", "orders", "--follow", "--to", "3"], 2, "omit --to"),
         (["topics", "create", "more", "--retention", "long"], 2, "write 90s, 15m"),
         (["topics", "create", "more", "--property", "x"], 2, "NAME=VALUE"),
         (["produce", "nothing"], 1, "astha topics create"),
@@ -177,12 +177,12 @@ async def test_invalid_offsets_are_reported(shell: Shell, store: MetadataStore) 
 )
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 async def test_mistakes_are_explained(
-    shell: Shell, store: MetadataStore, arguments: list[str], code: int, said: str
+    shell: Shell, store: MetadataStore, arguments: list[str], code: int, message: str
 ) -> None:
     await store.create_topic("orders", 1)
     commands = {"consume": consume_command, "topics": topics_commands, "produce": produce_command}
     result = await shell(commands[arguments[0]], *arguments[1:], stdin=b"")
-    assert (result.exit_code, said in result.stderr) == (code, True), result.output
+    assert (result.exit_code, message in result.stderr) == (code, True), result.output
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
