@@ -1,4 +1,4 @@
-"""Streams for tests: an agent and a writer that can be killed, and everything that is stored read back."""
+"""Streams for tests: an agent and a writer that can be killed, and reads of everything that is stored."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from astha.clock import LoopClock, SystemLoopClock
 from astha.subscribers.context import ComponentContext, LakeSettings
+from astha.tasks import cancel_and_wait
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects, open_bucket
 from components.lib.streams.agents import Agent, AgentSettings
@@ -22,7 +23,7 @@ from registry.models import Segment
 
 
 class SkippingClock(SystemLoopClock):
-    """Waits take no time, but are counted. What is meant to happen every few seconds does not happen in a test."""
+    """Sleeps take no time, but are counted. Periodic work, every 2.5 seconds or less often, never runs."""
 
     def __init__(self) -> None:
         self._skipped = 0.0
@@ -38,7 +39,7 @@ class SkippingClock(SystemLoopClock):
 
 
 class Process:
-    """What one process would have: an agent and a writer. `kill` ends it at whatever line it is."""
+    """The agent and the writer of one process. `kill` interrupts them wherever they are."""
 
     def __init__(
         self,
@@ -52,9 +53,9 @@ class Process:
         agent_id: str | None = None,
     ) -> None:
         self.clock = clock or SkippingClock()
-        around = ComponentContext(store=store, clock=self.clock, registry_url=SecretStr(""), lake=lake)
+        context = ComponentContext(store=store, clock=self.clock, registry_url=SecretStr(""), lake=lake)
         self.agent = Agent(store, self.clock, agent, agent_id=agent_id)
-        self.writer = SegmentWriter(around, self.agent, settings, objects=objects)
+        self.writer = SegmentWriter(context, self.agent, settings, objects=objects)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Process:
@@ -68,17 +69,29 @@ class Process:
         await self._stack.aclose()
 
     async def kill(self) -> None:
-        """Nothing is released, given back or waited for."""
+        """Cancels everything without releasing or flushing anything."""
         agent, writer = self.agent, self.writer
         writer._closing = agent._closing = True
-        tasks = [*writer._tasks, *writer._flights, *agent._releases]
-        tasks += [task for task in (agent._upkeep, agent._acquiring, writer._names._recording) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        own = [writer._worker, writer._names._allocation, *writer._uploads, *writer._background._tasks.values()]
+        await cancel_and_wait(*[task for task in own if task is not None], *_tasks_of(agent))
         for part in writer._window.parts.values():
             part.fail(ProcessDied())
         self._stack = AsyncExitStack()
+
+
+async def kill_agent(agent: Agent) -> None:
+    """Cancels everything without releasing leases or deregistering the agent."""
+    agent._closing = True
+    await cancel_and_wait(*_tasks_of(agent))
+
+
+def _tasks_of(agent: Agent) -> list[asyncio.Task[None]]:
+    tasks = [*agent._background._tasks.values(), *agent._releases._tasks.values()]
+    return tasks if agent._acquiring is None else [*tasks, agent._acquiring]
+
+
+async def releases_done(agent: Agent) -> None:
+    await asyncio.gather(*agent._releases._tasks.values())
 
 
 class ProcessDied(Exception):
@@ -88,9 +101,9 @@ class ProcessDied(Exception):
 async def read_segment(objects: Objects, segment: Segment) -> list[Record]:
     data = await objects.get_range(segment.uri, segment.byte_offset, segment.size_bytes)
     records: list[Record] = []
-    for place in BlockIndex.decode(segment.block_index, segment.size_bytes, segment.record_count):
+    for location in BlockIndex.decode(segment.block_index, segment.size_bytes, segment.record_count):
         batch = decode_block(
-            data, place.start, base_offset=segment.base_offset, uri=segment.uri, start=segment.byte_offset,
+            data, location.start, base_offset=segment.base_offset, uri=segment.uri, start=segment.byte_offset,
             tag=partition_tag(segment.topic, segment.partition_id),
         )  # fmt: skip
         records += batch
@@ -100,7 +113,7 @@ async def read_segment(objects: Objects, segment: Segment) -> list[Record]:
 
 
 async def read_partition(store: MetadataStore, objects: Objects, topic: str, partition_id: int) -> list[Record]:
-    """All records, whose offsets must follow each other and end at the watermark."""
+    """Returns all records. Asserts that offsets are consecutive and end at the watermark."""
     records: list[Record] = []
     async for segment in store.stream_segments(topic, partition_id):
         records += await read_segment(objects, segment)
@@ -112,13 +125,13 @@ async def read_partition(store: MetadataStore, objects: Objects, topic: str, par
 
 
 async def stored_files(lake: LakeSettings) -> set[str]:
-    """Every file of the warehouse, whatever its name is."""
+    """Returns all files of the warehouse."""
     if not lake.warehouse.startswith("s3:"):
         return await asyncio.to_thread(_files_below, Path(lake.warehouse))
-    place = parse(lake.warehouse)
-    bucket = open_bucket(place.root, lake.s3, timedelta(seconds=30), timedelta(seconds=30))
-    pages = [page async for page in obstore.list(bucket, place.key)]
-    return {f"s3://{place.root}/{found['path']}" for page in pages for found in page}
+    location = parse(lake.warehouse)
+    bucket = open_bucket(location.root, lake.s3, timedelta(seconds=30), timedelta(seconds=30))
+    pages = [page async for page in obstore.list(bucket, location.key)]
+    return {f"s3://{location.root}/{found['path']}" for page in pages for found in page}
 
 
 def _files_below(directory: Path) -> set[str]:
@@ -130,7 +143,7 @@ def _objects_below(directory: Path) -> set[str]:
 
 
 async def assert_no_orphans(store: MetadataStore, warehouse: Path, topics: dict[str, int]) -> None:
-    """Every object is live or has an intent, not both; and what is live is there."""
+    """Asserts that every object is live or has an intent, not both, and that live ones exist."""
     found = _objects_below(warehouse)
     live = set()
     for topic, partitions in topics.items():

@@ -31,7 +31,7 @@ from registry.inputs import Fence, ProducerDraft, SegmentDraft
 BATCH = b"ten bytes."
 RATE = 3_200  # appends a second, of all partitions together
 _TICK_S = 0.002
-_TOGETHER = WriterSettings().object_segments
+_TOGETHER = WriterSettings().max_object_segments
 _WARM_UP = 4_000  # appends of another topic, which don't count
 
 
@@ -137,7 +137,7 @@ async def pathological(
     async with AsyncExitStack() as stack:
         agent = await stack.enter_async_context(Agent(timed, around.clock))
         writer = await stack.enter_async_context(SegmentWriter(around, agent))
-        await asyncio.gather(*(agent.hold(topic, number) for number in range(partitions)))
+        await asyncio.gather(*(agent.acquire(topic, number) for number in range(partitions)))
         await _warm_up(writer, timed, suffix)
         before, cpu, servers = writer.statistics, process_time(), tree_cpu_seconds()
         stolen = psutil.cpu_times().steal

@@ -18,8 +18,8 @@ from astha.settings import RegistrySettings, Settings
 from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import percentile
 from components.lib.streams.consumer import Consumer
-from components.lib.streams.read_context import Reading, open_reading
-from components.lib.streams.reader.block_cache import Counts
+from components.lib.streams.read_context import ReadContext, open_read_context
+from components.lib.streams.reader.block_cache import BlockCacheCounts
 from registry.connect import open_store
 
 _LIMIT_S = 300
@@ -100,12 +100,12 @@ async def _consume(job: ConsumerJob, parent: Connection) -> None:
     settings = Settings(registry=RegistrySettings(url=SecretStr(job.url)), lake=job.lake)
     late_ms = array("d")
     async with (
-        open_reading(around, settings) as reading,
-        Consumer(reading.ahead, job.topic, dict(enumerate(job.offsets))) as consumer,
+        open_read_context(around, settings) as reading,
+        Consumer(reading.prefetcher, job.topic, dict(enumerate(job.offsets))) as consumer,
     ):
         while await consumer.poll() is not None:  # it is at all ends
             continue
-        reading.cache.counts, asked = Counts(), reading.store.index.fetches
+        reading.cache.counts, asked = BlockCacheCounts(), reading.store.index.fetches
         parent.send(None)
         wanted, reads = None, 0
         while wanted is None or len(late_ms) < wanted:
@@ -120,7 +120,7 @@ async def _consume(job: ConsumerJob, parent: Connection) -> None:
     await store.close()
 
 
-def _summary(reading: Reading, reads: int, asked: int, late_ms: list[float]) -> Consumption:
+def _summary(reading: ReadContext, reads: int, asked: int, late_ms: list[float]) -> Consumption:
     counts, index = reading.cache.counts, reading.store.index
     return Consumption(
         len(late_ms), counts.memory, counts.shared, counts.missed, counts.storage, counts.requests,

@@ -23,9 +23,9 @@ from benchmarks.report import Report, interleaved
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import Agent
 from components.lib.streams.format import HEADER_SIZE, read_header
-from components.lib.streams.read_context import Reading
-from components.lib.streams.reader.block_cache import CachePolicy
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.read_context import ReadContext
+from components.lib.streams.reader.block_cache import BlockCachePolicy
+from components.lib.streams.reader.disk_cache import DiskBlockCache
 from components.lib.streams.reader.prefetch import Cursor
 from components.lib.streams.writer import SegmentWriter
 from registry.connect import open_store
@@ -41,10 +41,10 @@ async def warm_reads(report: Report, directory: Path) -> None:
     async with AsyncExitStack() as stack:
         around = await _context(stack, directory)
         stored = await _write(around, appends)
-        disk = DiskBlocks(directory / "cache", 1 << 30)
-        from_disk = Reading(around, policy=CachePolicy(memory_bytes=_HELD), disk=disk)
+        disk = DiskBlockCache(directory / "cache", 1 << 30)
+        from_disk = ReadContext(around, policy=BlockCachePolicy(memory_bytes=_HELD), disk=disk)
         stack.push_async_callback(from_disk.close)
-        from_memory = Reading(around, policy=CachePolicy(memory_bytes=1 << 30))
+        from_memory = ReadContext(around, policy=BlockCachePolicy(memory_bytes=1 << 30))
         stack.push_async_callback(from_memory.close)
         await _read(from_disk)
         await disk.flush()
@@ -126,9 +126,9 @@ def _record(dice: random.Random) -> bytes:
     ).encode()
 
 
-async def _read(reading: Reading) -> None:
+async def _read(reading: ReadContext) -> None:
     """Reads everything, as a consumer does."""
-    cursor = Cursor(reading.ahead, TOPIC, 0, 0)
+    cursor = Cursor(reading.prefetcher, TOPIC, 0, 0)
     while (await cursor.next()).batches:
         continue
     await cursor.close()

@@ -16,8 +16,8 @@ import psycopg
 from benchmarks.registries import new_registry
 from benchmarks.registry.memory import memory_figures
 from benchmarks.report import Report, run
-from components.lib.streams.agents import Held
-from components.segment_store.maintenance.merge_policy import MergePolicy, choose
+from components.lib.streams.agents import HeldLease
+from components.segment_store.maintenance.merge_policy import MergePolicy, choose_runs
 from registry.cache.segment_index import SegmentIndex
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
@@ -156,15 +156,15 @@ def merge_figures(report: Report) -> None:
 
 
 def _merged(size: int, count: int) -> tuple[int, int]:
-    policy = MergePolicy(settled_ms=0)
+    policy = MergePolicy(min_age_ms=0)
     rows: list[Segment] = []
     written = 0
     for number in range(count):
         rows.append(_segment(number, number, size))
-        if number % policy.fewest:
+        if number % policy.min_segments:
             continue
         tail = rows[-64:]
-        for run_ in choose(tail, policy, now_ms=number):
+        for run_ in choose_runs(tail, policy, now_ms=number):
             first = rows.index(run_[0], len(rows) - len(tail))
             total = sum(row.size_bytes for row in run_)
             rows[first : first + len(run_)] = [_segment(run_[0].base_offset, run_[-1].end_offset, total)]
@@ -190,7 +190,9 @@ def _indexed(count: int) -> object:
 
 def _held(count: int) -> object:
     return {
-        (TOPIC, number): Held(PartitionLease(TOPIC.encode().decode(), number, AGENT, 10**12 + number, 1, 10**12), 0)
+        (TOPIC, number): HeldLease(
+            PartitionLease(TOPIC.encode().decode(), number, AGENT, 10**12 + number, 1, 10**12), 0
+        )
         for number in range(count)
     }
 

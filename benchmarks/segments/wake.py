@@ -24,12 +24,12 @@ from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import Report, percentile
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import Agent
-from components.lib.streams.change_feed import Feed, PartitionKey
+from components.lib.streams.change_feed import ChangeFeed, PartitionKey
+from components.lib.streams.read_context import BorrowedStore
 from components.lib.streams.reader.block_cache import BlockCache
 from components.lib.streams.reader.blocks import decode
 from components.lib.streams.reader.reader import Reader
-from components.lib.streams.registry_follower import Following
-from components.lib.streams.unowned_store import LentStore
+from components.lib.streams.registry_follower import RegistryFollower
 from components.lib.streams.writer import SegmentWriter
 from registry.cache import CachedStore
 from registry.connect import open_store
@@ -47,7 +47,7 @@ class WakeJob(msgspec.Struct, kw_only=True):
     lake: LakeSettings
 
 
-class NotingFeed(Feed):
+class NotingChangeFeed(ChangeFeed):
     """Records when each segment was committed, in microseconds."""
 
     def __init__(self, store: CachedStore) -> None:
@@ -118,11 +118,11 @@ async def _wait(job: WakeJob, parent: Connection) -> None:
     async with AsyncExitStack() as stack:
         store = await open_store(job.url)
         stack.push_async_callback(store.close)
-        cached = CachedStore(LentStore(store), clock=clock)
-        feed = NotingFeed(cached)
+        cached = CachedStore(BorrowedStore(store), clock=clock)
+        feed = NotingChangeFeed(cached)
         reader = Reader(feed, BlockCache(Objects(job.lake), decode), clock)
         follower = open_follower(job.url, settings.source, settings.change_log, clock)
-        await stack.enter_async_context(Following(follower, feed))
+        await stack.enter_async_context(RegistryFollower(follower, feed, clock))
 
         async def follow(partition: int) -> None:
             while True:

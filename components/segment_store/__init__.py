@@ -1,7 +1,7 @@
-"""The segment store: records of topic partitions in objects of S3-compatible storage, by offset.
+"""The segment store's subscriber: keeps the daemon's caches up to date, merges small segments, enforces retention.
 
-In: appends of records. Out: objects that hold segments of many partitions, and rows of `segments` that say where.
-Guaranteed: an acknowledged record is stored once, in order, unchanged, and can be read for as long as it is retained.
+In: committed changes of topics, partitions, segments and leases. Out: woken readers, merged objects, deleted segments.
+Guaranteed: no delivery waits for storage; offsets and records of a partition never change.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["create"]
 
 
 def create(settings: Mapping[str, Any], context: ComponentContext) -> SegmentStore:
-    """ValueError (pydantic's) if the settings are not this component's."""
-    # Here, because `astha --help` loads this package's commands, but should not wait for what reading needs.
+    """Raises ValueError (pydantic's) if the settings are invalid."""
+    # Imported here, because `astha --help` loads this package's commands.
     from components.segment_store.settings import SegmentStoreSettings
     from components.segment_store.subscriber import SegmentStore
 

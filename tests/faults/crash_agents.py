@@ -1,9 +1,9 @@
-"""Agents that are killed or paused: each in a process of its own, forked from one that has all modules loaded.
+"""Agents that are killed or paused, each in a process of its own, forked from one that has all modules loaded.
 
-``python -m tests.faults.crash_agents`` and an order on stdin. An agent holds its share of the partitions, appends to
-them, merges and trims, and is a member of a group that reads them. It writes down what it is about to append, what was
-acknowledged, and what it has read. Whoever comes after a dead one repeats, under the same stamps, what had no answer:
-so in the end it is known of every record whether it is there.
+``python -m tests.faults.crash_agents`` with an `Order` on stdin. An agent shares the partitions, appends to them,
+merges and trims, and is a member of a consumer group that reads them. It journals what it is about to append, what was
+acknowledged, and what it has read. The successor of a dead agent repeats unacknowledged appends under the same append
+ids: so in the end the fate of every record is known.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.agents import Agent, AgentSettings
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
 from components.lib.streams.format import NewRecord
-from components.lib.streams.group_consumer import Member
-from components.lib.streams.offsets import Groups
-from components.lib.streams.read_context import Reading
-from components.lib.streams.registry_follower import Following
-from components.lib.streams.writer import SegmentWriter, Stamp, WriterSettings
+from components.lib.streams.group_consumer import GroupConsumer
+from components.lib.streams.offsets import ConsumerGroups
+from components.lib.streams.read_context import ReadContext
+from components.lib.streams.registry_follower import RegistryFollower
+from components.lib.streams.writer import AppendId, SegmentWriter, WriterSettings
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger
-from components.segment_store.maintenance.retention import Retention
+from components.segment_store.maintenance.retention import TopicRetention
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.engines import StoreSettings
 from registry.errors import Unavailable
 
 TOPIC, PARTITIONS = "doomed", 4
-TAIL, SHARED = "tail", "shared"  # groups: of the test's own consumer, and of the agents
-PRODUCERS = 2  # of each agent
+TAIL, SHARED = "tail", "shared"  # consumer groups: of the test's own consumer, and of the agents
+PRODUCERS = 2  # per agent
 LEASE_S = 1.0
 PAUSE_S = 1.5 * LEASE_S
 LONGEST_LIFE = 40  # steps
 LONGEST_DELAY_S = 0.02
 START_MS = 1_700_000_000_000
 
-_AGENT = AgentSettings(lease_s=LEASE_S, renew_every_s=LEASE_S / 4, topics=[TOPIC], group="doomed", drain_s=1.0)
-_WRITER = WriterSettings(block_bytes=400, window_s=0.02, names_ahead=8, renew_every_s=1.0)
+_AGENT = AgentSettings(lease_s=LEASE_S, renew_every_s=LEASE_S / 4, topics=[TOPIC], group="doomed", drain_timeout_s=1.0)
+_WRITER = WriterSettings(block_bytes=400, window_s=0.02, preallocated_names=8, renew_every_s=1.0)
 _AGAIN = (AppendFailed, AppendUnknown, NotLeader, Unavailable)
 
 
 class Order(msgspec.Struct):
-    """What the test wants of the processes. ``lake`` is of `LakeSettings`, with its secrets."""
+    """The test's order to the processes. `lake` has the values of `LakeSettings`, secrets included."""
 
     url: str
     lake: dict[str, object]
@@ -71,7 +71,7 @@ class Order(msgspec.Struct):
 
 
 class Note(msgspec.Struct, array_like=True):
-    """An append that is about to be made; with a base, one that was acknowledged."""
+    """An append that is about to be made, or with a base offset one that was acknowledged."""
 
     producer: str
     partition: int
@@ -80,7 +80,7 @@ class Note(msgspec.Struct, array_like=True):
     base: int | None = None
 
     def records(self) -> list[NewRecord]:
-        """What it appends follows from who appends it, and where."""
+        """The records are determined by producer, partition and sequence."""
         numbers = range(self.sequence, self.sequence + self.count)
         return [
             NewRecord(
@@ -93,7 +93,7 @@ class Note(msgspec.Struct, array_like=True):
 
 
 class Taken(msgspec.Struct, array_like=True):
-    """Records ``first..end-1`` that a member of the group was given."""
+    """Records ``first..end-1`` that a member of the group has read."""
 
     partition: int
     first: int
@@ -101,7 +101,7 @@ class Taken(msgspec.Struct, array_like=True):
 
 
 class Journal:
-    """Of one agent and its successors. Each note is one write, so that none is torn."""
+    """The journal of one agent and its successors. Each note is one write, so that none is torn."""
 
     def __init__(self, path: Path) -> None:
         self.pending: dict[tuple[str, int], Note] = {}
@@ -111,7 +111,7 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def next(self, producer: str, partition: int, count: int) -> Note:
-        """What the producer has to append there: what had no answer, else something new."""
+        """Returns the producer's unacknowledged append to the partition, else a new one."""
         key = (producer, partition)
         if key not in self.pending:
             self.write(Note(producer, partition, self._next.get(key, 0), count))
@@ -130,13 +130,13 @@ class Journal:
             self._next[key] = note.sequence + note.count
 
 
-class Diary:
-    """What members have read, before they commit it."""
+class ReadJournal:
+    """The journal of what members have read, written before they commit it."""
 
     def __init__(self, order: Order, name: str) -> None:
         self._file = os.open(Path(order.directory, f"{name}.taken"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
-    async def read(self, member: Member, most: int, wait_s: float) -> bool:
+    async def read(self, member: GroupConsumer, most: int, wait_s: float) -> bool:
         polled = await member.poll(max_records=most, wait_s=wait_s)
         if polled is not None:
             taken = Taken(polled.partition_id, polled.records.batches[0].first_offset, polled.records.next_offset)
@@ -154,30 +154,34 @@ def read_notes(path: Path) -> Iterator[Note]:
             yield msgspec.json.decode(line, type=Note)
 
 
-def around(order: Order, store: MetadataStore) -> ComponentContext:
+def component_context(order: Order, store: MetadataStore) -> ComponentContext:
     return ComponentContext(store, SystemLoopClock(), SecretStr(order.url), LakeSettings.model_validate(order.lake))
 
 
-def following(order: Order, reading: Reading) -> Following:
-    follower = open_follower(order.url, PostgresSourceSettings(), TailSettings(), SystemLoopClock())
-    return Following(follower, reading.feed)
+def following(order: Order, read_context: ReadContext) -> RegistryFollower:
+    clock = SystemLoopClock()
+    follower = open_follower(order.url, PostgresSourceSettings(), TailSettings(), clock)
+    return RegistryFollower(follower, read_context.change_feed, clock)
 
 
 async def drain(order: Order) -> None:
-    """The last member: what all the others have not committed."""
+    """Runs the last member, which reads what the others have not committed."""
     store = await open_store(order.url)
-    reading = Reading(around(order, store))
-    diary = Diary(order, "last")
-    stops = {row.partition_id: row.high_watermark for row in await store.list_partitions(TOPIC)}
-    async with following(order, reading), Member(reading.ahead, SHARED, TOPIC, stops=stops, lease_s=LEASE_S) as member:
+    read_context = ReadContext(component_context(order, store))
+    journal = ReadJournal(order, "last")
+    stop_offsets = {row.partition_id: row.high_watermark for row in await store.list_partitions(TOPIC)}
+    async with (
+        following(order, read_context),
+        GroupConsumer(read_context.prefetcher, SHARED, TOPIC, stop_offsets=stop_offsets, lease_s=LEASE_S) as member,
+    ):
         while not await member.finished():
-            await diary.read(member, 100, 0.1)
-    await reading.close()
+            await journal.read(member, 100, 0.1)
+    await read_context.close()
     await store.close()
 
 
 class Life:
-    """One process. Tells of its steps, so that it can be killed after any of them, however slow the machine is."""
+    """One process. Reports its steps, so that it can be killed after any of them, however slow the machine is."""
 
     def __init__(self, order: Order, slot: int, incarnation: int, steps: int) -> None:
         self._order, self._slot = order, slot
@@ -187,15 +191,15 @@ class Life:
 
     async def live(self) -> None:
         store = await open_store(self._order.url, settings=StoreSettings(busy_timeout_s=60))
-        place = around(self._order, store)
+        place = component_context(self._order, store)
         async with Agent(store, place.clock, _AGENT) as agent, SegmentWriter(place, agent, _WRITER) as writer:
             producing = (self._produce(writer, f"{self._slot}-{number}") for number in range(PRODUCERS))
             await asyncio.gather(self._tidy(place), self._consume(place), *producing)
 
     async def settle(self) -> None:
-        """Nothing is left without an answer."""
+        """Repeats appends until all are acknowledged."""
         store = await open_store(self._order.url, settings=StoreSettings(busy_timeout_s=60))
-        place = around(self._order, store)
+        place = component_context(self._order, store)
         async with Agent(store, place.clock) as agent, SegmentWriter(place, agent, _WRITER) as writer:
             while self._journal.pending:
                 for producer, partition in list(self._journal.pending):
@@ -216,32 +220,32 @@ class Life:
     async def _append(self, writer: SegmentWriter, producer: str, partition: int, count: int) -> None:
         note = self._journal.next(producer, partition, count)
         self._step()
-        appended = await writer.append(TOPIC, partition, note.records(), stamp=Stamp(producer, note.sequence))
+        appended = await writer.append(TOPIC, partition, note.records(), append_id=AppendId(producer, note.sequence))
         self._journal.write(msgspec.structs.replace(note, base=appended.base_offset))
         self._step()
 
     async def _consume(self, place: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/consume")
-        reading = Reading(place)
-        diary = Diary(self._order, str(self._slot))
+        read_context = ReadContext(place)
+        journal = ReadJournal(self._order, str(self._slot))
         async with (
-            following(self._order, reading),
-            Member(reading.ahead, SHARED, TOPIC, lease_s=LEASE_S) as member,
+            following(self._order, read_context),
+            GroupConsumer(read_context.prefetcher, SHARED, TOPIC, lease_s=LEASE_S) as member,
         ):
             while True:
-                if await diary.read(member, chance.choice((3, 50)), 0.5):
+                if await journal.read(member, chance.choice((3, 50)), 0.5):
                     self._step()
                 if chance.random() < 0.5:
                     await member.commit()
 
     async def _tidy(self, place: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/tidy")
-        reading = Reading(place)
-        reading.feed.abandon()
+        read_context = ReadContext(place)
+        read_context.change_feed.disconnect()
         location = join(canonical(place.lake.warehouse), "streams")
-        policy = MergePolicy(fewest=3, settled_ms=0)
-        merger = Merger(place.store, reading.objects, reading.cache, place.clock, location, policy)
-        retention = Retention(place.store, place.clock, 3)
+        policy = MergePolicy(min_segments=3, min_age_ms=0)
+        merger = Merger(place.store, read_context.objects, read_context.cache, place.clock, location, policy)
+        retention = TopicRetention(place.store, place.clock, 3)
         while True:
             await asyncio.sleep(chance.random() * 0.5)
             with suppress(Unavailable):
@@ -249,13 +253,15 @@ class Life:
                     await merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
                 else:
                     partition = chance.randrange(PARTITIONS)
-                    groups = Groups(place.store)
-                    read = [(await groups.resume(group, TOPIC, [partition]))[partition] for group in (TAIL, SHARED)]
+                    groups = ConsumerGroups(place.store)
+                    read = [
+                        (await groups.resume_offsets(group, TOPIC, [partition]))[partition] for group in (TAIL, SHARED)
+                    ]
                     await retention.delete_before(TOPIC, partition, chance.randint(0, min(read)))
             self._step()
 
     def _step(self) -> None:
-        with suppress(BlockingIOError):  # nobody counts just now
+        with suppress(BlockingIOError):  # the pipe is full
             os.write(self._steps, b".")
 
 
@@ -263,8 +269,8 @@ class Child:
     def __init__(self, order: Order, slot: int, incarnation: int = 0) -> None:
         self.slot, self.incarnation = slot, incarnation
         self.paused_until: float | None = None
-        self.told, steps = os.pipe()
-        os.set_blocking(self.told, False)
+        self.step_pipe, steps = os.pipe()
+        os.set_blocking(self.step_pipe, False)
         os.set_blocking(steps, False)
         self.pid = os.fork()
         if self.pid == 0:
@@ -284,13 +290,13 @@ class Child:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-        os.close(self.told)
+        os.close(self.step_pipe)
         _, status = os.waitpid(self.pid, 0)
         if not os.WIFSIGNALED(status):
-            raise SystemExit(f"agent {self.slot}, life {self.incarnation}, ended by itself")
+            raise SystemExit(f"agent {self.slot}, life {self.incarnation}, ended unexpectedly")
 
 
-class Nursery:
+class AgentProcesses:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._chance = random.Random(order.seed)
@@ -303,7 +309,7 @@ class Nursery:
             awake = [child for child in self._children.values() if child.paused_until is None]
             child = self._chance.choice(awake)
             self._watch(child, self._chance.randint(1, LONGEST_LIFE))
-            time.sleep(self._chance.random() * LONGEST_DELAY_S)  # into the middle of something
+            time.sleep(self._chance.random() * LONGEST_DELAY_S)  # so that it is hit in the middle of an operation
             if self._chance.random() < 0.3 and len(awake) > 1:
                 child.pause(time.monotonic() + PAUSE_S)
             else:
@@ -320,9 +326,9 @@ class Nursery:
         self._children[child.slot] = Child(self._order, child.slot, child.incarnation + 1)
 
     def _watch(self, child: Child, steps: int) -> None:
-        """Until it has made so many steps from now on. Those whose pause is over wake up, or die in their sleep."""
+        """Waits for so many further steps of it. Paused agents are resumed or killed when their pause is over."""
         with suppress(BlockingIOError):
-            while os.read(child.told, 1 << 16):
+            while os.read(child.step_pipe, 1 << 16):
                 continue
         while steps > 0:
             paused = [other for other in self._children.values() if other.paused_until is not None]
@@ -332,13 +338,13 @@ class Nursery:
                         self._replace(other)
                     else:
                         other.resume()
-            ready, _, _ = select.select([child.told], [], [], 0.05)
+            ready, _, _ = select.select([child.step_pipe], [], [], 0.05)
             if ready:
-                made = os.read(child.told, steps)
+                made = os.read(child.step_pipe, steps)
                 if not made:
-                    raise SystemExit(f"agent {child.slot}, life {child.incarnation}, ended by itself")
+                    raise SystemExit(f"agent {child.slot}, life {child.incarnation}, ended unexpectedly")
                 steps -= len(made)
 
 
 if __name__ == "__main__":
-    Nursery(msgspec.json.decode(sys.stdin.buffer.read(), type=Order)).run()
+    AgentProcesses(msgspec.json.decode(sys.stdin.buffer.read(), type=Order)).run()

@@ -1,6 +1,7 @@
-"""Agents die and sleep at any point; every acknowledged record is read once, in order, unchanged, and nothing else is.
+"""Agents are killed and paused at any point; every acknowledged record is read once, in order, unchanged, and nothing
+else is.
 
-Shortly in `make test`; all databases on all storages, and longer, with `make faults MINUTES=... SEED=...`.
+Short in `make test`; all databases on all storages, and longer, with `make faults MINUTES=... SEED=...`.
 """
 
 from __future__ import annotations
@@ -22,34 +23,44 @@ from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.format import NewRecord, Record
-from components.lib.streams.read_context import Reading
+from components.lib.streams.read_context import ReadContext
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.position import Position
-from tests.faults.crash_agents import PARTITIONS, SHARED, TAIL, TOPIC, Order, around, following, read_notes, read_taken
+from tests.faults.crash_agents import (
+    PARTITIONS,
+    SHARED,
+    TAIL,
+    TOPIC,
+    Order,
+    component_context,
+    following,
+    read_notes,
+    read_taken,
+)
 from tests.streams import stored_files
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.slow
 
 OLD_MS = 5_000
-"""Longer than anybody is paused, so that the cleaner beside them takes names only from the dead."""
+"""Longer than any pause, so that the concurrent cleaner takes only names of dead agents."""
 
 LONG = "MINUTES" in os.environ
 COMBINATIONS = [("sqlite", "disk"), ("postgres", "s3"), *([("sqlite", "s3"), ("postgres", "disk")] if LONG else [])]
 
 
 class Log:
-    """What a consumer has read from the first record on, while everything else was happening."""
+    """The records that a consumer has read from the first one on, while everything else was happening."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, read_context: ReadContext) -> None:
+        self._reading = read_context
         self.seen: list[list[Record]] = [[] for _ in range(PARTITIONS)]
 
     async def follow(self) -> None:
         offsets = dict.fromkeys(range(PARTITIONS), 0)
-        async with Consumer(self._reading.ahead, TOPIC, offsets, group=TAIL) as consumer:
+        async with Consumer(self._reading.prefetcher, TOPIC, offsets, group=TAIL) as consumer:
             while True:
                 polled = await consumer.poll(wait_s=60)
                 if polled is not None:
@@ -60,18 +71,18 @@ class Log:
         return [len(records) for records in self.seen] == ends
 
 
-async def clean(store: MetadataStore, reading: Reading) -> None:
+async def clean(store: MetadataStore, read_context: ReadContext) -> None:
     while True:
-        await clean_intents(store, reading.objects, OLD_MS, "beside")
+        await clean_intents(store, read_context.objects, OLD_MS, "beside")
         await asyncio.sleep(0.3)
 
 
 async def watch_commits(store: MetadataStore) -> None:
-    """Those of the group that the agents share go forward, whoever wakes up and believes that it is still a member."""
+    """Commits of the agents' group only advance, even if a paused member resumes."""
     before = dict.fromkeys(range(PARTITIONS), 0)
     while True:
         await asyncio.sleep(0.02)
-        with suppress(NotFound):  # nobody has come yet
+        with suppress(NotFound):  # no member has joined yet
             for row in await store.get_consumer_offsets(SHARED):
                 assert row.committed_offset >= before[row.partition_id], "a commit went back"
                 before[row.partition_id] = row.committed_offset
@@ -79,7 +90,7 @@ async def watch_commits(store: MetadataStore) -> None:
 
 @asynccontextmanager
 async def beside(*work: asyncio.Task[None]) -> AsyncIterator[None]:
-    """Whatever fails there fails the test."""
+    """A failure of the concurrent work fails the test."""
     try:
         yield
         for task in work:
@@ -101,13 +112,15 @@ async def run_agents(order: Order) -> None:
         await process.communicate(msgspec.json.encode(order))
         assert process.returncode == 0
     finally:
-        with suppress(ProcessLookupError):  # whoever is left, the paused too
+        with suppress(ProcessLookupError):  # what is left, paused processes too
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
 def acknowledged(directory: Path) -> list[list[NewRecord]]:
-    """By partition and offset. Everything has its answer by now, so the answers leave no gap and don't overlap."""
+    """Returns acknowledged records by partition and offset. All appends are acknowledged by now, so there are no gaps
+    or overlaps.
+    """
     found: dict[int, dict[int, list[NewRecord]]] = defaultdict(dict)
     ends: dict[tuple[str, int], int] = {}
     for path in directory.glob("*.notes"):
@@ -128,7 +141,7 @@ def acknowledged(directory: Path) -> list[list[NewRecord]]:
 
 
 def shared(directory: Path) -> list[set[int]]:
-    """Offsets that the group which the agents share was given, by partition."""
+    """Returns the offsets that the agents' group has read, by partition."""
     found: list[set[int]] = [set() for _ in range(PARTITIONS)]
     for path in directory.glob("*.taken"):
         for taken in read_taken(path):
@@ -141,18 +154,18 @@ def contents(records: list[Record]) -> list[NewRecord]:
 
 
 async def read_cold(place: ComponentContext, partition: int) -> list[Record]:
-    """By somebody who has just come."""
-    reading = Reading(place)
-    reading.feed.resume(Position(1))
+    """Reads with empty caches."""
+    read_context = ReadContext(place)
+    read_context.change_feed.resume(Position(1))
     try:
-        offset = (await reading.reader.bounds(TOPIC, partition)).start
+        offset = (await read_context.reader.bounds(TOPIC, partition)).start
         records: list[Record] = []
-        while len(found := await reading.reader.read(TOPIC, partition, offset)):
+        while len(found := await read_context.reader.read(TOPIC, partition, offset)):
             records += found
             offset = found.next_offset
         return records
     finally:
-        await reading.close()
+        await read_context.close()
 
 
 @pytest.fixture
@@ -183,18 +196,18 @@ def order(combination: tuple[str, LakeSettings], tmp_path: Path, seed: str) -> O
 @pytest.fixture
 async def place(order: Order) -> AsyncIterator[ComponentContext]:
     store = await open_store(order.url)
-    yield around(order, store)
+    yield component_context(order, store)
     await store.close()
 
 
 async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentContext) -> None:
     store = place.store
     await store.create_topic(TOPIC, PARTITIONS)
-    reading = Reading(place)
-    log = Log(reading)
-    async with following(order, reading):
+    read_context = ReadContext(place)
+    log = Log(read_context)
+    async with following(order, read_context):
         reader = asyncio.create_task(log.follow())
-        others = (asyncio.create_task(clean(store, reading)), asyncio.create_task(watch_commits(store)))
+        others = (asyncio.create_task(clean(store, read_context)), asyncio.create_task(watch_commits(store)))
         async with beside(reader, *others):
             await run_agents(order)
             ends = [row.high_watermark for row in await store.list_partitions(TOPIC)]
@@ -208,13 +221,13 @@ async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentCo
     assert shared(Path(order.directory)) == [set(range(end)) for end in ends]
 
     async def cleaned() -> bool:
-        """A server may still be at the last statement of somebody who is dead: what it holds is passed over."""
-        await clean_intents(store, reading.objects, 0, "afterwards")
+        """A server may still execute the last statement of a killed process: intents that it locks are skipped."""
+        await clean_intents(store, read_context.objects, 0, "afterwards")
         return not await store.list_stale_intents(0)
 
     await eventually(cleaned, "no intents left")
     live = {row.uri for number in range(PARTITIONS) async for row in store.stream_segments(TOPIC, number)}
     assert await stored_files(place.lake) == live
     leases = await store.list_partition_leases(topic=TOPIC)
-    assert sum(lease.epoch for lease in leases) > PARTITIONS + order.agents, "nobody was taken over"
-    await reading.close()
+    assert sum(lease.epoch for lease in leases) > PARTITIONS + order.agents, "no lease moved to another agent"
+    await read_context.close()

@@ -23,13 +23,13 @@ from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import ComponentContext, LakeSettings
+from components.lib.streams.group_consumer import GroupConsumer
+from components.lib.streams.offsets import ConsumerGroups
+from components.lib.streams.read_context import ReadContext
+from components.lib.streams.registry_follower import RegistryFollower
 from components.commands.demo.appending import LEASE_S, Line, Order
 from components.commands.demo.daemon import PATIENCE_S, until
 from components.commands.demo.stage import Advance, Stage
-from components.lib.streams.group_consumer import Member
-from components.lib.streams.offsets import Groups
-from components.lib.streams.read_context import Reading
-from components.lib.streams.registry_follower import Following
 from registry.connect import open_store
 from registry.migrate import migrate
 
@@ -121,7 +121,7 @@ class Viewer:
     the whole group has had.
     """
 
-    def __init__(self, member: Member, clock: SystemLoopClock, seen: set[tuple[int, int]]) -> None:
+    def __init__(self, member: GroupConsumer, clock: SystemLoopClock, seen: set[tuple[int, int]]) -> None:
         self.member = member
         self._clock = clock
         self._seen = seen
@@ -152,17 +152,19 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
         stack.push_async_callback(store.close)
         around = ComponentContext(store, clock, SecretStr(url), LakeSettings(warehouse=str(warehouse)))
         await store.create_topic(TOPIC, AGENTS * EACH)
-        reading = Reading(around)
+        reading = ReadContext(around)
         stack.push_async_callback(reading.close)
         follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)
-        await stack.enter_async_context(Following(follower, reading.feed))
+        await stack.enter_async_context(RegistryFollower(follower, reading.change_feed, clock))
         return await _act(around, reading, url, warehouse, stage)
 
 
-async def _act(around: ComponentContext, reading: Reading, url: str, warehouse: Path, stage: Stage) -> Outcome:
+async def _act(around: ComponentContext, reading: ReadContext, url: str, warehouse: Path, stage: Stage) -> Outcome:
     clock, store = SystemLoopClock(), around.store
     seen: set[tuple[int, int]] = set()
-    viewers = [Viewer(Member(reading.ahead, GROUP, TOPIC, lease_s=2 * LEASE_S), clock, seen) for _ in range(2)]
+    viewers = [
+        Viewer(GroupConsumer(reading.prefetcher, GROUP, TOPIC, lease_s=2 * LEASE_S), clock, seen) for _ in range(2)
+    ]
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         running = [tasks.create_task(_watch(around, stage))]
         with stage.working(f"records of {AGENTS} agents", TOTAL) as advance:
@@ -194,7 +196,7 @@ async def _act(around: ComponentContext, reading: Reading, url: str, warehouse: 
         agents.acknowledged, len(seen), all(viewer.right for viewer in viewers),
         len(rows), len({row.uri for row in rows}), sum(epoch > 1 for epoch in epochs),
         [viewer.read for viewer in viewers], median(wait for viewer in viewers for wait in viewer.waits_ms),
-        sum(lag.lag for lag in await Groups(store).lag(GROUP)),
+        sum(lag.lag for lag in await ConsumerGroups(store).lag(GROUP)),
     )  # fmt: skip
 
 
@@ -203,7 +205,7 @@ async def _watch(around: ComponentContext, stage: Stage) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await asyncio.sleep(_WATCH_S)
-            lags = await Groups(around.store).lag(GROUP, TOPIC)
+            lags = await ConsumerGroups(around.store).lag(GROUP, TOPIC)
             ends = sum(lag.end for lag in lags)
             if ends:
                 stage.say(f"{GROUP}: {ends:,} records written, {sum(lag.lag for lag in lags):,} not yet read")

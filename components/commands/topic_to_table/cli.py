@@ -22,9 +22,8 @@ from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context
-from components.commands.topics.logging import log_to_stderr
-from components.commands.topics.topics import topics_commands
-from components.lib.streams.parsing import Duration, Size
+from components.commands.parameters import DurationParam, SizeParam
+from components.commands.stderr_logging import log_to_stderr
 from registry.connect import open_store
 from registry.contract import MetadataStore
 
@@ -32,10 +31,10 @@ if TYPE_CHECKING:
     from components.commands.topic_to_table.runner import Runner
     from components.commands.topic_to_table.sink import TopicTable, Wish
 
-__all__ = ["to_table_command", "topics_commands"]
+__all__ = ["to_table_command"]
 
 
-@topics_commands.command("to-table", short_help="A topic into a table, exactly once.")
+@click.command("to-table", short_help="A topic into a table, exactly once.")
 @click.argument("topic")
 @click.argument("table")
 @click.option("--group", help="Whose offsets tell how far it is.  [default: to-table:DATABASE.NAME]")
@@ -53,11 +52,11 @@ __all__ = ["to_table_command", "topics_commands"]
     show_default=True,
     help="What to do with a record that is no row of the table. Skipped ones are counted and reported.",
 )
-@click.option("--max-bytes", type=Size(), default="256MiB", show_default=True, help="Of a round, as stored.")
+@click.option("--max-bytes", type=SizeParam(), default="256MiB", show_default=True, help="Of a round, as stored.")
 @click.option("--skip-lost", is_flag=True, help="Go on at the first record there is if some were deleted meanwhile.")
 @click.option("--follow", is_flag=True, help="At the end, wait for more, until interrupted.")
 @click.option(
-    "--every", type=Duration(), default="10s", show_default=True, help="With --follow: rounds are so far apart."
+    "--every", type=DurationParam(), default="10s", show_default=True, help="With --follow: rounds are so far apart."
 )
 @click.option("--spark", "master", metavar="MASTER", help="local[N], spark://, sc://, ...; else the compactor's.")
 @settings_options
@@ -143,7 +142,7 @@ class _Work:
         from components.commands.topic_to_table.runner import Runner
         from components.commands.topic_to_table.session import SparkHost, spark_settings
         from components.commands.topic_to_table.sink import TopicTable
-        from components.lib.streams.read_context import open_reading
+        from components.lib.streams.read_context import open_read_context
 
         host = SparkHost(spark_settings(settings, store, clock, self._master), settings)
         job = self._job = TopicTable(store, self._wish, host.run)
@@ -157,7 +156,7 @@ class _Work:
                 if self._every_s is None:
                     return await runner.run_to_end()
                 around = context(settings, store, clock)
-                async with open_reading(around, settings, follow=True) as reading:
+                async with open_read_context(around, settings, follow=True) as reading:
                     await runner.follow(reading, self._every_s)
                 return True
         finally:

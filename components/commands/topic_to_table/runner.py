@@ -11,7 +11,7 @@ from components.commands.topic_to_table.errors import RoundFailed
 from components.commands.topic_to_table.sink import TopicTable
 from components.compactor.spark.errors import SessionProblem, SparkError
 from components.lib.lake.storage.objects import StorageUnavailable
-from components.lib.streams.read_context import Reading
+from components.lib.streams.read_context import ReadContext
 from registry.errors import Unavailable
 
 _LONG_S = 3_600.0
@@ -50,13 +50,13 @@ class Runner:
             self._report()
         return False
 
-    async def follow(self, reading: Reading, every_s: float) -> None:
+    async def follow(self, reading: ReadContext, every_s: float) -> None:
         """A round as soon as there is something, but not within ``every_s`` of the last one's beginning unless that was
         full. What may pass is waited out.
         """
         failures = 0
         keys = [(self._topic, row.partition_id) for row in (await self._job.look()).partitions]
-        with reading.feed.watch(keys) as watch:
+        with reading.change_feed.watch(keys) as watch:
             while not self._stop.is_set():
                 watch.clear()
                 began = self._clock.monotonic()

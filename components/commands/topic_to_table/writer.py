@@ -89,10 +89,10 @@ def topic_table_format(settings: Settings) -> type[DataSource]:
             return NAME
 
         def schema(self) -> str:
-            return TopicScan.of(self.options, settings).schema
+            return TopicScan.from_options(self.options, settings).schema
 
         def reader(self, schema: StructType) -> TopicReader:
-            return TopicReader(TopicScan.of(self.options, settings), schema)
+            return TopicReader(TopicScan.from_options(self.options, settings), schema)
 
         def writer(self, schema: StructType, overwrite: bool) -> RoundWriter:
             order = RoundOrder.of(self.options)

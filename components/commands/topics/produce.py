@@ -1,4 +1,4 @@
-"""`astha produce`: lines into a topic."""
+"""`astha produce`: append lines to a topic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from astha.clock import SystemLoopClock
 from astha.gc_tuning import SparingCollector
 from astha.settings import Settings
 from astha.wiring import context
-from components.commands.topics.logging import log_to_stderr
+from components.commands.stderr_logging import log_to_stderr
 from components.commands.topics.record_text import BadLine, read_json, read_line
 from components.lib.lake.storage.objects import StorageError
 from components.lib.streams.agents import Agent
@@ -32,16 +32,23 @@ from components.lib.streams.writer import Producer, SegmentWriter
 from registry.connect import open_store
 from registry.errors import NotFound
 
-_AT_ONCE = 1 << 20
-_LONGEST = 256 << 20  # bytes of a line
+_READ_BYTES = 1 << 20
+_MAX_LINE_BYTES = 256 << 20
 
 
 @click.command("produce", short_help="Append lines to a topic.")
 @click.argument("topic")
-@click.option("--input", "source", type=click.Path(path_type=Path, exists=True, dir_okay=False), help="Else stdin.")
-@click.option("--partition", type=click.IntRange(min=0), help="All records go there; else by key, or in turn.")
-@click.option("--key-separator", metavar="TEXT", help="What comes before it in a line is the key.")
-@click.option("--json-lines", is_flag=True, help="Lines are JSON, as `astha consume --json` writes them.")
+@click.option(
+    "--input",
+    "source",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="File to read; default: stdin.",
+)
+@click.option(
+    "--partition", type=click.IntRange(min=0), help="Partition of all records; default: by key, else round-robin."
+)
+@click.option("--key-separator", metavar="TEXT", help="Text between key and value in a line.")
+@click.option("--json-lines", is_flag=True, help="Lines are JSON as printed by `astha consume --json`.")
 @settings_options
 @json_option
 def produce_command(
@@ -53,9 +60,10 @@ def produce_command(
     reload: Callable[[], Settings],
     as_json: bool,
 ) -> None:
-    """Append each line to TOPIC as a record, in order; ends when all of them are durable.
+    """Append each line to TOPIC as a record, in order. Returns when all records are durable.
 
-    What has been read goes at once, so it can be typed or piped. Records with the same key go to the same partition.
+    Lines are appended as they arrive, so input can be typed or piped. Records with the same key go to the same
+    partition.
 
     \b
     Examples:
@@ -94,8 +102,8 @@ async def _produce(
     try:
         found = await store.get_topic(topic)
         if found is None:
-            raise NotFound(f"topic {topic!r} does not exist: `astha topics create` makes it")
-        choose = chooser(found.partition_count, partition)
+            raise NotFound(f"topic {topic!r} does not exist: create it with `astha topics create`")
+        choose = partition_chooser(found.partition_count, partition)
         around = context(settings, store, clock)
         async with Agent(store, clock) as agent, SegmentWriter(around, agent) as writer:
             producer = Producer(writer, clock)
@@ -116,24 +124,24 @@ async def _produce(
 
 
 async def _append(producer: Producer, topic: str, parts: dict[int, list[NewRecord]], written: dict[int, int]) -> None:
-    """All of them are tried; what was written is counted before the first failure is told."""
-    answers = await asyncio.gather(
+    """Tries all appends, and counts those that succeeded before it raises the first failure."""
+    results = await asyncio.gather(
         *(producer.append(topic, number, records) for number, records in parts.items()), return_exceptions=True
     )
     failures = []
-    for answer in answers:
-        if isinstance(answer, BaseException):
-            failures.append(answer)
+    for result in results:
+        if isinstance(result, BaseException):
+            failures.append(result)
         else:
-            written[answer.partition_id] += answer.count
+            written[result.partition_id] += result.count
     for error in failures:
         if isinstance(error, AppendFailed | AppendUnknown | NotLeader | StorageError):
             raise _failure(str(error), written, Exit.UNAVAILABLE) from error
         raise error
 
 
-def chooser(partitions: int, fixed: int | None) -> Callable[[NewRecord, int | None], int]:
-    """The partition that a line names, the one that was asked for, that of its key, or the next in turn."""
+def partition_chooser(partitions: int, fixed: int | None) -> Callable[[NewRecord, int | None], int]:
+    """Chooses the partition that a line names, else the fixed one, else that of its key, else the next one."""
     turns = count()
 
     def choose(record: NewRecord, named: int | None) -> int:
@@ -148,14 +156,16 @@ def chooser(partitions: int, fixed: int | None) -> Callable[[NewRecord, int | No
 
 
 async def _lines(source: Path | None) -> AsyncIterator[Sequence[bytes]]:
-    """Whole lines, as many as have come; never waits for more than there is."""
+    """Yields complete lines as they arrive."""
     file: IO[bytes] = sys.stdin.buffer if source is None else await asyncio.to_thread(source.open, "rb")
     rest = b""
     try:
-        while data := await asyncio.to_thread(_some, file):
+        while data := await asyncio.to_thread(_read_available, file):
             *lines, rest = (rest + data).split(b"\n")
-            if len(rest) > _LONGEST:
-                raise Failure(f"a line has more than {_LONGEST:,} bytes: is the input lines of text?", Exit.USAGE)
+            if len(rest) > _MAX_LINE_BYTES:
+                raise Failure(
+                    f"a line has more than {_MAX_LINE_BYTES:,} bytes: the input must be lines of text", Exit.USAGE
+                )
             if lines:
                 yield lines
         if rest:
@@ -165,11 +175,11 @@ async def _lines(source: Path | None) -> AsyncIterator[Sequence[bytes]]:
             file.close()
 
 
-def _some(file: IO[bytes]) -> bytes:
+def _read_available(file: IO[bytes]) -> bytes:
     try:
-        return os.read(file.fileno(), _AT_ONCE)
-    except (OSError, ValueError):  # not a file of the system's
-        return file.read(_AT_ONCE)
+        return os.read(file.fileno(), _READ_BYTES)
+    except (OSError, ValueError):  # not an operating system file
+        return file.read(_READ_BYTES)
 
 
 def _failure(why: str, written: dict[int, int], code: Exit) -> Failure:

@@ -1,4 +1,4 @@
-"""Records as lines: plain values, keys before a separator, or JSON, which `consume` writes as `produce` reads it."""
+"""Records as lines of text: values, keys before a separator, or JSON, which `consume` writes and `produce` reads."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Write: TypeAlias = Callable[[int, Record], bytes]
 
 
 class BadLine(ValueError):
-    """Says what is wrong with it."""
+    """The line is not a record."""
 
 
-class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Bytes that are no text are base64, under another name."""
+class _JsonRecord(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Bytes that are not UTF-8 are base64, under another name."""
 
     value: str | None = None
     value_base64: str | None = None
@@ -31,12 +31,12 @@ class _Line(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     offset: int | None = None
 
 
-_DECODER = msgspec.json.Decoder(_Line)
+_DECODER = msgspec.json.Decoder(_JsonRecord)
 _ENCODER = msgspec.json.Encoder()
 
 
 def read_line(line: bytes, separator: bytes | None) -> tuple[NewRecord, int | None]:
-    """A record, and the partition that it names."""
+    """Returns the record, and the partition that the line names."""
     if separator is None:
         return NewRecord(line), None
     key, found, value = line.partition(separator)

@@ -1,4 +1,4 @@
-"""`astha topics`: create, list, describe, alter, trim, delete."""
+"""The commands of `astha topics`: create, list, describe, alter, trim, delete."""
 
 from __future__ import annotations
 
@@ -14,20 +14,27 @@ from astha.cli.store import with_store
 from astha.clock import SystemLoopClock
 from astha.quantities import format_duration, format_size
 from astha.settings import Settings
-from components.lib.streams.offsets import start_of
-from components.lib.streams.parsing import Duration, Size
-from components.segment_store.maintenance.retention import BYTES, RECORDS, Retention, RetentionPolicy
+from components.commands.parameters import DurationParam, SizeParam
+from components.lib.streams.offsets import first_retained_offset
+from components.segment_store.maintenance.retention import (
+    RETENTION_BYTES,
+    RETENTION_RECORDS,
+    RetentionPolicy,
+    TopicRetention,
+)
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, NotFound
 from registry.json_text import JsonValue, parse_json
 from registry.models import Partition, PartitionLease, Topic
 
-_STEP = 500
+_BATCH_SEGMENTS = 500
 _RETENTION = (
-    click.option("--retention", type=Duration(), help="How long records are kept: 7d, 12h, forever."),
-    click.option("--retention-bytes", type=Size(), help="How much of each partition is kept: 10GiB."),
-    click.option("--retention-records", type=click.IntRange(min=0), help="How many records of each partition."),
-    click.option("--property", "entries", multiple=True, metavar="NAME=VALUE", help="Of its configuration."),
+    click.option("--retention", type=DurationParam(), help="How long to keep records: 7d, 12h, forever."),
+    click.option("--retention-bytes", type=SizeParam(), help="How many bytes to keep per partition: 10GiB."),
+    click.option("--retention-records", type=click.IntRange(min=0), help="How many records to keep per partition."),
+    click.option(
+        "--property", "entries", multiple=True, metavar="NAME=VALUE", help="Set a property of the topic; repeatable."
+    ),
 )
 
 
@@ -38,7 +45,7 @@ def retention_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class TopicView(msgspec.Struct, frozen=True):
-    """A topic for people and machines."""
+    """A topic in JSON output."""
 
     name: str
     partitions: int
@@ -56,16 +63,17 @@ class PartitionView(msgspec.Struct, frozen=True):
     writer: str | None
 
 
-@click.group("topics", short_help="Topics: create, list, describe, alter, trim, delete, to-table.")
-def topics_commands() -> None:
-    """Topics of the segment store. A topic is partitions; a partition is records in order, by offset."""
-
-
-@topics_commands.command("create", short_help="A new topic.")
+@click.command("create", short_help="Create a topic.")
 @click.argument("name", metavar="TOPIC")
-@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True, help="For ever: choose well.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of partitions. Cannot be changed later.",
+)
 @retention_options
-@click.option("--if-not-exists", is_flag=True, help="Leave a topic of that name as it is, without complaint.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed without a change if the topic exists.")
 @settings_options
 @json_option
 def create_command(
@@ -82,8 +90,9 @@ def create_command(
     """Create TOPIC.
 
     \b
-    Example:
+    Examples:
       astha topics create orders --partitions 12 --retention 7d
+      astha topics create audit --retention forever --if-not-exists
     """
     config = _config({}, entries, retention_bytes, retention_records)
 
@@ -101,43 +110,53 @@ def create_command(
         print_json({"created": created, "topic": _view(topic)})
     else:
         many = f"{topic.partition_count} partition{'s' * (topic.partition_count != 1)}"
-        click.echo(f"{'created' if created else 'exists already:'} {topic.name} with {many}, {_kept(topic)}")
+        click.echo(f"{'created' if created else 'exists already:'} {topic.name} with {many}, {_retention_text(topic)}")
 
 
-@topics_commands.command("list", short_help="All topics.")
+@click.command("list", short_help="List topics.")
 @settings_options
 @json_option
 def list_command(reload: Callable[[], Settings], as_json: bool) -> None:
-    """List topics with their partitions and what they keep, by name."""
+    """List topics with their partitions and retention, by name.
+
+    \b
+    Example:
+      astha topics list --json
+    """
     topics = with_store(reload(), lambda store: store.list_topics())
     if as_json:
         print_json({"topics": [_view(topic) for topic in topics]})
     elif not topics:
-        click.echo("no topics: `astha topics create` makes one")
+        click.echo("no topics: create one with `astha topics create`")
     else:
-        rows = [[topic.name, f"{topic.partition_count:,}", _kept(topic)] for topic in topics]
-        print_rows(("topic", "partitions", "keeps"), rows, right=("partitions",))
+        rows = [[topic.name, f"{topic.partition_count:,}", _retention_text(topic)] for topic in topics]
+        print_rows(("topic", "partitions", "retention"), rows, right=("partitions",))
 
 
-@topics_commands.command("describe", short_help="One topic, partition by partition.")
+@click.command("describe", short_help="Show a topic and its partitions.")
 @click.argument("name", metavar="TOPIC")
 @settings_options
 @json_option
 def describe_command(name: str, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Show TOPIC: what each partition holds, in how many segments, and who writes it."""
+    """Show TOPIC: offsets, segments, size and writer of each partition.
+
+    \b
+    Example:
+      astha topics describe orders
+    """
 
     async def look(store: MetadataStore) -> tuple[Topic, list[PartitionView]]:
         topic = await _topic(store, name)
         leases = {lease.partition_id: lease for lease in await store.list_partition_leases(topic=name)}
         partitions = await store.list_partitions(name)
         now = SystemLoopClock().now_ms()
-        return topic, [await _described(store, row, leases.get(row.partition_id), now) for row in partitions]
+        return topic, [await _describe_partition(store, row, leases.get(row.partition_id), now) for row in partitions]
 
     topic, partitions = with_store(reload(), look)
     if as_json:
         print_json({"topic": _view(topic), "partitions": partitions})
         return
-    pairs = {"topic": topic.name, "partitions": f"{topic.partition_count:,}", "keeps": _kept(topic)}
+    pairs = {"topic": topic.name, "partitions": f"{topic.partition_count:,}", "retention": _retention_text(topic)}
     print_pairs({**pairs, "config": str(topic.config), "created": time_text(topic.created_at)})
     click.echo()
     header = ("partition", "start", "end", "segments", "size", "writer")
@@ -149,7 +168,7 @@ def describe_command(name: str, reload: Callable[[], Settings], as_json: bool) -
     print_rows(header, rows, right=header[:5])
 
 
-@topics_commands.command("alter", short_help="What a topic keeps.")
+@click.command("alter", short_help="Change a topic's retention.")
 @click.argument("name", metavar="TOPIC")
 @retention_options
 @settings_options
@@ -163,7 +182,7 @@ def alter_command(
     reload: Callable[[], Settings],
     as_json: bool,
 ) -> None:
-    """Change what TOPIC keeps, and its configuration; what is not given stays. `--property NAME=` takes one out.
+    """Change the retention and properties of TOPIC. Options that are not given stay; `--property NAME=` removes one.
 
     \b
     Examples:
@@ -184,41 +203,51 @@ def alter_command(
     if as_json:
         print_json({"topic": _view(topic)})
     else:
-        click.echo(f"{topic.name} keeps records {_kept(topic)}")
+        click.echo(f"{topic.name} keeps records {_retention_text(topic)}")
 
 
-@topics_commands.command("trim", short_help="Delete what is before an offset.")
+@click.command("trim", short_help="Delete records before an offset.")
 @click.argument("name", metavar="TOPIC")
 @click.argument("partition", type=click.IntRange(min=0))
-@click.option("--before", "offset", type=click.IntRange(min=0), required=True, help="Records below it may go.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--before", "offset", type=click.IntRange(min=0), required=True, help="First offset to keep.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @settings_options
 @json_option
 def trim_command(
     name: str, partition: int, offset: int, yes: bool, reload: Callable[[], Settings], as_json: bool
 ) -> None:
-    """Delete segments of PARTITION that end below an offset. A segment that holds it stays whole."""
+    """Delete segments of PARTITION that end before an offset. The segment that contains it stays whole.
+
+    \b
+    Example:
+      astha topics trim orders 3 --before 120000
+    """
     confirm(f"this deletes the records of {name}/{partition} before offset {offset}", yes)
 
     async def trim(store: MetadataStore) -> tuple[int, int]:
-        gone = await Retention(store, SystemLoopClock(), _STEP).delete_before(name, partition, offset)
+        gone = await TopicRetention(store, SystemLoopClock(), _BATCH_SEGMENTS).delete_before(name, partition, offset)
         row = await store.get_partition(name, partition)
-        return gone, await start_of(store, name, partition, 0 if row is None else row.high_watermark)
+        return gone, await first_retained_offset(store, name, partition, 0 if row is None else row.high_watermark)
 
     gone, start = with_store(reload(), trim)
     if as_json:
         print_json({"topic": name, "partition": partition, "segments": gone, "start": start})
     else:
-        click.echo(f"{name}/{partition}: {gone:,} segments deleted, its first offset is {start}")
+        click.echo(f"{name}/{partition}: {gone:,} segments deleted, the first offset is {start}")
 
 
-@topics_commands.command("delete", short_help="A topic, with everything in it.")
+@click.command("delete", short_help="Delete a topic and its data.")
 @click.argument("name", metavar="TOPIC")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @settings_options
 @json_option
 def delete_command(name: str, yes: bool, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Delete TOPIC: records, leases and committed offsets. The daemon deletes its objects when nobody reads them."""
+    """Delete TOPIC: records, leases and committed offsets. The daemon deletes its objects after a grace period.
+
+    \b
+    Example:
+      astha topics delete orders --yes
+    """
     confirm(f"this deletes topic {name} with all its records", yes)
     with_store(reload(), lambda store: store.delete_topic(name))
     if as_json:
@@ -230,11 +259,13 @@ def delete_command(name: str, yes: bool, reload: Callable[[], Settings], as_json
 async def _topic(store: MetadataStore, name: str) -> Topic:
     topic = await store.get_topic(name)
     if topic is None:
-        raise NotFound(f"topic {name!r} does not exist; `astha topics list` shows those that do")
+        raise NotFound(f"topic {name!r} does not exist; list topics with `astha topics list`")
     return topic
 
 
-async def _described(store: MetadataStore, row: Partition, lease: PartitionLease | None, now_ms: int) -> PartitionView:
+async def _describe_partition(
+    store: MetadataStore, row: Partition, lease: PartitionLease | None, now_ms: int
+) -> PartitionView:
     segments = size = 0
     start = row.high_watermark
     async for segment in store.stream_segments(row.topic, row.partition_id):
@@ -264,13 +295,13 @@ def _config(
         else:
             config.pop(key, None)
     if size_bytes is not None:
-        config[BYTES] = size_bytes
+        config[RETENTION_BYTES] = size_bytes
     if records is not None:
-        config[RECORDS] = records
+        config[RETENTION_RECORDS] = records
     return config
 
 
-def _kept(topic: Topic) -> str:
+def _retention_text(topic: Topic) -> str:
     try:
         policy = RetentionPolicy.of(topic)
     except ValueError as error:
@@ -279,7 +310,7 @@ def _kept(topic: Topic) -> str:
     if policy.ms is not None:
         bounds.append(f"for {format_duration(policy.ms)}")
     if policy.size_bytes is not None:
-        bounds.append(f"up to {format_size(policy.size_bytes)} a partition")
+        bounds.append(f"up to {format_size(policy.size_bytes)} per partition")
     if policy.records is not None:
-        bounds.append(f"up to {policy.records:,} records a partition")
+        bounds.append(f"up to {policy.records:,} records per partition")
     return ", ".join(bounds) or "for ever"

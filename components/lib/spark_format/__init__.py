@@ -1,4 +1,4 @@
-"""The Spark format ``astha``: topics to read, tables to insert into. One name for both, so one package above both.
+"""The Spark format ``astha``: reads topics and inserts into tables. It joins two libraries under one format name.
 
 from components.lib.spark_format import register
 
@@ -20,16 +20,18 @@ __all__ = ["AsthaFormat", "register"]
 
 class AsthaFormat(AsthaDataSource):
     def schema(self) -> str:
-        return TopicScan.of(self.options).schema
+        return TopicScan.from_options(self.options).schema
 
     def reader(self, schema: StructType) -> TopicReader:
-        return TopicReader(TopicScan.of(self.options), schema)
+        return TopicReader(TopicScan.from_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802  (Spark's name)
-        return TopicStreamReader(TopicScan.of(self.options), schema)
+        return TopicStreamReader(TopicScan.from_options(self.options), schema)
 
 
 def register(spark: SparkSession) -> None:
-    """Teach the session the format ``astha``, and to tell it of filters, for which Spark 4.1 wants to be asked."""
+    """Registers the format ``astha`` with the session, and enables filter pushdown, which Spark 4.1 leaves off by
+    default.
+    """
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(AsthaFormat)

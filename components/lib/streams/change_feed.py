@@ -1,6 +1,6 @@
-"""The stream of changes, on its way to a process's caches and to the readers that wait for news.
+"""`ChangeFeed`: committed changes update a process's caches and wake the readers that wait for new records.
 
-The same in every process: the daemon's component is given events, others follow the registry by themselves
+The daemon's component feeds it with events; other processes follow the registry themselves
 (`components.lib.streams.registry_follower`).
 """
 
@@ -20,79 +20,82 @@ from registry.position import Position
 PartitionKey: TypeAlias = tuple[str, int]
 
 
-class Watch:
-    """What has become known of some partitions since it was last `cleared`."""
+class PartitionWatch:
+    """Notifications about some partitions. Call `clear` before reading: later notifications end the next `wait`."""
 
     def __init__(self) -> None:
-        self.ends: dict[PartitionKey, int] = {}  # the highest offset told of, and one
-        self.fresh: dict[PartitionKey, None] = {}  # of which something was told since they were last `taken`, in order
-        self.lost = 0  # times that something may have been missed
-        self.pause: float | None = None  # before the next look, if one could not see yet what was told
-        self._news = asyncio.Event()
+        self.end_offsets: dict[PartitionKey, int] = {}  # the highest that was notified
+        self.changed: dict[PartitionKey, None] = {}  # since the last `take_changed`, in order
+        self.gaps = 0  # times that notifications may have been missed
+        self.misses = 0  # reads in a row that did not find a notified record yet
+        self._notified = asyncio.Event()
 
     def clear(self) -> None:
-        """Before looking: what is told from then on wakes."""
-        self._news.clear()
+        self._notified.clear()
 
-    def tell(self, key: PartitionKey | None, end: int = 0) -> None:
-        if key is not None and end > self.ends.get(key, 0):
-            self.ends[key] = end
-            self.fresh[key] = None
-        self._news.set()
+    def notify(self, key: PartitionKey | None, end_offset: int = 0) -> None:
+        """Without a key: any of the partitions may have changed."""
+        if key is not None and end_offset > self.end_offsets.get(key, 0):
+            self.end_offsets[key] = end_offset
+            self.changed[key] = None
+        self._notified.set()
 
-    def take(self) -> Iterable[PartitionKey]:
-        """Partitions of which something new was told."""
-        taken, self.fresh = self.fresh, {}
-        return taken
+    def take_changed(self) -> Iterable[PartitionKey]:
+        changed, self.changed = self.changed, {}
+        return changed
 
     async def wait(self, timeout_s: float) -> bool:
-        """Whether there are news; False when the time is over."""
+        """Returns whether a notification came before the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._news.wait()
+                await self._notified.wait()
         except TimeoutError:
             return False
         return True
 
 
-class Feed:
-    """All of it is synchronous: nobody reads between a cache that knows of a segment and a waiter that does."""
+class ChangeFeed:
+    """All methods are synchronous, so no reader runs between the update of the cache and its notification."""
 
     def __init__(self, store: CachedStore) -> None:
         self.store = store
-        self.followed = True  # False: nobody tells any more, so one has to look
-        self._watches: dict[PartitionKey, set[Watch]] = defaultdict(set)
+        self.live = True  # False: no changes arrive, so readers have to poll
+        self._watches: dict[PartitionKey, set[PartitionWatch]] = defaultdict(set)
 
     def apply(self, transactions: Iterable[Sequence[Event[Row]]]) -> None:
-        """Commits, in order."""
+        """Takes committed transactions, in order."""
         for events in transactions:
             self.store.invalidate_transaction(events)
             for event in events:
                 row = event.data
                 if isinstance(row, Segment) and event.operation is not Operation.DELETE:
                     for watch in self._watches.get((row.topic, row.partition_id), ()):
-                        watch.tell((row.topic, row.partition_id), row.end_offset + 1)
+                        watch.notify((row.topic, row.partition_id), row.end_offset + 1)
 
     def advance(self, position: Position) -> None:
-        """Nothing for us up to here."""
+        """There are no relevant changes up to this position."""
         self.store.advance(position)
 
     def resume(self, position: Position) -> None:
-        """Something may have been missed: caches forget, and whoever waits looks again."""
+        """Changes arrive from this position on; earlier ones may be missing: clears the caches, wakes all readers."""
+        self.live = True
+        self._restart(position)
+
+    def disconnect(self) -> None:
+        """No changes arrive until `resume`: caches are as fresh as their TTLs allow, and waiting readers poll."""
+        self.live = False
+        self._restart(self.store.applied)
+
+    def _restart(self, position: Position) -> None:
         self.store.resume(position)
         for watches in self._watches.values():
             for watch in watches:
-                watch.lost += 1
-                watch.tell(None)
-
-    def abandon(self) -> None:
-        """The stream has ended for good: caches are as fresh as their times allow, and who waits looks by itself."""
-        self.followed = False
-        self.resume(self.store.applied)
+                watch.gaps += 1
+                watch.notify(None)
 
     @contextmanager
-    def watch(self, keys: Iterable[PartitionKey]) -> Iterator[Watch]:
-        watch, watched = Watch(), list(keys)
+    def watch(self, keys: Iterable[PartitionKey]) -> Iterator[PartitionWatch]:
+        watch, watched = PartitionWatch(), list(keys)
         for key in watched:
             self._watches[key].add(watch)
         try:

@@ -1,17 +1,17 @@
-"""What the segment store may raise, beside the errors of registry and storage.
+"""Errors of the segment store, beside those of registry and storage.
 
 SegmentStoreError
-|-- OffsetTooOld       below what is retained                         -> go on at ``start``, or where you like
-|-- OffsetBeyondEnd    nothing was ever written there                 -> read at ``end``, and wait
-|-- RecordTooLarge     a record, or an append, beyond the limits      -> split it, or raise the limit
-|-- NotLeader          another agent writes this partition            -> go to the one that is named, or wait
-|-- AppendFailed       nothing of it was written                      -> append again
-|-- AppendUnknown      it may have been written, or may be yet        -> append again with a producer's sequence
-|-- OutOfOrder         not the producer's next records                -> something is missing before it, or it is old
-|   `-- Duplicate      written already, long ago                      -> go on
-|-- Corrupt            bytes that are not what was written            -> names object and range; the rest is readable
-|   `-- NotASegment    bytes that no segment store has written        -> the wrong object, or a newer version's
-`-- WriterClosed       the writer takes nothing any more              -> open another one
+|-- OffsetTooOld       below the first retained offset                -> continue at ``start``, or elsewhere
+|-- OffsetBeyondEnd    above the partition's end                      -> read at ``end``, and wait
+|-- RecordTooLarge     a record or an append exceeds the limits       -> split it, or raise the limit
+|-- NotLeader          another agent holds the partition's lease      -> use the agent that is named, or wait
+|-- AppendFailed       nothing was written                            -> append again
+|-- AppendUnknown      it may be written, now or later                -> append again with the same append id
+|-- OutOfOrder         not the producer's next sequence               -> records before it are missing, or it is old
+|   `-- Duplicate      written already, its offsets are forgotten     -> continue
+|-- Corrupt            bytes that are not what was written            -> restore the named range; the rest is readable
+|   `-- NotASegment    bytes that no segment store has written        -> wrong object, or written by a newer version
+`-- WriterClosed       the writer is closed                           -> open another one
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ class SegmentStoreError(AsthaError):
 
 
 class OffsetTooOld(SegmentStoreError):
-    """``start`` is the first offset that there is."""
+    """`start` is the first retained offset."""
 
     def __init__(self, topic: str, partition_id: int, offset: int, start: int) -> None:
         self.offset = offset
         self.start = start
-        super().__init__(f"offset {offset} of {topic}/{partition_id} is no longer retained: its first is {start}")
+        super().__init__(
+            f"offset {offset} of {topic}/{partition_id} is no longer retained: the first retained offset is {start}"
+        )
 
 
 class OffsetBeyondEnd(SegmentStoreError):
-    """``end`` is the offset that the next record will get."""
+    """`end` is the offset that the next record will get."""
 
     def __init__(self, topic: str, partition_id: int, offset: int, end: int) -> None:
         self.offset = offset
@@ -46,7 +48,7 @@ class RecordTooLarge(SegmentStoreError):
 
 
 class NotLeader(SegmentStoreError):
-    """``holder`` is the agent that writes it, if one does."""
+    """`holder` is the id of the agent that holds the lease, if one does."""
 
     def __init__(self, message: str, holder: str | None = None) -> None:
         super().__init__(message)
@@ -74,7 +76,7 @@ class WriterClosed(SegmentStoreError):
 
 
 class Corrupt(SegmentStoreError):
-    """``uri`` and the range ``start``, ``length`` say where the bytes are."""
+    """`uri`, `start` and `length` locate the bytes."""
 
     def __init__(self, why: str, *, uri: str = "", start: int = 0, length: int | None = None) -> None:
         self.why = why

@@ -1,13 +1,13 @@
-"""`Member`: one consumer of a group, with its share of a topic's partitions.
+"""`GroupConsumer`: a member of a consumer group, which reads its part of a topic's partitions.
 
-    async with Member(reading.ahead, "billing", "orders") as member:
-        while (polled := await member.poll(wait_s=10)) is not None:
+    async with GroupConsumer(read_context.prefetcher, "billing", "orders") as consumer:
+        while (polled := await consumer.poll(wait_s=10)) is not None:
             ...
-            await member.commit()
+            await consumer.commit()
 
-Each partition has one reader: whoever holds the group's lease of it. A member that joins, ends or dies moves a few of
-them. Whoever gives one away has committed what it was told of it before another begins; whoever was paused for too long
-can't commit any more. So a record comes again only if it was not committed, and none is left out.
+Each partition is read by one member: the holder of the group's lease. A member that joins, leaves or dies moves few
+partitions. A member commits its offsets before it hands a partition over; a member that was paused beyond its lease can
+no longer commit. So only uncommitted records are delivered again, and none is skipped.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Self
 import structlog
 
 from astha.clock import LoopClock
-from components.lib.streams.agents import Agent, AgentSettings, Held
-from components.lib.streams.consumer import Consumer, Polled
-from components.lib.streams.offsets import Groups, Origin
-from components.lib.streams.reader.prefetch import ReadAhead
+from components.lib.streams.agents import Agent, AgentSettings, HeldLease
+from components.lib.streams.consumer import Consumer, PolledRecords
+from components.lib.streams.offsets import ConsumerGroups, OffsetReset
+from components.lib.streams.reader.prefetch import Prefetcher
 from components.lib.streams.reader.reader import MAX_BYTES
 from registry.contract import MetadataStore
 from registry.errors import Fenced
@@ -33,48 +33,48 @@ from registry.models import GroupLease, PartitionLease
 log = structlog.get_logger(__name__)
 
 LEASE_S = 10.0
-"""How long the partitions of a member that died wait for another."""
+"""How long the partitions of a dead member wait for another one."""
 
-_LOOK_S = 0.25  # between two looks at what was given or is to be given away; asks nobody
+_ASSIGNMENT_CHECK_S = 0.25  # between checks of the leases held, without a call to the registry
 
 
-class Member:
-    """``stops`` and ``reset`` as for a `Consumer`; the stops are of all partitions, whoever reads them."""
+class GroupConsumer:
+    """`reset` as for `Consumer`. `stop_offsets` cover all partitions of the topic, whichever member reads them."""
 
     def __init__(
         self,
-        ahead: ReadAhead,
+        prefetcher: Prefetcher,
         group: str,
         topic: str,
         *,
-        reset: Origin | None = None,
-        stops: Mapping[int, int] | None = None,
+        reset: OffsetReset | None = None,
+        stop_offsets: Mapping[int, int] | None = None,
         lease_s: float = LEASE_S,
     ) -> None:
         self.group, self.topic = group, topic
-        self._clock: LoopClock = ahead.reader.clock
-        self._store: MetadataStore = ahead.reader.feed.store
-        self._groups = Groups(self._store)
-        self._stops = dict(stops or {})
-        self._consumer = Consumer(ahead, topic, {}, reset=reset, stops=stops)
+        self._clock: LoopClock = prefetcher.reader.clock
+        self._store: MetadataStore = prefetcher.reader.change_feed.store
+        self._groups = ConsumerGroups(self._store)
+        self._stop_offsets = dict(stop_offsets or {})
+        self._consumer = Consumer(prefetcher, topic, {}, reset=reset, stop_offsets=stop_offsets)
         settings = AgentSettings(
             group=f"consumers of {topic} for {group}",
             topics=[topic],
             lease_s=lease_s,
             renew_every_s=lease_s / 4,
-            drain_s=lease_s / 2,
+            drain_timeout_s=lease_s / 2,
         )
-        self.agent = Agent(GroupLeases(self._store, group), self._clock, settings)
-        self._reading: dict[int, Held] = {}
+        self.agent = Agent(GroupLeaseStore(self._store, group), self._clock, settings)
+        self._assigned: dict[int, HeldLease] = {}
         self._committed: dict[int, int] = {}
 
     async def __aenter__(self) -> Self:
-        """The share that is free is its own at once."""
+        """Acquires free partitions at once."""
         await self._store.ensure_consumer_group(self.group)
         await self.agent.__aenter__()
         try:
             await self._consumer.__aenter__()
-            await self._adjust()
+            await self._sync_assignment()
         except BaseException:
             await self.agent.__aexit__(None, None, None)
             raise
@@ -83,14 +83,14 @@ class Member:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commits nothing. Its partitions are free for others at once."""
+        """Commits nothing. Its partitions are released at once."""
         await self._consumer.__aexit__(kind, error, trace)
         await self.agent.__aexit__(kind, error, trace)
 
     @property
     def partitions(self) -> list[int]:
-        """Those that it reads just now."""
-        return sorted(self._reading)
+        """The partitions that this member reads now."""
+        return sorted(self._assigned)
 
     @property
     def skipped(self) -> int:
@@ -98,75 +98,77 @@ class Member:
 
     async def poll(
         self, *, max_records: int | None = None, max_bytes: int = MAX_BYTES, wait_s: float = 0.0
-    ) -> Polled | None:
-        """As `Consumer.poll`. What it has answered before of a partition that has to go is committed: be done with it.
+    ) -> PolledRecords | None:
+        """Same as `Consumer.poll`. Commits polled records of partitions that have to be handed over: finish processing
+        first.
 
-        Call it more often than half a lease, or partitions go to others without that, and their records come again.
+        Call it more often than half a lease term. Otherwise partitions move without that commit, and their records are
+        delivered again.
         """
         end = self._clock.monotonic() + wait_s
         while True:
-            await self._adjust()
+            await self._sync_assignment()
             left = end - self._clock.monotonic()
             started = self._clock.monotonic()
-            pause = max(0.0, min(left, _LOOK_S))
+            pause = max(0.0, min(left, _ASSIGNMENT_CHECK_S))
             found = await self._consumer.poll(max_records=max_records, max_bytes=max_bytes, wait_s=pause)
             if found is not None:
-                if self._reading[found.partition_id].lost:
-                    continue  # to another, while it was fetched
+                if self._assigned[found.partition_id].lost:
+                    continue  # lost while the records were fetched
                 return found
             if left <= 0:
                 return None
-            # With nothing to wait for it has not waited.
+            # The consumer returns at once if it has no partitions.
             await self._clock.sleep(max(0.0, started + pause - self._clock.monotonic()))
 
     async def commit(self) -> None:
-        """What `poll` has answered so far is done. What belongs to others by now is theirs."""
-        await self._commit(list(self._reading))
+        """Commits the offsets behind all polled records, except for partitions that have been lost."""
+        await self._commit(list(self._assigned))
 
     async def finished(self) -> bool:
-        """Whether the group, whoever its members are, has committed everything up to the stops."""
-        if any(offset < self._stops.get(number, 0) for number, offset in self._consumer.offsets.items()):
+        """Whether the group, all members together, has committed everything up to the stop offsets."""
+        if any(offset < self._stop_offsets.get(number, 0) for number, offset in self._consumer.offsets.items()):
             return False
         await self.commit()
-        offsets = await self._groups.resume(self.group, self.topic, list(self._stops))
-        return all(offsets[number] >= stop for number, stop in self._stops.items())
+        offsets = await self._groups.resume_offsets(self.group, self.topic, list(self._stop_offsets))
+        return all(offsets[number] >= stop for number, stop in self._stop_offsets.items())
 
-    async def _adjust(self) -> None:
-        """Reads what it holds, and nothing else."""
+    async def _sync_assignment(self) -> None:
+        """Makes the consumer read exactly the partitions whose leases are held."""
         now = self._clock.now_ms()
-        if any(held.lease.expires_at <= now for held in self.agent.held):
-            await self.agent.renew()  # paused perhaps: what others have taken must not be read on
-        held = {one.key[1]: one for one in self.agent.held if not one.leaving}
-        gone = [number for number, one in self._reading.items() if held.get(number) is not one]
-        if gone:
-            await self._commit([number for number in gone if not self._reading[number].lost])
-            for number in gone:
-                await self._forget(number)
-        new = [number for number in held if number not in self._reading]
+        if any(lease.row.expires_at <= now for lease in self.agent.leases):
+            await self.agent.renew()  # possibly paused: do not read on what others have acquired
+        leases = {lease.key[1]: lease for lease in self.agent.leases if not lease.releasing}
+        revoked = [number for number, lease in self._assigned.items() if leases.get(number) is not lease]
+        if revoked:
+            await self._commit([number for number in revoked if not self._assigned[number].lost])
+            for number in revoked:
+                await self._revoke(number)
+        new = [number for number in leases if number not in self._assigned]
         if new:
-            offsets = await self._groups.resume(self.group, self.topic, new)
+            offsets = await self._groups.resume_offsets(self.group, self.topic, new)
             for number in new:
-                held[number].use()  # until we are done with it
-                self._reading[number] = held[number]
+                leases[number].add_users()  # until it is revoked
+                self._assigned[number] = leases[number]
                 self._committed[number] = offsets[number]
             await self._consumer.assign({**self._consumer.offsets, **offsets})
-            log.info("partitions came", group=self.group, topic=self.topic, partitions=new)
+            log.info("partitions assigned", group=self.group, topic=self.topic, partitions=new)
 
-    async def _forget(self, number: int) -> None:
-        held = self._reading.pop(number)
+    async def _revoke(self, number: int) -> None:
+        lease = self._assigned.pop(number)
         self._committed.pop(number, None)
         offsets = self._consumer.offsets
         offsets.pop(number)
         await self._consumer.assign(offsets)
-        held.leave()
-        log.info("a partition went", group=self.group, topic=self.topic, partition=number)
+        lease.remove_users()
+        log.info("partition revoked", group=self.group, topic=self.topic, partition=number)
 
     async def _commit(self, numbers: Sequence[int]) -> None:
-        """Those that have moved. A partition that is another's by now costs the others nothing."""
+        """Commits partitions that have moved. One that was lost does not fail the others."""
         offsets = self._consumer.offsets
         moved = {number: offsets[number] for number in numbers if offsets[number] != self._committed[number]}
         while moved:
-            leases = [_of_group(self.group, self._reading[number].lease) for number in moved]
+            leases = [_as_group_lease(self.group, self._assigned[number].row) for number in moved]
             drafts = [OffsetDraft(self.topic, number, offset) for number, offset in moved.items()]
             try:
                 await self._store.commit_offsets(self.group, drafts, leases=leases)
@@ -174,15 +176,15 @@ class Member:
                 for name in error.names:
                     number = int(name.rpartition("/")[2])
                     moved.pop(number)
-                    self.agent.lose(self._reading[number])
-                log.warning("a commit came too late", group=self.group, error=str(error))
+                    self.agent.mark_lost(self._assigned[number])
+                log.warning("offset commit fenced", group=self.group, error=str(error))
             else:
                 self._committed.update(moved)
                 return
 
 
-class GroupLeases(ForwardingStore):
-    """A group's leases, where an agent looks for those of writers."""
+class GroupLeaseStore(ForwardingStore):
+    """Presents a group's leases to an agent as partition leases."""
 
     def __init__(self, inner: MetadataStore, group: str) -> None:
         super().__init__(inner)
@@ -192,33 +194,33 @@ class GroupLeases(ForwardingStore):
         self, partitions: Sequence[tuple[str, int]], agent_id: str, ttl_ms: int
     ) -> list[PartitionLease]:
         leases = await self.inner.acquire_group_leases(self._group, partitions, agent_id, ttl_ms)
-        return [_of_partition(lease) for lease in leases]
+        return [_as_partition_lease(lease) for lease in leases]
 
     async def renew_partition_leases(self, leases: Sequence[PartitionLease], ttl_ms: int) -> list[PartitionLease]:
-        given = [_of_group(self._group, lease) for lease in leases]
-        return [_of_partition(lease) for lease in await self.inner.renew_group_leases(given, ttl_ms)]
+        given = [_as_group_lease(self._group, lease) for lease in leases]
+        return [_as_partition_lease(lease) for lease in await self.inner.renew_group_leases(given, ttl_ms)]
 
     async def release_partition_lease(self, lease: PartitionLease) -> bool:
-        return await self.inner.release_group_lease(_of_group(self._group, lease))
+        return await self.inner.release_group_lease(_as_group_lease(self._group, lease))
 
     async def get_partition_lease(self, topic: str, partition_id: int) -> PartitionLease | None:
         leases = await self.inner.list_group_leases(self._group, topic=topic)
-        return next((_of_partition(lease) for lease in leases if lease.partition_id == partition_id), None)
+        return next((_as_partition_lease(lease) for lease in leases if lease.partition_id == partition_id), None)
 
     async def list_partition_leases(
         self, *, topic: str | None = None, agent_id: str | None = None
     ) -> list[PartitionLease]:
         leases = await self.inner.list_group_leases(self._group, topic=topic)
-        return [_of_partition(lease) for lease in leases if agent_id in (None, lease.member_id)]
+        return [_as_partition_lease(lease) for lease in leases if agent_id in (None, lease.member_id)]
 
 
-def _of_partition(lease: GroupLease) -> PartitionLease:
+def _as_partition_lease(lease: GroupLease) -> PartitionLease:
     return PartitionLease(
         lease.topic, lease.partition_id, lease.member_id, lease.expires_at, lease.acquired_at, lease.epoch
     )
 
 
-def _of_group(group: str, lease: PartitionLease) -> GroupLease:
+def _as_group_lease(group: str, lease: PartitionLease) -> GroupLease:
     return GroupLease(
         group, lease.topic, lease.partition_id, lease.leader_agent_id, lease.expires_at, lease.acquired_at, lease.epoch
     )

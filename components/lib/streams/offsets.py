@@ -1,4 +1,4 @@
-"""Consumer groups: where each stands, where it resumes, how far behind it is."""
+"""Offsets of consumer groups: committed, where to resume, lag."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from registry.errors import NotFound
 from registry.inputs import OffsetDraft
 from registry.models import ConsumerGroup, ConsumerOffset
 
-Origin: TypeAlias = Literal["earliest", "latest"]
+OffsetReset: TypeAlias = Literal["earliest", "latest"]
 
 
 class PartitionLag(msgspec.Struct, frozen=True):
-    """``committed`` is the next offset that the group wants; None if it has never committed."""
+    """`committed` is the next offset that the group reads; None if it has never committed."""
 
     topic: str
     partition_id: int
@@ -27,57 +27,58 @@ class PartitionLag(msgspec.Struct, frozen=True):
 
     @property
     def lag(self) -> int:
-        """Retained records that the group has not had."""
+        """Retained records that the group has not committed."""
         return self.end - max(self.start, self.committed or 0)
 
     @property
     def lost(self) -> int:
-        """Records that were deleted before the group had them."""
+        """Records that were deleted before the group had read them."""
         return 0 if self.committed is None else max(0, self.start - self.committed)
 
 
-class Groups:
+class ConsumerGroups:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def all(self) -> list[ConsumerGroup]:
-        """By name."""
+    async def list_groups(self) -> list[ConsumerGroup]:
+        """Returns all groups, by name."""
         async with self._store.consistent_read() as snapshot:
             return [group async for page in snapshot.rows(ConsumerGroup) for group in page]
 
     async def commit(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
-        """The next offset that the group wants of each partition. All of them or none; the last commit wins."""
+        """Commits the next offset to read per partition. All of them or none; the last commit wins."""
         await self._store.ensure_consumer_group(group)
         await self._store.commit_offsets(
             group, [OffsetDraft(topic, partition_id, offset) for partition_id, offset in offsets.items()]
         )
 
     async def reset(self, group: str, topic: str, offsets: Mapping[int, int]) -> dict[int, int]:
-        """Lets the group read on elsewhere; returns where, by partition. All partitions or none.
+        """Moves the group to other offsets. Returns the committed offset per partition; changes all partitions or none.
 
-        Invalid if an offset is beyond its partition's end; below the first retained one it becomes that one.
+        Raises Invalid if an offset is beyond its partition's end. An offset below the first retained one becomes that
+        one.
         """
         drafts = [OffsetDraft(topic, partition_id, offset) for partition_id, offset in offsets.items()]
         return {draft.partition_id: draft.committed_offset for draft in await self._store.reset_offsets(group, drafts)}
 
-    async def resume(
-        self, group: str, topic: str, partitions: Sequence[int], otherwise: Origin = "earliest"
+    async def resume_offsets(
+        self, group: str, topic: str, partitions: Sequence[int], otherwise: OffsetReset = "earliest"
     ) -> dict[int, int]:
-        """Where to read on: at what was committed, else at one end of the partition."""
+        """Returns where to read on: the committed offset, else one end of the partition."""
         committed = {row.partition_id: row.committed_offset for row in await self._offsets(group, topic)}
         new = [partition_id for partition_id in partitions if partition_id not in committed]
-        ends = await ends_of(self._store, topic, new, otherwise)
+        ends = await boundary_offsets(self._store, topic, new, otherwise)
         return {partition_id: committed.get(partition_id, ends.get(partition_id, 0)) for partition_id in partitions}
 
     async def lag(self, group: str, topic: str | None = None) -> list[PartitionLag]:
-        """Of the partitions of every topic of which the group has committed anything, or of one topic."""
+        """Returns the lag per partition of every topic with commits of the group, or of one topic."""
         rows = {(row.topic, row.partition_id): row for row in await self._offsets(group, topic)}
         topics = sorted({name for name, _ in rows}) if topic is None else [topic]
         found = []
         for name in topics:
             for partition in await self._store.list_partitions(name):
                 row = rows.get((name, partition.partition_id))
-                start = await start_of(self._store, name, partition.partition_id, partition.high_watermark)
+                start = await first_retained_offset(self._store, name, partition.partition_id, partition.high_watermark)
                 found.append(
                     PartitionLag(
                         name, partition.partition_id, None if row is None else row.committed_offset,
@@ -94,14 +95,19 @@ class Groups:
         return [row for row in rows if topic is None or row.topic == topic]
 
 
-async def ends_of(store: MetadataStore, topic: str, partitions: Sequence[int], which: Origin) -> dict[int, int]:
-    """The first retained offset of each, or the next to be written."""
+async def boundary_offsets(
+    store: MetadataStore, topic: str, partitions: Sequence[int], which: OffsetReset
+) -> dict[int, int]:
+    """Returns the first retained offset per partition ("earliest"), or the next to be written ("latest")."""
     rows = await store.get_partitions([(topic, partition_id) for partition_id in partitions])
     if which == "latest":
         return {row.partition_id: row.high_watermark for row in rows}
-    return {row.partition_id: await start_of(store, topic, row.partition_id, row.high_watermark) for row in rows}
+    return {
+        row.partition_id: await first_retained_offset(store, topic, row.partition_id, row.high_watermark)
+        for row in rows
+    }
 
 
-async def start_of(store: MetadataStore, topic: str, partition_id: int, end: int) -> int:
+async def first_retained_offset(store: MetadataStore, topic: str, partition_id: int, end: int) -> int:
     first = await store.get_segments(topic, partition_id, limit=1)
     return first[0].base_offset if first else end

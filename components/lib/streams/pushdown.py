@@ -1,6 +1,6 @@
-"""Filters that Spark hands to a scan, as bounds of what has to be read.
+"""Filter pushdown: Spark's filters as bounds of what a scan reads.
 
-Spark filters again what comes, so bounds may be too wide, never too narrow.
+Spark evaluates the filters again, so bounds may be too wide, never too narrow.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from pyspark.sql.datasource import (
 
 from registry.models import Segment
 
-_ALL = (1 << 63) - 1
+_MAX_INT64 = (1 << 63) - 1
 
 
-class Span(msgspec.Struct, frozen=True):
-    """Inclusive, on both ends."""
+class Interval(msgspec.Struct, frozen=True):
+    """Both ends are inclusive."""
 
     low: int = 0
-    high: int = _ALL
+    high: int = _MAX_INT64
 
-    def within(self, low: int | None, high: int | None) -> Span:
-        return Span(
+    def intersect(self, low: int | None, high: int | None) -> Interval:
+        return Interval(
             self.low if low is None else max(self.low, low), self.high if high is None else min(self.high, high)
         )
 
 
 class ScanBounds(msgspec.Struct, frozen=True):
-    partition: Span = Span()
-    offset: Span = Span()
-    timestamp: Span = Span(-_ALL)  # milliseconds
+    partition: Interval = Interval()
+    offset: Interval = Interval()
+    timestamp: Interval = Interval(-_MAX_INT64)  # milliseconds
 
     def narrowed(self, filters: Iterable[Filter]) -> ScanBounds:
         bounds = self
@@ -48,17 +48,17 @@ class ScanBounds(msgspec.Struct, frozen=True):
             name = ".".join(column)
             if name in self.__struct_fields__:
                 low, high = _limits(each)
-                bounds = msgspec.structs.replace(bounds, **{name: getattr(bounds, name).within(low, high)})
+                bounds = msgspec.structs.replace(bounds, **{name: getattr(bounds, name).intersect(low, high)})
         return bounds
 
-    def may_hold(self, segment: Segment) -> bool:
-        """By time: partition and offsets are cut before."""
+    def may_contain(self, segment: Segment) -> bool:
+        """Compares timestamps only: `clip` handles partitions and offsets."""
         too_early = segment.max_timestamp is not None and segment.max_timestamp < self.timestamp.low
         too_late = segment.min_timestamp is not None and segment.min_timestamp > self.timestamp.high
         return not too_early and not too_late
 
-    def cut(self, start: dict[int, int], stop: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Where to begin and to end in each partition that is left."""
+    def clip(self, start: dict[int, int], stop: dict[int, int]) -> tuple[dict[int, int], dict[int, int]]:
+        """Returns start and stop offsets per remaining partition."""
         kept = [number for number in stop if self.partition.low <= number <= self.partition.high]
         return (
             {number: max(start.get(number, 0), self.offset.low) for number in kept},
@@ -66,7 +66,7 @@ class ScanBounds(msgspec.Struct, frozen=True):
         )
 
 
-EVERYTHING = ScanBounds()
+UNBOUNDED = ScanBounds()
 
 
 def _limits(each: Filter) -> tuple[int | None, int | None]:
@@ -87,7 +87,7 @@ def _limits(each: Filter) -> tuple[int | None, int | None]:
 
 
 def _floor(value: object) -> int | None:
-    """None for what is not understood: then there is no bound."""
+    """Returns None for unsupported types: then there is no bound."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, datetime) and value.tzinfo is not None:

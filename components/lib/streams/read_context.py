@@ -1,4 +1,4 @@
-"""The parts of reading, put together: what the daemon's component has, and what any process can open."""
+"""`ReadContext`: everything that reading needs, as the daemon's component has it and as any process can open it."""
 
 from __future__ import annotations
 
@@ -11,62 +11,70 @@ from astha.settings import Settings
 from astha.sources.factory import open_follower
 from astha.subscribers.context import ComponentContext
 from components.lib.lake.storage.objects import Objects
-from components.lib.streams.change_feed import Feed
-from components.lib.streams.reader.block_cache import BlockCache, CachePolicy
-from components.lib.streams.reader.blocks import Block, decode
-from components.lib.streams.reader.disk_blocks import DiskBlocks
-from components.lib.streams.reader.prefetch import AheadPolicy, ReadAhead
+from components.lib.streams.change_feed import ChangeFeed
+from components.lib.streams.reader.block_cache import BlockCache, BlockCachePolicy
+from components.lib.streams.reader.blocks import CachedBlock, decode
+from components.lib.streams.reader.disk_cache import DiskBlockCache
+from components.lib.streams.reader.prefetch import Prefetcher, PrefetchPolicy
 from components.lib.streams.reader.reader import Reader
-from components.lib.streams.registry_follower import Following
-from components.lib.streams.unowned_store import LentStore
+from components.lib.streams.registry_follower import RegistryFollower
 from registry.cache import CachedStore
+from registry.forwarding import ForwardingStore
 
 
-class Reading:
-    """A registry cache that events feed, a block cache, a reader and its read-ahead. Opens nothing until it is used."""
+class ReadContext:
+    """A registry cache with its change feed, a block cache, a reader and a prefetcher. Connects on first use."""
 
     def __init__(
         self,
         context: ComponentContext,
         *,
         objects: Objects | None = None,
-        policy: CachePolicy | None = None,
-        ahead: AheadPolicy | None = None,
-        disk: DiskBlocks | None = None,
+        policy: BlockCachePolicy | None = None,
+        prefetch: PrefetchPolicy | None = None,
+        disk: DiskBlockCache | None = None,
     ) -> None:
-        self.store = CachedStore(LentStore(context.store), clock=context.clock)
-        self.feed = Feed(self.store)
+        self.store = CachedStore(BorrowedStore(context.store), clock=context.clock)
+        self.change_feed = ChangeFeed(self.store)
         self.objects = objects or Objects(context.lake)
-        self.cache: BlockCache[Block] = BlockCache(self.objects, decode, policy, disk)
-        self.reader = Reader(self.feed, self.cache, context.clock)
-        self.ahead = ReadAhead(self.reader, ahead)
+        self.cache: BlockCache[CachedBlock] = BlockCache(self.objects, decode, policy, disk)
+        self.reader = Reader(self.change_feed, self.cache, context.clock)
+        self.prefetcher = Prefetcher(self.reader, prefetch)
 
     async def close(self) -> None:
-        """The registry's store, which was lent, stays open."""
+        """Leaves the registry's store open: it belongs to the caller."""
         await self.cache.close()
         await self.store.close()
 
 
+class BorrowedStore(ForwardingStore):
+    async def close(self) -> None:
+        """Does nothing: the owner closes the store."""
+
+
 @asynccontextmanager
-async def open_reading(
+async def open_read_context(
     context: ComponentContext,
     settings: Settings,
     *,
     follow: bool = True,
     disk: tuple[Path, int] | None = None,
-) -> AsyncIterator[Reading]:
-    """For a process beside the daemon. ``follow``: what others commit is known within milliseconds, and whoever waits
-    is woken; without, caches are as old as their times allow, and whoever waits looks once a second.
+) -> AsyncIterator[ReadContext]:
+    """For a process beside the daemon.
+
+    With `follow`, commits of other processes are visible within milliseconds and wake waiting readers. Without, caches
+    are as old as their TTLs allow, and waiting readers poll once a second.
     """
     async with AsyncExitStack() as stack:
         # In a thread, because it lists the files of its directory.
-        blocks = None if disk is None else await asyncio.to_thread(DiskBlocks, *disk)
-        reading = Reading(context, disk=blocks)
-        stack.push_async_callback(reading.close)
+        blocks = None if disk is None else await asyncio.to_thread(DiskBlockCache, *disk)
+        read_context = ReadContext(context, disk=blocks)
+        stack.push_async_callback(read_context.close)
         if follow:
             url = settings.registry.url.get_secret_value()
             follower = open_follower(url, settings.source, settings.change_log, context.clock)
-            await stack.enter_async_context(Following(follower, reading.feed))
+            following = RegistryFollower(follower, read_context.change_feed, context.clock)
+            await stack.enter_async_context(following)
         else:
-            reading.feed.abandon()
-        yield reading
+            read_context.change_feed.disconnect()
+        yield read_context

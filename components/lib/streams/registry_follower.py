@@ -1,4 +1,4 @@
-"""A process beside the daemon keeps its caches right by following the registry itself."""
+"""`RegistryFollower`: a process beside the daemon follows the registry itself to keep its caches up to date."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import Self
 
 import structlog
 
+from astha.clock import LoopClock
 from astha.sources.contract import Follower, Gap, Progress, Started
-from components.lib.streams.change_feed import Feed
+from astha.tasks import BackgroundTasks
+from components.lib.streams.change_feed import ChangeFeed
 from registry.models import Partition, Row, Segment, Topic
 
 log = structlog.get_logger(__name__)
@@ -19,55 +21,57 @@ log = structlog.get_logger(__name__)
 TABLES: Mapping[str, type[Row]] = {kind.table: kind for kind in (Topic, Partition, Segment)}
 
 
-class Following:
-    """``async with``: inside, what anybody commits is known within milliseconds. ConfigError if it can't begin."""
+class RegistryFollower:
+    """``async with``: inside the block, commits of other processes are visible within milliseconds.
 
-    def __init__(self, follower: Follower, feed: Feed) -> None:
+    Raises ConfigError if the stream cannot start. If it fails later, readers poll until it is restarted.
+    """
+
+    def __init__(self, follower: Follower, change_feed: ChangeFeed, clock: LoopClock) -> None:
         self._follower = follower
-        self._feed = feed
-        self._begun: asyncio.Future[None] | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._change_feed = change_feed
+        self._started: asyncio.Future[None] | None = None
+        self._tasks = BackgroundTasks("registry follower", clock)
 
     async def __aenter__(self) -> Self:
-        self._begun = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._follow(self._begun), name="following the registry")
+        started = self._started = asyncio.get_running_loop().create_future()
+        self._tasks.supervise("stream", lambda: self._follow(started))
         try:
-            await self._begun
+            await started
         except BaseException:
-            await self._end()
+            await self._tasks.stop()
             raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._end()
+        await self._tasks.stop()
 
-    async def _end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def _follow(self, begun: asyncio.Future[None]) -> None:
+    async def _follow(self, started: asyncio.Future[None]) -> None:
         try:
-            async with aclosing(self._follower.stream(frozenset(TABLES))) as stream:
-                async for batch in stream:
-                    match batch:
-                        case Gap(reason):
-                            log.debug("caches start afresh", reason=reason)
-                        case Started(position):
-                            self._feed.resume(position)
-                            if not begun.done():
-                                begun.set_result(None)
-                        case Progress(position):
-                            self._feed.advance(position)
-                        case _:
-                            self._feed.apply(transaction.events for transaction in batch if transaction.events)
-                            if any(transaction.unlisted for transaction in batch):
-                                self._feed.resume(batch[-1].position)
+            await self._apply_stream(started)
         except Exception as error:
-            if begun.done():
-                log.error("the registry can't be followed any more, it is asked once a second", error=str(error))
-                self._feed.abandon()
-            else:
-                begun.set_exception(error)
+            if not started.done():
+                started.set_exception(error)
+                await asyncio.Event().wait()  # until __aenter__ stops the task
+            self._change_feed.disconnect()
+            raise
+        self._change_feed.disconnect()
+
+    async def _apply_stream(self, started: asyncio.Future[None]) -> None:
+        async with aclosing(self._follower.stream(frozenset(TABLES))) as stream:
+            async for batch in stream:
+                match batch:
+                    case Gap(reason):
+                        log.debug("gap in the registry stream", reason=reason)
+                    case Started(position):
+                        self._change_feed.resume(position)
+                        if not started.done():
+                            started.set_result(None)
+                    case Progress(position):
+                        self._change_feed.advance(position)
+                    case _:
+                        self._change_feed.apply(transaction.events for transaction in batch if transaction.events)
+                        if any(transaction.unlisted for transaction in batch):
+                            self._change_feed.resume(batch[-1].position)

@@ -1,12 +1,12 @@
-"""Topics in Spark: batches and streams, straight from storage.
+"""Topics as a Spark data source, in batches and streams, read directly from storage.
 
     spark.read.format("astha").option("topic", "orders").option("from", "-1h").load()
     spark.readStream.format("astha").option("topic", "orders").load()
 
 Options: ``topic``; ``partitions``, such as 0,3; ``from`` and ``to`` (earliest, latest, an offset, a time, -15m), or
-``offsets``, as {"0": [first, next], ...}; ``columns``, those that are wanted; ``split_bytes``, stored bytes a task
-reads; ``registry``, ``config`` and any setting by its name, as for inserts. The driver asks the registry which segments
-there are; tasks reach only storage.
+``offsets``, as {"0": [first, next], ...}; ``columns`` to read; ``split_bytes``, stored bytes per task; ``registry``,
+``config`` and any setting by its name, as for inserts. The driver reads the segments from the registry; tasks access
+only storage.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from astha.wiring import context
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.errors import OffsetTooOld
 from components.lib.streams.format import decode_block, partition_tag
-from components.lib.streams.offsets import start_of
-from components.lib.streams.parsing import OffsetSpec, offsets_at, read_place
-from components.lib.streams.pushdown import EVERYTHING, ScanBounds
-from components.lib.streams.read_context import Reading, open_reading
-from components.lib.streams.reader.block_cache import runs
-from components.lib.streams.reader.blocks import BlockPlan, SegmentLayout
+from components.lib.streams.offset_spec import OffsetSpec, parse_offset_spec, resolve_offsets
+from components.lib.streams.offsets import first_retained_offset
+from components.lib.streams.pushdown import UNBOUNDED, ScanBounds
+from components.lib.streams.read_context import ReadContext, open_read_context
+from components.lib.streams.reader.block_cache import adjacent_runs
+from components.lib.streams.reader.blocks import PlannedBlock, SegmentLayout
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Segment
@@ -56,8 +56,8 @@ _REQUEST_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Split(InputPartition):
-    """What one task reads: whole segments, of which only ``start..stop-1`` are wanted."""
+class SegmentSplit(InputPartition):
+    """The input of one task: segments, of which it reads ``start..stop-1``."""
 
     segments: tuple[Segment, ...]
     start: int
@@ -71,7 +71,7 @@ class Split(InputPartition):
 
 @dataclass(frozen=True)
 class TopicScan:
-    """One `load`, as every worker knows it."""
+    """One `load`, as it is sent to the tasks."""
 
     topic: str
     partitions: tuple[int, ...]
@@ -80,12 +80,12 @@ class TopicScan:
     columns: tuple[str, ...]
     split_bytes: int
     settings: Settings
-    ranges: Mapping[int, tuple[int, int]] | None = None  # instead of start and stop: the first offset, and the next
-    bounds: ScanBounds = EVERYTHING
+    ranges: Mapping[int, tuple[int, int]] | None = None  # instead of start and stop: the first offset and the next one
+    bounds: ScanBounds = UNBOUNDED
 
     @classmethod
-    def of(cls, options: Mapping[str, str], settings: Settings | None = None) -> TopicScan:
-        """With settings that are given, or those that the options name."""
+    def from_options(cls, options: Mapping[str, str], settings: Settings | None = None) -> TopicScan:
+        """Uses the given settings, or loads those that the options name."""
         topic = options.get("topic")
         if not topic:
             raise ConfigError('name the topic to read: .option("topic", "orders")')
@@ -94,7 +94,7 @@ class TopicScan:
         if unknown:
             raise ConfigError(f"columns: there is no {unknown[0]!r}: choose among {', '.join(COLUMNS)}")
         numbers = tuple(int(number) for number in options.get("partitions", "").split(",") if number.strip())
-        start, stop = read_place(options.get("from", "earliest")), read_place(options.get("to", "latest"))
+        start, stop = parse_offset_spec(options.get("from", "earliest")), parse_offset_spec(options.get("to", "latest"))
         size = int(options.get("split_bytes", SPLIT_BYTES))
         ranges = _ranges(options["offsets"]) if "offsets" in options else None
         chosen = _settings(options) if settings is None else settings
@@ -104,8 +104,8 @@ class TopicScan:
     def schema(self) -> str:
         return ", ".join(f"{name} {COLUMNS[name]}" for name in self.columns)
 
-    def ask(self, work: Callable[[Reading], Awaitable[T]]) -> T:
-        """The registry, from the driver."""
+    def with_read_context(self, work: Callable[[ReadContext], Awaitable[T]]) -> T:
+        """Runs `work` with access to the registry. Only on the driver."""
 
         async def run() -> T:
             clock = SystemLoopClock()
@@ -113,52 +113,54 @@ class TopicScan:
             store = await open_store(registry.url.get_secret_value(), settings=registry.store, clock=clock)
             try:
                 around = context(self.settings, store, clock)
-                async with open_reading(around, self.settings, follow=False) as reading:
-                    return await work(reading)
+                async with open_read_context(around, self.settings, follow=False) as read_context:
+                    return await work(read_context)
             finally:
                 await store.close()
 
         return asyncio.run(run())
 
-    async def offsets(self, reading: Reading, place: OffsetSpec) -> dict[int, int]:
-        numbers = self.partitions or [row.partition_id for row in await reading.store.list_partitions(self.topic)]
-        return await offsets_at(reading.reader, self.topic, list(numbers), place)
+    async def offsets(self, read_context: ReadContext, spec: OffsetSpec) -> dict[int, int]:
+        numbers = self.partitions or [row.partition_id for row in await read_context.store.list_partitions(self.topic)]
+        return await resolve_offsets(read_context.reader, self.topic, list(numbers), spec)
 
-    async def splits(self, reading: Reading, start: Mapping[int, int], stop: Mapping[int, int]) -> list[Split]:
-        """Neighbouring segments together, as many as one task should read."""
-        found: list[Split] = []
+    async def splits(
+        self, read_context: ReadContext, start: Mapping[int, int], stop: Mapping[int, int]
+    ) -> list[SegmentSplit]:
+        """Groups adjacent segments into tasks of about `split_bytes`."""
+        found: list[SegmentSplit] = []
         for number, end in stop.items():
-            found += await self._partition_splits(reading.store.inner, number, start.get(number, 0), end)
+            found += await self._partition_splits(read_context.store.inner, number, start.get(number, 0), end)
         return found
 
-    async def _partition_splits(self, store: MetadataStore, number: int, first: int, end: int) -> list[Split]:
-        """Between two pages of the registry's answer segments may be merged: what has been taken is not taken again.
-        They may also be deleted, always the oldest first: so that is looked at last.
+    async def _partition_splits(self, store: MetadataStore, number: int, first: int, end: int) -> list[SegmentSplit]:
+        """Segments may be merged between two pages of the query: offsets that were taken are skipped. They may also be
+        deleted, oldest first, so that is checked last.
         """
-        found: list[Split] = []
-        some: list[Segment] = []
+        found: list[SegmentSplit] = []
+        current: list[Segment] = []
         size, begin, reached = 0, first, first
         async for segment in store.stream_segments(self.topic, number, from_offset=first):
             if segment.base_offset >= end:
                 break
             if segment.end_offset < reached:
                 continue
-            if some and (segment.base_offset < reached or size + segment.size_bytes > self.split_bytes):
-                found.append(Split(tuple(some), begin, end))
-                some, size = [], 0
-            if self.bounds.may_hold(segment):
-                begin = begin if some else reached
-                some.append(segment)
+            if current and (segment.base_offset < reached or size + segment.size_bytes > self.split_bytes):
+                found.append(SegmentSplit(tuple(current), begin, end))
+                current, size = [], 0
+            if self.bounds.may_contain(segment):
+                begin = begin if current else reached
+                current.append(segment)
                 size += segment.size_bytes
             reached = segment.end_offset + 1
-        if some:
-            found.append(Split(tuple(some), begin, end))
+        if current:
+            found.append(SegmentSplit(tuple(current), begin, end))
         await self._require_retained(store, number, first, end)
         return found
 
     async def _require_retained(self, store: MetadataStore, number: int, offset: int, end: int) -> None:
-        """A query that asks for what is gone fails, rather than answer less than was asked for."""
-        first = await start_of(store, self.topic, number, end)
+        """Raises OffsetTooOld rather than return fewer records than requested."""
+        first = await first_retained_offset(store, self.topic, number, end)
         if offset < min(first, end):
             raise OffsetTooOld(self.topic, number, offset, first)
 
@@ -169,31 +171,31 @@ class TopicReader(DataSourceReader):
         self._schema = schema
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  (Spark's name)
-        """What they say of partition, offset and time bounds what is read; Spark filters what comes."""
+        """Uses filters on partition, offset and timestamp as bounds. Spark evaluates all of them again."""
         self._scan = replace(self._scan, bounds=self._scan.bounds.narrowed(filters))
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
         scan = self._scan
 
-        async def plan(reading: Reading) -> list[Split]:
+        async def plan(read_context: ReadContext) -> list[SegmentSplit]:
             if scan.ranges is None:
-                start, stop = await scan.offsets(reading, scan.start), await scan.offsets(reading, scan.stop)
+                start, stop = await scan.offsets(read_context, scan.start), await scan.offsets(read_context, scan.stop)
             else:
                 start = {number: first for number, (first, _) in scan.ranges.items()}
                 stop = {number: end for number, (_, end) in scan.ranges.items()}
-            return await scan.splits(reading, *scan.bounds.cut(start, stop))
+            return await scan.splits(read_context, *scan.bounds.clip(start, stop))
 
-        return self._scan.ask(plan)
+        return self._scan.with_read_context(plan)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Split):  # Spark asks so when there is nothing to read
+        if not isinstance(partition, SegmentSplit):  # Spark's placeholder for an empty scan
             return iter(())
-        return batches_of(partition, self._scan, to_arrow_schema(self._schema))
+        return read_split(partition, self._scan, to_arrow_schema(self._schema))
 
 
 class TopicStreamReader(DataSourceStreamReader):
-    """Offsets are those of the partitions: Spark's checkpoint is the consumer group."""
+    """Offsets are those of the partitions, kept in Spark's checkpoint."""
 
     def __init__(self, scan: TopicScan, schema: StructType) -> None:
         self._scan = scan
@@ -207,36 +209,38 @@ class TopicStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         first, last = ({int(number): offset for number, offset in offsets.items()} for offsets in (start, end))
-        return self._scan.ask(lambda reading: self._scan.splits(reading, first, last))
+        return self._scan.with_read_context(lambda read_context: self._scan.splits(read_context, first, last))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A list: Spark pickles what a stream reads, and a generator can't be."""
-        if not isinstance(partition, Split):
+        """Returns a list's iterator, because Spark pickles it."""
+        if not isinstance(partition, SegmentSplit):
             return iter(())
-        return iter(list(batches_of(partition, self._scan, to_arrow_schema(self._schema))))
+        return iter(list(read_split(partition, self._scan, to_arrow_schema(self._schema))))
 
-    def _offsets(self, place: OffsetSpec) -> dict[str, int]:
-        found = self._scan.ask(lambda reading: self._scan.offsets(reading, place))
+    def _offsets(self, spec: OffsetSpec) -> dict[str, int]:
+        found = self._scan.with_read_context(lambda read_context: self._scan.offsets(read_context, spec))
         return {str(number): offset for number, offset in found.items()}
 
 
-def batches_of(split: Split, scan: TopicScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """One task: ranged requests for just the blocks that hold wanted offsets."""
+def read_split(split: SegmentSplit, scan: TopicScan, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yields the records of one task, by ranged requests for the blocks that contain its offsets."""
     layout = SegmentLayout()
     plans = []
     for segment in split.segments:
         first = max(segment.base_offset, split.start)
         plans += [plan for plan in layout.blocks(segment, first) if plan.first_offset < split.stop]
-    places = {plan.address: plan for plan in plans}
-    for run in runs(list(places), _REQUEST_BYTES):
+    planned = {plan.address: plan for plan in plans}
+    for run in adjacent_runs(list(planned), _REQUEST_BYTES):
         start = run[0].start
         data = memoryview(_fetch(scan.settings.lake, run[0].uri, start, run[-1].end - start))
         for address in run:
             part = data[address.start - start : address.end - start]
-            yield _batch(places[address], part, split, scan, schema)
+            yield _batch(planned[address], part, split, scan, schema)
 
 
-def _batch(plan: BlockPlan, data: memoryview, split: Split, scan: TopicScan, schema: pa.Schema) -> pa.RecordBatch:
+def _batch(
+    plan: PlannedBlock, data: memoryview, split: SegmentSplit, scan: TopicScan, schema: pa.Schema
+) -> pa.RecordBatch:
     segment = plan.segment
     tag = partition_tag(segment.topic, segment.partition_id)
     uri, start = plan.address.uri, plan.address.start
@@ -264,10 +268,10 @@ def _settings(options: Mapping[str, str]) -> Settings:
     for name, value in options.items():
         if "." in name:
             *groups, last = name.split(".")
-            under = flags
+            section = flags
             for group in groups:
-                under = under.setdefault(group, {})
-            under[last] = value
+                section = section.setdefault(group, {})
+            section[last] = value
     if options.get("registry"):
         flags.setdefault("registry", {})["url"] = options["registry"]
     config = options.get("config")

@@ -1,1 +1,1 @@
-"""What keeps the log in shape: old segments go, small ones are merged, and objects that nothing is in are deleted."""
+"""Maintenance: retention deletes old segments, merging joins small ones."""

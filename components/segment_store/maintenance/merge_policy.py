@@ -1,7 +1,7 @@
-"""Which segments of a partition to merge: neighbours that are small, and that are worth it.
+"""Chooses segments to merge: runs of small adjacent segments of a partition.
 
-A run grows from young to old for as long as the next one is not larger than all that are younger than it. So a segment
-is written again only when as much has come after it, and a record is merged about as often as its partition doubles
+A run grows from young to old while the next segment is not larger than all younger ones together. So a segment is
+rewritten only when as many bytes have come after it, and a record is merged about as often as its partition doubles
 between one append and a full-sized segment.
 """
 
@@ -15,31 +15,31 @@ from registry.models import Segment
 
 @dataclass(frozen=True, slots=True)
 class MergePolicy:
-    small_bytes: int = 4 << 20  # what is larger stays as it is
-    target_bytes: int = 16 << 20  # of one merged segment, about
-    fewest: int = 8  # segments that are worth a merge
-    settled_ms: int = 10_000  # the tail is left to those who write and read it just now
+    small_bytes: int = 4 << 20  # larger segments are not merged
+    target_bytes: int = 16 << 20  # of a merged segment, about
+    min_segments: int = 8  # per run
+    min_age_ms: int = 10_000  # younger segments are being written and read
 
 
-def choose(segments: Sequence[Segment], policy: MergePolicy, now_ms: int) -> list[list[Segment]]:
-    """Runs of neighbours that are worth a merge, oldest first. ``segments`` are some of a partition's, by offset."""
-    found = [run for run in _runs(segments, policy, now_ms) if len(run) >= policy.fewest]
+def choose_runs(segments: Sequence[Segment], policy: MergePolicy, now_ms: int) -> list[list[Segment]]:
+    """Returns runs to merge, oldest first. ``segments`` are consecutive segments of a partition, by offset."""
+    found = [run for run in _runs(segments, policy, now_ms) if len(run) >= policy.min_segments]
     found.reverse()
     return found
 
 
-def left_over(segments: Sequence[Segment], policy: MergePolicy) -> int:
-    """How many segments at the end, young ones too, would be part of a run if only there were more of them."""
-    last = next(_runs(segments, policy, segments[-1].created_at + policy.settled_ms), []) if segments else []
-    return len(last) if last and len(last) < policy.fewest and last[-1] is segments[-1] else 0
+def count_leftovers(segments: Sequence[Segment], policy: MergePolicy) -> int:
+    """Returns the length of the run at the end, whatever its age, if it is still too short to merge."""
+    last = next(_runs(segments, policy, segments[-1].created_at + policy.min_age_ms), []) if segments else []
+    return len(last) if last and len(last) < policy.min_segments and last[-1] is segments[-1] else 0
 
 
 def _runs(segments: Sequence[Segment], policy: MergePolicy, now_ms: int) -> Iterator[list[Segment]]:
-    """Youngest first; of one segment, too."""
+    """Yields all runs, also of one segment, youngest first."""
     run: list[Segment] = []  # youngest first
     size = 0
     for segment in reversed(segments):
-        eligible = segment.size_bytes < policy.small_bytes and now_ms - segment.created_at >= policy.settled_ms
+        eligible = segment.size_bytes < policy.small_bytes and now_ms - segment.created_at >= policy.min_age_ms
         joins = (
             eligible
             and bool(run)
@@ -59,7 +59,7 @@ def _runs(segments: Sequence[Segment], policy: MergePolicy, now_ms: int) -> Iter
 
 
 class SmallSegments:
-    """How many small segments have come to each partition since it was last looked at: counted from the events."""
+    """Counts, from events, the small segments that were added to each partition since its last merge."""
 
     def __init__(self, policy: MergePolicy) -> None:
         self._policy = policy
@@ -78,20 +78,20 @@ class SmallSegments:
                 key = (segment.topic, segment.partition_id)
                 counts[key] = counts.get(key, 0) + 1
 
-    def take(self, most: int) -> list[tuple[str, int]]:
-        """Partitions that may have a run to merge; they are counted anew from here on."""
-        due = [key for key, count in self._counts.items() if count >= self._policy.fewest][:most]
+    def take_due(self, limit: int) -> list[tuple[str, int]]:
+        """Returns up to `limit` partitions that may have a run to merge, and resets their counts."""
+        due = [key for key, count in self._counts.items() if count >= self._policy.min_segments][:limit]
         for key in due:
             del self._counts[key]
         return due
 
     def put_back(self, keys: Iterable[tuple[str, int]]) -> None:
-        """They were not merged after all: look again."""
+        """These partitions have to be looked at again."""
         for key in keys:
-            self._counts[key] = max(self._counts.get(key, 0), self._policy.fewest)
+            self._counts[key] = max(self._counts.get(key, 0), self._policy.min_segments)
 
-    def leave(self, left: Mapping[tuple[str, int], int]) -> None:
-        """So many of each are still there, and count with those that will come."""
+    def add_leftovers(self, left: Mapping[tuple[str, int], int]) -> None:
+        """Adds small segments that a merge has left."""
         for key, count in left.items():
             if count:
                 self._counts[key] = self._counts.get(key, 0) + count

@@ -1,12 +1,11 @@
-"""Who may write a partition: leases with epochs, held for as long as the process lives.
+"""Write access to partitions: leases with epochs, renewed while the process lives.
 
-In: partitions that somebody wants to write, or a share of all of them. Out: `Held` partitions with the next offset.
-Guaranteed: of all processes only the holder of the current epoch can register segments; the next offset of a held
-partition is exact.
+In: partitions that a writer needs, or topics whose partitions a group of agents shares. Out: `HeldLease`s with the next
+offset. Guaranteed: only the holder of the current epoch can register segments; the next offset of a held lease is
+exact.
 """
 
-from components.lib.streams.agents.agent import Agent
-from components.lib.streams.agents.lease import Held
-from components.lib.streams.agents.settings import AgentSettings
+from components.lib.streams.agents.agent import Agent, AgentSettings
+from components.lib.streams.agents.leases import HeldLease
 
-__all__ = ["Agent", "AgentSettings", "Held"]
+__all__ = ["Agent", "AgentSettings", "HeldLease"]

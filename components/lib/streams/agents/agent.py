@@ -1,11 +1,11 @@
-"""`Agent`: a process that holds partitions.
+"""`Agent`: a process that holds leases of partitions.
 
     async with Agent(store, clock, AgentSettings(topics=["orders"])) as agent:
-        held = await agent.hold("orders", 3)
+        lease = await agent.acquire("orders", 3)
 
-The lease is taken first and the watermark read after it. From that moment on nobody else's registration succeeds, so
-the watermark is exact. A process that is paused and wakes up too late believes that it still holds its partitions; the
-epoch in its fences is what stops it.
+The agent acquires the lease first and reads the watermark afterwards. From the acquisition on no other agent can
+register segments, so the watermark is exact. A process that was paused beyond the term of its leases may still believe
+that it holds them: the epoch in its fences makes the registry refuse it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from uuid import uuid4
 
 import msgspec
 import structlog
+from pydantic import BaseModel, ConfigDict, Field
 
 from astha.clock import LoopClock
-from components.lib.streams.agents.assignment import share_of
-from components.lib.streams.agents.lease import Held, Key
-from components.lib.streams.agents.settings import AgentSettings
+from astha.tasks import BackgroundTasks, cancel_and_wait
+from components.lib.streams.agents.leases import HeldLease, Key, plan_rebalance
 from components.lib.streams.errors import NotLeader
 from registry.clock import Unchanged, UnchangedValues
 from registry.contract import MetadataStore
@@ -32,14 +32,28 @@ from registry.models import PartitionLease
 
 log = structlog.get_logger(__name__)
 
-_RENEWED_AT_ONCE = 200
+_RENEWAL_BATCH = 200
 
 _DEAD_AFTER_TERMS = 5.0
-"""A lease, or a heartbeat, that has not changed for so many terms of a lease by our own monotonic clock is dead."""
+"""A lease or heartbeat that has not changed for so many lease terms, by our own monotonic clock, is dead."""
+
+
+class AgentSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: str = Field("local", min_length=1, description="Address at which other processes reach this one.")
+    group: str = Field("", description="Group of agents that share the partitions of `topics`.")
+    zone: str = Field("", description="Availability zone of this process.")
+    lease_s: float = Field(30.0, gt=0, description="Term of a lease; it expires unless it is renewed.")
+    renew_every_s: float = Field(10.0, gt=0, description="Interval of lease renewals and heartbeats.")
+    topics: list[str] | None = Field(
+        None, description="Topics whose partitions the group shares; null: hold only partitions that are asked for."
+    )
+    drain_timeout_s: float = Field(5.0, ge=0, description="How long a release waits for writes in progress.")
 
 
 class Agent:
-    """Its partitions are free for others as soon as it is closed, or when their leases run out."""
+    """Other agents can take its partitions as soon as it is closed, or when its leases expire."""
 
     def __init__(
         self,
@@ -53,118 +67,118 @@ class Agent:
         self.agent_id = agent_id or f"agent-{uuid4().hex}"
         self._store = store
         self._clock = clock
-        self._held: dict[Key, Held] = {}
-        self._wanted: dict[Key, asyncio.Future[Held]] = {}  # until they are answered
-        self._queue: list[Key] = []  # of those, not asked for yet
+        self._leases: dict[Key, HeldLease] = {}
+        self._requests: dict[Key, asyncio.Future[HeldLease]] = {}  # unanswered
+        self._queue: list[Key] = []  # requests that no acquisition has taken up yet
         self._acquiring: asyncio.Task[None] | None = None
-        self._releases: set[asyncio.Task[None]] = set()
-        self._upkeep: asyncio.Task[None] | None = None
+        self._releases = BackgroundTasks(f"releases of {self.agent_id}", clock)
+        self._background = BackgroundTasks(self.agent_id, clock)
         self._closing = False
         self._heartbeats = UnchangedValues[str, int](clock)
-        self._others = UnchangedValues[Key, PartitionLease](clock)  # leases of other agents
-        self._refused: dict[Key, Unchanged[PartitionLease]] = {}  # leases that we wanted and others have
-        self.writer: object | None = None  # the one that gives offsets: two would give the same
+        self._foreign = UnchangedValues[Key, PartitionLease](clock)  # leases of other agents
+        self._refused: dict[Key, Unchanged[PartitionLease]] = {}  # leases that we requested and others hold
+        self.writer: object | None = None  # at most one, because the writer assigns offsets
 
     async def __aenter__(self) -> Self:
         await self._register()
         if self.settings.topics is not None:
             await self.balance()
-        self._upkeep = asyncio.create_task(self._keep_up(), name=f"upkeep of {self.agent_id}")
+        self._background.supervise("lease renewal", self._renew_forever)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close writers first: what they have not registered yet is refused afterwards."""
+        """Close writers first: the registry refuses what they register afterwards."""
         self._closing = True
-        tasks = [task for task in (self._upkeep, self._acquiring, *self._releases) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._refuse_wanted(NotLeader("the agent was closed: open another one"))
-        for held in list(self._held.values()):
-            self.lose(held)
+        await self._background.stop()
+        if self._acquiring is not None:
+            await cancel_and_wait(self._acquiring)
+        await self._releases.stop()
+        self._refuse_requests(NotLeader("the agent was closed: open another one"))
+        for lease in list(self._leases.values()):
+            self.mark_lost(lease)
         try:
             await self._store.deregister_agent(self.agent_id)
         except RegistryError as failure:
-            log.warning("leases are left to run out", agent=self.agent_id, error=str(failure))
+            log.warning("agent not deregistered, its leases will expire", agent=self.agent_id, error=str(failure))
 
     @property
-    def held(self) -> list[Held]:
-        """Of all partitions held now, by topic and number."""
-        return [self._held[key] for key in sorted(self._held)]
+    def leases(self) -> list[HeldLease]:
+        """The leases held now, by topic and partition."""
+        return [self._leases[key] for key in sorted(self._leases)]
 
-    def find(self, topic: str, partition_id: int) -> Held | None:
-        held = self._held.get((topic, partition_id))
-        return None if held is None or held.leaving else held
+    def find(self, topic: str, partition_id: int) -> HeldLease | None:
+        lease = self._leases.get((topic, partition_id))
+        return None if lease is None or lease.releasing else lease
 
-    async def hold(self, topic: str, partition_id: int) -> Held:
-        """The partition, taken if it is free. NotLeader names the holder; NotFound: no such partition.
+    async def acquire(self, topic: str, partition_id: int) -> HeldLease:
+        """Returns the lease of the partition; acquires it if it is free.
 
-        What several callers want at the same time is asked for together.
+        Raises NotLeader, which names the holder, or NotFound. Concurrent requests share one call to the registry.
         """
-        held = self.find(topic, partition_id)
-        if held is not None:
-            return held
+        lease = self.find(topic, partition_id)
+        if lease is not None:
+            return lease
         key = (topic, partition_id)
-        if key in self._held:
+        if key in self._leases:
             raise NotLeader(f"partition {partition_id} of topic {topic!r} is moving to another agent: try again")
         if self._closing:
             raise NotLeader(f"agent {self.agent_id!r} is closed: open another one")
-        word = self._wanted.get(key)
-        if word is None:
-            word = self._wanted[key] = asyncio.get_running_loop().create_future()
+        request = self._requests.get(key)
+        if request is None:
+            request = self._requests[key] = asyncio.get_running_loop().create_future()
             self._queue.append(key)
             if self._acquiring is None or self._acquiring.done():
-                self._acquiring = asyncio.create_task(self._acquire_wanted(), name=f"leases of {self.agent_id}")
-        return await asyncio.shield(word)
+                self._acquiring = asyncio.create_task(self._acquire_queued(), name=f"leases of {self.agent_id}")
+        return await asyncio.shield(request)
 
-    def lose(self, held: Held) -> None:
-        """It must not be used any more: who wants the partition acquires it anew, in another epoch."""
-        held.lost = True
-        if self._held.get(held.key) is held:
-            del self._held[held.key]
+    def mark_lost(self, lease: HeldLease) -> None:
+        """The lease must not be used any more. The next `acquire` of its partition starts another epoch."""
+        lease.lost = True
+        if self._leases.get(lease.key) is lease:
+            del self._leases[lease.key]
 
-    async def release(self, held: Held) -> None:
-        """After what is being written, or after a while. Others can have it then."""
-        held.leaving = True
+    async def release(self, lease: HeldLease) -> None:
+        """Releases the lease when its users are done, or after `drain_timeout_s`."""
+        lease.releasing = True
         try:
-            await asyncio.wait_for(held.idle(), self.settings.drain_s)
+            await asyncio.wait_for(lease.wait_idle(), self.settings.drain_timeout_s)
         except TimeoutError:
-            log.warning("a partition leaves its writers behind", partition=repr(held))
-        self.lose(held)
-        await self._store.release_partition_lease(held.lease)
+            log.warning("lease released before its writers were done", partition=repr(lease))
+        self.mark_lost(lease)
+        await self._store.release_partition_lease(lease.row)
 
-    async def renew(self, over_s: float = 0.0) -> None:
-        """Heartbeat and leases, some at a time, spread over so long. What is no longer ours is lost."""
+    async def renew(self, spread_over_s: float = 0.0) -> None:
+        """Sends a heartbeat and renews the leases, in batches spread over that time. Marks lost leases."""
         try:
             await self._store.heartbeat(self.agent_id)
-        except NotFound:  # somebody took us for dead: our leases are free, and may be others' by now
-            for held in list(self._held.values()):
-                self.lose(held)
+        except NotFound:  # deregistered as dead: other agents may hold our leases by now
+            for lease in list(self._leases.values()):
+                self.mark_lost(lease)
             await self._register()
             return
-        helds = list(self._held.values())
-        starts = range(0, len(helds), _RENEWED_AT_ONCE)
+        leases = list(self._leases.values())
+        starts = range(0, len(leases), _RENEWAL_BATCH)
         for start in starts:
-            if start and over_s:
-                await self._clock.sleep(over_s / len(starts))
-            await self._renew([held for held in helds[start : start + _RENEWED_AT_ONCE] if not held.lost])
+            if start and spread_over_s:
+                await self._clock.sleep(spread_over_s / len(starts))
+            await self._renew_batch([lease for lease in leases[start : start + _RENEWAL_BATCH] if not lease.lost])
 
-    async def _renew(self, helds: Sequence[Held]) -> None:
-        """A registration waits for the renewal of its lease, hence for all that are renewed with it."""
-        leases = await self._store.renew_partition_leases([held.lease for held in helds], self._lease_ms)
-        renewed = {(lease.topic, lease.partition_id): lease for lease in leases}
-        for held in helds:
-            lease = renewed.get(held.key)
-            if lease is not None:
-                held.lease = lease
-            elif not held.lost:
-                log.warning("a partition was lost", partition=repr(held), agent=self.agent_id)
-                self.lose(held)
+    async def _renew_batch(self, leases: Sequence[HeldLease]) -> None:
+        """A registration waits for the renewal of its lease, hence for the whole batch."""
+        rows = await self._store.renew_partition_leases([lease.row for lease in leases], self._lease_ms)
+        renewed = {(row.topic, row.partition_id): row for row in rows}
+        for lease in leases:
+            row = renewed.get(lease.key)
+            if row is not None:
+                lease.row = row
+            elif not lease.lost:
+                log.warning("lease lost", partition=repr(lease), agent=self.agent_id)
+                self.mark_lost(lease)
 
     async def balance(self) -> None:
-        """Takes free partitions up to its share of the topics; gives away what it has beyond that."""
+        """Acquires free partitions up to the agent's quota, and releases those beyond it."""
         wanted: list[Key] = []
         for topic in self.settings.topics or ():
             with suppress(NotFound):
@@ -172,40 +186,33 @@ class Agent:
         agents = await self._store.list_agents(alive_within_ms=self._lease_ms, group=self.settings.group)
         silent_s = self._heartbeats.seconds({agent.agent_id: agent.last_heartbeat for agent in agents})
         alive = {self.agent_id, *(agent_id for agent_id, seconds in silent_s.items() if seconds < self._dead_after_s)}
-        leases: list[PartitionLease] = []
+        rows: list[PartitionLease] = []
         for topic in {topic for topic, _ in wanted}:
-            leases += await self._store.list_partition_leases(topic=topic)
-        await self._free_dead(leases)
-        share = share_of(
-            self.agent_id,
-            alive,
-            wanted,
-            {(lease.topic, lease.partition_id): lease.leader_agent_id for lease in leases},
-        )
-        for key in share.surplus:
-            held = self._held.get(key)
-            if held is not None and not held.leaving:
-                task = asyncio.create_task(self._release_quietly(held), name=f"release of {held!r}")
-                self._releases.add(task)
-                task.add_done_callback(self._releases.discard)
-        await self._take([key for key in share.free if key not in self._held])
+            rows += await self._store.list_partition_leases(topic=topic)
+        await self._release_dead(rows)
+        holders = {(row.topic, row.partition_id): row.leader_agent_id for row in rows}
+        plan = plan_rebalance(self.agent_id, alive, wanted, holders)
+        for key in plan.release:
+            lease = self._leases.get(key)
+            if lease is not None and not lease.releasing:
+                self._releases.start(lease, self._release_or_expire(lease))
+        await self._acquire([key for key in plan.acquire if key not in self._leases])
 
-    async def _free_dead(self, leases: list[PartitionLease]) -> None:
-        """Those that have not changed for several terms by our own clock are nobody's, whenever they say that they
-        expire: the wall clock may have been set back. Replaces them in the list. A holder that lives after all is
-        fenced, because the lease is no longer its own.
+    async def _release_dead(self, rows: list[PartitionLease]) -> None:
+        """Releases leases of other agents that have not changed for several terms by our own clock, and updates `rows`.
+
+        The expiry in the row does not count, because the wall clock may have been set back. A holder that lives after
+        all is fenced: the lease is no longer its own.
         """
-        others = {
-            (lease.topic, lease.partition_id): lease
-            for lease in leases
-            if lease.leader_agent_id not in (None, self.agent_id)
+        foreign = {
+            (row.topic, row.partition_id): row for row in rows if row.leader_agent_id not in (None, self.agent_id)
         }
-        unchanged_s = self._others.seconds(others)
-        for place, lease in enumerate(leases):
-            if unchanged_s.get((lease.topic, lease.partition_id), 0.0) >= self._dead_after_s:
-                log.warning("a lease that did not change is given up", lease=repr(lease))
-                await self._store.release_partition_lease(lease)
-                leases[place] = msgspec.structs.replace(lease, leader_agent_id=None)
+        unchanged_s = self._foreign.seconds(foreign)
+        for number, row in enumerate(rows):
+            if unchanged_s.get((row.topic, row.partition_id), 0.0) >= self._dead_after_s:
+                log.warning("dead lease released", lease=repr(row))
+                await self._store.release_partition_lease(row)
+                rows[number] = msgspec.structs.replace(row, leader_agent_id=None)
 
     @property
     def _dead_after_s(self) -> float:
@@ -216,103 +223,105 @@ class Agent:
         return round(self.settings.lease_s * 1000)
 
     async def _register(self) -> None:
-        chosen = self.settings
-        await self._store.register_agent(self.agent_id, chosen.address, zone=chosen.zone, group=chosen.group)
+        settings = self.settings
+        await self._store.register_agent(self.agent_id, settings.address, zone=settings.zone, group=settings.group)
 
-    async def _keep_up(self) -> None:
-        """Each lease once in ``renew_every_s``. Many are spread over half of that: others wait for the loop meanwhile.
-        After a failure they are renewed sooner and in one go, or the last of them would run out.
+    async def _renew_forever(self) -> None:
+        """Renews each lease once per ``renew_every_s``, spread over half of that, so that the loop stays responsive.
+
+        After a failure it renews sooner and without spreading: otherwise the last leases would expire.
         """
         half_s = self.settings.renew_every_s / 2
-        over_s, rest_s = half_s, 2 * half_s
+        spread_s, wait_s = half_s, 2 * half_s
         while True:
-            await self._clock.sleep(rest_s)
-            begun = self._clock.monotonic()
+            await self._clock.sleep(wait_s)
+            started = self._clock.monotonic()
             try:
-                await self.renew(over_s)
+                await self.renew(spread_s)
                 if self.settings.topics is not None:
                     await self.balance()
-                over_s, rest_s = half_s, max(half_s, 2 * half_s - (self._clock.monotonic() - begun))
-            except RegistryError as error:  # epochs keep us honest; the next time may succeed
-                over_s, rest_s = 0.0, half_s
-                log.warning("leases could not be renewed", agent=self.agent_id, error=str(error))
+                spread_s, wait_s = half_s, max(half_s, 2 * half_s - (self._clock.monotonic() - started))
+            except RegistryError as error:  # the epochs keep this safe
+                spread_s, wait_s = 0.0, half_s
+                log.warning("leases not renewed", agent=self.agent_id, error=str(error))
 
-    async def _release_quietly(self, held: Held) -> None:
+    async def _release_or_expire(self, lease: HeldLease) -> None:
         try:
-            await self.release(held)
+            await self.release(lease)
         except RegistryError as error:
-            log.warning("a lease is left to run out", partition=repr(held), error=str(error))
+            log.warning("lease not released, it will expire", partition=repr(lease), error=str(error))
 
-    async def _acquire_wanted(self) -> None:
+    async def _acquire_queued(self) -> None:
         while self._queue:
             keys, self._queue = self._queue, []
+            results: dict[Key, HeldLease | Exception]
             try:
-                answers = await self._answers(keys)
+                results = await self._acquire_requested(keys)
             except Exception as error:
-                answers = dict.fromkeys(keys, error)
+                results = dict.fromkeys(keys, error)
             for key in keys:
-                word, answer = self._wanted.pop(key), answers[key]
-                if isinstance(answer, Held):
-                    if not word.done():
-                        word.set_result(answer)
+                request, result = self._requests.pop(key), results[key]
+                if isinstance(result, HeldLease):
+                    if not request.done():
+                        request.set_result(result)
                 else:
-                    _fail(word, answer)
+                    _fail(request, result)
 
-    async def _answers(self, keys: Sequence[Key]) -> dict[Key, Held | Exception]:
-        answers: dict[Key, Held | Exception] = {}
+    async def _acquire_requested(self, keys: Sequence[Key]) -> dict[Key, HeldLease | Exception]:
+        results: dict[Key, HeldLease | Exception] = {}
         try:
-            answers |= await self._take(keys)
+            results |= await self._acquire(keys)
         except NotFound:
             known = {(row.topic, row.partition_id) for row in await self._store.get_partitions(keys)}
             for topic, number in set(keys) - known:
                 missing = NotFound(f"partition {number} of topic {topic!r} does not exist: create it first")
-                answers[topic, number] = missing
-            answers |= await self._take(sorted(known))
+                results[topic, number] = missing
+            results |= await self._acquire(sorted(known))
         for key in keys:
-            if key not in answers:
-                answers[key] = await self._not_leader(key)
-        return answers
+            if key not in results:
+                results[key] = await self._not_leader(key)
+        return results
 
-    async def _take(self, keys: Sequence[Key]) -> dict[Key, Held]:
-        """Those that can be had. Leases first, watermarks after that."""
+    async def _acquire(self, keys: Sequence[Key]) -> dict[Key, HeldLease]:
+        """Returns those that were free. Reads the watermarks after the leases are acquired."""
         if not keys:
             return {}
-        leases = await self._store.acquire_partition_leases(keys, self.agent_id, self._lease_ms)
-        rows = await self._store.get_partitions([(lease.topic, lease.partition_id) for lease in leases])
-        watermarks = {(row.topic, row.partition_id): row.high_watermark for row in rows}
-        taken: dict[Key, Held] = {}
-        for lease in leases:
-            key = (lease.topic, lease.partition_id)
+        rows = await self._store.acquire_partition_leases(keys, self.agent_id, self._lease_ms)
+        partitions = await self._store.get_partitions([(row.topic, row.partition_id) for row in rows])
+        watermarks = {(row.topic, row.partition_id): row.high_watermark for row in partitions}
+        acquired: dict[Key, HeldLease] = {}
+        for row in rows:
+            key = (row.topic, row.partition_id)
             if key in watermarks:
-                before = self._held.get(key)
-                if before is not None:  # acquired twice: the newer epoch is what counts
-                    self.lose(before)
-                taken[key] = self._held[key] = Held(lease, watermarks[key])
+                earlier = self._leases.get(key)
+                if earlier is not None:  # acquired twice: only the newer epoch is valid
+                    self.mark_lost(earlier)
+                acquired[key] = self._leases[key] = HeldLease(row, watermarks[key])
                 self._refused.pop(key, None)
-        return taken
+        return acquired
 
     async def _not_leader(self, key: Key) -> NotLeader:
-        lease = await self._store.get_partition_lease(*key)
+        row = await self._store.get_partition_lease(*key)
         name = f"partition {key[1]} of topic {key[0]!r}"
-        if lease is None or lease.leader_agent_id is None:
+        if row is None or row.leader_agent_id is None:
             return NotLeader(f"{name} was just released: try again")
         refused = self._refused.setdefault(key, Unchanged(self._clock))
-        if refused.seconds(lease) >= self._dead_after_s:
-            log.warning("a lease that did not change is given up", lease=repr(lease))
-            await self._store.release_partition_lease(lease)
-            return NotLeader(f"{name} was left by agent {lease.leader_agent_id!r}, which is dead: try again")
-        agent = await self._store.get_agent(lease.leader_agent_id)
+        if refused.seconds(row) >= self._dead_after_s:
+            log.warning("dead lease released", lease=repr(row))
+            await self._store.release_partition_lease(row)
+            return NotLeader(f"{name} was left by agent {row.leader_agent_id!r}, which is dead: try again")
+        agent = await self._store.get_agent(row.leader_agent_id)
         address = "" if agent is None else f" at {agent.address}"
-        return NotLeader(f"{name} is written by agent {lease.leader_agent_id!r}{address}", lease.leader_agent_id)
+        return NotLeader(f"{name} is written by agent {row.leader_agent_id!r}{address}", row.leader_agent_id)
 
-    def _refuse_wanted(self, error: NotLeader) -> None:
-        wanted, self._wanted = self._wanted, {}
+    def _refuse_requests(self, error: NotLeader) -> None:
+        requests, self._requests = self._requests, {}
         self._queue.clear()
-        for word in wanted.values():
-            _fail(word, error)
+        for request in requests.values():
+            _fail(request, error)
 
 
-def _fail(word: asyncio.Future[Held], error: Exception) -> None:
-    if not word.done():
-        word.set_exception(error)
-        word.exception()  # seen: whoever waited may have gone
+def _fail(request: asyncio.Future[HeldLease], error: Exception) -> None:
+    if not request.done():
+        request.set_exception(error)
+        request.exception()  # marks it as retrieved: the caller may be cancelled

@@ -1,7 +1,8 @@
-"""Records as bytes, and back: docs/segment-format.md.
+"""The segment format: docs/segment-format.md.
 
-An object holds segments of many partitions, one after the other, and a footer that lists them. A segment is a run of
-blocks of one partition. A block is columns under one header: reading is decompression, the rest are views.
+An object contains segments of many partitions, one after the other, and a footer that lists them. A segment is a
+sequence of blocks of one partition. A block has a header and columns: reading it is decompression, everything else are
+views.
 """
 
 from components.lib.streams.format.batch import RecordBatch
@@ -16,7 +17,7 @@ from components.lib.streams.format.block import (
 )
 from components.lib.streams.format.columns import Columns, NewRecord
 from components.lib.streams.format.footer import SegmentEntry, encode_footer, read_footer, scan
-from components.lib.streams.format.index import BlockIndex, BlockPlace
+from components.lib.streams.format.index import BlockIndex, BlockLocation
 from components.lib.streams.format.record import Header, Record
 from components.lib.streams.format.segment import BLOCK_BYTES, EncodedSegment, encode_segment
 
@@ -27,6 +28,6 @@ __all__ = [
     "BLOCK_BYTES", "HEADER_SIZE", "MAX_BODY_BYTES", "BlockHeader", "decode_block", "encode_block", "partition_tag",
     "read_header",
     # segments and objects
-    "BlockIndex", "BlockPlace", "EncodedSegment", "SegmentEntry", "encode_footer", "encode_segment", "read_footer",
+    "BlockIndex", "BlockLocation", "EncodedSegment", "SegmentEntry", "encode_footer", "encode_segment", "read_footer",
     "scan",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Records of one block as they are read: views into its body, and records made when somebody wants one."""
+"""The records of a decoded block: views into its body. `Record` objects are created on demand."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEYS, NULL_KEYS, NULL_VALUES, HEADERS, NULL_HEADERS = 1, 2, 4, 8, 16
-"""Flags of a block: what its body has."""
+"""Flags of a block: which columns its body has."""
 
-_FEW = 100  # offsets: below this NumPy's calls cost more than they save
+_FEW = 100  # offsets; below this NumPy's call overhead dominates
 
 
 class ByteColumn:
-    """Byte strings in Arrow's own layout: a bitmap if some are null, offsets, bytes."""
+    """A column of byte strings in Arrow's layout: a validity bitmap if some are null, offsets, bytes."""
 
     __slots__ = ("_bitmap", "_data", "_offsets", "_raw", "end", "length")
 
     def __init__(self, raw: bytes, at: int, length: int, *, nulls: bool) -> None:
-        """``end`` is where the next column begins. ValueError if it does not fit into the body."""
+        """`end` is where the next column begins. Raises ValueError if the column does not fit into the body."""
         self._raw = raw
         self.length = length
         self._bitmap = at if nulls else None
@@ -35,7 +35,7 @@ class ByteColumn:
         self._data = aligned(at + 4 * (length + 1))
         self.end = aligned(self._data + self._offsets[length])
         if self.end > aligned(len(raw)):
-            raise ValueError(f"a column ends at {self.end:,} of {len(raw):,}")
+            raise ValueError(f"a column ends at {self.end:,} of {len(raw):,} bytes")
 
     def __getitem__(self, number: int) -> bytes | None:
         if self._bitmap is not None and not self._raw[self._bitmap + (number >> 3)] >> (number & 7) & 1:
@@ -43,13 +43,13 @@ class ByteColumn:
         return self._raw[self._data + self._offsets[number] : self._data + self._offsets[number + 1]]
 
     def require_utf8(self) -> None:
-        """UnicodeDecodeError names the first byte that is wrong."""
+        """Raises UnicodeDecodeError, which names the first invalid byte."""
         if not self._raw[self._data : self._data + self._offsets[self.length]].isascii():
             for item in self.items(0, self.length):
                 str(item or b"", "utf-8")
 
     def items(self, first: int, last: int) -> list[bytes | None]:
-        """Of ``first..last-1``."""
+        """Returns items ``first..last-1``."""
         raw, data = self._raw, self._data
         ends = self._offsets[first : last + 1].tolist()
         found: list[bytes | None] = [raw[data + start : data + end] for start, end in pairwise(ends)]
@@ -71,7 +71,7 @@ class ByteColumn:
 
 
 class Body:
-    """The columns of one block, decompressed. Shared by all batches that are cut from it."""
+    """The decompressed columns of one block, shared by all batches that are sliced from it."""
 
     __slots__ = (
         "_header_lists",
@@ -86,9 +86,9 @@ class Body:
     )
 
     def __init__(self, raw: bytes, length: int, headers: int, flags: int) -> None:
-        """ValueError unless the columns fill it exactly and every offset in them points into it.
+        """Raises ValueError unless the columns fill the body exactly and every offset points into it.
 
-        All checks are made here, once per block: what reads a `Body` afterwards, Arrow's C++ included, checks nothing.
+        All checks are made here, once per block: later reads of the `Body`, by Arrow's C++ too, check nothing.
         """
         self.raw = raw
         self.length = length
@@ -112,9 +112,9 @@ class Body:
             self._header_values = ByteColumn(raw, self.names.end, headers, nulls=bool(flags & NULL_HEADERS))
             at = self._header_values.end
         elif headers:
-            raise ValueError(f"{headers:,} headers without a column of them")
+            raise ValueError(f"{headers:,} headers, but no column of headers")
         if at != len(raw):
-            raise ValueError(f"columns end at {at:,} of {len(raw):,}")
+            raise ValueError(f"columns end at {at:,} of {len(raw):,} bytes")
         if self.names is not None:
             self.names.require_utf8()
 
@@ -127,7 +127,7 @@ class Body:
         )
 
     def arrow(self, name: str) -> pa.Array:
-        """Of timestamp, key, value and headers: all but absent columns are this body's own bytes."""
+        """Returns the column timestamp, key, value or headers, without a copy unless it is absent."""
         import pyarrow as pa
 
         body = pa.py_buffer(self.raw)
@@ -147,12 +147,12 @@ class Body:
 
 
 class RecordBatch(Sequence[Record]):
-    """Consecutive records of one partition. Slices share the bytes; `Record`s are made on demand."""
+    """Consecutive records of one partition. Slices share the bytes; `Record`s are created on demand."""
 
     __slots__ = ("_body", "_start", "_stop", "first_offset")
 
     def __init__(self, first_offset: int, body: Body, start: int = 0, stop: int | None = None) -> None:
-        """``first_offset`` is that of the record ``start`` of the body."""
+        """`first_offset` is the offset of the body's record number `start`."""
         self.first_offset = first_offset
         self._body = body
         self._start = start
@@ -167,12 +167,12 @@ class RecordBatch(Sequence[Record]):
 
     @property
     def timestamps(self) -> memoryview:
-        """Of 64-bit numbers."""
+        """64-bit integers."""
         return self._body.timestamps[self._start : self._stop]
 
     @property
     def nbytes(self) -> int:
-        """Of the whole body, which this batch keeps in memory."""
+        """The size of the whole body, which this batch keeps in memory."""
         return len(self._body.raw)
 
     @overload
@@ -199,7 +199,7 @@ class RecordBatch(Sequence[Record]):
         )
 
     def __iter__(self) -> Iterator[Record]:
-        """Columns are cut at once, so that a whole batch costs a fraction of as many `batch[i]`."""
+        """Slices whole columns, which is far cheaper than `batch[i]` per record."""
         if self._body.names is None:
             yield from map(Record, count(self.first_offset), self.timestamps, self.keys(), self.values())
         else:
@@ -214,15 +214,15 @@ class RecordBatch(Sequence[Record]):
         return self._body.values.items(self._start, self._stop)
 
     def shifted(self, by: int) -> RecordBatch:
-        """The same records, under offsets higher by so many."""
+        """Returns the same records with offsets increased by `by`."""
         return RecordBatch(self.first_offset + by, self._body, self._start, self._stop)
 
     def from_offset(self, offset: int) -> RecordBatch:
-        """What is left of it from an offset on."""
+        """Returns the records from an offset on."""
         return self[max(0, offset - self.first_offset) :]
 
     def to_columns(self) -> Columns:
-        """To be written again."""
+        """Returns the records as input for a new block."""
         headers: list[Sequence[Header]] | None = None
         if self._body.names is not None:
             headers = [self._body.headers(number) for number in range(self._start, self._stop)]
@@ -230,14 +230,14 @@ class RecordBatch(Sequence[Record]):
         return Columns(array("q", self.timestamps), self.values(), keys, headers)
 
     def to_arrow(self) -> pa.RecordBatch:
-        """``offset, timestamp, key, value, headers``: views of the same bytes, but for the offsets."""
+        """Columns ``offset, timestamp, key, value, headers``. All but the offsets are views of the same bytes."""
         import pyarrow as pa
 
         names = ["offset", "timestamp", "key", "value", "headers"]
         return pa.RecordBatch.from_arrays([self.arrow_column(name) for name in names], names)
 
     def arrow_column(self, name: str) -> pa.Array:
-        """One of them."""
+        """Returns one column of `to_arrow`."""
         import pyarrow as pa
 
         if name == "offset":
@@ -250,17 +250,15 @@ def aligned(at: int) -> int:
 
 
 def offsets_at(raw: bytes, at: int, length: int) -> memoryview:
-    """One more than ``length``, the first of them 0. ValueError if they don't fit, or if one is below the one before
-    it.
-    """
+    """Returns ``length + 1`` offsets. Raises ValueError unless they fit, begin at 0 and never decrease."""
     end = at + 4 * (length + 1)
     if end > len(raw):
-        raise ValueError(f"offsets end at {end:,} of {len(raw):,}")
+        raise ValueError(f"offsets end at {end:,} of {len(raw):,} bytes")
     offsets = memoryview(raw)[at:end].cast("i")
     if offsets[0] != 0:
         raise ValueError(f"offsets begin at {offsets[0]:,}, not at 0")
     if not _ascending(offsets):
-        raise ValueError(f"offsets that go back, among {length + 1:,} from byte {at:,} on")
+        raise ValueError(f"offsets decrease, among {length + 1:,} from byte {at:,} on")
     return offsets
 
 
@@ -274,7 +272,7 @@ def _ascending(offsets: memoryview) -> bool:
     return bool((found[1:] >= found[:-1]).all())
 
 
-def TIMESTAMPS() -> pa.DataType:  # noqa: N802  (a constant that waits for Arrow)
+def TIMESTAMPS() -> pa.DataType:  # noqa: N802  (a constant, created when Arrow is imported)
     import pyarrow as pa
 
     return pa.timestamp("ms", tz="UTC")

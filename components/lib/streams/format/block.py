@@ -1,8 +1,8 @@
 """Blocks: a header of 64 bytes and a body of columns, compressed with LZ4 unless that makes it larger.
 
-All numbers are little-endian. Inside the body every column begins at a multiple of 8, so that Arrow and memoryviews
-can take it as it is. The header has its own checksum, apart from the body's: what only moves inside its segment gets a
-new header, and its body stays as it is.
+All numbers are little-endian. Every column begins at a multiple of 8 in the body, so that Arrow and memoryviews can use
+it in place. The header has its own checksum: a block that only moves inside its segment gets a new header and keeps its
+body.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ STORED: Final = 0  # codecs
 LZ4: Final = 1
 
 if byteorder != "little":
-    raise ImportError("the segment store needs a little-endian machine: blocks are read as they are stored")
+    raise ImportError("the segment store needs a little-endian machine: blocks are used in place")
 
 _FIELDS = Struct("<4sBBHIIQqqIIIQ")
 _CHECKSUM = Struct("<I")
 HEADER_SIZE: Final = _FIELDS.size + _CHECKSUM.size
 
 MAX_BODY_BYTES: Final = 256 << 20
-"""Of a block before compression. A writer refuses more, and a reader allocates no more, whatever a header claims."""
+"""The largest body before compression. Writers refuse more, and readers allocate no more, whatever a header claims."""
 
-_LZ4_RATIO = 255  # LZ4's format can't express more: a byte adds at most 255 to a match's length
+_LZ4_RATIO = 255  # the limit of LZ4's format: a byte adds at most 255 to a match's length
 _OFFSETS_END = 1 << 63
 _FLAGS = frozenset(
     keys | values | headers
@@ -60,7 +60,7 @@ _PADDING = tuple(bytes(count) for count in (0, 7, 6, 5, 4, 3, 2, 1))  # by lengt
 
 
 class BlockHeader(msgspec.Struct, frozen=True, gc=False):
-    """``first`` is the offset of the block's first record, from its segment's base on."""
+    """`first` is the offset of the block's first record, relative to the segment's base."""
 
     codec: int
     flags: int
@@ -76,7 +76,7 @@ class BlockHeader(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def size(self) -> int:
-        """Of the whole block."""
+        """The size of the whole block."""
         return HEADER_SIZE + self.stored_size
 
     def encode(self) -> bytes:
@@ -85,12 +85,12 @@ class BlockHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 def partition_tag(topic: str, partition_id: int) -> int:
-    """Tells the blocks of one partition from another's: a wrong byte range is noticed."""
+    """Returns a tag by which a reader detects blocks of another partition."""
     return int.from_bytes(hashlib.blake2b(f"{topic}/{partition_id}".encode(), digest_size=8).digest(), "little")
 
 
 def encode_block(columns: Columns, *, first: int = 0, tag: int = 0) -> bytes:
-    """At least one record. RecordTooLarge beyond `MAX_BODY_BYTES`."""
+    """Encodes at least one record. Raises RecordTooLarge beyond `MAX_BODY_BYTES`."""
     flags = 0
     parts: list[bytes | array[int]] = [columns.timestamps]
     if columns.keys is not None:
@@ -110,7 +110,7 @@ def encode_block(columns: Columns, *, first: int = 0, tag: int = 0) -> bytes:
             flags |= NULL_HEADERS
     raw = b"".join(parts)
     if len(raw) > MAX_BODY_BYTES:
-        raise RecordTooLarge(f"a block of {len(raw):,} bytes: the most is {MAX_BODY_BYTES:,}; append fewer at a time")
+        raise RecordTooLarge(f"a block of {len(raw):,} bytes exceeds {MAX_BODY_BYTES:,}: append fewer at once")
     codec, stored = STORED, raw
     if len(raw) >= _WORTH_COMPRESSING:
         packed = lz4.block.compress(raw, store_size=False)
@@ -124,7 +124,7 @@ def encode_block(columns: Columns, *, first: int = 0, tag: int = 0) -> bytes:
 
 
 def read_header(data: bytes | memoryview, at: int = 0, *, uri: str = "", start: int = 0) -> BlockHeader:
-    """Of the block at ``at``. ``uri`` and ``start`` say, for errors, where ``data`` comes from."""
+    """Reads the header of the block at `at`. `uri` and `start` locate `data` in error messages."""
     place = start + at
     if len(data) - at < HEADER_SIZE:
         raise Corrupt("ends within a block's header", uri=uri, start=place, length=len(data) - at)
@@ -145,7 +145,7 @@ def read_header(data: bytes | memoryview, at: int = 0, *, uri: str = "", start: 
 
 
 def _contradiction(header: BlockHeader) -> str | None:
-    """What no writer of this version writes, although the checksum is right. Checked before anything is allocated."""
+    """Returns what is invalid in a header whose checksum is right, or None. Called before anything is allocated."""
     if header.codec not in (STORED, LZ4):
         return f"names codec {header.codec}, this version knows {STORED} and {LZ4}"
     if header.flags not in _FLAGS:
@@ -157,7 +157,7 @@ def _contradiction(header: BlockHeader) -> str | None:
     if header.raw_size > MAX_BODY_BYTES:
         return f"claims a body of {header.raw_size:,} bytes, the most is {MAX_BODY_BYTES:,}"
     if header.raw_size > header.stored_size * (_LZ4_RATIO if header.codec == LZ4 else 1):
-        return f"claims {header.raw_size:,} bytes in {header.stored_size:,}, which can't be"
+        return f"claims {header.raw_size:,} bytes in {header.stored_size:,}, which is impossible"
     return None
 
 
@@ -170,7 +170,7 @@ def decode_block(
     uri: str = "",
     start: int = 0,
 ) -> RecordBatch:
-    """The records of the block at ``at``, with ``base_offset`` as their segment's base. Corrupt names the range."""
+    """Returns the records of the block at `at`. Raises Corrupt, which names the range."""
     header = read_header(data, at, uri=uri, start=start)
     body = memoryview(data)[at + HEADER_SIZE : at + header.size]
 
@@ -180,7 +180,7 @@ def decode_block(
     if len(body) < header.stored_size:
         raise corrupt(f"ends {header.stored_size - len(body):,} bytes before its block does")
     if tag is not None and header.tag != tag:
-        raise corrupt("holds another partition's records")
+        raise corrupt("contains another partition's records")
     if crc32c(body) != header.checksum:
         raise corrupt("the block's body has a wrong checksum")
     if base_offset + header.first + header.records >= _OFFSETS_END:
@@ -198,7 +198,7 @@ def decode_block(
 
 
 def _add_column(parts: list[bytes | array[int]], items: Sequence[bytes | None]) -> bool:
-    """Bitmap if there are nulls, offsets, bytes. Answers whether there are."""
+    """Adds bitmap (if there are nulls), offsets and bytes. Returns whether there are nulls."""
     given = list(items)
     filled = present(given)
     nulls = filled is not given
@@ -214,7 +214,7 @@ def _add_offsets(parts: list[bytes | array[int]], lengths: map[int]) -> None:
     try:
         offsets = array("i", accumulate(lengths, initial=0))
     except OverflowError:
-        raise RecordTooLarge(f"a block of more than {MAX_BODY_BYTES:,} bytes: append fewer at a time") from None
+        raise RecordTooLarge(f"a block of more than {MAX_BODY_BYTES:,} bytes: append fewer records at a time") from None
     _add(parts, offsets)
 
 

@@ -1,4 +1,4 @@
-"""Records on their way into a block, in columns: what is done for each record is done by C."""
+"""Records as columns, as a block is encoded from them. Loops over records run in C."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from components.lib.streams.format.record import Header
 
 
 class NewRecord(msgspec.Struct, frozen=True):
-    """A record before it has an offset. Without a timestamp it gets that of its arrival."""
+    """A record without an offset. The default timestamp is the time of the append."""
 
     value: bytes | None
     key: bytes | None = None
@@ -27,7 +27,7 @@ _HEADERS, _TIMESTAMP = attrgetter("headers"), attrgetter("timestamp")
 
 
 class Columns:
-    """Lists of equal length. ``keys`` and ``headers`` are None if no record has any."""
+    """Lists of equal length. `keys` and `headers` are None if no record has any."""
 
     __slots__ = ("headers", "keys", "timestamps", "values")
 
@@ -48,7 +48,7 @@ class Columns:
 
     @classmethod
     def of(cls, records: Iterable[NewRecord | bytes], now_ms: int) -> Self:
-        """Plain bytes are values without a key."""
+        """Bytes are values without a key."""
         given = list(records)
         kinds = set(map(type, given))
         if kinds <= {bytes}:
@@ -73,7 +73,7 @@ class Columns:
 
     @classmethod
     def joined(cls, parts: Sequence[Columns]) -> Columns:
-        """One after the other. Of one part it is that part itself."""
+        """Concatenates them. A single part is returned as it is."""
         if len(parts) == 1:
             return parts[0]
         whole = Columns(array("q"), [])
@@ -99,7 +99,7 @@ class Columns:
         )
 
     def weights(self) -> Iterable[int]:
-        """Bytes of each record, about, its share of the columns included."""
+        """Returns the approximate size per record, overhead of the columns included."""
         weights: Iterable[int] = map(_EACH.__add__, map(len, present(self.values)))
         if self.keys is not None:
             weights = map(int.__add__, weights, map(len, present(self.keys)))
@@ -109,12 +109,12 @@ class Columns:
 
     @property
     def size(self) -> int:
-        """Bytes in memory and in a block before compression, about."""
+        """The approximate size in memory, and in a block before compression."""
         return sum(self.weights())
 
 
 def present(items: list[bytes | None]) -> list[bytes]:
-    """Empty for those that are None; the list itself if none is."""
+    """Replaces None by empty bytes. Returns the list itself if there is no None."""
     return [item or b"" for item in items] if None in items else items  # type: ignore[return-value]
 
 

@@ -1,6 +1,6 @@
-"""The end of an object: which segments it holds, so that it can be read and salvaged without the registry.
+"""The footer of an object, which lists its segments, to read and salvage it without the registry.
 
-Readers never need it: the registry's rows say the same, and are what counts.
+Readers do not need it: the rows of the registry say the same and are authoritative.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TRAILER_SIZE = _LENGTHS.size + _CHECKSUM.size + len(END_MAGIC)
 
 
 class SegmentEntry(msgspec.Struct, frozen=True):
-    """``base_offset`` is what its writer expected; the registry's row says what it became."""
+    """`base_offset` is the offset that the writer expected; the row in the registry is authoritative."""
 
     topic: str
     partition_id: int
@@ -52,10 +52,10 @@ def encode_footer(entries: Sequence[SegmentEntry]) -> bytes:
 
 
 def footer_size(tail: bytes, *, uri: str = "", end: int | None = None) -> int:
-    """Bytes of the whole footer, from the last `TRAILER_SIZE` bytes of the object or more."""
+    """Returns the size of the footer, given at least the last `TRAILER_SIZE` bytes of the object."""
     start = 0 if end is None else end - len(tail)
     if len(tail) < TRAILER_SIZE or not tail.endswith(END_MAGIC):
-        raise NotASegment("does not end as a segment object does", uri=uri, start=start, length=len(tail))
+        raise NotASegment("does not end like a segment object", uri=uri, start=start, length=len(tail))
     length, version, _ = _LENGTHS.unpack_from(tail, len(tail) - TRAILER_SIZE)
     if version != VERSION:
         why = f"its footer has version {version}, this is version {VERSION}: upgrade Astha"
@@ -64,7 +64,7 @@ def footer_size(tail: bytes, *, uri: str = "", end: int | None = None) -> int:
 
 
 def read_footer(tail: bytes, *, uri: str = "", end: int | None = None) -> list[SegmentEntry]:
-    """From the end of an object, ``tail``, which must hold all of the footer; ``end`` is the object's size."""
+    """Reads the footer. `tail` is the end of the object with at least the whole footer; `end` is the object's size."""
     size = footer_size(tail, uri=uri, end=end)
     start = 0 if end is None else end - len(tail)
 
@@ -90,7 +90,7 @@ def read_footer(tail: bytes, *, uri: str = "", end: int | None = None) -> list[S
 
 
 def scan(data: bytes, *, uri: str = "") -> Iterator[tuple[int, BlockHeader]]:
-    """Blocks of an object whose footer is lost, with where they begin. Goes on behind what is damaged."""
+    """Yields the blocks of an object without a footer, with their positions. Skips damaged bytes."""
     at = 0
     while (at := data.find(MAGIC, at)) >= 0:
         try:

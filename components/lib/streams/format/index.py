@@ -1,4 +1,4 @@
-"""Where the blocks of a segment are: kept with the segment's row, so that a read never fetches an index."""
+"""The block index of a segment, stored in the segment's row, so that a read never fetches an index."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from components.lib.streams.errors import Corrupt
 _MOST_BITS = 63
 
 
-class BlockPlace(msgspec.Struct, frozen=True, gc=False):
-    """``start`` in bytes and ``first`` in records, both from the segment's beginning on."""
+class BlockLocation(msgspec.Struct, frozen=True, gc=False):
+    """`start` in bytes and `first` in records, both relative to the segment."""
 
     start: int
     size: int
@@ -29,7 +29,7 @@ class BlockIndex:
     __slots__ = ("_firsts", "_records", "_sizes", "_starts")
 
     def __init__(self, sizes: Sequence[int], records: Sequence[int]) -> None:
-        """Bytes and records of each block."""
+        """Takes bytes and records per block."""
         self._sizes = sizes
         self._records = records
         self._starts = list(accumulate(sizes, initial=0))
@@ -38,12 +38,12 @@ class BlockIndex:
     def __len__(self) -> int:
         return len(self._sizes)
 
-    def __getitem__(self, number: int) -> BlockPlace:
+    def __getitem__(self, number: int) -> BlockLocation:
         if not 0 <= number < len(self):
             raise IndexError(f"{number} of {len(self)} blocks")
-        return BlockPlace(self._starts[number], self._sizes[number], self._firsts[number], self._records[number])
+        return BlockLocation(self._starts[number], self._sizes[number], self._firsts[number], self._records[number])
 
-    def __iter__(self) -> Iterator[BlockPlace]:
+    def __iter__(self) -> Iterator[BlockLocation]:
         return map(self.__getitem__, range(len(self)))
 
     @property
@@ -54,14 +54,14 @@ class BlockIndex:
     def records(self) -> int:
         return self._firsts[-1]
 
-    def holding(self, relative: int) -> int:
-        """The number of the block that holds a relative offset. IndexError if none does."""
+    def find_block(self, relative: int) -> int:
+        """Returns the number of the block that contains a relative offset. Raises IndexError if there is none."""
         if not 0 <= relative < self.records:
             raise IndexError(f"{relative} of {self.records} records")
         return bisect_right(self._firsts, relative) - 1
 
     def encode(self) -> str | None:
-        """For `segments.block_index`: None says that the segment is one block."""
+        """Returns the value of `segments.block_index`: None if the segment is one block."""
         if len(self) == 1:
             return None
         return b85encode(
@@ -70,7 +70,7 @@ class BlockIndex:
 
     @classmethod
     def decode(cls, text: str | None, size: int, records: int) -> BlockIndex:
-        """Of a segment's row: its ``size_bytes`` and ``record_count`` must be the blocks' together."""
+        """Raises Corrupt unless the sums are the row's `size_bytes` and `record_count`."""
         if text is None:
             return cls([size], [records])
         try:
@@ -82,8 +82,8 @@ class BlockIndex:
             raise Corrupt(f"block_index {text[:40]!r} has a block without bytes or records", length=size)
         if len(numbers) % 2 or index.size != size or index.records != records:
             raise Corrupt(
-                f"block_index speaks of {index.size:,} bytes and {index.records:,} records, "
-                f"the segment's row of {size:,} and {records:,}",
+                f"block_index has {index.size:,} bytes and {index.records:,} records, "
+                f"the segment's row has {size:,} and {records:,}",
                 length=size,
             )
         return index

@@ -10,7 +10,7 @@ Header: TypeAlias = tuple[str, bytes | None]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """``timestamp`` in UTC epoch milliseconds. A value of None is a tombstone, as others call it."""
+    """`timestamp` is in UTC epoch milliseconds. A value of None is a tombstone."""
 
     offset: int
     timestamp: int

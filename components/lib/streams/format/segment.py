@@ -1,4 +1,4 @@
-"""Records of one partition as a segment: a run of blocks of a size that is worth a request of its own."""
+"""Segments: records of one partition as blocks that are each worth a request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from components.lib.streams.format.columns import Columns
 from components.lib.streams.format.index import BlockIndex
 
 BLOCK_BYTES = 512 << 10
-"""Of a block before compression, unless one record alone is larger."""
+"""The size of a block before compression, unless one record alone is larger."""
 
 
 class EncodedSegment(msgspec.Struct, frozen=True):
@@ -27,9 +27,9 @@ class EncodedSegment(msgspec.Struct, frozen=True):
 def encode_segment(
     columns: Columns, *, tag: int = 0, block_bytes: int = BLOCK_BYTES, at_most: int | None = None
 ) -> EncodedSegment:
-    """At least one record. Of CPU it costs what LZ4 does and little more: give large ones to a thread.
+    """Encodes at least one record. CPU-bound: run it in a thread for large segments.
 
-    ``at_most`` is the size of the columns, or more, for who knows it: small ones need not be weighed again.
+    `at_most` is an upper bound of the columns' size, if known: then small segments need not be measured.
     """
     counts = [len(columns)] if at_most is not None and at_most <= block_bytes else _division(columns, block_bytes)
     blocks: list[bytes] = []
@@ -44,7 +44,7 @@ def encode_segment(
 
 
 def _division(columns: Columns, block_bytes: int) -> list[int]:
-    """Records of each block: as many as fit, at least one."""
+    """Returns the number of records per block: as many as fit, at least one."""
     ends = list(accumulate(columns.weights()))
     if ends[-1] <= block_bytes:
         return [len(columns)]

@@ -1,1 +1,1 @@
-"""From an offset to records."""
+"""Reading: from an offset to blocks to records, with caches in memory and on disk, and prefetching."""

@@ -1,8 +1,8 @@
-"""Blocks of segments: from memory, else from disk, else from storage.
+"""Caches blocks of segments in memory and on disk, in front of storage.
 
-In memory they are decoded, so that a consumer who takes a few records at a time does not decompress the block each
-time; on disk they are as they are in storage, checksum included. Whoever asks for a block that somebody is
-already fetching waits for that one. Neighbours in an object are fetched by one request.
+In memory they are decoded, so that a consumer that takes a few records at a time does not decompress the block each
+time; on disk they are as stored, checksum included. Concurrent requests for a block share one fetch. Adjacent blocks of
+an object are fetched by one request.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 import structlog
 
 from components.lib.lake.storage.objects import StorageUnavailable
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader.disk_cache import DiskBlockCache
 
 log = structlog.get_logger(__name__)
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 
-_IN_A_THREAD = 256 << 10  # what is smaller is decoded faster than a thread takes over
-_BY_ONE_THREAD = 8  # blocks from disk
+_DECODE_IN_THREAD_BYTES = 256 << 10  # smaller blocks are decoded faster than a thread is scheduled
+_DISK_READS_PER_THREAD = 8
 
 
 class BlockAddress(NamedTuple):
-    """Where a block is: a byte range of an object. Objects never change, so neither does what is there."""
+    """The byte range of a block in an object. Objects are immutable, so entries never have to be invalidated."""
 
     uri: str
     start: int
@@ -42,34 +42,33 @@ class BlockAddress(NamedTuple):
         return f"{self.uri} bytes {self.start}..{self.end - 1}"
 
 
-class Ranged(Protocol):
+class RangeReader(Protocol):
     async def get_range(self, uri: str, start: int, length: int) -> bytes: ...
 
 
-class Decode(Protocol[V_co]):
-    """What is in the bytes, and how many bytes of memory that takes. Raises if they are not what they should be."""
+class BlockDecoder(Protocol[V_co]):
+    """Returns the decoded block and its size in memory. Raises if the bytes are damaged."""
 
     def __call__(self, address: BlockAddress, data: memoryview) -> tuple[V_co, int]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class CachePolicy:
+class BlockCachePolicy:
     memory_bytes: int = 256 << 20  # of decoded blocks
-    requests: int = 16  # to storage at the same time, for those who wait
-    requests_ahead: int = 4  # and for those who don't yet
-    request_bytes: int = 8 << 20  # at most by one of them, unless a block is larger
+    requests: int = 16  # concurrent requests to storage, for waiting readers
+    prefetch_requests: int = 4  # and for prefetching
+    request_bytes: int = 8 << 20  # per request, unless a block is larger
 
 
 @dataclass(slots=True)
-class Counts:
-    """Blocks asked for, by where they were found; requests to storage; what memory pushed out; what was not right.
-
-    `memory`, `shared` and `missed` are what readers asked for; `disk` and `storage` have what was fetched ahead, too.
+class BlockCacheCounts:
+    """`memory`, `shared` and `missed` count blocks that readers requested; `disk` and `storage` include prefetched
+    ones.
     """
 
     memory: int = 0
-    shared: int = 0  # somebody was fetching it already, or had it fetched ahead
-    missed: int = 0  # somebody had to wait for disk or storage from the beginning
+    shared: int = 0  # a fetch was in progress, or prefetched
+    missed: int = 0  # fetched from disk or storage for the reader
     disk: int = 0
     storage: int = 0
     requests: int = 0
@@ -78,136 +77,143 @@ class Counts:
 
     @property
     def hit_rate(self) -> float:
-        """Of the blocks that readers asked for: in memory, or on their way there; 0.0 before the first."""
+        """The rate of requested blocks that were in memory or being fetched; 0.0 before the first."""
         hits = self.memory + self.shared
         return hits / (hits + self.missed) if hits or self.missed else 0.0
 
 
 class BlockCache(Generic[V]):
-    """For one event loop. Cancelling a caller leaves what it has begun to the others, and to the cache."""
+    """For one event loop. Cancelling a caller does not cancel its fetches: other callers and the cache use them."""
 
     def __init__(
-        self, objects: Ranged, decode: Decode[V], policy: CachePolicy | None = None, disk: DiskBlocks | None = None
+        self,
+        objects: RangeReader,
+        decode: BlockDecoder[V],
+        policy: BlockCachePolicy | None = None,
+        disk: DiskBlockCache | None = None,
     ) -> None:
-        self.policy = policy or CachePolicy()
-        self.counts = Counts()
+        self.policy = policy or BlockCachePolicy()
+        self.counts = BlockCacheCounts()
         self._objects = objects
         self._decode = decode
         self._disk = disk
-        self._held: OrderedDict[BlockAddress, tuple[V, int]] = OrderedDict()
+        self._entries: OrderedDict[BlockAddress, tuple[V, int]] = OrderedDict()
         self._size = 0
-        self._flights: dict[BlockAddress, asyncio.Future[V]] = {}
+        self._pending: dict[BlockAddress, asyncio.Future[V]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(self.policy.requests)
-        self._slots_ahead = asyncio.Semaphore(self.policy.requests_ahead)
+        self._prefetch_slots = asyncio.Semaphore(self.policy.prefetch_requests)
 
     @property
     def size_bytes(self) -> int:
         return self._size
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._entries)
 
     def __contains__(self, address: BlockAddress) -> bool:
-        """In memory, or on its way there."""
-        return address in self._held or address in self._flights
+        """Whether the block is in memory or being fetched."""
+        return address in self._entries or address in self._pending
 
     async def get(self, addresses: Sequence[BlockAddress]) -> list[V]:
-        """In order, up to the first that can't be had; raises if that is the first of all.
+        """Returns blocks in order up to the first that fails; raises if that is the first one.
 
-        So what comes before a corrupt block is read, and the next call says what is wrong.
+        So records before a corrupt block are returned, and the next call raises its error.
         """
         found: list[V] = []
-        for place, block in enumerate(self._begin(addresses)):
+        for number, block in enumerate(self._lookup(addresses)):
             try:
                 found.append(await asyncio.shield(block) if isinstance(block, asyncio.Future) else block)
             except Exception:
-                if not place:
+                if not number:
                     raise
                 break
         return found
 
     def prefetch(self, addresses: Sequence[BlockAddress]) -> Coroutine[None, None, None]:
-        """Bring them to memory: they are on their way when this returns, and there when it has been awaited. What goes
-        wrong is found again by whoever asks for them.
+        """Starts to fetch the blocks at once; awaiting the result waits for them. Errors are left to the reader that
+        requests them.
         """
-        flights = [block for block in self._begin(addresses, ahead=True) if isinstance(block, asyncio.Future)]
-        return _settled(flights)
+        futures = [block for block in self._lookup(addresses, prefetching=True) if isinstance(block, asyncio.Future)]
+        return _wait_for_all(futures)
 
     async def close(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for address, flight in list(self._flights.items()):
-            self._end(address, flight, StorageUnavailable(f"{address}: the cache was closed before it came"))
+        for address, future in list(self._pending.items()):
+            self._resolve(address, future, StorageUnavailable(f"{address}: the cache was closed during the fetch"))
         if self._disk is not None:
             await self._disk.close()
 
-    def _begin(self, addresses: Sequence[BlockAddress], *, ahead: bool = False) -> list[V | asyncio.Future[V]]:
+    def _lookup(self, addresses: Sequence[BlockAddress], *, prefetching: bool = False) -> list[V | asyncio.Future[V]]:
         blocks: list[V | asyncio.Future[V]] = []
         missing: dict[BlockAddress, asyncio.Future[V]] = {}
         for address in addresses:
-            held = self._held.get(address)
-            if held is not None:
-                self._held.move_to_end(address)
-                self.counts.memory += not ahead
-                blocks.append(held[0])
+            entry = self._entries.get(address)
+            if entry is not None:
+                self._entries.move_to_end(address)
+                self.counts.memory += not prefetching
+                blocks.append(entry[0])
                 continue
-            flight = self._flights.get(address)
-            if flight is None:
-                flight = self._flights[address] = asyncio.get_running_loop().create_future()
-                flight.add_done_callback(_seen)
-                missing[address] = flight
-                self.counts.missed += not ahead
+            future = self._pending.get(address)
+            if future is None:
+                future = self._pending[address] = asyncio.get_running_loop().create_future()
+                future.add_done_callback(_mark_retrieved)
+                missing[address] = future
+                self.counts.missed += not prefetching
             else:
-                self.counts.shared += not ahead
-            blocks.append(flight)
+                self.counts.shared += not prefetching
+            blocks.append(future)
         if missing:
             task = asyncio.create_task(
-                self._fill(missing, self._slots_ahead if ahead else self._slots), name="segment blocks"
+                self._fetch_missing(missing, self._prefetch_slots if prefetching else self._slots),
+                name="segment blocks",
             )
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return blocks
 
-    async def _fill(self, mine: dict[BlockAddress, asyncio.Future[V]], slots: asyncio.Semaphore) -> None:
-        """Others may fetch one of them anew as soon as it has failed here: only our own flights are ended."""
+    async def _fetch_missing(self, wanted: dict[BlockAddress, asyncio.Future[V]], slots: asyncio.Semaphore) -> None:
+        """Resolves only its own futures: after a failure another caller may have started a new fetch of the block."""
         try:
             if self._disk is not None:
-                await self._from_disk(self._disk, mine)
-            missing = [address for address, flight in mine.items() if not flight.done()]
+                await self._fetch_from_disk(self._disk, wanted)
+            missing = [address for address, future in wanted.items() if not future.done()]
             async with asyncio.TaskGroup() as group:
-                for run in runs(missing, self.policy.request_bytes):
-                    group.create_task(self._from_storage(run, mine, slots))
-        except Exception as error:  # a fault of ours: nobody waits for ever because of it
-            for address, flight in mine.items():
-                if not flight.done():
-                    self._end(address, flight, error)
+                for run in adjacent_runs(missing, self.policy.request_bytes):
+                    group.create_task(self._fetch_run(run, wanted, slots))
+        except Exception as error:  # a bug: readers must not wait for ever
+            for address, future in wanted.items():
+                if not future.done():
+                    self._resolve(address, future, error)
 
-    async def _from_disk(self, disk: DiskBlocks, mine: dict[BlockAddress, asyncio.Future[V]]) -> None:
-        """A few at a time, so that the first need not wait for the last."""
-        addresses = list(mine)
+    async def _fetch_from_disk(self, disk: DiskBlockCache, wanted: dict[BlockAddress, asyncio.Future[V]]) -> None:
+        """Reads a few per thread, so that the first block does not wait for the last."""
+        addresses = list(wanted)
         async with asyncio.TaskGroup() as group:
-            for start in range(0, len(addresses), _BY_ONE_THREAD):
-                group.create_task(self._some_from_disk(disk, addresses[start : start + _BY_ONE_THREAD], mine))
+            for start in range(0, len(addresses), _DISK_READS_PER_THREAD):
+                group.create_task(self._read_from_disk(disk, addresses[start : start + _DISK_READS_PER_THREAD], wanted))
 
-    async def _some_from_disk(
-        self, disk: DiskBlocks, addresses: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]]
+    async def _read_from_disk(
+        self, disk: DiskBlockCache, addresses: Sequence[BlockAddress], wanted: dict[BlockAddress, asyncio.Future[V]]
     ) -> None:
-        """What is damaged stays missing."""
+        """Damaged blocks stay unresolved and are fetched from storage."""
         found = await disk.read(addresses, self._decode)
         for address, outcome in found.items():
             if isinstance(outcome, Exception):
                 self.counts.corrupt += 1
-                log.warning("a cached block is damaged and is fetched again", block=str(address), error=str(outcome))
+                log.warning(
+                    "damaged block in the disk cache, fetching it again", block=str(address), error=str(outcome)
+                )
                 disk.drop(address)
             else:
                 self.counts.disk += 1
-                self._keep(address, *outcome)
-                self._end(address, mine[address], outcome[0])
+                self._insert(address, *outcome)
+                self._resolve(address, wanted[address], outcome[0])
 
-    async def _from_storage(
-        self, run: Sequence[BlockAddress], mine: dict[BlockAddress, asyncio.Future[V]], slots: asyncio.Semaphore
+    async def _fetch_run(
+        self, run: Sequence[BlockAddress], wanted: dict[BlockAddress, asyncio.Future[V]], slots: asyncio.Semaphore
     ) -> None:
         start = run[0].start
         try:
@@ -216,52 +222,52 @@ class BlockCache(Generic[V]):
                 data = memoryview(await self._objects.get_range(run[0].uri, start, run[-1].end - start))
         except Exception as error:
             for address in run:
-                self._end(address, mine[address], error)
+                self._resolve(address, wanted[address], error)
             return
         self.counts.storage += len(run)
         for address in run:
             part = data[address.start - start : address.end - start]
             try:
-                await self._land(address, part, mine[address])
+                await self._decode_and_insert(address, part, wanted[address])
             except Exception as error:
                 self.counts.corrupt += 1
-                self._end(address, mine[address], error)
+                self._resolve(address, wanted[address], error)
             else:
                 if self._disk is not None:
                     self._disk.write(address, bytes(part))
 
-    async def _land(self, address: BlockAddress, data: memoryview, flight: asyncio.Future[V]) -> None:
-        if len(data) >= _IN_A_THREAD:
+    async def _decode_and_insert(self, address: BlockAddress, data: memoryview, future: asyncio.Future[V]) -> None:
+        if len(data) >= _DECODE_IN_THREAD_BYTES:
             value, size = await asyncio.to_thread(self._decode, address, data)
         else:
             value, size = self._decode(address, data)
-        self._keep(address, value, size)
-        self._end(address, flight, value)
+        self._insert(address, value, size)
+        self._resolve(address, future, value)
 
-    def _end(self, address: BlockAddress, flight: asyncio.Future[V], outcome: V | Exception) -> None:
-        del self._flights[address]
+    def _resolve(self, address: BlockAddress, future: asyncio.Future[V], outcome: V | Exception) -> None:
+        del self._pending[address]
         if isinstance(outcome, Exception):
-            flight.set_exception(outcome)
+            future.set_exception(outcome)
         else:
-            flight.set_result(outcome)
+            future.set_result(outcome)
 
-    def _keep(self, address: BlockAddress, value: V, size: int) -> None:
+    def _insert(self, address: BlockAddress, value: V, size: int) -> None:
         if size > self.policy.memory_bytes:
             return
-        self._held[address] = (value, size)
+        self._entries[address] = (value, size)
         self._size += size
         while self._size > self.policy.memory_bytes:
-            _, (_, gone) = self._held.popitem(last=False)
-            self._size -= gone
+            _, (_, freed) = self._entries.popitem(last=False)
+            self._size -= freed
             self.counts.evicted += 1
 
 
-def runs(addresses: Sequence[BlockAddress], most_bytes: int) -> Iterator[list[BlockAddress]]:
-    """Neighbours together, as far as one request may reach."""
+def adjacent_runs(addresses: Sequence[BlockAddress], max_bytes: int) -> Iterator[list[BlockAddress]]:
+    """Groups adjacent blocks of an object, up to `max_bytes` per group."""
     run: list[BlockAddress] = []
     for address in sorted(addresses):
         if run and (
-            address.uri != run[-1].uri or address.start != run[-1].end or address.end - run[0].start > most_bytes
+            address.uri != run[-1].uri or address.start != run[-1].end or address.end - run[0].start > max_bytes
         ):
             yield run
             run = []
@@ -270,12 +276,12 @@ def runs(addresses: Sequence[BlockAddress], most_bytes: int) -> Iterator[list[Bl
         yield run
 
 
-async def _settled(flights: Sequence[asyncio.Future[V]]) -> None:
-    if flights:
-        await asyncio.wait(flights)
+async def _wait_for_all(futures: Sequence[asyncio.Future[V]]) -> None:
+    if futures:
+        await asyncio.wait(futures)
 
 
-def _seen(flight: asyncio.Future[V]) -> None:
-    """A failure that nobody has waited for is no secret, and no reason to complain."""
-    if not flight.cancelled():
-        flight.exception()
+def _mark_retrieved(future: asyncio.Future[V]) -> None:
+    """Prevents asyncio's warning for failed futures without a waiter."""
+    if not future.cancelled():
+        future.exception()

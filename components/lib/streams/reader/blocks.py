@@ -1,4 +1,4 @@
-"""From a segment's row to its blocks, and from their bytes to records."""
+"""Locates the blocks of a segment by its row, and decodes their bytes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from components.lib.streams.reader.block_cache import BlockAddress
 from registry.models import Segment
 
 _INDEXES = 10_000
-_OVERHEAD = 1_000  # of a decoded block in memory, beyond its bytes
+_OVERHEAD = 1_000  # bytes of a decoded block in memory, beyond its data
 
 
-class Block(msgspec.Struct, frozen=True):
-    """As it is cached: offsets count from the beginning of its segment, whose row says where that is."""
+class CachedBlock(msgspec.Struct, frozen=True):
+    """A decoded block. Its offsets are relative to its segment, whose row has the base offset."""
 
     tag: int
     batch: RecordBatch
 
 
-class BlockPlan(msgspec.Struct, frozen=True):
-    """One block that a read wants: where it is, and which offsets are in it."""
+class PlannedBlock(msgspec.Struct, frozen=True):
+    """A block to be read: its address, and the offsets that it contains."""
 
     segment: Segment
     address: BlockAddress
     first_offset: int
     next_offset: int
 
-    def open(self, block: Block) -> RecordBatch:
-        """Corrupt if the bytes are another partition's, or another part of the segment."""
+    def open(self, block: CachedBlock) -> RecordBatch:
+        """Returns the records. Raises Corrupt if the bytes are another partition's, or another part of the segment."""
         batch = block.batch.shifted(self.segment.base_offset)
         if block.tag != partition_tag(self.segment.topic, self.segment.partition_id):
             raise self._corrupt(f"holds a block of another partition than {self._partition}")
@@ -52,19 +52,19 @@ class BlockPlan(msgspec.Struct, frozen=True):
 
 
 class SegmentLayout:
-    """Which blocks a segment has. What its row says is decoded once, for those that are read again and again."""
+    """The blocks of segments. Caches decoded block indexes."""
 
     def __init__(self) -> None:
         self._indexes: OrderedDict[int, tuple[Segment, BlockIndex]] = OrderedDict()
 
-    def blocks(self, segment: Segment, offset: int) -> Iterator[BlockPlan]:
-        """From the one that holds the offset on. Corrupt if the row's block index can't be read."""
+    def blocks(self, segment: Segment, offset: int) -> Iterator[PlannedBlock]:
+        """Yields blocks from the one that contains the offset on. Raises Corrupt if the row's index is invalid."""
         index = self._index(segment)
-        for number in range(index.holding(offset - segment.base_offset), len(index)):
-            place = index[number]
-            first = segment.base_offset + place.first
-            address = BlockAddress(segment.uri, segment.byte_offset + place.start, place.size)
-            yield BlockPlan(segment, address, first, first + place.records)
+        for number in range(index.find_block(offset - segment.base_offset), len(index)):
+            location = index[number]
+            first = segment.base_offset + location.first
+            address = BlockAddress(segment.uri, segment.byte_offset + location.start, location.size)
+            yield PlannedBlock(segment, address, first, first + location.records)
 
     def _index(self, segment: Segment) -> BlockIndex:
         if segment.block_index is None:
@@ -80,8 +80,8 @@ class SegmentLayout:
         return index
 
 
-def decode(address: BlockAddress, data: memoryview) -> tuple[Block, int]:
-    """For a `BlockCache`."""
+def decode(address: BlockAddress, data: memoryview) -> tuple[CachedBlock, int]:
+    """The `BlockDecoder` of segment blocks."""
     if len(data) < address.length:
         raise Corrupt(
             f"the object ends after {len(data):,} of these {address.length:,} bytes",
@@ -89,4 +89,4 @@ def decode(address: BlockAddress, data: memoryview) -> tuple[Block, int]:
         )  # fmt: skip
     header = read_header(data, uri=address.uri, start=address.start)
     batch = decode_block(data, uri=address.uri, start=address.start)
-    return Block(header.tag, batch), batch.nbytes + _OVERHEAD
+    return CachedBlock(header.tag, batch), batch.nbytes + _OVERHEAD

@@ -1,4 +1,4 @@
-"""Appends on their way, gathered by partition; and what is known of their producers."""
+"""Accumulates appends per partition in windows, and keeps the state of their producers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 
 import msgspec
 
-from components.lib.streams.agents import Held
+from components.lib.streams.agents import HeldLease
 from components.lib.streams.errors import Duplicate, OutOfOrder
 from components.lib.streams.format import Columns
 from components.lib.streams.writer.settings import WriterSettings
 from registry.inputs import ProducerDraft
 from registry.models import ProducerSequence
 
-_AT_ONCE = float("-inf")
-_TRIES = 8  # to find a producer to be forgotten: more than one for each that comes
-_REMEMBERED = 5  # appends of each producer whose repetition is answered with offsets
+_IMMEDIATELY = float("-inf")
+_EVICTION_TRIES = 8  # to find an idle producer to evict; more than one per added producer
+_REMEMBERED_APPENDS = 5  # appends per producer whose repetition returns the offsets of the first
 
 
 class Appended(msgspec.Struct, frozen=True):
-    """Durable records ``base_offset..base_offset+count-1``."""
+    """The durable records ``base_offset..base_offset+count-1``."""
 
     topic: str
     partition_id: int
@@ -33,9 +33,11 @@ class Appended(msgspec.Struct, frozen=True):
         return range(self.base_offset, self.base_offset + self.count)
 
 
-class Stamp(msgspec.Struct, frozen=True):
-    """By which a repeated append is known: ``sequence`` is the number of its first record, counted by the producer for
-    each partition, without gaps. A higher epoch begins anew and ends the earlier one.
+class AppendId(msgspec.Struct, frozen=True):
+    """Identifies an append, so that its repetition is recognised.
+
+    ``sequence`` is the number of its first record, counted by the producer per partition, without gaps. A higher epoch
+    starts a new count and fences the earlier epoch.
     """
 
     producer_id: str
@@ -44,32 +46,32 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 class Append:
-    __slots__ = ("columns", "held", "result", "size", "stamp")
+    __slots__ = ("append_id", "columns", "lease", "result", "size")
 
-    def __init__(self, held: Held, columns: Columns, size: int, stamp: Stamp | None) -> None:
-        self.held = held
+    def __init__(self, lease: HeldLease, columns: Columns, size: int, append_id: AppendId | None) -> None:
+        self.lease = lease
         self.columns = columns
         self.size = size
-        self.stamp = stamp
+        self.append_id = append_id
         self.result: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
 
     def succeed(self, base_offset: int) -> None:
         if not self.result.done():
-            self.result.set_result(Appended(*self.held.key, base_offset, len(self.columns)))
+            self.result.set_result(Appended(*self.lease.key, base_offset, len(self.columns)))
 
     def fail(self, error: Exception) -> None:
         if not self.result.done():
             self.result.set_exception(error)
-            self.result.exception()  # seen: whoever waited may have gone
+            self.result.exception()  # marks it as retrieved: the caller may be cancelled
 
 
-class Part:
-    """What an object holds of one partition: appends in order."""
+class PartitionAppends:
+    """The appends to one partition in a window, in order."""
 
-    __slots__ = ("appends", "held")
+    __slots__ = ("appends", "lease")
 
-    def __init__(self, held: Held) -> None:
-        self.held = held
+    def __init__(self, lease: HeldLease) -> None:
+        self.lease = lease
         self.appends: list[Append] = []
 
     @property
@@ -86,132 +88,138 @@ class Part:
             append.fail(error)
 
     def producers(self, base_offset: int) -> list[ProducerDraft]:
-        """What this part moves them to, if it begins there."""
+        """Returns the producers' new sequences, if the first record gets `base_offset`."""
         found: dict[str, ProducerDraft] = {}
         for append in self.appends:
-            count, stamp = len(append.columns), append.stamp
-            if stamp is not None:
-                before = found.get(stamp.producer_id)
-                first = before.first_sequence if before is not None and before.epoch == stamp.epoch else stamp.sequence
-                last = stamp.sequence + count - 1
-                found[stamp.producer_id] = ProducerDraft(
-                    *self.held.key, stamp.producer_id, stamp.epoch, first, last, base_offset, count
+            count, append_id = len(append.columns), append.append_id
+            if append_id is not None:
+                before = found.get(append_id.producer_id)
+                first = (
+                    before.first_sequence
+                    if before is not None and before.epoch == append_id.epoch
+                    else append_id.sequence
+                )
+                last_sequence = append_id.sequence + count - 1
+                found[append_id.producer_id] = ProducerDraft(
+                    *self.lease.key, append_id.producer_id, append_id.epoch, first, last_sequence, base_offset, count
                 )
             base_offset += count
         return list(found.values())
 
 
-class Known:
-    """A producer in one partition, with what is on its way."""
+class ProducerState:
+    """The state of a producer in one partition, pending appends included."""
 
-    __slots__ = ("_recent", "epoch", "last")
+    __slots__ = ("_recent", "epoch", "last_sequence")
 
     def __init__(self, row: ProducerSequence | None) -> None:
         self.epoch = -1 if row is None else row.epoch
-        self.last = -1 if row is None else row.last_sequence
-        self._recent: deque[tuple[int, int, asyncio.Future[Appended]]] = deque(maxlen=_REMEMBERED)
+        self.last_sequence = -1 if row is None else row.last_sequence
+        self._recent: deque[tuple[int, int, asyncio.Future[Appended]]] = deque(maxlen=_REMEMBERED_APPENDS)
         if row is not None:
             result: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
             result.set_result(Appended(row.topic, row.partition_id, row.last_base_offset, row.last_count))
             self._recent.append((row.last_sequence - row.last_count + 1, row.last_count, result))
 
-    def repeated(self, stamp: Stamp, count: int) -> asyncio.Future[Appended] | None:
-        """The result of the append that this one repeats; None if it is new. OutOfOrder if it is neither."""
-        who = f"producer {stamp.producer_id!r}, epoch {stamp.epoch}, sequence {stamp.sequence}"
-        if stamp.epoch > self.epoch:
+    def find_repeated(self, append_id: AppendId, count: int) -> asyncio.Future[Appended] | None:
+        """Returns the result of the append that this one repeats, or None if it is new. Raises OutOfOrder if it is
+        neither.
+        """
+        described = f"producer {append_id.producer_id!r}, epoch {append_id.epoch}, sequence {append_id.sequence}"
+        if append_id.epoch > self.epoch:
             return None
-        if stamp.epoch < self.epoch:
-            raise OutOfOrder(f"{who}: epoch {self.epoch} has begun: another instance of the producer is at work")
-        if stamp.sequence == self.last + 1:
+        if append_id.epoch < self.epoch:
+            raise OutOfOrder(f"{described}: epoch {self.epoch} has begun: another instance of the producer is writing")
+        if append_id.sequence == self.last_sequence + 1:
             return None
         for first, length, result in self._recent:
-            if (first, length) == (stamp.sequence, count):
+            if (first, length) == (append_id.sequence, count):
                 return result
-        if stamp.sequence + count - 1 <= self.last:
-            raise Duplicate(f"{who}: was written already; which offsets it got is no longer known")
-        raise OutOfOrder(f"{who}: the next one would be {self.last + 1}")
+        if append_id.sequence + count - 1 <= self.last_sequence:
+            raise Duplicate(f"{described}: was written already, its offsets are no longer known")
+        raise OutOfOrder(f"{described}: the next sequence is {self.last_sequence + 1}")
 
     @property
     def idle(self) -> bool:
-        """Whether nothing of it is on its way: the registry knows as much."""
+        """Whether no append is pending: then the registry has the same state."""
         return all(result.done() for _, _, result in self._recent)
 
-    def note(self, stamp: Stamp, count: int, result: asyncio.Future[Appended]) -> None:
-        if stamp.epoch != self.epoch:
+    def remember(self, append_id: AppendId, count: int, result: asyncio.Future[Appended]) -> None:
+        if append_id.epoch != self.epoch:
             self._recent.clear()
-        self.epoch = stamp.epoch
-        self.last = stamp.sequence + count - 1
-        self._recent.append((stamp.sequence, count, result))
+        self.epoch = append_id.epoch
+        self.last_sequence = append_id.sequence + count - 1
+        self._recent.append((append_id.sequence, count, result))
 
 
-class Producers:
-    """Those of one partition, the last used at the end. A forgotten one is read from the registry again: of it only the
-    last append can be told from a new one then.
+class ProducerStates:
+    """The producers of one partition, by last use. An evicted one is read from the registry again, which remembers only
+    its last append.
     """
 
-    def __init__(self, most: int = 10_000) -> None:
-        self._known: OrderedDict[str, Known] = OrderedDict()
-        self._most = most
+    def __init__(self, max_size: int = 10_000) -> None:
+        self._states: OrderedDict[str, ProducerState] = OrderedDict()
+        self._max_size = max_size
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._states)
 
-    def find(self, producer_id: str) -> Known | None:
-        known = self._known.get(producer_id)
-        if known is not None:
-            self._known.move_to_end(producer_id)
-        return known
+    def find(self, producer_id: str) -> ProducerState | None:
+        state = self._states.get(producer_id)
+        if state is not None:
+            self._states.move_to_end(producer_id)
+        return state
 
-    def add(self, producer_id: str, known: Known) -> Known:
-        """Returns the one that is kept, if another call has added it meanwhile."""
-        kept = self._known.setdefault(producer_id, known)
-        self._known.move_to_end(producer_id)
-        for _ in range(_TRIES):
-            if len(self._known) <= self._most:
+    def add(self, producer_id: str, state: ProducerState) -> ProducerState:
+        """Returns the state that is kept: a concurrent call may have added one before."""
+        kept = self._states.setdefault(producer_id, state)
+        self._states.move_to_end(producer_id)
+        for _ in range(_EVICTION_TRIES):
+            if len(self._states) <= self._max_size:
                 break
-            oldest = next(iter(self._known))
-            if self._known[oldest].idle:
-                del self._known[oldest]
-            else:  # the registry does not know yet what is on its way
-                self._known.move_to_end(oldest)
+            oldest = next(iter(self._states))
+            if self._states[oldest].idle:
+                del self._states[oldest]
+            else:  # the registry does not know its pending appends
+                self._states.move_to_end(oldest)
         return kept
 
 
 class Window:
-    """Appends of all partitions that go to storage together."""
+    """Appends to all partitions that are uploaded together."""
 
-    def __init__(self, opened_at: float = 0.0, *, behind: bool = False) -> None:
-        self.parts: dict[Held, Part] = {}
+    def __init__(self, opened_at: float = 0.0, *, opened_during_upload: bool = False) -> None:
+        self.parts: dict[HeldLease, PartitionAppends] = {}
         self.appends = 0
         self.size = 0
         self.opened_at = opened_at
-        self.joined_at = opened_at  # by the last append
-        self.behind = behind  # others were on their way when it was opened
+        self.last_append_at = opened_at
+        self.opened_during_upload = opened_during_upload  # uploads were in flight when it was opened
 
     def add(self, append: Append, now: float) -> None:
-        part = self.parts.get(append.held)
+        part = self.parts.get(append.lease)
         if part is None:
-            part = self.parts[append.held] = Part(append.held)
+            part = self.parts[append.lease] = PartitionAppends(append.lease)
         part.appends.append(append)
         self.appends += 1
         self.size += append.size
-        self.joined_at = now
+        self.last_append_at = now
 
     def __bool__(self) -> bool:
         return bool(self.parts)
 
-    def closes_at(self, settings: WriterSettings, *, flying: bool) -> float:
-        """If nothing else comes or lands until then. ``flying``: others are on their way still."""
+    def closes_at(self, settings: WriterSettings, *, uploads_in_flight: bool) -> float:
+        """Returns when to upload the window, unless an append comes or an upload ends before."""
         end = self.opened_at + settings.window_s
         if self.size >= settings.object_bytes:
-            return _AT_ONCE
-        if flying:
+            return _IMMEDIATELY
+        if uploads_in_flight:
             return end
-        enough = self.appends >= settings.enough_appends or self.size >= settings.block_bytes
-        if enough or not self.behind:
-            return _AT_ONCE
-        return min(end, self.joined_at + settings.linger_s)
+        enough = self.appends >= settings.target_appends or self.size >= settings.block_bytes
+        if enough or not self.opened_during_upload:
+            return _IMMEDIATELY
+        return min(end, self.last_append_at + settings.linger_s)
 
-    def objects(self, most_segments: int) -> list[Sequence[Part]]:
+    def objects(self, max_segments: int) -> list[Sequence[PartitionAppends]]:
         parts = list(self.parts.values())
-        return [parts[start : start + most_segments] for start in range(0, len(parts), most_segments)]
+        return [parts[start : start + max_segments] for start in range(0, len(parts), max_segments)]

@@ -1,7 +1,7 @@
-"""Names for new objects, each with its intent recorded before anything can be uploaded under it.
+"""Names for new objects. The upload intent of each name is recorded before the name is given out.
 
-A window would else begin with a call to the registry: names are recorded ahead, many in one call, and the next ones in
-the background before these run out.
+Names are allocated in batches, and the next batch in the background before one runs out: otherwise each window would
+begin with a call to the registry.
 """
 
 from __future__ import annotations
@@ -20,78 +20,78 @@ PURPOSE = "segments"
 
 
 class ObjectNames:
-    """``fresh_s``: names that nobody has renewed for so long may be the cleaner's by now, and are not given out."""
+    """Names whose intents were not renewed for `fresh_s` are not given out: the cleaner may have taken them."""
 
-    def __init__(self, store: Files, clock: Clock, location: str, owner: str, ahead: int, fresh_s: float) -> None:
+    def __init__(
+        self, store: Files, clock: Clock, location: str, owner: str, *, max_batch: int, fresh_s: float
+    ) -> None:
         self._store = store
         self._clock = clock
         self._location = location
         self._owner = owner
-        self._ahead = ahead
+        self._max_batch = max_batch
         self._fresh_s = fresh_s
         self._renewed_at = clock.monotonic()
         self._names: deque[str] = deque()
-        self._unwanted: list[str] = []
-        self._recording: asyncio.Task[None] | None = None
-        self._block = 1  # few at first: a short-lived writer leaves none behind
+        self._unused: list[str] = []
+        self._allocation: asyncio.Task[None] | None = None
+        self._batch = 1  # grows: a short-lived writer leaves few names behind
 
     async def take(self) -> str:
-        """Errors are the registry's; no name is taken then."""
-        if self._names and self._clock.monotonic() - self._renewed_at > self._fresh_s:  # asleep, or cut off
-            self._unwanted += self._names
+        """Raises the registry's errors; no name is taken then."""
+        if self._names and self._clock.monotonic() - self._renewed_at > self._fresh_s:  # paused or disconnected
+            self._unused += self._names
             self._names.clear()
         while not self._names:
-            if self._recording is None:
-                self._record()
-            assert self._recording is not None  # noqa: S101  (just begun)
-            await asyncio.shield(self._recording)
+            await asyncio.shield(self._allocation or self._allocate())
         name = self._names.popleft()
-        if self._recording is None and len(self._names) < self._block // 4:
-            self._record()
+        if self._allocation is None and len(self._names) < self._batch // 4:
+            self._allocate()
         return name
 
-    def renewed(self, began: float) -> None:
-        """All intents were, by a call that began then."""
-        self._renewed_at = began
+    def renewed(self, started: float) -> None:
+        """All intents were renewed, by a call that started then."""
+        self._renewed_at = started
 
-    def _record(self) -> None:
-        """An error is for whoever waits; in the background, the next one to find no name asks again."""
-        self._recording = asyncio.create_task(self._record_block(), name="object names")
-        self._recording.add_done_callback(self._recorded)
+    def _allocate(self) -> asyncio.Task[None]:
+        """An error is raised in waiting calls. If none waits, the next call that finds no name tries again."""
+        self._allocation = asyncio.create_task(self._record_batch(), name="object names")
+        self._allocation.add_done_callback(self._allocated)
+        return self._allocation
 
-    def _recorded(self, task: asyncio.Task[None]) -> None:
-        self._recording = None
+    def _allocated(self, task: asyncio.Task[None]) -> None:
+        self._allocation = None
         if not task.cancelled():
-            task.exception()  # seen
+            task.exception()  # marks it as retrieved
 
-    async def _record_block(self) -> None:
-        names = [self._name() for _ in range(self._block)]
-        began = self._clock.monotonic()
+    async def _record_batch(self) -> None:
+        names = [self._new_name() for _ in range(self._batch)]
+        started = self._clock.monotonic()
         try:
             await self._store.record_intents(names, purpose=PURPOSE, owner=self._owner)
         except BaseException:
-            self._unwanted += names  # they may be recorded; nobody uses them
+            self._unused += names  # they may be recorded
             raise
         if not self._names:
-            self._renewed_at = began
+            self._renewed_at = started
         self._names += names
-        self._block = min(self._ahead, self._block * 4)
+        self._batch = min(self._max_batch, self._batch * 4)
 
-    def _name(self) -> str:
+    def _new_name(self) -> str:
         when = datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC)
-        stamp = f"{when:%H%M%S}{when.microsecond // 1000:03d}"
-        return join(self._location, f"{when:%Y%m%d}", f"{stamp}-{uuid4().hex}.segments")
+        time = f"{when:%H%M%S}{when.microsecond // 1000:03d}"
+        return join(self._location, f"{when:%Y%m%d}", f"{time}-{uuid4().hex}.segments")
 
-    async def give_back(self) -> None:
-        """What nobody has taken. An error leaves it to the cleaner."""
-        if self._recording is not None:
-            await asyncio.wait([self._recording])
-        unwanted = [*self._names, *self._unwanted]
+    async def release_unused(self) -> None:
+        """Completes the intents of unused names. After an error the cleaner does it."""
+        if self._allocation is not None:
+            await asyncio.wait([self._allocation])
+        unused = [*self._names, *self._unused]
         self._names.clear()
-        self._unwanted.clear()
-        if unwanted:
+        self._unused.clear()
+        if unused:
             try:
-                await self._store.complete_intents(unwanted)
+                await self._store.complete_intents(unused)
             except RegistryError:
-                self._unwanted = unwanted
+                self._unused = unused
                 raise

@@ -1,4 +1,4 @@
-"""`Producer`: appends that are repeated until they are answered, and never written twice.
+"""`Producer`: retries appends until they succeed, and never writes one twice.
 
 producer = Producer(writer, clock)
 await producer.append("orders", 3, [b"one"])
@@ -11,22 +11,22 @@ from collections import defaultdict
 from collections.abc import Iterable
 from uuid import uuid4
 
+from astha.backoff import Backoff
 from astha.clock import LoopClock
 from components.lib.streams.errors import AppendFailed, AppendUnknown, Duplicate, NotLeader
 from components.lib.streams.format import Columns, NewRecord
-from components.lib.streams.writer.accumulator import Appended, Stamp
+from components.lib.streams.writer.accumulator import Appended, AppendId
 from components.lib.streams.writer.writer import SegmentWriter
 from registry.errors import Unavailable
 
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 2.0
+_BACKOFF = Backoff(initial_s=0.05, max_s=2.0)
 
 
 class Producer:
-    """Appends of one partition go one after the other, those of several at the same time.
+    """Appends to one partition are sequential, those to several partitions concurrent.
 
-    With a ``producer_id`` that outlives the process, each instance needs a higher ``epoch`` than the one before: the
-    time of day, unless it is given. The earlier one can't write any more as soon as this one has.
+    With a `producer_id` that outlives the process, each instance needs a higher `epoch` than the one before; the
+    default is the time of day. The earlier instance is fenced as soon as this one has written.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Producer:
         self._writer = writer
         self._clock = clock
         self._epochs: dict[tuple[str, int], int] = defaultdict(lambda: clock.now_ms() if epoch is None else epoch)
-        self._next: dict[tuple[str, int], int] = defaultdict(int)
-        self._turns: dict[tuple[str, int], asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._next_sequences: dict[tuple[str, int], int] = defaultdict(int)
+        self._locks: dict[tuple[str, int], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def append(
         self,
@@ -47,30 +47,33 @@ class Producer:
         *,
         timeout_s: float = 60.0,
     ) -> Appended:
-        """Errors are those of `SegmentWriter.append`, after the timeout. Cancelled, it may be written or not."""
+        """Raises the errors of `SegmentWriter.append` after the timeout. A cancelled append may be written or not."""
         columns = records if isinstance(records, Columns) else Columns.of(records, self._clock.now_ms())
         key = (topic, partition_id)
-        async with self._turns[key]:
-            stamp = Stamp(self.producer_id, self._next[key], self._epochs[key])
+        async with self._locks[key]:
+            append_id = AppendId(self.producer_id, self._next_sequences[key], self._epochs[key])
             try:
-                appended = await self._insist(key, columns, stamp, self._clock.monotonic() + timeout_s)
+                appended = await self._append_with_retry(key, columns, append_id, self._clock.monotonic() + timeout_s)
             except BaseException:
-                # Whether it was written is unknown: its numbers must not be given to other records.
+                # It may be written, so its sequence numbers must not be used for other records.
                 self._epochs[key] += 1
-                self._next[key] = 0
+                self._next_sequences[key] = 0
                 raise
-            self._next[key] += len(columns)
+            self._next_sequences[key] += len(columns)
             return appended
 
-    async def _insist(self, key: tuple[str, int], columns: Columns, stamp: Stamp, deadline: float) -> Appended:
-        wait = _FIRST_WAIT_S
+    async def _append_with_retry(
+        self, key: tuple[str, int], columns: Columns, append_id: AppendId, deadline: float
+    ) -> Appended:
+        failures = 0
         while True:
             try:
-                return await self._writer.append(*key, columns, stamp=stamp)
-            except Duplicate:  # only we have its numbers, and the last append is always known
+                return await self._writer.append(*key, columns, append_id=append_id)
+            except Duplicate:  # impossible for our own retry: the last append is always known
                 raise
             except (AppendFailed, AppendUnknown, NotLeader, Unavailable):
-                if self._clock.monotonic() + wait > deadline:
+                failures += 1
+                wait_s = _BACKOFF.wait_s(failures, self._clock)
+                if self._clock.monotonic() + wait_s > deadline:
                     raise
-                await self._clock.sleep(wait * (0.5 + 0.5 * self._clock.chance()))
-                wait = min(_LONGEST_WAIT_S, wait * 2)
+                await self._clock.sleep(wait_s)

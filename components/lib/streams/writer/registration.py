@@ -1,9 +1,9 @@
-"""An uploaded object's segments become their partitions', with the offsets that are next; or it is known that not.
+"""Registers the segments of an uploaded object with their next offsets, or establishes that none is registered.
 
-A refusal names partitions: these fail, the rest is registered without them. No answer means that nobody knows whether
-it happened. It is sent again, and then what is refused is looked for before the refusal is believed. That is sound
-because every registration locks what it checks: if the first one is not seen when the second one is refused, it was
-refused too, or will be.
+A refusal names partitions: their appends fail, and the rest is registered without them. After `Unavailable` the outcome
+is unknown. The registration is sent again; if that is refused, the object's segments are looked up before the refusal
+is trusted. This is sound because every registration locks what it checks: if the first one is not visible when the
+second one is refused, the first one was refused too, or will be.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import structlog
 
+from astha.backoff import Backoff
 from astha.clock import LoopClock
 from components.lib.streams.errors import AppendFailed, AppendUnknown
-from components.lib.streams.writer.object_builder import Packed
-from components.lib.streams.writer.settings import WriterSettings
-from components.lib.streams.writer.statistics import WriterStatistics
+from components.lib.streams.writer.object_builder import PackedSegment
+from components.lib.streams.writer.settings import WriterSettings, WriterStatistics
 from registry.contract import MetadataStore
 from registry.errors import Conflict, NotFound, RegistryError, Unavailable
 from registry.models import object_uri
@@ -27,12 +27,11 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_FIRST_WAIT_S = 0.02
-_LONGEST_WAIT_S = 2.0
+_BACKOFF = Backoff(initial_s=0.02, max_s=2.0)
 
 
-class Registrar:
-    """``lose`` is called with each part whose partition must be acquired anew before anybody writes it."""
+class SegmentRegistrar:
+    """Calls `mark_lost` for each segment whose lease must be acquired again before the partition is written."""
 
     def __init__(
         self,
@@ -41,148 +40,147 @@ class Registrar:
         owner: str,
         settings: WriterSettings,
         statistics: WriterStatistics,
-        lose: Callable[[Packed], None],
+        mark_lost: Callable[[PackedSegment], None],
     ) -> None:
-        self._store = store
-        self._clock = clock
-        self._owner = owner
-        self._register_for_s = settings.register_for_s
-        self._slots = asyncio.Semaphore(settings.parallel_registrations)
-        self._statistics = statistics
-        self._lose = lose
+        self.store = store
+        self.clock = clock
+        self.owner = owner
+        self.timeout_s = settings.registration_timeout_s
+        self.slots = asyncio.Semaphore(settings.parallel_registrations)
+        self.statistics = statistics
+        self.mark_lost = mark_lost
 
-    async def register(self, bucket: str, key: str, packed: Sequence[Packed]) -> bool | None:
-        """Every part gets its answer. False: nothing of the object is registered, nor will be. None: nobody knows."""
-        flight = _Flight(self, bucket, key, packed)
+    async def register(self, bucket: str, key: str, packed: Sequence[PackedSegment]) -> bool | None:
+        """Completes every append. Returns False if nothing of the object is or will be registered, None if unknown."""
+        registration = _Registration(self, bucket, key, packed)
         try:
-            return await flight.run()
+            return await registration.run()
         except BaseException as error:
-            for one in flight.open:
-                self._lose(one)
-                one.part.fail(AppendUnknown(f"{flight.uri}: interrupted while it was registered: {error!r}"))
+            for item in registration.pending:
+                self.mark_lost(item)
+                item.part.fail(AppendUnknown(f"{registration.uri}: interrupted during registration: {error!r}"))
             raise
 
 
-class _Flight:
-    def __init__(self, registrar: Registrar, bucket: str, key: str, packed: Sequence[Packed]) -> None:
-        self._store = registrar._store
-        self._clock = registrar._clock
-        self._owner = registrar._owner
-        self._slots = registrar._slots
-        self._statistics = registrar._statistics
-        self._lose = registrar._lose
-        self._deadline = self._clock.monotonic() + registrar._register_for_s
+class _Registration:
+    def __init__(self, registrar: SegmentRegistrar, bucket: str, key: str, packed: Sequence[PackedSegment]) -> None:
+        self._store = registrar.store
+        self._clock = registrar.clock
+        self._owner = registrar.owner
+        self._slots = registrar.slots
+        self._statistics = registrar.statistics
+        self._mark_lost = registrar.mark_lost
+        self._deadline = self._clock.monotonic() + registrar.timeout_s
         self._failures = 0
-        self._doubtful = False  # sent once without an answer
-        self._place = (bucket, key)
+        self._outcome_unknown = False  # sent once without a response
+        self._location = (bucket, key)
         self._registered = False
         self.uri = object_uri(bucket, key)
-        self.open = list(packed)
+        self.pending = list(packed)
 
     async def run(self) -> bool | None:
-        self._refuse([one for one in self.open if one.part.held.lost], "its partition was lost before")
-        while self.open:
+        self._refuse([item for item in self.pending if item.part.lease.lost], "its lease was lost before")
+        while self.pending:
             try:
                 await self._send()
             except Unavailable as error:
-                self._doubtful = True
-                if not await self._rest():
+                self._outcome_unknown = True
+                if not await self._back_off():
                     self._give_up(error)
                     return None
             except RegistryError as error:
                 try:
-                    await self._believe(error)
+                    await self._handle_refusal(error)
                 except Unavailable as lost:
                     self._give_up(lost)
                     return None
             else:
-                self._succeed({one.part.held.key: one.part.held.next_offset for one in self.open})
+                self._succeed({item.part.lease.key: item.part.lease.next_offset for item in self.pending})
         return self._registered
 
     async def _send(self) -> None:
-        drafts = [one.draft(*self._place) for one in self.open]
-        fences = [one.part.held.fence for one in self.open]
-        producers = [draft for one in self.open for draft in one.part.producers(one.part.held.next_offset)]
+        drafts = [item.draft(*self._location) for item in self.pending]
+        fences = [item.part.lease.fence for item in self.pending]
+        producers = [draft for item in self.pending for draft in item.part.producers(item.part.lease.next_offset)]
         async with self._slots:
             started = self._clock.monotonic()
             await self._store.add_segments(drafts, fences=fences, producers=producers, intents_of=self._owner)
         self._statistics.register_s.append(self._clock.monotonic() - started)
 
-    async def _believe(self, error: RegistryError) -> None:
-        """A refusal: of some parts, or of all; or of what is registered already."""
-        found = await self._insist(self._find)
+    async def _handle_refusal(self, error: RegistryError) -> None:
+        """The registry refused some segments, or all of them, or what an earlier attempt has registered."""
+        found = await self._retry_unavailable(self._find_registered)
         if found:
             self._succeed(found)
             return
-        self._doubtful = False
-        refused = await self._insist(lambda: self._refused(error))
+        self._outcome_unknown = False
+        refused = await self._retry_unavailable(lambda: self._refused_segments(error))
         self._refuse(refused, str(error))
 
-    async def _find(self) -> dict[tuple[str, int], int]:
-        """Base offsets of what is registered of this object."""
-        if not self._doubtful:
+    async def _find_registered(self) -> dict[tuple[str, int], int]:
+        """Returns the base offsets of this object's registered segments."""
+        if not self._outcome_unknown:
             return {}
-        rows = await self._store.get_object_segments(*self._place)
+        rows = await self._store.get_object_segments(*self._location)
         return {(row.topic, row.partition_id): row.base_offset for row in rows}
 
-    async def _refused(self, error: RegistryError) -> list[Packed]:
+    async def _refused_segments(self, error: RegistryError) -> list[PackedSegment]:
         if isinstance(error, Conflict):
             names = set(error.names)
-            named = [one for one in self.open if "{}/{}".format(*one.part.held.key) in names]
+            refused = [item for item in self.pending if "{}/{}".format(*item.part.lease.key) in names]
         elif isinstance(error, NotFound):
             known = {
                 (row.topic, row.partition_id)
-                for row in await self._store.get_partitions([one.part.held.key for one in self.open])
+                for row in await self._store.get_partitions([item.part.lease.key for item in self.pending])
             }
-            named = [one for one in self.open if one.part.held.key not in known]
+            refused = [item for item in self.pending if item.part.lease.key not in known]
         else:
-            named = []
-        return named or list(self.open)
+            refused = []
+        return refused or list(self.pending)
 
-    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_unavailable(self, call: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                return await ask()
+                return await call()
             except Unavailable:
-                if not await self._rest():
+                if not await self._back_off():
                     raise
 
-    async def _rest(self) -> bool:
-        """False if there is no time left."""
+    async def _back_off(self) -> bool:
+        """Returns False if the deadline would pass during the wait."""
         self._failures += 1
         self._statistics.retries += 1
-        longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2 ** min(self._failures - 1, 20))
-        wait = longest * (0.5 + 0.5 * self._clock.chance())
-        if self._clock.monotonic() + wait > self._deadline:
+        wait_s = _BACKOFF.wait_s(self._failures, self._clock)
+        if self._clock.monotonic() + wait_s > self._deadline:
             return False
-        await self._clock.sleep(wait)
+        await self._clock.sleep(wait_s)
         return True
 
-    def _succeed(self, bases: dict[tuple[str, int], int]) -> None:
-        registered, self.open = self.open, []
-        for one in registered:
-            base = bases.get(one.part.held.key)
+    def _succeed(self, base_offsets: dict[tuple[str, int], int]) -> None:
+        registered, self.pending = self.pending, []
+        for item in registered:
+            base = base_offsets.get(item.part.lease.key)
             if base is None:
-                self._refuse([one], "the object was registered without it")
+                self._refuse([item], "the object was registered without it")
                 continue
             self._registered = True
-            one.part.held.next_offset = base + one.segment.records
-            one.part.succeed(base)
+            item.part.lease.next_offset = base + item.segment.records
+            item.part.succeed(base)
             self._statistics.segments += 1
         self._statistics.objects += 1
 
-    def _refuse(self, refused: Sequence[Packed], why: str) -> None:
-        for one in refused:
-            self._lose(one)
-            one.part.fail(AppendFailed(f"{one.part.held!r}: nothing was written: {why}"))
-        gone = set(map(id, refused))
-        self.open = [one for one in self.open if id(one) not in gone]
+    def _refuse(self, refused: Sequence[PackedSegment], why: str) -> None:
+        for item in refused:
+            self._mark_lost(item)
+            item.part.fail(AppendFailed(f"{item.part.lease!r}: nothing was written: {why}"))
+        refused_ids = set(map(id, refused))
+        self.pending = [item for item in self.pending if id(item) not in refused_ids]
 
     def _give_up(self, error: RegistryError) -> None:
-        log.warning("nobody knows whether an object is registered", uri=self.uri, error=str(error))
-        for one in self.open:
-            self._lose(one)
-            unknown = AppendUnknown(f"{one.part.held!r}: the registry does not answer, it may be written: {error}")
+        log.warning("outcome of a registration is unknown", uri=self.uri, error=str(error))
+        for item in self.pending:
+            self._mark_lost(item)
+            unknown = AppendUnknown(f"{item.part.lease!r}: the registry is unavailable, it may be written: {error}")
             unknown.__cause__ = error
-            one.part.fail(unknown)
-        self.open = []
+            item.part.fail(unknown)
+        self.pending = []

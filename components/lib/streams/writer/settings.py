@@ -1,41 +1,66 @@
-"""The settings of a writer, with their defaults."""
+"""The settings of a writer, and the statistics by which to judge them."""
 
 from __future__ import annotations
 
+from collections import deque
+
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from components.lib.streams.format import MAX_BODY_BYTES
 
-_MOST_BYTES = MAX_BODY_BYTES // 4 * 3  # columns of offsets and bitmaps come on top: at most a third more
+_REMEMBERED = 10_000
+_MAX_BYTES = MAX_BODY_BYTES // 4 * 3  # columns of offsets and bitmaps add at most a third
 
 
 class WriterSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    location: str | None = Field(None, description="Where objects go; none: `streams` in the lake's warehouse.")
-    window_s: float = Field(0.1, ge=0, description="Longest time that records gather.")
-    enough_appends: int = Field(
-        25, gt=0, description="So many appends, or a block's bytes, are worth an object: they don't wait for more."
+    location: str | None = Field(None, description="Location of objects; null: `streams` in the lake's warehouse.")
+    window_s: float = Field(0.1, ge=0, description="Longest time that a window stays open.")
+    target_appends: int = Field(
+        25,
+        gt=0,
+        description="A window of so many appends, or of `block_bytes`, is uploaded when no upload is in flight.",
     )
     linger_s: float = Field(
         0.005,
         ge=0,
-        description="What is not enough waits for more while one append follows the other within this time.",
+        description="A smaller window is uploaded when no append came for this time.",
     )
-    object_bytes: int = Field(64 << 20, gt=0, description="Size at which an object is closed, before compression.")
-    object_segments: int = Field(
-        50, gt=0, description="Partitions in an object at most: so many rows are registered in one transaction."
+    object_bytes: int = Field(
+        64 << 20, gt=0, description="Size before compression at which a window is uploaded at once."
     )
-    block_bytes: int = Field(512 << 10, gt=0, le=_MOST_BYTES, description="Size of a block before compression.")
-    append_bytes: int = Field(32 << 20, gt=0, le=_MOST_BYTES, description="Largest append.")
-    buffer_bytes: int = Field(256 << 20, gt=0, description="Records in memory at most; appends wait for room.")
-    parallel_objects: int = Field(8, gt=0, description="Objects that are uploaded and registered at the same time.")
+    max_object_segments: int = Field(
+        50, gt=0, description="Most partitions per object, hence rows per registering transaction."
+    )
+    block_bytes: int = Field(512 << 10, gt=0, le=_MAX_BYTES, description="Size of a block before compression.")
+    max_append_bytes: int = Field(32 << 20, gt=0, le=_MAX_BYTES, description="Largest append.")
+    buffer_bytes: int = Field(256 << 20, gt=0, description="Most bytes of records in memory; further appends wait.")
+    parallel_uploads: int = Field(8, gt=0, description="Most objects that are uploaded and registered concurrently.")
     parallel_registrations: int = Field(
-        2, gt=0, description="Registrations at the same time: more of them only make each other slower."
+        2, gt=0, description="Most concurrent registrations; more of them slow each other down."
     )
-    names_ahead: int = Field(64, gt=0, description="Object names whose intents are recorded in one call.")
-    renew_every_s: float = Field(300.0, gt=0, description="Time between renewals of the intents of open objects.")
-    register_for_s: float = Field(
-        30.0, ge=0, description="How long a registration is repeated while the registry does not answer."
+    preallocated_names: int = Field(64, gt=0, description="Most object names whose intents are recorded in one call.")
+    renew_every_s: float = Field(300.0, gt=0, description="Interval of renewals of upload intents.")
+    registration_timeout_s: float = Field(
+        30.0, ge=0, description="How long a registration is retried while the registry is unavailable."
     )
-    close_after_s: float = Field(60.0, ge=0, description="How long closing waits for what is on its way.")
+    close_timeout_s: float = Field(60.0, ge=0, description="How long closing waits for accepted appends.")
+
+
+class WriterStatistics(msgspec.Struct):
+    """Since the writer was opened."""
+
+    appends: int = 0  # successful
+    records: int = 0
+    failures: int = 0  # appends that raised an error
+    duplicates: int = 0  # repeated appends
+    windows: int = 0
+    objects: int = 0  # registered
+    segments: int = 0
+    stored_bytes: int = 0
+    retries: int = 0  # of calls to the registry
+    buffered_bytes: int = 0  # now
+    register_s: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=_REMEMBERED))  # the last ones
+    upload_s: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=_REMEMBERED))

@@ -1,12 +1,12 @@
-"""`SegmentWriter`: appends of many partitions, durable when they return.
+"""`SegmentWriter`: appends to many partitions, durable when they return.
 
     async with Agent(store, clock) as agent, SegmentWriter(context, agent) as writer:
         appended = await writer.append("orders", 3, [b"one", NewRecord(b"two", key=b"k")])
 
-Nobody waits at low load: an append that finds nothing on its way goes at once. While objects are on their way, others
-gather, until these have arrived; and where one append follows upon the other, until they are worth an object, but no
-longer than the window. So the more there is to do, the more goes into one object. Offsets are given when an object is
-registered, in the order in which its records came: an object that fails leaves no gap.
+At low load an append is uploaded at once. While uploads are in flight, further appends gather in a window. The window
+closes when the uploads are done and it has enough appends for an object, or when appends stop coming for a moment, at
+the latest after `window_s`. So objects grow with the load. Offsets are assigned when an object is registered, in the
+order of its records: an object that fails leaves no gap.
 """
 
 from __future__ import annotations
@@ -20,42 +20,50 @@ from uuid import uuid4
 import msgspec
 import structlog
 
+from astha.byte_semaphore import ByteSemaphore
 from astha.subscribers.context import ComponentContext
+from astha.tasks import BackgroundTasks, cancel_and_wait, first_of
 from components.lib.lake.storage.locations import canonical, join, parse
 from components.lib.lake.storage.objects import Objects, StorageError, StorageUnavailable
-from components.lib.streams.agents import Agent, Held
+from components.lib.streams.agents import Agent, HeldLease
 from components.lib.streams.errors import AppendFailed, AppendUnknown, RecordTooLarge, WriterClosed
 from components.lib.streams.format import Columns, NewRecord
-from components.lib.streams.writer.accumulator import Append, Appended, Known, Part, Producers, Stamp, Window
-from components.lib.streams.writer.memory_limiter import Room
-from components.lib.streams.writer.object_builder import Packed, pack
+from components.lib.streams.writer.accumulator import (
+    Append,
+    Appended,
+    AppendId,
+    PartitionAppends,
+    ProducerState,
+    ProducerStates,
+    Window,
+)
+from components.lib.streams.writer.object_builder import PackedSegment, build_object
 from components.lib.streams.writer.object_names import ObjectNames
-from components.lib.streams.writer.registration import Registrar
-from components.lib.streams.writer.settings import WriterSettings
-from components.lib.streams.writer.statistics import WriterStatistics
+from components.lib.streams.writer.registration import SegmentRegistrar
+from components.lib.streams.writer.settings import WriterSettings, WriterStatistics
 from registry.errors import RegistryError, Unavailable
 from registry.models import LOCAL_BUCKET
 
 log = structlog.get_logger(__name__)
 
-_SMALL = 256 << 10  # bytes that are encoded faster than a thread is asked to
-_NAME_AGAIN_S = 0.5
-_MANY_PARTITIONS = 10_000  # whose producers are remembered: from there on those of lost leases are looked for
-_EACH = 200  # bytes of an append in memory beside its records
+_ENCODE_INLINE_BYTES = 256 << 10  # smaller objects are encoded faster than a thread is scheduled
+_NAME_RETRY_S = 0.5
+_MAX_PRODUCER_PARTITIONS = 10_000  # from there on, producer states of lost leases are dropped
+_APPEND_OVERHEAD_BYTES = 200  # of an append in memory, beside its records
 
 
-class _Line:
-    """Appends that wait for their partition, in order."""
+class _PartitionQueue:
+    """Appends that wait for the lease of their partition, in order."""
 
-    __slots__ = ("length", "turn")
+    __slots__ = ("lock", "waiting")
 
     def __init__(self) -> None:
-        self.length = 0
-        self.turn = asyncio.Lock()
+        self.waiting = 0
+        self.lock = asyncio.Lock()
 
 
 class SegmentWriter:
-    """Safe for concurrent appends in one event loop. One for each agent."""
+    """Safe for concurrent appends in one event loop. One per agent."""
 
     def __init__(
         self,
@@ -74,22 +82,30 @@ class SegmentWriter:
         location = canonical(self.settings.location or join(canonical(context.lake.warehouse), "streams"))
         self._roots = self._objects.roots.extended([location])
         self._names = ObjectNames(
-            self._store, self._clock, location, self._owner, self.settings.names_ahead, 2 * self.settings.renew_every_s
+            self._store,
+            self._clock,
+            location,
+            self._owner,
+            max_batch=self.settings.preallocated_names,
+            fresh_s=2 * self.settings.renew_every_s,
         )
         self._statistics = WriterStatistics()
-        self._registrar = Registrar(self._store, self._clock, self._owner, self.settings, self._statistics, self._lose)
-        self._room = Room(self.settings.buffer_bytes)
-        self._slots = asyncio.Semaphore(self.settings.parallel_objects)
+        self._registrar = SegmentRegistrar(
+            self._store, self._clock, self._owner, self.settings, self._statistics, self._mark_lost
+        )
+        self._memory = ByteSemaphore(self.settings.buffer_bytes)
+        self._slots = asyncio.Semaphore(self.settings.parallel_uploads)
         self._window = Window()
-        self._tails: dict[Held, asyncio.Task[None]] = {}  # the last object on its way of each partition
-        self._known: dict[tuple[str, int], tuple[Held, Producers]] = {}
-        self._lines: dict[tuple[str, int], _Line] = {}
-        self._flights: set[asyncio.Task[None]] = set()
-        self._abandoned: list[str] = []  # objects that may come to exist, and are nobody's
-        self._arrival = asyncio.Event()
-        self._settled = asyncio.Event()
+        self._last_uploads: dict[HeldLease, asyncio.Task[None]] = {}
+        self._producers: dict[tuple[str, int], tuple[HeldLease, ProducerStates]] = {}
+        self._queues: dict[tuple[str, int], _PartitionQueue] = {}
+        self._uploads: set[asyncio.Task[None]] = set()
+        self._abandoned: list[str] = []  # objects without an owner that exist or may still appear
+        self._first_append = asyncio.Event()
+        self._window_changed = asyncio.Event()
         self._closing = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._background = BackgroundTasks(self._owner, self._clock)
 
     async def __aenter__(self) -> Self:
         if self.agent.writer is not None:
@@ -97,37 +113,34 @@ class SegmentWriter:
                 f"agent {self.agent.agent_id!r} has a writer already: use that one, or open another agent"
             )
         self.agent.writer = self
-        self._tasks = [
-            asyncio.create_task(self._work(), name="segment writer"),
-            asyncio.create_task(self._renew(), name="intents of objects"),
-        ]
+        self._worker = asyncio.create_task(self._run(), name="segment writer")
+        self._background.supervise("intent renewal", self._renew_intents)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for what was accepted. What is not done in time fails with AppendUnknown."""
+        """Waits for accepted appends. Those that are not done within `close_timeout_s` fail with AppendUnknown."""
         self._closing = True
-        self._room.close(WriterClosed("the writer was closed before there was room: nothing was written"))
-        self._arrival.set()
-        self._settled.set()
-        work, renewing = self._tasks
-        await asyncio.wait([work], timeout=self.settings.close_after_s)
-        for task in (work, renewing, *self._flights):
-            task.cancel()
-        await asyncio.gather(work, renewing, *self._flights, return_exceptions=True)
+        self._memory.close(WriterClosed("the writer was closed before there was memory: nothing was written"))
+        self._first_append.set()
+        self._window_changed.set()
+        if self._worker is not None:
+            await asyncio.wait([self._worker], timeout=self.settings.close_timeout_s)
+            await cancel_and_wait(self._worker, *self._uploads)
+        await self._background.stop()
         for part in self._window.parts.values():
             part.fail(AppendFailed("the writer was closed: nothing was written"))
         self.agent.writer = None
         try:
-            await self._give_away()
-            await self._names.give_back()
+            await self._disown_abandoned()
+            await self._names.release_unused()
         except RegistryError as failure:
-            log.warning("unused names are left to the cleaner", error=str(failure))
+            log.warning("unused object names left to the cleaner", error=str(failure))
 
     @property
     def statistics(self) -> WriterStatistics:
-        return msgspec.structs.replace(self._statistics, waiting_bytes=self._room.taken)
+        return msgspec.structs.replace(self._statistics, buffered_bytes=self._memory.acquired)
 
     async def append(
         self,
@@ -135,257 +148,257 @@ class SegmentWriter:
         partition_id: int,
         records: Columns | Iterable[NewRecord | bytes],
         *,
-        stamp: Stamp | None = None,
+        append_id: AppendId | None = None,
     ) -> Appended:
-        """Durable and with its offsets when it returns; all of it or nothing.
+        """Returns when all records are durable and have their offsets. Writes all of them or none.
 
-        Appends of a partition are written in the order in which they were made. Cancelled, it may be written or not.
-        NotLeader, NotFound, RecordTooLarge, WriterClosed, OutOfOrder: it was not accepted. AppendFailed: nothing of it
-        was written. AppendUnknown: it may be written; with the same ``stamp`` it can be repeated safely. Who has
-        several appends of a partition on their way at once and wants their order kept over a failure stamps them.
+        Appends to a partition are written in the order of the calls. A cancelled append may be written or not.
+        NotLeader, NotFound, RecordTooLarge, WriterClosed, OutOfOrder: it was not accepted. AppendFailed: nothing was
+        written. AppendUnknown: it may be written; it can be repeated safely with the same `append_id`. Several
+        concurrent appends to a partition keep their order across a failure only if they have an `append_id`.
         """
         columns = records if isinstance(records, Columns) else Columns.of(records, self._clock.now_ms())
         if not len(columns):
-            raise ValueError("an append of no records: there is no offset to answer")
-        size = columns.size + _EACH
-        if size > self.settings.append_bytes:
+            raise ValueError("an append of no records: there is no offset to return")
+        size = columns.size + _APPEND_OVERHEAD_BYTES
+        if size > self.settings.max_append_bytes:
             raise RecordTooLarge(
-                f"an append of {size:,} bytes: the most is append_bytes = {self.settings.append_bytes:,}; divide it"
+                f"an append of {size:,} bytes exceeds max_append_bytes = {self.settings.max_append_bytes:,}: split it"
             )
         self._require_open()
-        await self._room.take(size)
+        await self._memory.acquire(size)
         try:
-            result, accepted = await self._accept(topic, partition_id, columns, size, stamp)
+            result, accepted = await self._accept(topic, partition_id, columns, size, append_id)
         except BaseException:
-            self._room.give_back(size)
+            self._memory.release(size)
             raise
         if not accepted:
-            self._room.give_back(size)
+            self._memory.release(size)
             self._statistics.duplicates += 1
         return await asyncio.shield(result)
 
     async def flush(self) -> None:
-        """Everything appended so far has its answer."""
-        while self._window or self._flights:
+        """Returns when all earlier appends have succeeded or failed."""
+        while self._window or self._uploads:
             self._window.opened_at = float("-inf")
-            self._settled.set()
+            self._window_changed.set()
             await asyncio.sleep(0)
-            if self._flights:
-                await asyncio.wait(self._flights, return_when=asyncio.FIRST_COMPLETED)
+            if self._uploads:
+                await asyncio.wait(self._uploads, return_when=asyncio.FIRST_COMPLETED)
 
-    # ---- appends come in ----------------------------------------------------------------------------------
+    # ---- accepting appends --------------------------------------------------------------------------------
 
     async def _accept(
-        self, topic: str, partition_id: int, columns: Columns, size: int, stamp: Stamp | None
+        self, topic: str, partition_id: int, columns: Columns, size: int, append_id: AppendId | None
     ) -> tuple[asyncio.Future[Appended], bool]:
-        """Its answer to come, and whether it is new. Nobody passes those who wait for the same partition."""
+        """Returns the pending result, and whether the append is new. Keeps the order of appends per partition."""
         key = (topic, partition_id)
-        held = self.agent.find(topic, partition_id)
-        if held is not None and stamp is None and key not in self._lines:
-            return self._add(held, columns, size, None, None)
-        line = self._lines.setdefault(key, _Line())
-        line.length += 1
+        lease = self.agent.find(topic, partition_id)
+        if lease is not None and append_id is None and key not in self._queues:
+            return self._add(lease, columns, size, None, None)
+        queue = self._queues.setdefault(key, _PartitionQueue())
+        queue.waiting += 1
         try:
-            async with line.turn:
+            async with queue.lock:
                 while True:
-                    held = self.agent.find(topic, partition_id) or await self.agent.hold(topic, partition_id)
-                    known = None if stamp is None else await self._knowledge(held, stamp.producer_id)
+                    lease = self.agent.find(topic, partition_id) or await self.agent.acquire(topic, partition_id)
+                    state = None if append_id is None else await self._producer_state(lease, append_id.producer_id)
                     self._require_open()
-                    if not (held.lost or held.leaving):
-                        return self._add(held, columns, size, stamp, known)
+                    if not (lease.lost or lease.releasing):
+                        return self._add(lease, columns, size, append_id, state)
         finally:
-            line.length -= 1
-            if not line.length:
-                del self._lines[key]
+            queue.waiting -= 1
+            if not queue.waiting:
+                del self._queues[key]
 
     def _add(
-        self, held: Held, columns: Columns, size: int, stamp: Stamp | None, known: Known | None
+        self,
+        lease: HeldLease,
+        columns: Columns,
+        size: int,
+        append_id: AppendId | None,
+        state: ProducerState | None,
     ) -> tuple[asyncio.Future[Appended], bool]:
-        if known is not None and stamp is not None:
-            repeated = known.repeated(stamp, len(columns))
+        if state is not None and append_id is not None:
+            repeated = state.find_repeated(append_id, len(columns))
             if repeated is not None:
                 return repeated, False
-        append = Append(held, columns, size, stamp)
-        if known is not None and stamp is not None:
-            known.note(stamp, len(columns), append.result)
+        append = Append(lease, columns, size, append_id)
+        if state is not None and append_id is not None:
+            state.remember(append_id, len(columns), append.result)
         now = self._clock.monotonic()
         if not self._window:
-            self._window = Window(now, behind=bool(self._flights))
-            self._arrival.set()
+            self._window = Window(now, opened_during_upload=bool(self._uploads))
+            self._first_append.set()
         self._window.add(append, now)
-        held.use()
+        lease.add_users()
         if self._closes_at() <= now:
-            self._settled.set()
+            self._window_changed.set()
         return append.result, True
 
-    async def _knowledge(self, held: Held, producer_id: str) -> Known:
-        """What was known under an earlier lease is forgotten: it may have failed, or others have written since."""
-        of, producers = self._known.get(held.key, (None, None))
-        if of is held and producers is not None and (known := producers.find(producer_id)) is not None:
-            return known
-        rows = await self._store.get_producer_sequences([(*held.key, producer_id)])
-        if of is not held or producers is None:
-            if len(self._known) >= _MANY_PARTITIONS:
-                self._known = {key: known for key, known in self._known.items() if not known[0].lost}
-            producers = Producers()
-            self._known[held.key] = (held, producers)
-        return producers.add(producer_id, Known(rows[0] if rows else None))
+    async def _producer_state(self, lease: HeldLease, producer_id: str) -> ProducerState:
+        """The state of an earlier lease does not count: its appends may have failed, or other agents have written."""
+        known_lease, states = self._producers.get(lease.key, (None, None))
+        if known_lease is lease and states is not None and (state := states.find(producer_id)) is not None:
+            return state
+        rows = await self._store.get_producer_sequences([(*lease.key, producer_id)])
+        if known_lease is not lease or states is None:
+            if len(self._producers) >= _MAX_PRODUCER_PARTITIONS:
+                self._producers = {key: known for key, known in self._producers.items() if not known[0].lost}
+            states = ProducerStates()
+            self._producers[lease.key] = (lease, states)
+        return states.add(producer_id, ProducerState(rows[0] if rows else None))
 
     def _require_open(self) -> None:
-        if self._closing or not self._tasks:
+        if self._closing or self._worker is None:
             raise WriterClosed("the writer is not open: nothing was written")
 
-    # ---- windows go out -----------------------------------------------------------------------------------
+    # ---- uploading windows --------------------------------------------------------------------------------
 
-    async def _work(self) -> None:
+    async def _run(self) -> None:
         while not (self._closing and not self._window):
             if not self._window:
-                self._arrival.clear()
-                await self._arrival.wait()
+                self._first_append.clear()
+                await self._first_append.wait()
                 continue
-            await self._gather()
+            await self._wait_for_window()
             window, self._window = self._window, Window()
             self._statistics.windows += 1
-            for parts in window.objects(self.settings.object_segments):
-                await self._launch(parts)
-                await asyncio.sleep(0)  # encoded one after the other, with answers for others in between
-        while self._flights:
-            await asyncio.wait(self._flights)
+            for parts in window.objects(self.settings.max_object_segments):
+                await self._start_upload(parts)
+                await asyncio.sleep(0)  # other tasks run between the encoding of two objects
+        while self._uploads:
+            await asyncio.wait(self._uploads)
 
-    async def _gather(self) -> None:
-        """While something is on its way, or appends come in one upon the other, more may come to go together."""
-        for _ in range(2):  # those who were answered in this step of the loop may have more
+    async def _wait_for_window(self) -> None:
+        """Returns when the window should close."""
+        for _ in range(2):  # producers that got their result in this step of the loop may append more
             await asyncio.sleep(0)
         while not self._closing:
-            rest = self._closes_at() - self._clock.monotonic()
-            if rest <= 0:
+            remaining_s = self._closes_at() - self._clock.monotonic()
+            if remaining_s <= 0:
                 return
-            self._settled.clear()
-            ends = {asyncio.ensure_future(self._clock.sleep(rest)), asyncio.ensure_future(self._settled.wait())}
-            try:
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for end in ends:
-                    end.cancel()
+            self._window_changed.clear()
+            await first_of(self._clock.sleep(remaining_s), self._window_changed.wait())
 
     def _closes_at(self) -> float:
-        return self._window.closes_at(self.settings, flying=bool(self._flights))
+        return self._window.closes_at(self.settings, uploads_in_flight=bool(self._uploads))
 
-    async def _launch(self, parts: Sequence[Part]) -> None:
+    async def _start_upload(self, parts: Sequence[PartitionAppends]) -> None:
         try:
             await self._slots.acquire()
         except BaseException:
-            self._settle(parts, AppendFailed("the writer was closed: nothing was written"))
+            self._finish(parts, AppendFailed("the writer was closed: nothing was written"))
             raise
-        before = {tail for part in parts if (tail := self._tails.get(part.held)) is not None}
-        flight = asyncio.create_task(self._fly(parts, before), name="segment object")
-        self._flights.add(flight)
+        earlier = {last for part in parts if (last := self._last_uploads.get(part.lease)) is not None}
+        upload = asyncio.create_task(self._upload_and_register(parts, earlier), name="segment object")
+        self._uploads.add(upload)
         for part in parts:
-            self._tails[part.held] = flight
-        flight.add_done_callback(lambda done: self._landed(done, parts))
+            self._last_uploads[part.lease] = upload
+        upload.add_done_callback(lambda done: self._upload_ended(done, parts))
 
-    def _landed(self, flight: asyncio.Task[None], parts: Sequence[Part]) -> None:
+    def _upload_ended(self, upload: asyncio.Task[None], parts: Sequence[PartitionAppends]) -> None:
         self._slots.release()
-        self._flights.discard(flight)
-        self._settled.set()
+        self._uploads.discard(upload)
+        self._window_changed.set()
         for part in parts:
-            if self._tails.get(part.held) is flight:
-                del self._tails[part.held]
-        failure = None if flight.cancelled() else flight.exception()
+            if self._last_uploads.get(part.lease) is upload:
+                del self._last_uploads[part.lease]
+        failure = None if upload.cancelled() else upload.exception()
         if failure is not None:
-            log.error("an object was lost on its way", error=repr(failure))
-        self._settle(parts, AppendUnknown(f"the writer was closed or has failed: {failure!r}"))
+            log.error("object upload failed unexpectedly", error=repr(failure))
+        self._finish(parts, AppendUnknown(f"the writer was closed or has failed: {failure!r}"))
 
-    def _settle(self, parts: Sequence[Part], otherwise: Exception) -> None:
-        """Counts them out; those that have no answer yet get this one."""
+    def _finish(self, parts: Sequence[PartitionAppends], otherwise: Exception) -> None:
+        """Releases and counts the appends. Those without a result fail with `otherwise`."""
         for part in parts:
-            part.held.leave(len(part.appends))
+            part.lease.remove_users(len(part.appends))
             for append in part.appends:
                 if not append.result.done():
-                    self.agent.lose(part.held)
+                    self.agent.mark_lost(part.lease)
                     append.fail(otherwise)
-                self._room.give_back(append.size)
+                self._memory.release(append.size)
                 if append.result.exception() is None:
                     self._statistics.appends += 1
                     self._statistics.records += len(append.columns)
                 else:
                     self._statistics.failures += 1
 
-    async def _fly(self, parts: Sequence[Part], before: set[asyncio.Task[None]]) -> None:
-        """One object: encoded, uploaded, and registered after all that was before it in its partitions."""
+    async def _upload_and_register(self, parts: Sequence[PartitionAppends], earlier: set[asyncio.Task[None]]) -> None:
+        """Encodes and uploads one object, and registers it after the earlier objects of its partitions."""
         uri: str | None = None
         try:
-            if sum(append.size for part in parts for append in part.appends) < _SMALL:
-                data, packed = pack(parts, self.settings.block_bytes)
+            if sum(append.size for part in parts for append in part.appends) < _ENCODE_INLINE_BYTES:
+                data, packed = build_object(parts, self.settings.block_bytes)
             else:
-                data, packed = await asyncio.to_thread(pack, parts, self.settings.block_bytes)
-            uri = await self._name()
+                data, packed = await asyncio.to_thread(build_object, parts, self.settings.block_bytes)
+            uri = await self._take_name()
             started = self._clock.monotonic()
             await self._objects.put(uri, data)
             self._statistics.upload_s.append(self._clock.monotonic() - started)
         except Exception as error:
-            if before:
-                await asyncio.wait(before)
+            if earlier:
+                await asyncio.wait(earlier)
             for part in parts:
-                self.agent.lose(part.held)
-                failed = AppendFailed(f"{part.held!r}: nothing was written: {error}")
+                self.agent.mark_lost(part.lease)
+                failed = AppendFailed(f"{part.lease!r}: nothing was written: {error}")
                 failed.__cause__ = error
                 part.fail(failed)
             if uri is not None:
-                await self._remove(uri, doubtful=isinstance(error, StorageUnavailable))
+                await self._delete_object(uri, may_still_appear=isinstance(error, StorageUnavailable))
             return
-        if before:
-            await asyncio.wait(before)
-        place = parse(uri)
-        registered = await self._registrar.register(place.root or LOCAL_BUCKET, place.key, packed)
+        if earlier:
+            await asyncio.wait(earlier)
+        location = parse(uri)
+        registered = await self._registrar.register(location.root or LOCAL_BUCKET, location.key, packed)
         if registered:
             self._statistics.stored_bytes += len(data)
         elif registered is None:
             self._abandoned.append(uri)
         else:
-            await self._remove(uri)
+            await self._delete_object(uri)
 
-    async def _name(self) -> str:
-        """As patient as a registration."""
-        deadline = self._clock.monotonic() + self.settings.register_for_s
+    async def _take_name(self) -> str:
+        """Retries while the registry is unavailable, as long as a registration would."""
+        deadline = self._clock.monotonic() + self.settings.registration_timeout_s
         while True:
             try:
                 return await self._names.take()
             except Unavailable:
-                if self._clock.monotonic() + _NAME_AGAIN_S > deadline:
+                if self._clock.monotonic() + _NAME_RETRY_S > deadline:
                     raise
                 self._statistics.retries += 1
-                await self._clock.sleep(_NAME_AGAIN_S)
+                await self._clock.sleep(_NAME_RETRY_S)
 
-    def _lose(self, packed: Packed) -> None:
-        self.agent.lose(packed.part.held)
+    def _mark_lost(self, packed: PackedSegment) -> None:
+        self.agent.mark_lost(packed.part.lease)
 
-    # ---- objects that nobody wants ------------------------------------------------------------------------
+    # ---- unregistered objects -----------------------------------------------------------------------------
 
-    async def _remove(self, uri: str, *, doubtful: bool = False) -> None:
-        """What can't be removed now, or may still come to exist, is left to the cleaner."""
+    async def _delete_object(self, uri: str, *, may_still_appear: bool = False) -> None:
+        """Leaves to the cleaner what cannot be deleted now or may still appear."""
         try:
             await self._objects.delete_many([uri], roots=self._roots)
-            if not doubtful:
+            if not may_still_appear:
                 await self._store.complete_intents([uri])
                 return
         except (StorageError, RegistryError) as error:
-            log.warning("an object is left to the cleaner", uri=uri, error=str(error))
+            log.warning("unregistered object left to the cleaner", uri=uri, error=str(error))
         self._abandoned.append(uri)
 
-    async def _renew(self) -> None:
+    async def _renew_intents(self) -> None:
         while True:
             await self._clock.sleep(self.settings.renew_every_s)
             try:
-                await self._give_away()
-                began = self._clock.monotonic()
+                await self._disown_abandoned()
+                started = self._clock.monotonic()
                 await self._store.renew_intents(None, owner=self._owner)
-                self._names.renewed(began)
+                self._names.renewed(started)
             except RegistryError as error:
-                log.warning("intents could not be renewed", owner=self._owner, error=str(error))
+                log.warning("upload intents not renewed", owner=self._owner, error=str(error))
 
-    async def _give_away(self) -> None:
-        """So that they are not renewed with ours, and grow stale."""
+    async def _disown_abandoned(self) -> None:
+        """Gives intents of abandoned objects another owner, so that they are not renewed and become stale."""
         abandoned, self._abandoned = self._abandoned, []
         if abandoned:
             try:

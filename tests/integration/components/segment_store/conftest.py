@@ -1,22 +1,7 @@
-"""The bench, for every test here."""
+"""The harness of the streams library, for the component's tests."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from tests.integration.components.lib.streams.conftest import harness
 
-import pytest
-
-from registry.contract import MetadataStore
-from registry.position import Position
-from tests.integration.components.segment_store.harness import TOPIC, Bench
-
-
-@pytest.fixture
-async def bench(store: MetadataStore, warehouse: Path) -> AsyncIterator[Bench]:
-    await store.create_topic(TOPIC, 3)
-    made = Bench(store, warehouse / "objects")
-    made.feed.resume(Position(1))
-    yield made
-    await made.reader.cache.close()
-    await made.cached.index.close()
+__all__ = ["harness"]

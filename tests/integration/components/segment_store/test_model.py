@@ -1,7 +1,7 @@
-"""Random appends, reads, merges, retention, deaths and lost leases, against lists in memory.
+"""Random appends, reads, merges, retention, killed writers and lost leases, compared with lists in memory.
 
-What was acknowledged is read back once, in order, unchanged, by a reader that has followed everything and by one that
-has just begun; nothing else is. SEED=... repeats a run. Processes that are killed: `tests.faults.test_crash_agents`.
+Acknowledged records are read back once, in order, unchanged, by a reader that has followed everything and by one with
+empty caches; nothing else is. SEED=... repeats a run. Killed processes: `tests.faults.test_crash_agents`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.errors import AppendFailed
-from components.lib.streams.read_context import Reading
-from components.lib.streams.registry_follower import Following
-from components.lib.streams.writer import Stamp, WriterSettings
+from components.lib.streams.read_context import ReadContext
+from components.lib.streams.registry_follower import RegistryFollower
+from components.lib.streams.writer import AppendId, WriterSettings
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger
-from components.segment_store.maintenance.retention import BYTES, RECORDS, Retention
+from components.segment_store.maintenance.retention import RETENTION_BYTES, RETENTION_RECORDS, TopicRetention
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Segment
@@ -37,26 +37,26 @@ from tests.waiting import eventually
 
 TOPIC, PARTITIONS, STEPS = "model", 3, 80
 SEED = int(os.environ.get("SEED") or random.randrange(1 << 32))
-SETTINGS = WriterSettings(block_bytes=200, names_ahead=1)
+SETTINGS = WriterSettings(block_bytes=200, preallocated_names=1)
 
 
 class World:
-    """``pending`` are appends whose process died before it answered: they may be there or not, until they are repeated
-    under their stamps.
+    """`pending` are appends without a result, because their process died: they may be written or not, until they are
+    repeated under their append ids.
     """
 
-    def __init__(self, around: ComponentContext, seed: int) -> None:
-        self.around = around
-        self.store = around.store
+    def __init__(self, context: ComponentContext, seed: int) -> None:
+        self.context = context
+        self.store = context.store
         self.random = random.Random(seed)
         self.written: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         self.pending: dict[int, list[bytes]] = {}
-        self.reading = Reading(around)
+        self.read_context = ReadContext(context)
         self.merger = Merger(
-            self.store, self.reading.objects, self.reading.cache, around.clock,
-            join(canonical(around.lake.warehouse), "merged"), MergePolicy(fewest=2, settled_ms=0),
+            self.store, self.read_context.objects, self.read_context.cache, context.clock,
+            join(canonical(context.lake.warehouse), "merged"), MergePolicy(min_segments=2, min_age_ms=0),
         )  # fmt: skip
-        self.retention = Retention(self.store, around.clock, 2)
+        self.retention = TopicRetention(self.store, context.clock, 2)
         self._process: Process | None = None
 
     async def step(self) -> None:
@@ -69,12 +69,12 @@ class World:
     # ---- writers ------------------------------------------------------------------------------------------
 
     async def append(self) -> None:
-        """To several partitions at once."""
+        """Appends to several partitions at once."""
         process = await self._alive()
         await asyncio.gather(*(self._append(process, partition) for partition in self._some()))
 
     async def die(self) -> None:
-        """In the middle of appends. Its leases run out."""
+        """Kills the writer during appends. Its leases expire."""
         process = await self._alive()
         appends = [asyncio.create_task(self._append(process, partition)) for partition in self._some()]
         for _ in range(self.random.choice((0, 1, 5, 20, 100))):
@@ -89,7 +89,7 @@ class World:
         await self.store.deregister_agent(process.agent.agent_id)
 
     async def lose(self) -> None:
-        """Its leases, to another, without knowing."""
+        """The writer loses its leases to another one without noticing."""
         process, partition = await self._alive(), self.random.randrange(PARTITIONS)
         await self._append(process, partition)
         await self.store.deregister_agent(process.agent.agent_id)
@@ -100,19 +100,19 @@ class World:
         await process.__aexit__()
 
     async def restart(self) -> None:
-        """The writer ends; the next one takes its leases over."""
+        """Closes the writer; the next one acquires its leases."""
         process, self._process = self._process, None
         if process is not None:
             await process.__aexit__()
 
     async def settle(self) -> None:
-        """Nothing is left without an answer."""
+        """Repeats pending appends."""
         for partition in list(self.pending):
             await self._append(await self._alive(), partition)
 
     async def _alive(self) -> Process:
         if self._process is None:
-            process = Process(self.store, self.around.lake, settings=SETTINGS, clock=self.around.clock)
+            process = Process(self.store, self.context.lake, settings=SETTINGS, clock=self.context.clock)
             self._process = await process.__aenter__()
         return self._process
 
@@ -120,13 +120,13 @@ class World:
         return self.random.sample(range(PARTITIONS), self.random.randint(1, PARTITIONS))
 
     async def _append(self, process: Process, partition: int) -> None:
-        """What had no answer, else something new; again if the cleaner has taken its object."""
+        """Appends what is pending, else something new. Retries if the cleaner has deleted the object."""
         first, count = len(self.written[partition]), self.random.choice((1, 1, 3, 30))
         new = [b"%d/%d" % (partition, first + number) for number in range(count)]
         values = self.pending.setdefault(partition, new)
         while True:
             try:
-                appended = await process.writer.append(TOPIC, partition, values, stamp=Stamp("model", first))
+                appended = await process.writer.append(TOPIC, partition, values, append_id=AppendId("model", first))
             except AppendFailed as error:
                 if "intent" not in str(error):
                     raise
@@ -138,32 +138,34 @@ class World:
     # ---- readers ------------------------------------------------------------------------------------------
 
     async def read(self) -> None:
-        """Somewhere, a little, by whom has followed everything: what it has just written it may have to wait for."""
+        """Reads a little at a random offset. The reader follows the registry, so it may have to wait for the latest
+        records.
+        """
         partition = self.random.randrange(PARTITIONS)
         sure, unsure = self.written[partition], self.pending.get(partition, [])
-        bounds = await self.reading.reader.bounds(TOPIC, partition)
+        bounds = await self.read_context.reader.bounds(TOPIC, partition)
         assert bounds.end in (len(sure), len(sure) + len(unsure))
         if bounds.start < bounds.end:
             offset = self.random.randrange(bounds.start, bounds.end)
             most = self.random.choice((1, 5, None))
-            found = await self.reading.reader.read(TOPIC, partition, offset, max_records=most, wait_s=30)
+            found = await self.read_context.reader.read(TOPIC, partition, offset, max_records=most, wait_s=30)
             values = [record.value for record in found]
             assert values
             assert values == [*sure, *unsure][offset : offset + len(values)]
 
-    async def check(self, reading: Reading) -> None:
+    async def check(self, read_context: ReadContext) -> None:
         for partition, wanted in enumerate(self.written):
-            bounds = await reading.reader.bounds(TOPIC, partition)
+            bounds = await read_context.reader.bounds(TOPIC, partition)
             assert bounds.end == len(wanted)
             seen: list[bytes | None] = []
             offset = bounds.start
-            while len(found := await reading.reader.read(TOPIC, partition, offset)):
+            while len(found := await read_context.reader.read(TOPIC, partition, offset)):
                 assert [record.offset for record in found] == list(range(offset, found.next_offset))
                 seen += [record.value for record in found]
                 offset = found.next_offset
             assert seen == wanted[bounds.start :]
 
-    # ---- upkeep -------------------------------------------------------------------------------------------
+    # ---- maintenance --------------------------------------------------------------------------------------
 
     async def merge(self) -> None:
         await self.merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
@@ -177,17 +179,17 @@ class World:
     async def trim(self) -> None:
         partition = self.random.randrange(PARTITIONS)
         offset = self.random.randint(0, len(self.written[partition]) // 2)
-        before = await self.reading.reader.bounds(TOPIC, partition)
+        before = await self.read_context.reader.bounds(TOPIC, partition)
         await self.retention.delete_before(TOPIC, partition, offset)
-        bounds = await self.reading.reader.bounds(TOPIC, partition)
+        bounds = await self.read_context.reader.bounds(TOPIC, partition)
         assert before.start <= bounds.start <= max(before.start, offset)
 
     async def retain(self) -> None:
-        """By records or by bytes: what must stay stays, and no segment more than that."""
+        """Retention by records or by bytes keeps the fewest segments that satisfy the bound."""
         await self.settle()
         records, size = self.random.choice([(self.random.randint(1, 100), None), (None, self.random.randint(1, 2000))])
         before = [await self._segments(partition) for partition in range(PARTITIONS)]
-        bounds = {RECORDS: records, BYTES: size}
+        bounds = {RETENTION_RECORDS: records, RETENTION_BYTES: size}
         given = {name: value for name, value in bounds.items() if value is not None}
         await self.store.update_topic_config(TOPIC, given)
         await self.retention.enforce()
@@ -203,8 +205,8 @@ class World:
             assert await self._segments(partition) == kept
 
     async def clean(self) -> None:
-        """Also what a living writer has announced: it must notice."""
-        await clean_intents(self.store, self.reading.objects, 0, "cleaner")
+        """Cleans intents of live writers too: they must notice."""
+        await clean_intents(self.store, self.read_context.objects, 0, "cleaner")
 
     async def _segments(self, partition: int) -> list[Segment]:
         return [segment async for segment in self.store.stream_segments(TOPIC, partition)]
@@ -229,26 +231,26 @@ def storage(request: pytest.FixtureRequest) -> LakeSettings:
 async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataStore, storage: LakeSettings) -> None:
     print(f"SEED={SEED}")  # noqa: T201  (shown when it fails)
     clock = SystemLoopClock()
-    around = ComponentContext(real_store, clock, SecretStr(url), storage)
+    context = ComponentContext(real_store, clock, SecretStr(url), storage)
     await real_store.create_topic(TOPIC, PARTITIONS)
-    world = World(around, SEED)
+    world = World(context, SEED)
     follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)
-    async with Following(follower, world.reading.feed):
+    async with RegistryFollower(follower, world.read_context.change_feed, clock):
         for _ in range(STEPS):
             await world.step()
         await world.settle()
         await world.restart()
-        await world.check(world.reading)
+        await world.check(world.read_context)
 
     async def cleaned() -> bool:
-        """A server may still be at the last statement of somebody who is dead: what it holds is passed over."""
+        """A server may still execute the last statement of a killed process: intents that it locks are skipped."""
         await world.clean()
         return not await real_store.list_stale_intents(0)
 
     await eventually(cleaned, "no intents left")
-    cold = Reading(around)
-    cold.feed.resume(Position(1))
+    cold = ReadContext(context)
+    cold.change_feed.resume(Position(1))
     await world.check(cold)
     assert await stored_files(storage) == await world.live()
     await cold.close()
-    await world.reading.close()
+    await world.read_context.close()

@@ -72,7 +72,7 @@ class HereRounds:
         names = (*PLACE, *columns)
         options = {"topic": order.round.topic, "offsets": order.round.offsets(), "columns": ",".join(names)}
         schema = StructType([StructField(name, *_TYPES[name]) for name in names])
-        reader = TopicReader(TopicScan.of(options, self._settings), schema)
+        reader = TopicReader(TopicScan.from_options(options, self._settings), schema)
         told = RoundOrder.of({"order": order.told()})
         writer = RoundWriter(Job.to(told.round.table, self._settings), told)
         messages = []

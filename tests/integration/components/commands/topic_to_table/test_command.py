@@ -16,7 +16,7 @@ from astha.cli.root import main
 from astha.clock import SystemLoopClock
 from components.commands.topic_to_table import session
 from components.commands.topic_to_table.runner import Runner
-from components.lib.streams.read_context import open_reading
+from components.lib.streams.read_context import open_read_context
 from registry.errors import Unavailable
 from tests.integration.components.commands.topic_to_table.harness import HereRounds, Shop, open_shop, order, orders
 from tests.waiting import eventually
@@ -97,7 +97,7 @@ async def test_followers_are_woken_and_go_on_after_trouble(shop: Shop) -> None:
     runner = Runner(
         job, "orders", clock, report=lambda: None, trouble=lambda error, _: told.append(str(error))
     )  # fmt: skip
-    async with open_reading(shop.around, shop.settings) as reading:
+    async with open_read_context(shop.around, shop.settings) as reading:
         following = asyncio.create_task(runner.follow(reading, 0.0))
         for turn in range(3):
             await shop.produce((turn, orders(turn * 10, 10)))

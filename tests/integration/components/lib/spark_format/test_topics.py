@@ -55,12 +55,12 @@ def spark() -> Iterator[SparkSession]:
 
 
 class Topic:
-    """Of two partitions; the value of a record is its offset, its time so many seconds after the start."""
+    """A topic of two partitions. The value of a record is its offset, its timestamp so many seconds after the start."""
 
     def __init__(self, url: str, store: MetadataStore, warehouse: Path) -> None:
         self.url = url
         self.store = store
-        self._around = ComponentContext(
+        self._context = ComponentContext(
             store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(warehouse))
         )
         self._ends = [0, 0]
@@ -68,7 +68,7 @@ class Topic:
     async def append(self, *counts: int) -> None:
         clock = SystemLoopClock()
         settings = WriterSettings(block_bytes=1_000)
-        async with Agent(self.store, clock) as agent, SegmentWriter(self._around, agent, settings) as writer:
+        async with Agent(self.store, clock) as agent, SegmentWriter(self._context, agent, settings) as writer:
             for partition, count in enumerate(counts):
                 first = self._ends[partition]
                 records = [
@@ -112,11 +112,11 @@ async def test_batches(spark: SparkSession, topic: Topic) -> None:
     last = topic.load(spark, columns="partition,offset").where("partition = 1 AND offset >= 140 AND offset < 145")
     assert sorted(row["offset"] for row in last.collect()) == [140, 141, 142, 143, 144]
     await topic.store.delete_segments_before("clicks", 0, 100)
-    with pytest.raises(PySparkException, match="its first is 100"):
+    with pytest.raises(PySparkException, match="the first retained offset is 100"):
         topic.load(spark, **{"from": "0"}).count()
 
 
-async def test_tasks_are_runs_of_neighbouring_segments(topic: Topic) -> None:
+async def test_tasks_are_runs_of_adjacent_segments(topic: Topic) -> None:
     for _ in range(3):
         await topic.append(100, 50)
     whole = await asyncio.to_thread(TopicReader(_scan(topic), StructType()).partitions)
@@ -125,24 +125,24 @@ async def test_tasks_are_runs_of_neighbouring_segments(topic: Topic) -> None:
     assert len(small) == 6
     filtered = TopicReader(_scan(topic, split_bytes="1"), StructType())
     filters: list[Filter] = [EqualTo(("partition",), 0), GreaterThan(("offset",), 150)]
-    assert list(filtered.pushFilters(filters)) == filters  # Spark looks at what comes once more
+    assert list(filtered.pushFilters(filters)) == filters  # Spark evaluates them again
     assert [split.start for split in await asyncio.to_thread(filtered.partitions)] == [150, 200]  # type: ignore[attr-defined]
 
 
 def _scan(topic: Topic, **options: str) -> TopicScan:
-    return TopicScan.of({"topic": "clicks", "registry": topic.url, **options})
+    return TopicScan.from_options({"topic": "clicks", "registry": topic.url, **options})
 
 
-def test_options_that_can_not_be_read() -> None:
+def test_invalid_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="name the topic"):
-        TopicScan.of({})
+        TopicScan.from_options({})
     with pytest.raises(ConfigError, match="choose among partition"):
-        TopicScan.of({"topic": "clicks", "columns": "nothing"})
+        TopicScan.from_options({"topic": "clicks", "columns": "nothing"})
     with pytest.raises(ValueError, match="write earliest, latest"):
-        TopicScan.of({"topic": "clicks", "from": "soon"})
+        TopicScan.from_options({"topic": "clicks", "from": "soon"})
 
 
-async def test_a_stream_goes_on_where_its_checkpoint_is(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+async def test_a_stream_continues_at_its_checkpoint(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     async def catch_up() -> list[tuple[int, int]]:
         frame = spark.readStream.format("astha").option("topic", "clicks").option("registry", topic.url).load()
         query = (

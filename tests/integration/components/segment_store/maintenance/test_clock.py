@@ -15,15 +15,15 @@ from astha.lanes.state import LaneState
 from astha.server.status import DaemonIdentity, report
 from astha.settings import Settings
 from astha.telemetry.metrics import DaemonCollector
-from astha.wiring import AssembledDaemon, assemble
-from components.segment_store.maintenance.retention import Retention
+from astha.wiring import Assembly, assemble
+from components.segment_store.maintenance.retention import TopicRetention
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.inputs import SegmentDraft
 from registry.models import DatabaseTime
 from tests.doubles.clock import ManualClock
 from tests.fixtures.sources import release_slot, slot_of
-from tests.integration.components.segment_store.harness import Bench
+from tests.integration.components.lib.streams.harness import StreamHarness
 from tests.integration.components.segment_store.maintenance.test_retention import bases, configure
 from tests.waiting import eventually
 
@@ -33,12 +33,12 @@ SUBSCRIPTIONS = """
 components:
   segment_store:
     tables: [topics, partitions, segments, partition_leases]
-    settings: {merge: false, retention_every_s: 0.02, clean_every_s: 0.02}
+    settings: {merge: false, retention_every_s: 0.02, cleanup_every_s: 0.02}
 """
 
 
 class SetClock(SystemLoopClock):
-    """The machine's, which somebody sets."""
+    """The clock of the machine, which the test sets."""
 
     ahead_ms = 0
 
@@ -76,8 +76,8 @@ async def records(store: MetadataStore) -> int:
     return sum(segment.record_count for segment in await store.get_segments("events", 0))
 
 
-async def rounds(assembly: AssembledDaemon, count: int) -> None:
-    """So many times retention or cleaning asks whether it may."""
+async def rounds(assembly: Assembly, count: int) -> None:
+    """Waits until retention or cleanup has asked for permission so many times."""
     guard = assembly.daemon.clock_guard
     assert guard is not None
     trusted, asked = guard.trusted, 0
@@ -116,13 +116,15 @@ async def test_a_daemon_whose_clock_jumps_forward_keeps_the_records(url: str, tm
             assert await records(store) == 1_000
             assert len(await store.list_stale_intents(0)) == 1
             clock.ahead_ms = 0
-            await eventually(lambda: report(assembly.daemon, clock, me, None).clock is None, "a clock that is back")
+            await eventually(
+                lambda: report(assembly.daemon, clock, me, None).clock is None, "a clock that is right again"
+            )
             assert await records(store) == 1_000
     finally:
         await store.close()
 
 
-async def test_a_time_that_has_held_expires_what_is_old(sqlite_url: str, tmp_path: Path) -> None:
+async def test_a_confirmed_time_expires_old_segments(sqlite_url: str, tmp_path: Path) -> None:
     clock = SetClock()
     store = await open_store(sqlite_url)
     try:
@@ -134,20 +136,22 @@ async def test_a_time_that_has_held_expires_what_is_old(sqlite_url: str, tmp_pat
             async def expired() -> bool:
                 return await records(store) == 0
 
-            await eventually(expired, "the end of the records")
+            await eventually(expired, "no records")
     finally:
         await store.close()
 
 
-async def test_size_goes_on_counting_while_time_does_not(bench: Bench, clock: ManualClock) -> None:
-    await bench.write(10, 10, 10)
-    await configure(bench, retention_ms=60_000, retention_records=15)
+async def test_retention_by_size_continues_while_the_clock_is_not_trusted(
+    harness: StreamHarness, clock: ManualClock
+) -> None:
+    await harness.write(10, 10, 10)
+    await configure(harness, retention_ms=60_000, retention_records=15)
 
     async def no_clock() -> DatabaseTime:  # the test's time is not the database's
         return DatabaseTime(None)
 
     guard = ClockGuard(clock, ClockSettings(), no_clock)
-    retention = Retention(bench.store, clock, 100, guard=guard)
+    retention = TopicRetention(harness.store, clock, 100, guard=guard)
     clock.set(clock.now_ms() + 2 * HOUR_MS)
     assert await retention.enforce() == 1
-    assert await bases(bench) == [10, 20]
+    assert await bases(harness) == [10, 20]

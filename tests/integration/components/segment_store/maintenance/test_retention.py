@@ -1,19 +1,19 @@
-"""What retention deletes, in which steps, and what becomes of the objects."""
+"""Retention: deleted segments, transactions, and the fate of their objects."""
 
 from __future__ import annotations
 
 import pytest
 
-from components.segment_store.maintenance.retention import PartitionSizes, Retention, RetentionPolicy
+from components.segment_store.maintenance.retention import PartitionSizes, RetentionPolicy, TopicRetention
 from registry.contract import MetadataStore
 from registry.forwarding import ForwardingStore
 from registry.json_text import JsonValue
 from tests.doubles.clock import ManualClock
-from tests.integration.components.segment_store.harness import START_MS, TOPIC, Bench
+from tests.integration.components.lib.streams.harness import START_MS, TOPIC, StreamHarness
 
 
 class Steps(ForwardingStore):
-    """Writes down how many segments each step deleted."""
+    """Records how many segments each transaction deleted."""
 
     def __init__(self, inner: MetadataStore) -> None:
         super().__init__(inner)
@@ -31,85 +31,87 @@ class Steps(ForwardingStore):
         return self.inner.stream_segments(topic, partition_id, from_offset=from_offset)
 
 
-async def configure(bench: Bench, *, retention_ms: int | None = None, **config: JsonValue) -> None:
+async def configure(harness: StreamHarness, *, retention_ms: int | None = None, **config: JsonValue) -> None:
     given = {name.replace("_", "."): value for name, value in config.items()}
-    await bench.store.update_topic_config(TOPIC, given, retention_ms=retention_ms)
+    await harness.store.update_topic_config(TOPIC, given, retention_ms=retention_ms)
 
 
-async def bases(bench: Bench, partition: int = 0) -> list[int]:
-    return [segment.base_offset for segment in await bench.store.get_segments(TOPIC, partition)]
+async def bases(harness: StreamHarness, partition: int = 0) -> list[int]:
+    return [segment.base_offset for segment in await harness.store.get_segments(TOPIC, partition)]
 
 
-async def test_by_time_of_the_youngest_record(bench: Bench, clock: ManualClock) -> None:
-    """A record is its offset in seconds after the start."""
+async def test_retention_by_time_of_the_youngest_record(harness: StreamHarness, clock: ManualClock) -> None:
+    """Record n is n seconds after the start."""
     clock.set(START_MS + 30_000)
-    await bench.write(10, 10, 10)
-    await configure(bench, retention_ms=60_000)
-    retention = Retention(bench.store, clock, 100)
+    await harness.write(10, 10, 10)
+    await configure(harness, retention_ms=60_000)
+    retention = TopicRetention(harness.store, clock, 100)
     clock.set(START_MS + 9_000 + 60_000)
     assert await retention.enforce() == 0
     clock.advance(1)
     assert await retention.enforce() == 1
-    assert await bases(bench) == [10, 20]
+    assert await bases(harness) == [10, 20]
     clock.advance(60_000)
     assert await retention.enforce() == 2
-    assert await bases(bench) == []
-    partition = await bench.store.get_partition(TOPIC, 0)
+    assert await bases(harness) == []
+    partition = await harness.store.get_partition(TOPIC, 0)
     assert partition is not None
     assert partition.high_watermark == 30
 
 
-async def test_by_records_and_by_size(bench: Bench, clock: ManualClock) -> None:
-    segments = await bench.write(10, 10, 10, 10)
-    retention = Retention(bench.store, clock, 100)
-    await configure(bench, retention_records=21)
+async def test_retention_by_records_and_by_size(harness: StreamHarness, clock: ManualClock) -> None:
+    segments = await harness.write(10, 10, 10, 10)
+    retention = TopicRetention(harness.store, clock, 100)
+    await configure(harness, retention_records=21)
     assert await retention.enforce() == 1
-    await configure(bench, retention_records=20)
+    await configure(harness, retention_records=20)
     assert await retention.enforce() == 1
-    assert await bases(bench) == [20, 30]
-    await configure(bench, retention_bytes=segments[-1].size_bytes + 1)
+    assert await bases(harness) == [20, 30]
+    await configure(harness, retention_bytes=segments[-1].size_bytes + 1)
     assert await retention.enforce() == 0
-    await configure(bench, retention_bytes=segments[-1].size_bytes)
+    await configure(harness, retention_bytes=segments[-1].size_bytes)
     assert await retention.enforce() == 1
-    assert await bases(bench) == [30]
-    await configure(bench, retention_bytes=0)
+    assert await bases(harness) == [30]
+    await configure(harness, retention_bytes=0)
     assert await retention.enforce() == 1
 
 
-async def test_steps_are_bounded_and_objects_become_intents_with_their_last_segment(
-    bench: Bench, clock: ManualClock
+async def test_deletions_are_bounded_and_the_last_one_leaves_an_intent(
+    harness: StreamHarness, clock: ManualClock
 ) -> None:
-    first = await bench.write(1, 1, 1)
-    await bench.write(1, 1, 1, 1, 1, together=False)
-    steps = Steps(bench.store)
-    await configure(bench, retention_records=1)
-    assert await Retention(steps, clock, 3).enforce() == 7
+    first = await harness.write(1, 1, 1)
+    await harness.write(1, 1, 1, 1, 1, together=False)
+    steps = Steps(harness.store)
+    await configure(harness, retention_records=1)
+    assert await TopicRetention(steps, clock, 3).enforce() == 7
     assert steps.steps == [3, 3, 1]
-    intents = [intent.path for intent in await bench.store.list_stale_intents(0)]
+    intents = [intent.path for intent in await harness.store.list_stale_intents(0)]
     assert len(intents) == 5
     assert first[0].uri in intents
 
 
-async def test_without_bounds_or_with_unreadable_ones_everything_stays(bench: Bench, clock: ManualClock) -> None:
-    await bench.write(5)
-    retention = Retention(bench.store, clock, 3)
+async def test_without_valid_bounds_everything_is_kept(harness: StreamHarness, clock: ManualClock) -> None:
+    await harness.write(5)
+    retention = TopicRetention(harness.store, clock, 3)
     assert await retention.enforce() == 0
-    await configure(bench, retention_bytes="little")
+    await configure(harness, retention_bytes="little")
     assert await retention.enforce() == 0
-    assert await bases(bench) == [0]
-    topic = await bench.store.get_topic(TOPIC)
+    assert await bases(harness) == [0]
+    topic = await harness.store.get_topic(TOPIC)
     assert topic is not None
     with pytest.raises(ValueError, match=r"retention\.bytes = 'little'"):
         RetentionPolicy.of(topic)
 
 
-async def test_a_partition_is_left_alone_until_its_first_segment_is_due(bench: Bench, clock: ManualClock) -> None:
+async def test_a_partition_is_skipped_until_its_first_segment_is_due(
+    harness: StreamHarness, clock: ManualClock
+) -> None:
     clock.set(START_MS + 9_000)
     for partition in range(3):
-        await bench.write(10, partition=partition)
-    await configure(bench, retention_ms=60_000)
-    steps = Steps(bench.store)
-    retention = Retention(steps, clock, 3)
+        await harness.write(10, partition=partition)
+    await configure(harness, retention_ms=60_000)
+    steps = Steps(harness.store)
+    retention = TopicRetention(steps, clock, 3)
     await retention.enforce()
     looked = steps.pages
     clock.advance(60_000)
@@ -119,15 +121,17 @@ async def test_a_partition_is_left_alone_until_its_first_segment_is_due(bench: B
     assert await retention.enforce() == 3
 
 
-async def test_by_size_only_what_seems_too_large_is_added_up(bench: Bench, clock: ManualClock) -> None:
-    """Events count the bytes. Their count may be wrong: nothing is deleted for it, and it is not believed for ever."""
-    segments = await bench.write(10, 10, 10)
+async def test_retention_by_size_sums_only_partitions_that_seem_too_large(
+    harness: StreamHarness, clock: ManualClock
+) -> None:
+    """Sizes are summed from events. They may be wrong: nothing is deleted because of them; checked hourly."""
+    segments = await harness.write(10, 10, 10)
     limit = sum(segment.size_bytes for segment in segments)
-    await configure(bench, retention_bytes=limit)
+    await configure(harness, retention_bytes=limit)
     sizes = PartitionSizes()
     sizes.add(segments)
-    steps = Steps(bench.store)
-    retention = Retention(steps, clock, 100, sizes)
+    steps = Steps(harness.store)
+    retention = TopicRetention(steps, clock, 100, sizes)
 
     async def looks() -> int:
         before = steps.pages
@@ -142,9 +146,9 @@ async def test_by_size_only_what_seems_too_large_is_added_up(bench: Bench, clock
     assert await looks() == 0
     clock.advance(3_600_001)
     assert await looks() > 0
-    new = await bench.write(10)
-    assert await looks() == 0  # nobody has told of it yet
+    new = await harness.write(10)
+    assert await looks() == 0  # no event yet
     sizes.add(new)
     assert await retention.enforce() >= 1
     sizes.forget(TOPIC)
-    assert sizes.of(TOPIC, 0) == 0
+    assert sizes.size_of(TOPIC, 0) == 0

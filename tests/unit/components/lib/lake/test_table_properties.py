@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from components.commands.parameters import SizeParam
 from components.lib.lake.table_properties import PolicyProblem, count, duration_ms, flag, read_properties, size_bytes
-from components.lib.streams.parsing import Size
 
 
 def test_settings_of_one_prefix() -> None:
@@ -25,4 +25,4 @@ def test_durations_that_are_none(text: str) -> None:
     ("text", "size"), [("10MB", 10_000_000), ("10MiB", 10 << 20), ("10m", 10 << 20), ("7", 7), ("1 TB", 10**12)]
 )
 def test_a_size_means_the_same_in_a_property_and_in_an_option(text: str, size: int) -> None:
-    assert size_bytes("x", text) == Size().convert(text, None, None) == size
+    assert size_bytes("x", text) == SizeParam().convert(text, None, None) == size

@@ -1,4 +1,4 @@
-"""Filters as bounds: never narrower than what the filter lets through."""
+"""Bounds are never narrower than their filters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from components.lib.streams.pushdown import EVERYTHING
+from components.lib.streams.pushdown import UNBOUNDED
 from registry.models import Segment
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -37,7 +37,7 @@ NOON_MS = int(NOON.timestamp() * 1000)
     ],
 )
 def test_partitions_and_offsets(filters: list[Filter], start: dict[int, int], stop: dict[int, int]) -> None:
-    assert EVERYTHING.narrowed(filters).cut({0: 5, 1: 5}, {0: 90, 1: 90}) == (start, stop)
+    assert UNBOUNDED.narrowed(filters).clip({0: 5, 1: 5}, {0: 90, 1: 90}) == (start, stop)
 
 
 @pytest.mark.parametrize(
@@ -54,4 +54,4 @@ def test_partitions_and_offsets(filters: list[Filter], start: dict[int, int], st
 )
 def test_times(each: Filter, first: int | None, last: int | None, held: bool) -> None:
     segment = Segment(1, "t", 0, 0, 9, 10, 100, "b", "k", 0, 1, first, last, None)
-    assert EVERYTHING.narrowed([each]).may_hold(segment) is held
+    assert UNBOUNDED.narrowed([each]).may_contain(segment) is held

@@ -1,13 +1,13 @@
-"""Which segments are merged, and how often a record is."""
+"""Which segments are merged, and how often a record is rewritten."""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from components.segment_store.maintenance.merge_policy import MergePolicy, SmallSegments, choose, left_over
+from components.segment_store.maintenance.merge_policy import MergePolicy, SmallSegments, choose_runs, count_leftovers
 from registry.models import Segment
 
-POLICY = MergePolicy(small_bytes=1_000, target_bytes=4_000, fewest=3, settled_ms=100)
+POLICY = MergePolicy(small_bytes=1_000, target_bytes=4_000, min_segments=3, min_age_ms=100)
 NOW = 10_000
 
 
@@ -23,47 +23,47 @@ def ids(runs: list[list[Segment]]) -> list[list[int]]:
     return [[segment.id for segment in run] for run in runs]
 
 
-def test_small_neighbours_are_a_run() -> None:
-    assert ids(choose(segments(5, 5, 5, 5), POLICY, NOW)) == [[1, 2, 3, 4]]
+def test_small_adjacent_segments_are_a_run() -> None:
+    assert ids(choose_runs(segments(5, 5, 5, 5), POLICY, NOW)) == [[1, 2, 3, 4]]
 
 
-def test_too_few_are_left_alone() -> None:
-    assert choose(segments(5, 5), POLICY, NOW) == []
-    assert choose([], POLICY, NOW) == []
+def test_too_few_segments_are_not_merged() -> None:
+    assert choose_runs(segments(5, 5), POLICY, NOW) == []
+    assert choose_runs([], POLICY, NOW) == []
 
 
-def test_a_large_one_parts_runs() -> None:
-    assert ids(choose(segments(5, 5, 5, 1_000, 5, 5, 5), POLICY, NOW)) == [[1, 2, 3], [5, 6, 7]]
+def test_a_large_segment_ends_a_run() -> None:
+    assert ids(choose_runs(segments(5, 5, 5, 1_000, 5, 5, 5), POLICY, NOW)) == [[1, 2, 3], [5, 6, 7]]
 
 
-def test_a_gap_in_the_offsets_parts_runs() -> None:
-    assert ids(choose(segments(5, 5, 5, 5, 5, 5, gap_after=2), POLICY, NOW)) == [[1, 2, 3], [4, 5, 6]]
+def test_a_gap_in_the_offsets_ends_a_run() -> None:
+    assert ids(choose_runs(segments(5, 5, 5, 5, 5, 5, gap_after=2), POLICY, NOW)) == [[1, 2, 3], [4, 5, 6]]
 
 
-def test_the_young_tail_is_left_alone() -> None:
+def test_young_segments_are_not_merged() -> None:
     young = segments(5, 5, 5, age=50)
-    assert choose(young, POLICY, NOW) == []
-    assert ids(choose(young, POLICY, NOW + 50)) == [[1, 2, 3]]
+    assert choose_runs(young, POLICY, NOW) == []
+    assert ids(choose_runs(young, POLICY, NOW + 50)) == [[1, 2, 3]]
 
 
-def test_a_merged_segment_is_written_again_only_when_as_much_has_come() -> None:
-    assert ids(choose(segments(100, 5, 5, 5), POLICY, NOW)) == [[2, 3, 4]]
-    assert ids(choose(segments(100, 50, 25, 25), POLICY, NOW)) == [[1, 2, 3, 4]]
+def test_a_merged_segment_is_rewritten_only_after_as_many_new_bytes() -> None:
+    assert ids(choose_runs(segments(100, 5, 5, 5), POLICY, NOW)) == [[2, 3, 4]]
+    assert ids(choose_runs(segments(100, 50, 25, 25), POLICY, NOW)) == [[1, 2, 3, 4]]
 
 
 def test_a_run_ends_at_the_target() -> None:
-    runs = choose(segments(*[900] * 10), POLICY, NOW)
+    runs = choose_runs(segments(*[900] * 10), POLICY, NOW)
     assert ids(runs) == [[3, 4, 5, 6], [7, 8, 9, 10]]
 
 
 def test_a_record_is_merged_about_as_often_as_its_partition_doubles() -> None:
-    """Ten thousand appends of one byte, merged as soon as there is a run: how often is a byte written again?"""
-    policy = MergePolicy(small_bytes=1_000_000, target_bytes=4_000_000, fewest=8, settled_ms=0)
+    """Ten thousand appends of one byte, merged as soon as there is a run: counts how often a byte is rewritten."""
+    policy = MergePolicy(small_bytes=1_000_000, target_bytes=4_000_000, min_segments=8, min_age_ms=0)
     held: list[Segment] = []
     written = 0
     for number in range(10_000):
         held.append(Segment(number, "t", 0, number, number, 1, 1, "b", "k", 0, 0))
-        for run in choose(held, policy, NOW):
+        for run in choose_runs(held, policy, NOW):
             at = held.index(run[0])
             size = sum(segment.size_bytes for segment in run)
             written += size
@@ -73,28 +73,28 @@ def test_a_record_is_merged_about_as_often_as_its_partition_doubles() -> None:
     assert len(held) < 30
 
 
-def test_what_is_too_little_now_counts_later() -> None:
-    assert left_over(segments(100, 5, 5), POLICY) == 2
-    assert left_over(segments(100, 5, 5, age=0), POLICY) == 2
-    assert left_over(segments(5, 5, 5), POLICY) == 0  # enough for a run
-    assert left_over(segments(5, 5, 2_000), POLICY) == 0
-    assert left_over([], POLICY) == 0
+def test_leftovers_count_towards_the_next_merge() -> None:
+    assert count_leftovers(segments(100, 5, 5), POLICY) == 2
+    assert count_leftovers(segments(100, 5, 5, age=0), POLICY) == 2
+    assert count_leftovers(segments(5, 5, 5), POLICY) == 0  # enough for a run
+    assert count_leftovers(segments(5, 5, 2_000), POLICY) == 0
+    assert count_leftovers([], POLICY) == 0
     small = SmallSegments(POLICY)
-    small.leave({("t", 0): 2, ("t", 1): 0})
-    assert small.take(10) == []
+    small.add_leftovers({("t", 0): 2, ("t", 1): 0})
+    assert small.take_due(10) == []
     small.add(segments(5))
-    assert small.take(10) == [("t", 0)]
+    assert small.take_due(10) == [("t", 0)]
 
 
-def test_partitions_become_due_by_what_comes() -> None:
+def test_partitions_become_due_by_new_segments() -> None:
     small = SmallSegments(POLICY)
     small.add(segments(5, 5, 2_000))
-    assert small.take(10) == []
+    assert small.take_due(10) == []
     small.add(segments(5))
-    assert small.take(10) == [("t", 0)]
-    assert small.take(10) == []
+    assert small.take_due(10) == [("t", 0)]
+    assert small.take_due(10) == []
     small.put_back([("t", 0)])
-    assert small.take(0) == []
+    assert small.take_due(0) == []
     small.forget("t")
     assert len(small) == 0
-    assert Counter(small.take(10)) == {}
+    assert Counter(small.take_due(10)) == {}

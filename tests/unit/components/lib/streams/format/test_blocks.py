@@ -47,7 +47,7 @@ def _read(records: Sequence[NewRecord], base: int = 0) -> list[Record]:
 
 
 @given(RECORDS, st.integers(0, 2**62), st.integers(0, 2**32))
-def test_what_was_written_is_read(records: list[NewRecord], base: int, first: int) -> None:
+def test_written_records_are_read(records: list[NewRecord], base: int, first: int) -> None:
     block = encode_block(Columns.of(records, 0), first=first, tag=7)
     header = read_header(block)
     times = [record.timestamp for record in records]
@@ -61,7 +61,7 @@ def test_what_was_written_is_read(records: list[NewRecord], base: int, first: in
 
 
 @given(RECORDS)
-def test_arrow_sees_the_same(records: list[NewRecord]) -> None:
+def test_arrow_has_the_same_records(records: list[NewRecord]) -> None:
     batch = decode_block(encode_block(Columns.of(records, 0)), base_offset=9)[1:]
     arrow = batch.to_arrow()
     arrow.validate(full=True)
@@ -75,7 +75,7 @@ def test_arrow_sees_the_same(records: list[NewRecord]) -> None:
     assert rows == [msgspec.structs.astuple(record) for record in batch]
 
 
-def test_arrow_copies_nothing() -> None:
+def test_arrow_shares_the_bytes() -> None:
     batch = decode_block(encode_block(Columns.of(SOME, 0)))
     arrow = batch.to_arrow()
     value = arrow["value"].buffers()[2]
@@ -91,7 +91,7 @@ def test_arrow_copies_nothing() -> None:
     assert value.address % 8 == 0
 
 
-def test_records_may_come_in_several_forms() -> None:
+def test_records_are_accepted_in_several_forms() -> None:
     assert list(decode_block(encode_block(Columns.of([b"a", b"b"], 5)))) == [
         Record(0, 5, None, b"a"), Record(1, 5, None, b"b"),
     ]  # fmt: skip
@@ -100,7 +100,7 @@ def test_records_may_come_in_several_forms() -> None:
     ]  # fmt: skip
 
 
-def test_columns_are_joined_whatever_they_lack() -> None:
+def test_columns_with_missing_parts_are_joined() -> None:
     parts = [Columns.of([b"a"], 1), Columns.of(SOME[:2], 2), Columns.of([NewRecord(b"x", headers=[("h", b"")])], 3)]
     whole = Columns.joined(parts)
     assert len(whole) == 4
@@ -132,7 +132,7 @@ def test_a_batch_is_a_sequence() -> None:
 
 
 @pytest.mark.parametrize("records", [SOME[:2], SOME * 20], ids=["stored", "compressed"])
-def test_every_flipped_bit_is_noticed(records: list[NewRecord]) -> None:
+def test_every_flipped_bit_is_detected(records: list[NewRecord]) -> None:
     block = encode_block(Columns.of(records, 0), tag=3)
     bits = range(8 * len(block))
     for bit in bits if len(block) < 300 else random.Random(1).sample(bits, 3_000):
@@ -150,14 +150,14 @@ def test_an_error_names_object_and_range() -> None:
     assert (caught.value.uri, caught.value.start, caught.value.length) == ("s3://lake/o", 1_005, len(block))
 
 
-def test_a_cut_block_is_noticed() -> None:
+def test_a_truncated_block_is_detected() -> None:
     block = encode_block(Columns.of(SOME, 0))
     for length in (0, 1, HEADER_SIZE - 1, HEADER_SIZE, len(block) - 1):
         with pytest.raises(Corrupt, match="ends"):
             decode_block(block[:length])
 
 
-def test_another_partitions_block_is_noticed() -> None:
+def test_a_block_of_another_partition_is_detected() -> None:
     block = encode_block(Columns.of(SOME, 0), tag=partition_tag("orders", 1))
     with pytest.raises(Corrupt, match="another partition"):
         decode_block(block, tag=partition_tag("orders", 11))
@@ -165,12 +165,12 @@ def test_another_partitions_block_is_noticed() -> None:
 
 
 @given(st.binary(max_size=200))
-def test_garbage_is_no_block(data: bytes) -> None:
+def test_garbage_is_refused(data: bytes) -> None:
     with pytest.raises(Corrupt):
         decode_block(data)
 
 
-def test_a_newer_version_says_so() -> None:
+def test_a_newer_version_is_reported() -> None:
     header = read_header(encode_block(Columns.of(SOME, 0))).encode()
     from crc32c import crc32c
 
@@ -181,7 +181,7 @@ def test_a_newer_version_says_so() -> None:
 
 @given(st.binary(min_size=0, max_size=120), st.integers(1, 20), st.integers(0, 20), st.integers(0, 31))
 def test_columns_that_do_not_fit_are_an_error(raw: bytes, records: int, headers: int, flags: int) -> None:
-    """Even with right checksums: nobody reads beyond the body."""
+    """Even with right checksums, nothing is read beyond the body."""
     from crc32c import crc32c
 
     from components.lib.streams.format import BlockHeader

@@ -29,14 +29,14 @@ def _documented() -> bytes:
     return data
 
 
-def test_it_is_what_is_written() -> None:
+def test_the_example_is_what_the_writer_produces() -> None:
     records = [NewRecord(b"apple", b"a", (), FIRST), NewRecord(None, b"b", [("trace", b"\x01")], SECOND)]
     segment = encode_segment(Columns.of(records, now_ms=0), tag=partition_tag("orders", 0))
     footer = encode_footer([SegmentEntry("orders", 0, 42, 0, [(place.size, place.records) for place in segment.index])])
     assert b"".join(segment.blocks) + footer == _documented()
 
 
-def test_it_is_read() -> None:
+def test_the_example_can_be_read() -> None:
     data = _documented()
     (entry,) = read_footer(data)
     assert (entry.topic, entry.partition_id, entry.base_offset, entry.byte_offset) == ("orders", 0, 42, 0)

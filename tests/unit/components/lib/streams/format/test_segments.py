@@ -26,7 +26,7 @@ ENTRIES = [
 
 
 @pytest.mark.parametrize("keyed", [False, True])
-def test_records_are_divided_into_blocks(keyed: bool) -> None:
+def test_records_are_split_into_blocks(keyed: bool) -> None:
     rng = random.Random(5)
     records = [
         NewRecord(rng.randbytes(rng.choice([0, 10, 200, 6_000])), b"k%d" % n if keyed else None, timestamp=n)
@@ -53,37 +53,37 @@ def test_one_block_needs_no_index() -> None:
     index = BlockIndex.decode(None, segment.size, 2)
     assert len(index) == 1
     assert index[0] == segment.index[0]
-    assert (index.holding(0), index.holding(1)) == (0, 0)
+    assert (index.find_block(0), index.find_block(1)) == (0, 0)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 2**30)), min_size=2, max_size=30))
-def test_an_index_comes_back_from_its_text(blocks: list[tuple[int, int]]) -> None:
+def test_an_index_round_trips(blocks: list[tuple[int, int]]) -> None:
     index = BlockIndex([size for size, _ in blocks], [records for _, records in blocks])
     text = index.encode()
     assert list(BlockIndex.decode(text, index.size, index.records)) == list(index)
     for number, place in enumerate(index):
-        assert index.holding(place.first) == index.holding(place.first + place.records - 1) == number
+        assert index.find_block(place.first) == index.find_block(place.first + place.records - 1) == number
     for beyond in (-1, index.records):
         with pytest.raises(IndexError):
-            index.holding(beyond)
+            index.find_block(beyond)
     with pytest.raises(Corrupt, match="block_index"):
         BlockIndex.decode(text, index.size + 1, index.records)
 
 
 @pytest.mark.parametrize("text", ["", "0", "zzzz", "\u0416", "a b", "|NsC0" * 3])
-def test_a_text_that_is_no_index_is_an_error(text: str) -> None:
+def test_an_invalid_index_is_an_error(text: str) -> None:
     with pytest.raises(Corrupt, match="block_index"):
         BlockIndex.decode(text, 100, 10)
 
 
-def test_a_footer_comes_back() -> None:
+def test_a_footer_round_trips() -> None:
     footer = encode_footer(ENTRIES)
     assert read_footer(b"blocks" + footer) == ENTRIES
     assert list(ENTRIES[1].index)[2].first == 5_002
     assert read_footer(encode_footer([])) == []
 
 
-def test_every_flipped_bit_of_a_footer_is_noticed() -> None:
+def test_every_flipped_bit_of_a_footer_is_detected() -> None:
     footer = encode_footer(ENTRIES)
     for bit in range(8 * len(footer)):
         damaged = bytearray(footer)
@@ -98,7 +98,7 @@ def test_other_objects_have_no_footer(tail: bytes) -> None:
         read_footer(tail, uri="s3://lake/o")
 
 
-def test_part_of_a_footer_is_told() -> None:
+def test_a_truncated_footer_is_reported() -> None:
     with pytest.raises(Corrupt, match="only the last"):
         read_footer(encode_footer(ENTRIES)[3:])
 

@@ -1,4 +1,4 @@
-"""What a block cache asks of storage, and what it keeps."""
+"""The requests of a block cache to storage, and its contents."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from components.lib.lake.storage.objects import StorageUnavailable
-from components.lib.streams.reader.block_cache import BlockAddress, BlockCache, CachePolicy, runs
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader.block_cache import BlockAddress, BlockCache, BlockCachePolicy, adjacent_runs
+from components.lib.streams.reader.disk_cache import DiskBlockCache
 from tests.doubles.ranged_objects import RangedObjects
 
 URI = "s3://bucket/object"
@@ -44,13 +44,13 @@ def objects() -> RangedObjects:
 
 
 @pytest.fixture
-async def disk(tmp_path: Path) -> AsyncIterator[DiskBlocks]:
-    made = DiskBlocks(tmp_path, 1 << 20)
+async def disk(tmp_path: Path) -> AsyncIterator[DiskBlockCache]:
+    made = DiskBlockCache(tmp_path, 1 << 20)
     yield made
     await made.close()
 
 
-async def test_neighbours_are_one_request_and_come_from_memory_afterwards(objects: RangedObjects) -> None:
+async def test_adjacent_blocks_are_one_request_and_cached_afterwards(objects: RangedObjects) -> None:
     cache = BlockCache(objects, decode)
     assert await cache.get([BLOCKS[2], BLOCKS[3], BLOCKS[5]]) == [2, 3, 5]
     assert sorted(objects.requests) == [(URI, 200, 200), (URI, 500, 100)]
@@ -60,10 +60,10 @@ async def test_neighbours_are_one_request_and_come_from_memory_afterwards(object
     await cache.close()
 
 
-def test_a_request_does_not_grow_beyond_its_bound() -> None:
-    assert [len(run) for run in runs(BLOCKS, 3 * SIZE)] == [3, 3, 3, 1]
-    assert [len(run) for run in runs(BLOCKS[:2], SIZE // 2)] == [1, 1]
-    assert [run[0].uri for run in runs([BLOCKS[0], BlockAddress("s3://bucket/other", 100, 100)], 1 << 20)] == [
+def test_a_request_is_bounded() -> None:
+    assert [len(run) for run in adjacent_runs(BLOCKS, 3 * SIZE)] == [3, 3, 3, 1]
+    assert [len(run) for run in adjacent_runs(BLOCKS[:2], SIZE // 2)] == [1, 1]
+    assert [run[0].uri for run in adjacent_runs([BLOCKS[0], BlockAddress("s3://bucket/other", 100, 100)], 1 << 20)] == [
         URI,
         "s3://bucket/other",
     ]
@@ -74,7 +74,7 @@ async def test_many_readers_of_a_block_share_one_request(objects: RangedObjects)
     objects.gate.clear()
     readers = [asyncio.create_task(cache.get(BLOCKS[:2])) for _ in range(20)]
     await asyncio.sleep(0)
-    readers[0].cancel()  # the one who began it
+    readers[0].cancel()  # the one that started the fetch
     objects.gate.set()
     answers = await asyncio.gather(*readers, return_exceptions=True)
     assert isinstance(answers[0], asyncio.CancelledError)
@@ -83,19 +83,19 @@ async def test_many_readers_of_a_block_share_one_request(objects: RangedObjects)
     await cache.close()
 
 
-async def test_memory_is_bounded_and_the_least_recently_read_goes_first(objects: RangedObjects) -> None:
-    cache = BlockCache(objects, decode, CachePolicy(memory_bytes=3 * SIZE))
+async def test_memory_is_bounded_and_evicts_the_least_recently_read(objects: RangedObjects) -> None:
+    cache = BlockCache(objects, decode, BlockCachePolicy(memory_bytes=3 * SIZE))
     await cache.get(BLOCKS[:3])
     await cache.get(BLOCKS[:1])
     await cache.get(BLOCKS[3:4])
     assert cache.size_bytes == 3 * SIZE
     assert [block in cache for block in BLOCKS[:4]] == [True, False, True, True]
-    assert await cache.get(BLOCKS) == list(range(10))  # more than fits is still answered
+    assert await cache.get(BLOCKS) == list(range(10))  # more than fits is still returned
     assert (len(cache), cache.size_bytes) == (3, 3 * SIZE)
     await cache.close()
 
 
-async def test_what_comes_before_a_damaged_block_is_read(objects: RangedObjects) -> None:
+async def test_blocks_before_a_damaged_one_are_returned(objects: RangedObjects) -> None:
     objects.damage(URI, 250)
     cache = BlockCache(objects, decode)
     assert await cache.get(BLOCKS[:4]) == [0, 1]
@@ -105,7 +105,7 @@ async def test_what_comes_before_a_damaged_block_is_read(objects: RangedObjects)
     await cache.close()
 
 
-async def test_a_failed_request_is_not_remembered(objects: RangedObjects) -> None:
+async def test_a_failed_request_is_not_cached(objects: RangedObjects) -> None:
     objects.failures = [StorageUnavailable("gone for a moment")]
     cache = BlockCache(objects, decode)
     with pytest.raises(StorageUnavailable):
@@ -114,7 +114,7 @@ async def test_a_failed_request_is_not_remembered(objects: RangedObjects) -> Non
     await cache.close()
 
 
-async def test_a_reader_of_a_closed_cache_is_told(objects: RangedObjects) -> None:
+async def test_closing_the_cache_fails_waiting_readers(objects: RangedObjects) -> None:
     cache = BlockCache(objects, decode)
     objects.gate.clear()
     reader = asyncio.create_task(cache.get(BLOCKS[:1]))
@@ -124,19 +124,21 @@ async def test_a_reader_of_a_closed_cache_is_told(objects: RangedObjects) -> Non
         await reader
 
 
-async def test_disk_answers_after_a_restart(objects: RangedObjects, tmp_path: Path) -> None:
-    first = BlockCache(objects, decode, disk=DiskBlocks(tmp_path, 1 << 20))
+async def test_the_disk_cache_survives_a_restart(objects: RangedObjects, tmp_path: Path) -> None:
+    first = BlockCache(objects, decode, disk=DiskBlockCache(tmp_path, 1 << 20))
     await first.get(BLOCKS)
     await first.close()
     objects.requests.clear()
-    second = BlockCache(objects, decode, disk=DiskBlocks(tmp_path, 1 << 20))
+    second = BlockCache(objects, decode, disk=DiskBlockCache(tmp_path, 1 << 20))
     assert await second.get(BLOCKS) == list(range(10))
     assert (objects.requests, second.counts.disk) == ([], 10)
     await second.close()
 
 
 @pytest.mark.parametrize("how", ["bit", "short", "foreign", "gone"])
-async def test_a_damaged_file_is_noticed_and_fetched_again(objects: RangedObjects, disk: DiskBlocks, how: str) -> None:
+async def test_a_damaged_file_is_detected_and_fetched_again(
+    objects: RangedObjects, disk: DiskBlockCache, how: str
+) -> None:
     writer = BlockCache(objects, decode, disk=disk)
     await writer.get(BLOCKS[:2])
     await disk.flush()
@@ -160,8 +162,8 @@ async def test_a_damaged_file_is_noticed_and_fetched_again(objects: RangedObject
     assert {path.read_bytes() for path in disk.directory.glob("??/*")} == {data, other.read_bytes()}
 
 
-async def test_disk_is_bounded(objects: RangedObjects, tmp_path: Path) -> None:
-    disk = DiskBlocks(tmp_path, 3 * 4096)
+async def test_the_disk_cache_is_bounded(objects: RangedObjects, tmp_path: Path) -> None:
+    disk = DiskBlockCache(tmp_path, 3 * 4096)
     cache = BlockCache(objects, decode, disk=disk)
     for block in BLOCKS:
         await cache.get([block])
@@ -170,31 +172,31 @@ async def test_disk_is_bounded(objects: RangedObjects, tmp_path: Path) -> None:
     assert len(list(disk.directory.glob("??/*"))) == 3
     assert sorted(await disk.read(BLOCKS, lambda _, data: bytes(data))) == BLOCKS[7:]
     await cache.close()
-    smaller = DiskBlocks(tmp_path, 4096)  # a setting that was lowered
+    smaller = DiskBlockCache(tmp_path, 4096)  # a setting that was lowered
     assert len(smaller) == 1
     await smaller.close()
 
 
-async def test_a_disk_that_refuses_does_not_fail_a_reader(objects: RangedObjects, disk: DiskBlocks) -> None:
+async def test_a_failing_disk_does_not_fail_a_reader(objects: RangedObjects, disk: DiskBlockCache) -> None:
     cache = BlockCache(objects, decode, disk=disk)
     disk.directory.joinpath("lock").unlink()
-    disk.directory.rmdir()  # as a full disk would: nothing can be written there
+    disk.directory.rmdir()  # like a full disk: nothing can be written
     assert await cache.get(BLOCKS[:2]) == [0, 1]
     await disk.flush()
     assert (disk.failures, len(disk)) == (2, 0)
 
 
 async def test_two_processes_do_not_share_a_directory(tmp_path: Path) -> None:
-    one, other = DiskBlocks(tmp_path, 1 << 20), DiskBlocks(tmp_path, 1 << 20)
+    one, other = DiskBlockCache(tmp_path, 1 << 20), DiskBlockCache(tmp_path, 1 << 20)
     assert one.directory != other.directory
     await one.close()
-    third = DiskBlocks(tmp_path, 1 << 20)
+    third = DiskBlockCache(tmp_path, 1 << 20)
     assert third.directory == one.directory
     await other.close()
     await third.close()
 
 
-async def test_prefetched_blocks_are_there_and_failures_wait_for_the_reader(objects: RangedObjects) -> None:
+async def test_prefetched_blocks_are_cached_and_failures_left_to_the_reader(objects: RangedObjects) -> None:
     objects.damage(URI, 150)
     cache = BlockCache(objects, decode)
     await cache.prefetch(BLOCKS[:3])

@@ -1,4 +1,4 @@
-"""Names are given out once, after their intents, and not when these may be the cleaner's."""
+"""Names are given out once, after their intents are recorded, and not when the intents may be stale."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Intents:
 
 
 def names_of(intents: Intents, clock: ManualClock) -> ObjectNames:
-    return ObjectNames(cast("Files", intents), clock, "file:///lake", "me", 16, FRESH_S)
+    return ObjectNames(cast("Files", intents), clock, "file:///lake", "me", max_batch=16, fresh_s=FRESH_S)
 
 
-async def test_names_are_recorded_ahead_and_given_back() -> None:
+async def test_names_are_preallocated_and_released() -> None:
     intents = Intents()
     names = names_of(intents, ManualClock())
     taken = [await names.take() for _ in range(20)]
     assert len(set(taken)) == 20
     assert set(taken) < set(intents.recorded)
-    await names.give_back()
+    await names.release_unused()
     assert sorted(intents.completed + taken) == sorted(intents.recorded)
 
 
-async def test_after_a_long_sleep_new_ones_are_recorded() -> None:
+async def test_after_a_long_pause_new_names_are_recorded() -> None:
     intents, clock = Intents(), ManualClock()
     names = names_of(intents, clock)
     for _ in range(3):
@@ -51,5 +51,5 @@ async def test_after_a_long_sleep_new_ones_are_recorded() -> None:
     assert await names.take() in before
     clock.advance(20_000)
     assert await names.take() not in before
-    await names.give_back()
+    await names.release_unused()
     assert len(set(intents.completed)) == len(intents.recorded) - 5

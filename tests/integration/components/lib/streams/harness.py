@@ -1,4 +1,4 @@
-"""A registry, a directory of objects whose requests are counted, and a reader; the test says what the feed hears."""
+"""A registry, a directory of objects that counts requests, and a reader. The test publishes the events."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from astha.clock import SystemLoopClock
 from astha.events import Commit, Event, Operation
 from astha.subscribers import LakeSettings
 from components.lib.lake.storage.objects import Objects
-from components.lib.streams.change_feed import Feed
+from components.lib.streams.change_feed import ChangeFeed
 from components.lib.streams.format import Columns, NewRecord, encode_segment, partition_tag
 from components.lib.streams.reader.block_cache import BlockCache
-from components.lib.streams.reader.blocks import Block, decode
+from components.lib.streams.reader.blocks import CachedBlock, decode
 from components.lib.streams.reader.reader import Reader
 from registry.cache import CachedStore
 from registry.contract import MetadataStore
@@ -28,7 +28,7 @@ START_MS = 1_700_000_000_000
 
 
 class CountingObjects(Objects):
-    """`requests` has every range that was read."""
+    """Records every range request in `requests`."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(LakeSettings(warehouse=str(directory)))
@@ -39,28 +39,28 @@ class CountingObjects(Objects):
         return await super().get_range(uri, start, length)
 
 
-class Bench:
-    """Values are their offsets as text; the record at offset n is n seconds after the start."""
+class StreamHarness:
+    """Values are the offsets as text; the timestamp of offset n is n seconds after the start."""
 
     def __init__(self, store: MetadataStore, directory: Path) -> None:
         self.store = store
         self.directory = directory
         self.objects = CountingObjects(directory.parent)
         self.cached = CachedStore(store)
-        self.feed = Feed(self.cached)
+        self.change_feed = ChangeFeed(self.cached)
         self.reader = self.new_reader()
         self._ends: dict[int, int] = {}
         self._names = itertools.count()
 
     def new_reader(self) -> Reader:
-        """With nothing in its cache."""
-        cache: BlockCache[Block] = BlockCache(self.objects, decode)
-        return Reader(self.feed, cache, SystemLoopClock())
+        """Returns a reader with an empty cache."""
+        cache: BlockCache[CachedBlock] = BlockCache(self.objects, decode)
+        return Reader(self.change_feed, cache, SystemLoopClock())
 
     async def write(
         self, *counts: int, partition: int = 0, per_block: int | None = None, together: bool = True
     ) -> list[Segment]:
-        """Segments of so many records each: one after the other in one object, or each in its own."""
+        """Writes segments of so many records each, in one object or in one each."""
         written: list[Segment] = []
         for some in [counts] if together else [(count,) for count in counts]:
             written += await self._write_object(some, partition, per_block)
@@ -76,7 +76,7 @@ class Bench:
     async def put_object(
         self, counts: Sequence[int], partition: int, *, first: int, per_block: int | None = None
     ) -> list[SegmentDraft]:
-        """Not registered."""
+        """Uploads an object without registering it."""
         path = self.directory / f"{next(self._names):04}.seg"
         base = first
         data, drafts = b"", []
@@ -96,7 +96,7 @@ class Bench:
         return drafts
 
     async def join_objects(self, drafts: Sequence[SegmentDraft]) -> None:
-        """Registers segments that have an object each as neighbours in one."""
+        """Registers segments that have an object each as adjacent segments of one object."""
         path = self.directory / f"{next(self._names):04}.seg"
         data, joined = b"", []
         for draft in drafts:
@@ -109,7 +109,7 @@ class Bench:
         await self.store.add_segments(joined)
 
     def damage(self, segment: Segment, place: int | None = None) -> None:
-        """One bit, in the middle unless said otherwise."""
+        """Flips one bit, by default in the middle."""
         at = segment.byte_offset + (segment.size_bytes // 2 if place is None else place)
         with Path("/", segment.s3_key).open("r+b") as file:
             file.seek(at)
@@ -117,7 +117,7 @@ class Bench:
             file.seek(at)
             file.write(bytes([byte ^ 0x10]))
 
-    def tell(self, segments: Sequence[Segment], operation: Operation = Operation.INSERT) -> None:
+    def publish(self, segments: Sequence[Segment], operation: Operation = Operation.INSERT) -> None:
         position = Position(self.cached.applied + 1)
         commit = Commit(position, position, 0, len(segments))
         before = None if operation is Operation.INSERT else segments[0]
@@ -125,7 +125,7 @@ class Bench:
             Event(operation, row, before if before is None else row, commit, index)
             for index, row in enumerate(segments)
         ]
-        self.feed.apply([events])
+        self.change_feed.apply([events])
 
 
 def record(number: int) -> NewRecord:

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from astha.cli import main
+from components.commands.topics.cli import topics_commands
 from components.commands.topics.consume import consume_command
 from components.commands.topics.groups import groups_commands
 from components.commands.topics.produce import produce_command
-from components.commands.topics.topics import topics_commands
 from registry.contract import MetadataStore
 from registry.json_text import parse_json
 from tests.fixtures.databases import Backend
@@ -52,14 +52,14 @@ def shell(url: str, warehouse: Path) -> Shell:
     return Shell(url, warehouse)
 
 
-async def test_topics_from_their_beginning_to_their_end(shell: Shell, store: MetadataStore) -> None:
+async def test_the_life_cycle_of_a_topic(shell: Shell, store: MetadataStore) -> None:
     made = await shell(topics_commands, "create", "orders", "--partitions", "2", "--retention", "7d")
     assert made.output == "created orders with 2 partitions, for 7 days\n"
     again = await shell(topics_commands, "create", "orders")
     assert again.exit_code == 1
     assert not (await shell.json(topics_commands, "create", "orders", "--if-not-exists"))["created"]
     altered = await shell(topics_commands, "alter", "orders", "--retention-bytes", "10MiB", "--property", "owner=me")
-    assert altered.output == "orders keeps records for 7 days, up to 10.0 MiB a partition\n"
+    assert altered.output == "orders keeps records for 7 days, up to 10.0 MiB per partition\n"
     altered = await shell(topics_commands, "alter", "orders", "--retention", "forever", "--property", "owner=")
     topic = await store.get_topic("orders")
     assert topic is not None
@@ -68,18 +68,18 @@ async def test_topics_from_their_beginning_to_their_end(shell: Shell, store: Met
     described = await shell.json(topics_commands, "describe", "orders")
     assert [(row["start"], row["end"], row["segments"]) for row in described["partitions"]] == [(0, 2, 1), (0, 1, 1)]
     assert "orders" in (await shell(topics_commands, "list")).output
-    assert (await shell(topics_commands, "delete", "orders")).exit_code == 2  # nobody was asked
+    assert (await shell(topics_commands, "delete", "orders")).exit_code == 2  # not confirmed
     assert (await shell(topics_commands, "delete", "orders", "--yes")).exit_code == 0
     assert await store.list_topics() == []
     missing = await shell(topics_commands, "describe", "orders")
     assert (missing.exit_code, "astha topics list" in missing.output) == (1, True)
 
 
-async def test_what_is_produced_is_consumed(shell: Shell, store: MetadataStore) -> None:
+async def test_produced_records_are_consumed(shell: Shell, store: MetadataStore) -> None:
     await store.create_topic("orders", 3)
     lines = b"".join(b"%d\n" % number for number in range(3_000))
-    told = await shell.json(produce_command, "orders", stdin=lines)
-    assert (told["records"], told["partitions"]) == (3_000, {"0": 1_000, "1": 1_000, "2": 1_000})
+    report = await shell.json(produce_command, "orders", stdin=lines)
+    assert (report["records"], report["partitions"]) == (3_000, {"0": 1_000, "1": 1_000, "2": 1_000})
     result = await shell(consume_command, "orders")
     assert sorted(map(int, result.stdout.splitlines())) == list(range(3_000))
     records = await shell.records("orders", "--partition", "1", "--from", "10", "--to", "13")
@@ -90,7 +90,7 @@ async def test_what_is_produced_is_consumed(shell: Shell, store: MetadataStore) 
     assert await shell.records("orders", "--from", "latest") == []
 
 
-async def test_keys_headers_times_and_bytes_survive_the_way_there_and_back(shell: Shell, store: MetadataStore) -> None:
+async def test_keys_headers_times_and_bytes_round_trip(shell: Shell, store: MetadataStore) -> None:
     await store.create_topic("orders", 4)
     await store.create_topic("copy", 4)
     lines = [
@@ -145,7 +145,7 @@ async def test_groups_resume_and_are_reset(shell: Shell, store: MetadataStore) -
     assert (await shell.json(groups_commands, "list"))["groups"] == []
 
 
-async def test_offsets_that_are_not_there_are_said_so(shell: Shell, store: MetadataStore) -> None:
+async def test_invalid_offsets_are_reported(shell: Shell, store: MetadataStore) -> None:
     await store.create_topic("orders", 1)
     await shell.json(produce_command, "orders", stdin=b"a\nb\n")
     await shell.json(produce_command, "orders", stdin=b"c\n")
@@ -157,19 +157,19 @@ async def test_offsets_that_are_not_there_are_said_so(shell: Shell, store: Metad
     assert (old.exit_code, "--skip-lost" in old.stderr) == (1, True)
     reset = await shell(groups_commands, "reset", "g", "orders", "--to", "0")
     assert (reset.exit_code, reset.stdout) == (
-        0, "g reads orders/0 on at 2, the first one retained: 0 is deleted\n",
+        0, "g continues orders/0 at 2, the first retained offset: 0 is deleted\n",
     )  # fmt: skip
     skipping = await shell(consume_command, "orders", "--from", "0", "--skip-lost")
-    assert (skipping.stdout, "2 records had been deleted" in skipping.stderr) == ("c\n", True)
+    assert (skipping.stdout, "2 records were deleted" in skipping.stderr) == ("c\n", True)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["consume", "nothing"], 1, "nothing"),
         (["consume", "orders", "--partition", "7"], 1, "no partition 7"),
         (["consume", "orders", "--from", "soon"], 2, "write earliest, latest"),
-        (["consume", "orders", "--follow", "--to", "3"], 2, "leave --to out"),
+        (["consume", "orders", "--follow", "--to", "3"], 2, "omit --to"),
         (["topics", "create", "more", "--retention", "long"], 2, "write 90s, 15m"),
         (["topics", "create", "more", "--property", "x"], 2, "NAME=VALUE"),
         (["produce", "nothing"], 1, "astha topics create"),
@@ -177,29 +177,29 @@ async def test_offsets_that_are_not_there_are_said_so(shell: Shell, store: Metad
 )
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 async def test_mistakes_are_explained(
-    shell: Shell, store: MetadataStore, arguments: list[str], code: int, said: str
+    shell: Shell, store: MetadataStore, arguments: list[str], code: int, message: str
 ) -> None:
     await store.create_topic("orders", 1)
     commands = {"consume": consume_command, "topics": topics_commands, "produce": produce_command}
     result = await shell(commands[arguments[0]], *arguments[1:], stdin=b"")
-    assert (result.exit_code, said in result.stderr) == (code, True), result.output
+    assert (result.exit_code, message in result.stderr) == (code, True), result.output
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-async def test_a_bad_line_is_named_with_what_was_written_before_it(shell: Shell, store: MetadataStore) -> None:
+async def test_an_invalid_line_is_reported_with_the_records_written_before(shell: Shell, store: MetadataStore) -> None:
     await store.create_topic("orders", 1)
     result = await shell(produce_command, "orders", "--json-lines", stdin=b'{"value": "a"}\n{"valu": 1}\n')
     assert (result.exit_code, "line 2" in result.stderr, "0 records" in result.stderr) == (2, True, True)
 
 
-async def test_a_consumer_that_follows_is_another_process(shell: Shell, store: MetadataStore, backend: Backend) -> None:
-    """It sees what is produced after it began; interrupted, it commits what it has printed."""
+async def test_a_following_consumer_in_another_process(shell: Shell, store: MetadataStore, backend: Backend) -> None:
+    """It prints records produced after its start, and commits them when it is interrupted."""
     await store.create_topic("orders", 2)
     process = shell.spawn("consume", "orders", "--follow", "--group", "g", "--json")
     assert process.stdout is not None
     try:
-        reading = asyncio.to_thread(_first_lines, process, 6)
-        task = asyncio.ensure_future(reading)
+        read_context = asyncio.to_thread(_first_lines, process, 6)
+        task = asyncio.ensure_future(read_context)
         for number in range(3):
             await shell.json(produce_command, "orders", stdin=b"%d\n%d\n" % (2 * number, 2 * number + 1))
         seen = [json.loads(line) for line in await asyncio.wait_for(task, 60)]
@@ -215,8 +215,8 @@ async def test_a_consumer_that_follows_is_another_process(shell: Shell, store: M
 
 
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
-async def test_two_consumers_of_a_group_are_told_everything_once(shell: Shell, store: MetadataStore) -> None:
-    """Neither ends before the group has everything; each record is printed by one of them."""
+async def test_two_consumers_of_a_group_read_everything_once(shell: Shell, store: MetadataStore) -> None:
+    """Neither ends before the group has committed everything; each record is printed by one of them."""
     await store.create_topic("orders", 4)
     await shell.json(produce_command, "orders", stdin=b"".join(b"%d\n" % number for number in range(400)))
     results = await asyncio.gather(*(_output(shell.spawn("consume", "orders", "--group", "g")) for _ in range(2)))

@@ -1,4 +1,4 @@
-"""Members of a group share its partitions: one reads each, whoever comes, goes, dies or sleeps."""
+"""Each partition is read by one member of a group, whether members join, leave, die or are paused."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from typing import TypeAlias
 import pytest
 
 from astha.clock import SystemLoopClock
-from components.lib.streams.consumer import Polled
-from components.lib.streams.group_consumer import Member
-from components.lib.streams.offsets import Groups
+from components.lib.streams.consumer import PolledRecords
+from components.lib.streams.group_consumer import GroupConsumer
+from components.lib.streams.offsets import ConsumerGroups
 from components.lib.streams.reader.block_cache import BlockCache
-from components.lib.streams.reader.blocks import Block, decode
-from components.lib.streams.reader.prefetch import AheadPolicy, ReadAhead
+from components.lib.streams.reader.blocks import CachedBlock, decode
+from components.lib.streams.reader.prefetch import Prefetcher, PrefetchPolicy
 from components.lib.streams.reader.reader import Reader
 from registry.inputs import OffsetDraft
 from registry.models import GroupLease
 from tests.doubles.clock import ManualClock
-from tests.integration.components.segment_store.harness import TOPIC, Bench
+from tests.integration.components.lib.streams.harness import TOPIC, StreamHarness
+from tests.streams import kill_agent, releases_done
 
 LEASE_MS = 10_000
 PARTITIONS = 3
 
-Join: TypeAlias = Callable[[], Member]
+Join: TypeAlias = Callable[[], GroupConsumer]
 
 
 class RegistryTime(SystemLoopClock):
-    """The test says when leases run out."""
+    """The test advances the time of leases."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -40,28 +41,30 @@ class RegistryTime(SystemLoopClock):
 
 
 @pytest.fixture
-async def join(bench: Bench, clock: ManualClock) -> AsyncIterator[Join]:
-    cache: BlockCache[Block] = BlockCache(bench.objects, decode)
-    reader = Reader(bench.feed, cache, RegistryTime(clock))
-    yield lambda: Member(ReadAhead(reader, AheadPolicy(total_bytes=0)), "readers", TOPIC, lease_s=LEASE_MS / 1000)
+async def join(harness: StreamHarness, clock: ManualClock) -> AsyncIterator[Join]:
+    cache: BlockCache[CachedBlock] = BlockCache(harness.objects, decode)
+    reader = Reader(harness.change_feed, cache, RegistryTime(clock))
+    yield lambda: GroupConsumer(
+        Prefetcher(reader, PrefetchPolicy(total_bytes=0)), "readers", TOPIC, lease_s=LEASE_MS / 1000
+    )
     await cache.close()
 
 
-async def settle(*members: Member) -> None:
-    """As if their upkeep had run a few times: whoever gives a partition away does it when it is asked for records."""
+async def settle(*members: GroupConsumer) -> None:
+    """Runs what the background tasks do a few times. A member hands a partition over when it is polled."""
     for _ in range(2):
         for member in members:
             await member.agent.renew()
             await member.agent.balance()
-            await asyncio.sleep(0)  # what has to go begins to
-            await member._adjust()
-            await asyncio.gather(*member.agent._releases)
+            await asyncio.sleep(0)  # starts the releases
+            await member._sync_assignment()
+            await releases_done(member.agent)
     for member in members:
-        await member._adjust()
+        await member._sync_assignment()
 
 
-async def drain(*members: Member) -> dict[int, list[int]]:
-    """Everything that is there, by partition."""
+async def drain(*members: GroupConsumer) -> dict[int, list[int]]:
+    """Reads everything, by partition."""
     seen: dict[int, list[int]] = defaultdict(list)
     for member in members:
         while (polled := await member.poll(max_records=2)) is not None:
@@ -69,19 +72,19 @@ async def drain(*members: Member) -> dict[int, list[int]]:
     return seen
 
 
-def offsets_of(polled: Polled) -> list[int]:
+def offsets_of(polled: PolledRecords) -> list[int]:
     return [record.offset for record in polled.records]
 
 
-async def test_members_that_come_and_go_share_and_nothing_comes_twice(bench: Bench, join: Join) -> None:
+async def test_members_share_partitions_without_duplicates(harness: StreamHarness, join: Join) -> None:
     for partition in range(PARTITIONS):
-        await bench.write(4, partition=partition)
+        await harness.write(4, partition=partition)
     async with join() as first:
         assert first.partitions == [0, 1, 2]
         polled = await first.poll(max_records=2)
         assert polled is not None
         async with join() as second:
-            assert second.partitions == []  # nothing is taken from whoever reads it
+            assert second.partitions == []  # partitions are not taken from active members
             await settle(first, second)
             assert sorted(first.partitions + second.partitions) == [0, 1, 2]
             assert len(second.partitions) in (1, 2)
@@ -91,21 +94,21 @@ async def test_members_that_come_and_go_share_and_nothing_comes_twice(bench: Ben
             await first.commit()
             await second.commit()
         for partition in range(PARTITIONS):
-            await bench.write(2, partition=partition)
-        bench.feed.resume(bench.cached.applied)
+            await harness.write(2, partition=partition)
+        harness.change_feed.resume(harness.cached.applied)
         await settle(first)
         assert first.partitions == [0, 1, 2]
         assert await drain(first) == {partition: [4, 5] for partition in range(PARTITIONS)}
         await first.commit()
-    assert [lag.lag for lag in await Groups(bench.store).lag("readers")] == [0, 0, 0]
-    assert await bench.store.list_agents() == []
+    assert [lag.lag for lag in await ConsumerGroups(harness.store).lag("readers")] == [0, 0, 0]
+    assert await harness.store.list_agents() == []
 
 
-async def test_who_slept_too_long_commits_nothing_and_reads_on_elsewhere(
-    bench: Bench, join: Join, clock: ManualClock
+async def test_a_member_paused_beyond_its_lease_commits_nothing(
+    harness: StreamHarness, join: Join, clock: ManualClock
 ) -> None:
     for partition in range(PARTITIONS):
-        await bench.write(6, partition=partition)
+        await harness.write(6, partition=partition)
     async with join() as sleeper, join() as other:
         await settle(sleeper, other)
         old = {number: await sleeper.poll(max_records=2) for number in sleeper.partitions}
@@ -117,7 +120,7 @@ async def test_who_slept_too_long_commits_nothing_and_reads_on_elsewhere(
         assert seen == {partition: list(range(6)) for partition in range(PARTITIONS)}
         await other.commit()
         await sleeper.commit()
-        assert [row.committed_offset for row in await bench.store.get_consumer_offsets("readers")] == [6, 6, 6]
+        assert [row.committed_offset for row in await harness.store.get_consumer_offsets("readers")] == [6, 6, 6]
         assert await sleeper.poll() is None
         assert sleeper.partitions == []
         await settle(sleeper, other)
@@ -126,8 +129,10 @@ async def test_who_slept_too_long_commits_nothing_and_reads_on_elsewhere(
         assert await drain(sleeper, other) == {}
 
 
-async def test_whoever_is_asleep_notices_before_it_reads_on(bench: Bench, join: Join, clock: ManualClock) -> None:
-    await bench.write(6)
+async def test_a_paused_member_checks_its_leases_before_it_reads_on(
+    harness: StreamHarness, join: Join, clock: ManualClock
+) -> None:
+    await harness.write(6)
     async with join() as sleeper:
         assert await sleeper.poll(max_records=1) is not None
         clock.advance(LEASE_MS + 1)
@@ -135,7 +140,7 @@ async def test_whoever_is_asleep_notices_before_it_reads_on(bench: Bench, join: 
             await settle(other)
             assert 0 in other.partitions
             assert await sleeper.poll() is None
-        clock.advance(LEASE_MS + 1)  # nobody wanted it this time
+        clock.advance(LEASE_MS + 1)  # not acquired by another member this time
         await settle(sleeper)
         polled = await sleeper.poll(max_records=1)
         assert polled is not None
@@ -147,10 +152,10 @@ async def test_whoever_is_asleep_notices_before_it_reads_on(bench: Bench, join: 
 
 
 class Commits:
-    """Every commit that the registry has accepted must go forward."""
+    """Asserts that committed offsets only advance."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._commit = bench.cached.inner.commit_offsets
+    def __init__(self, harness: StreamHarness) -> None:
+        self._commit = harness.cached.inner.commit_offsets
         self.last: dict[int, int] = {}
 
     async def __call__(self, group: str, offsets: Sequence[OffsetDraft], *, leases: Sequence[GroupLease] = ()) -> None:
@@ -160,13 +165,13 @@ class Commits:
             self.last[draft.partition_id] = draft.committed_offset
 
 
-class Crowd:
-    """Members that do anything at any time. ``seen`` is what they were given, ``written`` how many there are."""
+class RandomMembers:
+    """Members with random actions. `seen` has the offsets they have read, `written` the number of records."""
 
-    def __init__(self, bench: Bench, join: Join, clock: ManualClock, seed: int) -> None:
-        self._bench, self._join, self._clock = bench, join, clock
+    def __init__(self, harness: StreamHarness, join: Join, clock: ManualClock, seed: int) -> None:
+        self._harness, self._join, self._clock = harness, join, clock
         self._chance = random.Random(seed)
-        self._members: list[Member] = []
+        self._members: list[GroupConsumer] = []
         self.seen: dict[int, set[int]] = defaultdict(set)
         self.written = dict.fromkeys(range(PARTITIONS), 0)
 
@@ -178,7 +183,7 @@ class Crowd:
     async def write(self) -> None:
         partition = self._chance.randrange(PARTITIONS)
         self.written[partition] += 3
-        self._bench.tell((await self._bench.write(3, partition=partition))[-1:])
+        self._harness.publish((await self._harness.write(3, partition=partition))[-1:])
 
     async def join(self) -> None:
         if len(self._members) < 4:
@@ -208,7 +213,7 @@ class Crowd:
         await self._one().commit()
 
     async def end(self) -> None:
-        """All die; one more comes, and reads what is left."""
+        """Kills all members; another one reads what is left."""
         while self._members:
             await self.die()
         self._clock.advance(LEASE_MS + 1)
@@ -217,31 +222,27 @@ class Crowd:
                 self.seen[partition].update(offsets)
             await last.commit()
 
-    def _one(self, *, gone: bool = False) -> Member:
+    def _one(self, *, gone: bool = False) -> GroupConsumer:
         place = self._chance.randrange(len(self._members))
         return self._members.pop(place) if gone else self._members[place]
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_random_members(
-    bench: Bench, join: Join, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, seed: int
+    harness: StreamHarness, join: Join, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    """Whatever they do, the group has every record, and what it commits only goes forward."""
-    commits = Commits(bench)
-    monkeypatch.setattr(bench.cached.inner, "commit_offsets", commits)
-    crowd = Crowd(bench, join, clock, seed)
+    """The group reads every record, and its committed offsets only advance."""
+    commits = Commits(harness)
+    monkeypatch.setattr(harness.cached.inner, "commit_offsets", commits)
+    members = RandomMembers(harness, join, clock, seed)
     for _ in range(120):
-        await crowd.step()
-    await crowd.end()
-    assert {partition: len(crowd.seen[partition]) for partition in crowd.written} == crowd.written
-    assert {partition: commits.last.get(partition, 0) for partition in crowd.written} == crowd.written
+        await members.step()
+    await members.end()
+    assert {partition: len(members.seen[partition]) for partition in members.written} == members.written
+    assert {partition: commits.last.get(partition, 0) for partition in members.written} == members.written
 
 
-async def kill(member: Member) -> None:
+async def kill(member: GroupConsumer) -> None:
     """Nothing is committed or released."""
-    agent = member.agent
-    tasks = [task for task in (agent._upkeep, agent._acquiring, *agent._releases) if task is not None]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await kill_agent(member.agent)
     await member._consumer.__aexit__(None, None, None)

@@ -1,33 +1,34 @@
-"""What people write on the command line, and lines of records, beyond all bounds."""
+"""Extreme values on the command line and in lines of records."""
 
 from __future__ import annotations
 
 import click
 import pytest
 
+from components.commands.parameters import DurationParam, SizeParam
 from components.commands.topics.record_text import BadLine, read_json
-from components.lib.streams.parsing import At, Duration, Size, read_place
+from components.lib.streams.offset_spec import AtTimestamp, parse_offset_spec
 
 MANY = "9" * 5_000
 
 
-@pytest.mark.parametrize("kind", [Duration(), Size()])
+@pytest.mark.parametrize("kind", [DurationParam(), SizeParam()])
 @pytest.mark.parametrize("text", [f"{MANY}s", f"{MANY}k", "999999999999999999w", "999999999999999999t", "\u0663s"])
-def test_durations_and_sizes_that_can_not_be_stored(kind: Duration | Size, text: str) -> None:
+def test_durations_and_sizes_beyond_64_bits_are_refused(kind: DurationParam | SizeParam, text: str) -> None:
     with pytest.raises(click.BadParameter):
         kind.convert(text, None, None)
 
 
 @pytest.mark.parametrize("text", [MANY, f"-{MANY}d", "9999999999999999999"])
-def test_places_beyond_every_offset(text: str) -> None:
+def test_offset_specs_beyond_every_offset_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"beyond every offset|write earliest"):
-        read_place(text)
+        parse_offset_spec(text)
 
 
-def test_long_ago_is_the_beginning_of_time() -> None:
-    assert read_place("-999999999999d") == At(0)
-    assert Duration().convert("7d", None, None) == 604_800_000
-    assert Size().convert("64KiB", None, None) == 65_536
+def test_a_time_before_the_epoch_is_the_epoch() -> None:
+    assert parse_offset_spec("-999999999999d") == AtTimestamp(0)
+    assert DurationParam().convert("7d", None, None) == 604_800_000
+    assert SizeParam().convert("64KiB", None, None) == 65_536
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,6 @@ def test_long_ago_is_the_beginning_of_time() -> None:
         b'{"value": ' + b"[" * 5_000, b'{"unknown": ' + b"[" * 5_000, b"[" * 100_000, b'{"value": "\\ud800"}',
     ],
 )  # fmt: skip
-def test_lines_that_are_no_records(line: bytes) -> None:
+def test_invalid_json_records_are_refused(line: bytes) -> None:
     with pytest.raises(BadLine):
         read_json(line)

@@ -1,4 +1,4 @@
-"""Log lines of a command: on stderr, and only what a person should know. stdout is for records."""
+"""Logs of a command go to stderr, from WARNING on: stdout is for records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import structlog
 
 @contextmanager
 def log_to_stderr() -> Iterator[None]:
-    """For as long as the block runs."""
+    """Applies inside the block."""
     before = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),

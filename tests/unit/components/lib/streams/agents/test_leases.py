@@ -5,11 +5,11 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.lib.streams.agents.assignment import share_of
+from components.lib.streams.agents.leases import plan_rebalance
 
 
 @given(st.integers(0, 40), st.integers(1, 7), st.integers(0, 1_000))
-def test_all_come_to_rest_with_equal_shares(partitions: int, agents: int, seed: int) -> None:
+def test_agents_converge_to_equal_quotas(partitions: int, agents: int, seed: int) -> None:
     chance = random.Random(seed)
     wanted = [("t", number) for number in range(partitions)]
     names = [f"a{number}" for number in range(agents)]
@@ -17,12 +17,12 @@ def test_all_come_to_rest_with_equal_shares(partitions: int, agents: int, seed: 
     for _ in range(20):
         before = dict(holders)
         for name in chance.sample(names, len(names)):
-            share = share_of(name, names, wanted, holders)
-            assert not (share.surplus and share.free)
-            for key in share.surplus:
+            plan = plan_rebalance(name, names, wanted, holders)
+            assert not (plan.release and plan.acquire)
+            for key in plan.release:
                 assert holders[key] == name, "moved what is another's"
                 holders[key] = None
-            for key in share.free:
+            for key in plan.acquire:
                 assert holders[key] not in names, "took what is another's"
                 holders[key] = name
         if holders == before:
@@ -32,6 +32,6 @@ def test_all_come_to_rest_with_equal_shares(partitions: int, agents: int, seed: 
     assert max(counts) - min(counts) <= 1
 
 
-def test_an_agent_that_nobody_has_seen_yet_counts_itself() -> None:
-    share = share_of("new", ["old"], [("t", n) for n in range(4)], {})
-    assert len(share.free) == 2
+def test_an_unregistered_agent_counts_itself() -> None:
+    plan = plan_rebalance("new", ["old"], [("t", n) for n in range(4)], {})
+    assert len(plan.acquire) == 2

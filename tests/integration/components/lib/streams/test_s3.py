@@ -1,4 +1,4 @@
-"""The whole way on a real server of the S3 protocol: appended, read, merged, cleaned."""
+"""Append, read, merge and cleanup on a real S3 server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import join
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import Agent
-from components.lib.streams.read_context import Reading
+from components.lib.streams.read_context import ReadContext
 from components.lib.streams.writer import SegmentWriter
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger
@@ -23,7 +23,7 @@ from registry.position import Position
 
 pytestmark = pytest.mark.slow
 
-POLICY = MergePolicy(fewest=3, settled_ms=0)
+POLICY = MergePolicy(min_segments=3, min_age_ms=0)
 
 
 class Counting(Objects):
@@ -45,36 +45,36 @@ async def real_store(sqlite_url: str) -> AsyncIterator[MetadataStore]:
 
 async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake: LakeSettings) -> None:
     store, clock = real_store, SystemLoopClock()
-    around = ComponentContext(store, clock, SecretStr(sqlite_url), s3_lake)
+    context = ComponentContext(store, clock, SecretStr(sqlite_url), s3_lake)
     await store.create_topic("clicks", 3)
-    async with Agent(store, clock) as agent, SegmentWriter(around, agent) as writer:
+    async with Agent(store, clock) as agent, SegmentWriter(context, agent) as writer:
         for number in range(4):
             for partition in range(3):
                 await writer.append("clicks", partition, [b"%d-%d" % (partition, number)])
     objects = Counting(s3_lake)
-    reading = Reading(around, objects=objects)
-    reading.feed.resume(Position(1))
+    read_context = ReadContext(context, objects=objects)
+    read_context.change_feed.resume(Position(1))
     wanted = {partition: [b"%d-%d" % (partition, number) for number in range(4)] for partition in range(3)}
-    assert await _values(reading) == wanted
-    assert objects.ranges <= 12  # as many as blocks
-    assert await _values(reading) == wanted
+    assert await _values(read_context) == wanted
+    assert objects.ranges <= 12  # one per block
+    assert await _values(read_context) == wanted
     assert objects.ranges <= 12
-    merger = Merger(store, objects, reading.cache, clock, join(s3_lake.warehouse, "streams"), POLICY)
+    merger = Merger(store, objects, read_context.cache, clock, join(s3_lake.warehouse, "streams"), POLICY)
     assert (await merger.merge([("clicks", partition) for partition in range(3)])).new == 3
     assert await clean_intents(store, objects, 0, "cleaner")
     cold_objects = Counting(s3_lake)
-    cold = Reading(around, objects=cold_objects)
-    cold.feed.resume(Position(1))
+    cold = ReadContext(context, objects=cold_objects)
+    cold.change_feed.resume(Position(1))
     assert await _values(cold) == wanted
     assert cold_objects.ranges <= 3
-    await reading.close()
+    await read_context.close()
     await cold.close()
 
 
-async def _values(reading: Reading) -> dict[int, list[bytes | None]]:
+async def _values(read_context: ReadContext) -> dict[int, list[bytes | None]]:
     found: dict[int, list[bytes | None]] = {}
     for partition in range(3):
         found[partition] = []
-        while len(records := await reading.reader.read("clicks", partition, len(found[partition]))):
+        while len(records := await read_context.reader.read("clicks", partition, len(found[partition]))):
             found[partition] += [record.value for record in records]
     return found

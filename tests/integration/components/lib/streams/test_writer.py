@@ -12,11 +12,11 @@ from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import AgentSettings
 from components.lib.streams.errors import AppendFailed, NotLeader, OutOfOrder, RecordTooLarge, WriterClosed
 from components.lib.streams.format import NewRecord, Record, read_footer
-from components.lib.streams.writer import Appended, Producer, SegmentWriter, Stamp, WriterSettings
+from components.lib.streams.writer import Appended, AppendId, Producer, SegmentWriter, WriterSettings
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from tests.doubles.clock import ManualClock
-from tests.streams import Process, assert_no_orphans, read_partition
+from tests.streams import Process, assert_no_orphans, read_partition, releases_done
 from tests.waiting import eventually
 
 TOPICS = {"orders": 4}
@@ -27,7 +27,7 @@ async def _topic(store: MetadataStore) -> None:
     await store.create_topic("orders", 4)
 
 
-async def test_what_is_appended_is_stored(store: MetadataStore, lake: LakeSettings, warehouse: Path) -> None:
+async def test_appended_records_are_stored(store: MetadataStore, lake: LakeSettings, warehouse: Path) -> None:
     records = [NewRecord(b"one", b"k", [("h", b"x")], 5), NewRecord(None, timestamp=7), NewRecord(b"", b"", (), 6)]
     async with Process(store, lake) as process:
         first = await process.writer.append("orders", 1, records)
@@ -47,15 +47,15 @@ async def test_what_is_appended_is_stored(store: MetadataStore, lake: LakeSettin
 
 async def test_an_agent_has_one_writer(store: MetadataStore, lake: LakeSettings) -> None:
     async with Process(store, lake) as process:
-        around = ComponentContext(store=store, clock=process.clock, registry_url=SecretStr(""), lake=lake)
+        context = ComponentContext(store=store, clock=process.clock, registry_url=SecretStr(""), lake=lake)
         with pytest.raises(RuntimeError, match="has a writer already"):
-            await SegmentWriter(around, process.agent).__aenter__()
+            await SegmentWriter(context, process.agent).__aenter__()
         assert (await process.writer.append("orders", 0, [b"x"])).base_offset == 0
 
 
 async def test_partitions_share_an_object(store: MetadataStore, lake: LakeSettings) -> None:
     async with Process(store, lake) as process:
-        await asyncio.gather(*(process.agent.hold("orders", number) for number in range(4)))
+        await asyncio.gather(*(process.agent.acquire("orders", number) for number in range(4)))
         await asyncio.gather(*(process.writer.append("orders", n % 4, [b"%d" % n]) for n in range(20)))
         assert process.writer.statistics.objects == 1
         assert process.writer.statistics.segments == 4
@@ -70,15 +70,15 @@ async def test_partitions_share_an_object(store: MetadataStore, lake: LakeSettin
         assert [record.value for record in records] == [b"%d" % n for n in range(number, 20, 4)]
 
 
-async def test_an_object_holds_so_many_partitions_at_most(store: MetadataStore, lake: LakeSettings) -> None:
-    async with Process(store, lake, settings=WriterSettings(object_segments=3)) as process:
-        await asyncio.gather(*(process.agent.hold("orders", number) for number in range(4)))
+async def test_partitions_per_object_are_bounded(store: MetadataStore, lake: LakeSettings) -> None:
+    async with Process(store, lake, settings=WriterSettings(max_object_segments=3)) as process:
+        await asyncio.gather(*(process.agent.acquire("orders", number) for number in range(4)))
         await asyncio.gather(*(process.writer.append("orders", n, [b"x"]) for n in range(4)))
         assert (process.writer.statistics.windows, process.writer.statistics.objects) == (1, 2)
 
 
 async def test_pipelined_appends_keep_their_order(store: MetadataStore, lake: LakeSettings) -> None:
-    settings = WriterSettings(object_bytes=2_000, window_s=0.0, parallel_objects=4)
+    settings = WriterSettings(object_bytes=2_000, window_s=0.0, parallel_uploads=4)
     async with Process(store, lake, settings=settings) as process:
         tasks = []
         for number in range(200):
@@ -111,15 +111,13 @@ class GatedObjects(Objects):
         await super().put(uri, data)
 
 
-async def test_what_comes_behind_others_gathers_until_it_is_worth_an_object(
-    store: MetadataStore, lake: LakeSettings
-) -> None:
-    settings = WriterSettings(window_s=3_600, linger_s=3_600, enough_appends=2)
+async def test_appends_during_an_upload_gather_until_there_are_enough(store: MetadataStore, lake: LakeSettings) -> None:
+    settings = WriterSettings(window_s=3_600, linger_s=3_600, target_appends=2)
     objects = GatedObjects(lake)
     async with Process(store, lake, settings=settings, objects=objects) as process:
-        await asyncio.gather(*(process.agent.hold("orders", number) for number in range(3)))
+        await asyncio.gather(*(process.agent.acquire("orders", number) for number in range(3)))
         alone = asyncio.create_task(process.writer.append("orders", 0, [b"goes at once"]))
-        await eventually(lambda: process.writer.statistics.windows == 1, "it is on its way")
+        await eventually(lambda: process.writer.statistics.windows == 1, "an upload in flight")
         behind = asyncio.create_task(process.writer.append("orders", 1, [b"waits"]))
         objects.gate.set()
         await alone
@@ -131,13 +129,13 @@ async def test_what_comes_behind_others_gathers_until_it_is_worth_an_object(
         assert process.writer.statistics.objects == 2
 
 
-async def test_a_flush_does_not_wait_for_more(store: MetadataStore, lake: LakeSettings) -> None:
+async def test_flush_closes_the_window(store: MetadataStore, lake: LakeSettings) -> None:
     settings = WriterSettings(window_s=3_600, linger_s=3_600)
     objects = GatedObjects(lake)
     async with Process(store, lake, settings=settings, objects=objects) as process:
-        await asyncio.gather(*(process.agent.hold("orders", number) for number in range(2)))
+        await asyncio.gather(*(process.agent.acquire("orders", number) for number in range(2)))
         appends = [asyncio.create_task(process.writer.append("orders", 0, [b"goes at once"]))]
-        await eventually(lambda: process.writer.statistics.windows == 1, "it is on its way")
+        await eventually(lambda: process.writer.statistics.windows == 1, "an upload in flight")
         appends.append(asyncio.create_task(process.writer.append("orders", 1, [b"waits"])))
         await asyncio.sleep(0)
         objects.gate.set()
@@ -145,21 +143,21 @@ async def test_a_flush_does_not_wait_for_more(store: MetadataStore, lake: LakeSe
         assert all(task.done() for task in appends)
 
 
-async def test_a_slow_store_slows_producers(store: MetadataStore, lake: LakeSettings) -> None:
+async def test_slow_storage_slows_producers_down(store: MetadataStore, lake: LakeSettings) -> None:
     objects = GatedObjects(lake)
-    settings = WriterSettings(buffer_bytes=10_000, append_bytes=5_000)
+    settings = WriterSettings(buffer_bytes=10_000, max_append_bytes=5_000)
     async with Process(store, lake, settings=settings, objects=objects) as process:
         tasks = [asyncio.create_task(process.writer.append("orders", 0, [bytes(2_000)])) for _ in range(20)]
-        await eventually(lambda: process.writer.statistics.waiting_bytes > 8_000, "some are taken")
+        await eventually(lambda: process.writer.statistics.buffered_bytes > 8_000, "some appends in memory")
         for _ in range(50):
             await asyncio.sleep(0)
-        assert process.writer.statistics.waiting_bytes <= 10_000
-        tasks[-1].cancel()  # while it waits for room
+        assert process.writer.statistics.buffered_bytes <= 10_000
+        tasks[-1].cancel()  # while it waits for memory
         objects.gate.set()
         await asyncio.gather(*tasks[:-1])
-        assert process.writer.statistics.waiting_bytes == 0
+        assert process.writer.statistics.buffered_bytes == 0
         assert process.writer.statistics.records == 19
-        with pytest.raises(RecordTooLarge, match="append_bytes"):
+        with pytest.raises(RecordTooLarge, match="max_append_bytes"):
             await process.writer.append("orders", 0, [bytes(6_000)])
         with pytest.raises(ValueError, match="no records"):
             await process.writer.append("orders", 0, [])
@@ -167,7 +165,7 @@ async def test_a_slow_store_slows_producers(store: MetadataStore, lake: LakeSett
         await process.writer.append("orders", 0, [b"x"])
 
 
-async def test_an_unknown_partition_is_named(store: MetadataStore, lake: LakeSettings) -> None:
+async def test_an_unknown_partition_is_reported(store: MetadataStore, lake: LakeSettings) -> None:
     async with Process(store, lake) as process:
         good, bad = await asyncio.gather(
             process.writer.append("orders", 0, [b"x"]),
@@ -179,15 +177,17 @@ async def test_an_unknown_partition_is_named(store: MetadataStore, lake: LakeSet
         assert "partition 9 of topic 'orders'" in str(bad)
 
 
-async def test_another_agents_partition(store: MetadataStore, lake: LakeSettings, clock: ManualClock) -> None:
+async def test_a_partition_of_another_agent_is_refused(
+    store: MetadataStore, lake: LakeSettings, clock: ManualClock
+) -> None:
     async with Process(store, lake, agent_id="first") as first, Process(store, lake, agent_id="second") as second:
         await first.writer.append("orders", 0, [b"1"])
         with pytest.raises(NotLeader, match="agent 'first' at local") as caught:
             await second.writer.append("orders", 0, [b"2"])
         assert caught.value.holder == "first"
-        clock.advance(30_000)  # it has not renewed its lease: taken for dead
+        clock.advance(30_000)  # its lease was not renewed and expires
         assert (await second.writer.append("orders", 0, [b"3"])).base_offset == 1
-        with pytest.raises(AppendFailed, match="no longer held"):  # and wakes up
+        with pytest.raises(AppendFailed, match="no longer held"):  # when it resumes
             await first.writer.append("orders", 0, [b"4"])
         both = await asyncio.gather(
             first.writer.append("orders", 0, [b"5"]), first.writer.append("orders", 1, [b"6"]), return_exceptions=True
@@ -235,26 +235,29 @@ async def test_a_topic_deleted_under_its_writer(store: MetadataStore, lake: Lake
 async def test_repeated_appends_are_written_once(store: MetadataStore, lake: LakeSettings) -> None:
     async with Process(store, lake, agent_id="first") as process:
         append = process.writer.append
-        one = await append("orders", 0, [b"a", b"b"], stamp=Stamp("p", 0))
-        assert await append("orders", 0, [b"a", b"b"], stamp=Stamp("p", 0)) == one
-        both = await asyncio.gather(  # while it is on its way
-            append("orders", 0, [b"c"], stamp=Stamp("p", 2)), append("orders", 0, [b"c"], stamp=Stamp("p", 2))
+        one = await append("orders", 0, [b"a", b"b"], append_id=AppendId("p", 0))
+        assert await append("orders", 0, [b"a", b"b"], append_id=AppendId("p", 0)) == one
+        both = await asyncio.gather(  # during the upload
+            append("orders", 0, [b"c"], append_id=AppendId("p", 2)),
+            append("orders", 0, [b"c"], append_id=AppendId("p", 2)),
         )
         assert both[0] == both[1] == Appended("orders", 0, 2, 1)
-        with pytest.raises(OutOfOrder, match="next one would be 3"):
-            await append("orders", 0, [b"e"], stamp=Stamp("p", 4))
-    async with Process(store, lake, agent_id="second") as process:  # another process knows it from the registry
+        with pytest.raises(OutOfOrder, match="next sequence is 3"):
+            await append("orders", 0, [b"e"], append_id=AppendId("p", 4))
+    async with Process(
+        store, lake, agent_id="second"
+    ) as process:  # another process reads the sequences from the registry
         append = process.writer.append
-        assert await append("orders", 0, [b"c"], stamp=Stamp("p", 2)) == Appended("orders", 0, 2, 1)
-        assert (await append("orders", 0, [b"d"], stamp=Stamp("p", 3))).base_offset == 3
-        assert (await append("orders", 0, [b"x"], stamp=Stamp("p", 0, epoch=1))).base_offset == 4
+        assert await append("orders", 0, [b"c"], append_id=AppendId("p", 2)) == Appended("orders", 0, 2, 1)
+        assert (await append("orders", 0, [b"d"], append_id=AppendId("p", 3))).base_offset == 3
+        assert (await append("orders", 0, [b"x"], append_id=AppendId("p", 0, epoch=1))).base_offset == 4
         with pytest.raises(OutOfOrder, match="epoch 1 has begun"):
-            await append("orders", 0, [b"y"], stamp=Stamp("p", 4))
+            await append("orders", 0, [b"y"], append_id=AppendId("p", 4))
     records = await read_partition(store, Objects(lake), "orders", 0)
     assert [record.value for record in records] == [b"a", b"b", b"c", b"d", b"x"]
 
 
-async def test_a_producer_goes_on_after_a_lost_lease(store: MetadataStore, lake: LakeSettings) -> None:
+async def test_a_producer_continues_after_a_lost_lease(store: MetadataStore, lake: LakeSettings) -> None:
     async with Process(store, lake) as process:
         producer = Producer(process.writer, process.clock)
         for turn in range(5):
@@ -266,7 +269,7 @@ async def test_a_producer_goes_on_after_a_lost_lease(store: MetadataStore, lake:
     assert [record.value for record in records] == [b"%d" % turn for turn in range(5)]
 
 
-async def test_a_killed_writer_is_taken_over(
+async def test_another_agent_takes_over_from_a_killed_writer(
     store: MetadataStore, lake: LakeSettings, warehouse: Path, clock: ManualClock
 ) -> None:
     first = await Process(store, lake, agent_id="first").__aenter__()
@@ -290,15 +293,15 @@ async def test_a_killed_writer_is_taken_over(
 
 async def test_agents_share_partitions(store: MetadataStore, lake: LakeSettings) -> None:
     await store.create_topic("shared", 10)
-    settings = AgentSettings(topics=["shared"], drain_s=1)
+    settings = AgentSettings(topics=["shared"], drain_timeout_s=1)
     async with Process(store, lake, agent=settings, agent_id="a") as first:
-        assert len(first.agent.held) == 10
+        assert len(first.agent.leases) == 10
         async with Process(store, lake, agent=settings, agent_id="b") as second:
             for _ in range(3):
                 await first.agent.balance()
-                await asyncio.gather(*first.agent._releases)
+                await releases_done(first.agent)
                 await second.agent.balance()
-            assert (len(first.agent.held), len(second.agent.held)) == (5, 5)
-            await second.writer.append(*second.agent.held[0].key, [b"x"])
+            assert (len(first.agent.leases), len(second.agent.leases)) == (5, 5)
+            await second.writer.append(*second.agent.leases[0].key, [b"x"])
         await first.agent.balance()
-        assert len(first.agent.held) == 10
+        assert len(first.agent.leases) == 10

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from components.lib.streams.reader import disk_blocks
-from components.lib.streams.reader.disk_blocks import DiskBlocks
+from components.lib.streams.reader import disk_cache
+from components.lib.streams.reader.disk_cache import DiskBlockCache
 
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-async def test_what_it_creates_is_for_this_user_only(tmp_path: Path) -> None:
-    disk = DiskBlocks(tmp_path / "cache", 1 << 20)
+async def test_files_are_private_to_the_user(tmp_path: Path) -> None:
+    disk = DiskBlockCache(tmp_path / "cache", 1 << 20)
     disk.write("a block", b"data")
     await disk.close()
     paths = [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]
@@ -25,23 +25,23 @@ async def test_what_it_creates_is_for_this_user_only(tmp_path: Path) -> None:
 
 
 async def test_a_lock_that_is_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
-    """Another user who may write to the directory above could have a file of ours emptied by it."""
+    """Otherwise another user with write access to the parent directory could truncate our files."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "cache" / "00").mkdir(parents=True)
     (tmp_path / "cache" / "00" / "lock").symlink_to(victim)
     (tmp_path / "cache" / "01").symlink_to(tmp_path)
-    disk = DiskBlocks(tmp_path / "cache", 1 << 20)
+    disk = DiskBlockCache(tmp_path / "cache", 1 << 20)
     await disk.close()
     assert disk.directory.name == "02"
     assert victim.read_text() == "precious"
     assert not (tmp_path / "lock").exists()
 
 
-async def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    await DiskBlocks(tmp_path / "cache", 1 << 20).close()
+async def test_directories_of_other_users_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await DiskBlockCache(tmp_path / "cache", 1 << 20).close()
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    monkeypatch.setattr(disk_blocks, "_MOST", 1)
+    monkeypatch.setattr(disk_cache, "_MAX_CACHES", 1)
     with pytest.raises(OSError, match=r"1 of them another user's or symbolic links: choose another directory"):
-        DiskBlocks(tmp_path / "cache", 1 << 20)
+        DiskBlockCache(tmp_path / "cache", 1 << 20)

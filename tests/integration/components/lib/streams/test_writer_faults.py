@@ -33,7 +33,7 @@ NOT_WRITTEN = (AppendFailed, NotLeader, WriterClosed)
 
 
 class Diary:
-    """What was appended and what was said of it. Each value is unique."""
+    """Appended values, each unique, and their results."""
 
     def __init__(self) -> None:
         self.numbers = 0
@@ -96,7 +96,7 @@ async def _topic(store: MetadataStore) -> None:
 async def _one_fault(
     store: MetadataStore, lake: LakeSettings, clock: ManualClock, diary: Diary, points: FaultPoints
 ) -> None:
-    """Two rounds of appends with the fault, then another process that goes on."""
+    """Two rounds of appends with the fault, then another process continues."""
     process = Process(FaultyRegistry(store, points), lake, objects=FaultyObjects(Objects(lake), points))
     try:
         async with process:
@@ -105,7 +105,7 @@ async def _one_fault(
                 work = asyncio.ensure_future(asyncio.gather(*appends))
                 points.victim = work  # type: ignore[assignment]
                 await asyncio.gather(work, return_exceptions=True)
-                if turn == 0 and process.agent.held:
+                if turn == 0 and process.agent.leases:
                     await process.agent.renew()
     except (RegistryError, StorageRefused):
         pass
@@ -115,7 +115,7 @@ async def _one_fault(
             await diary.append(after, "after", partition, 1)
 
 
-async def test_every_point_and_every_fault(
+async def test_every_fault_at_every_point(
     store: MetadataStore, lake: LakeSettings, warehouse: Path, clock: ManualClock
 ) -> None:
     diary = Diary()
@@ -129,7 +129,7 @@ async def test_every_point_and_every_fault(
         for fault in Fault:
             if fault is Fault.REFUSED and name not in ("write", "delete_many"):
                 continue
-            if fault is Fault.CANCELLED_AFTER:  # an append goes on without its caller: the same as CANCELLED
+            if fault is Fault.CANCELLED_AFTER:  # an append continues without its caller: the same as CANCELLED
                 continue
             await _one_fault(store, lake, clock, diary, FaultPoints(at, fault))
     await diary.check(store, Objects(lake), warehouse)
@@ -142,8 +142,8 @@ async def test_every_point_and_every_fault(
 
 
 class Chaos(FaultPoints):
-    """At any call, by chance: it is lost, its answer is lost, it takes long, or it is carried out long after its caller
-    has given it up. A process that is `dead` gets no further.
+    """At random calls: the call or its response is lost, it takes long, or it is executed long after its caller was
+    cancelled. A `dead` process makes no further calls.
     """
 
     def __init__(self, chance: random.Random, rate: float) -> None:
@@ -183,10 +183,10 @@ class Chaos(FaultPoints):
 async def _life(
     store: MetadataStore, lake: LakeSettings, chance: random.Random, diary: Diary, name: str, late: set[Any]
 ) -> None:
-    """One process: clients that append, until it is closed or killed."""
+    """One process with clients that append, until it is closed or killed."""
     points = Chaos(chance, 0.04)
     points.late = late
-    settings = WriterSettings(object_segments=2, parallel_objects=3, register_for_s=1.0)
+    settings = WriterSettings(max_object_segments=2, parallel_uploads=3, registration_timeout_s=1.0)
     process = Process(
         FaultyRegistry(store, points), lake, settings=settings, agent=AgentSettings(lease_s=5.0),
         objects=FaultyObjects(Objects(lake), points), agent_id=name,
@@ -224,7 +224,7 @@ async def test_chaos(store: MetadataStore, lake: LakeSettings, warehouse: Path, 
     diary = Diary()
     late: set[Any] = set()
     for generation in range(4):
-        clock.advance(5_000)  # leases of the dead, and of the slow, run out
+        clock.advance(5_000)  # leases of dead and slow processes expire
         await asyncio.gather(*(_life(store, lake, chance, diary, f"{generation}-{n}", late) for n in range(2)))
     await asyncio.gather(*late, return_exceptions=True)
     await diary.check(store, Objects(lake), warehouse)

@@ -23,48 +23,48 @@ def _agent(store: MetadataStore, name: str, **settings: float) -> Agent:
     return Agent(store, SkippingClock(), AgentSettings.model_validate(settings), agent_id=name)
 
 
-async def test_what_is_wanted_at_once_is_asked_for_together(store: MetadataStore) -> None:
+async def test_concurrent_acquisitions_share_one_call(store: MetadataStore) -> None:
     await store.add_segment(segment(0, partition=2))
     points = FaultPoints()
     async with _agent(FaultyRegistry(store, points), "a") as agent:
         points.names.clear()
-        first = await asyncio.gather(*(agent.hold("orders", number % 4) for number in range(12)))
-        again = await agent.hold("orders", 2)
+        first = await asyncio.gather(*(agent.acquire("orders", number % 4) for number in range(12)))
+        again = await agent.acquire("orders", 2)
         assert points.names == ["acquire_partition_leases", "get_partitions"]
         assert len(set(first)) == 4
         assert again is first[2]
-        assert [held.next_offset for held in agent.held] == [0, 0, 10, 0]
+        assert [lease.next_offset for lease in agent.leases] == [0, 0, 10, 0]
         with pytest.raises(NotFound, match="partition 7"):
-            await agent.hold("orders", 7)
+            await agent.acquire("orders", 7)
     assert {lease.leader_agent_id for lease in await store.list_partition_leases()} == {None}
 
 
-async def test_leases_are_renewed_and_losses_noticed(store: MetadataStore, clock: ManualClock) -> None:
+async def test_leases_are_renewed_and_lost_ones_detected(store: MetadataStore, clock: ManualClock) -> None:
     async with _agent(store, "a") as agent, _agent(store, "b") as other:
-        mine, lost = await agent.hold("orders", 0), await agent.hold("orders", 1)
+        mine, lost = await agent.acquire("orders", 0), await agent.acquire("orders", 1)
         clock.advance(20_000)
         await agent.renew()
         clock.advance(20_000)
         with pytest.raises(NotLeader, match="'a'"):
-            await other.hold("orders", 0)
+            await other.acquire("orders", 0)
         clock.advance(20_000)
-        taken = await other.hold("orders", 1)
-        assert taken.lease.epoch == lost.lease.epoch + 1
+        taken = await other.acquire("orders", 1)
+        assert taken.row.epoch == lost.row.epoch + 1
         await agent.renew()
         assert (mine.lost, lost.lost) == (False, True)
-        assert agent.held == [mine]
+        assert agent.leases == [mine]
         with pytest.raises(Fenced):
             await store.add_segments([segment(0, partition=1)], fences=[lost.fence])
         await store.add_segments([segment(0, partition=1)], fences=[taken.fence])
 
 
-async def test_leases_of_the_dead_are_free_after_a_while_however_the_clock_was_set(
+async def test_leases_of_dead_agents_are_released_whatever_the_wall_clock_says(
     store: MetadataStore, clock: ManualClock
 ) -> None:
-    """The holder is killed and the clock set back: by that, its leases and its heartbeat are of the future."""
+    """The holder is killed and the wall clock set back: its leases and its heartbeat are in the future."""
     dead = Agent(store, NeverClock(), AgentSettings(topics=["orders"]), agent_id="dead")
     await dead.__aenter__()
-    assert len(dead.held) == 4
+    assert len(dead.leases) == 4
     await _kill(dead)
     clock.set(clock.now_ms() - 3_600_000)
     time = NeverClock()
@@ -77,48 +77,46 @@ async def test_leases_of_the_dead_are_free_after_a_while_however_the_clock_was_s
             await one.renew()
             await one.balance()
             with pytest.raises(NotLeader, match="by agent 'dead'"):
-                await two.hold("orders", 0)
-        assert one.held == []
+                await two.acquire("orders", 0)
+        assert one.leases == []
         time.skip(10)
         await one.renew()
         await one.balance()
-        assert [held.key[1] for held in one.held] == [0, 1, 2, 3]
-        assert {held.lease.epoch for held in one.held} == {2}
-        for held in dead.held:
+        assert [lease.key[1] for lease in one.leases] == [0, 1, 2, 3]
+        assert {lease.row.epoch for lease in one.leases} == {2}
+        for lease in dead.leases:
             with pytest.raises(Fenced):
-                await store.add_segments([segment(0, partition=held.key[1])], fences=[held.fence])
-        for _ in range(20):  # a holder that renews keeps what it has
+                await store.add_segments([segment(0, partition=lease.key[1])], fences=[lease.fence])
+        for _ in range(20):  # a holder that renews keeps its leases
             time.skip(10)
             clock.advance(10_000)
             await one.renew()
             with pytest.raises(NotLeader, match="by agent 'one'"):
-                await two.hold("orders", 0)
+                await two.acquire("orders", 0)
 
 
-async def test_a_writer_alone_finds_that_a_lease_is_dead(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_writer_without_a_group_detects_a_dead_lease(store: MetadataStore, clock: ManualClock) -> None:
     dead = Agent(store, NeverClock(), AgentSettings(), agent_id="dead")
     await dead.__aenter__()
-    held = await dead.hold("orders", 0)
+    lease = await dead.acquire("orders", 0)
     await _kill(dead)
     clock.set(clock.now_ms() - 3_600_000)
     time = NeverClock()
     async with Agent(store, time, AgentSettings(), agent_id="one") as one:
         with pytest.raises(NotLeader, match="is written by agent 'dead'"):
-            await one.hold("orders", 0)
+            await one.acquire("orders", 0)
         time.skip(150)
         with pytest.raises(NotLeader, match="which is dead: try again"):
-            await one.hold("orders", 0)
-        assert (await one.hold("orders", 0)).lease.epoch == held.lease.epoch + 1
+            await one.acquire("orders", 0)
+        assert (await one.acquire("orders", 0)).row.epoch == lease.row.epoch + 1
 
 
 async def _kill(agent: Agent) -> None:
-    assert agent._upkeep is not None
-    agent._upkeep.cancel()
-    await asyncio.gather(agent._upkeep, return_exceptions=True)
+    await agent._background.stop()
 
 
 class NeverClock(SkippingClock):
-    """Waits for ever; time passes when the test says so."""
+    """Sleeps for ever; the test advances the time."""
 
     def monotonic(self) -> float:
         return self._skipped
@@ -131,7 +129,7 @@ class NeverClock(SkippingClock):
 
 
 class SteppedClock(SkippingClock):
-    """Each wait is told to the test, which says when it is over. Nothing else takes time."""
+    """Reports each sleep to the test, which ends it. Nothing else takes time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -147,15 +145,13 @@ class SteppedClock(SkippingClock):
         self._skipped += seconds
 
 
-async def test_many_leases_are_renewed_some_at_a_time(store: MetadataStore) -> None:
-    """Each once in the time between renewals, however many there were when the wait began; and those that were not
-    renewed because of a failure long before they run out.
-    """
+async def test_many_leases_are_renewed_in_batches(store: MetadataStore) -> None:
+    """Each lease is renewed once per interval; after a failure, unrenewed ones are renewed long before they expire."""
     await store.create_topic("clicks", 450)
     points = FaultPoints(at=6, fault=Fault.CALL_LOST)
     clock, settings = SteppedClock(), AgentSettings(renew_every_s=9, lease_s=27)
     async with Agent(FaultyRegistry(store, points), clock, settings, agent_id="a") as agent:
-        helds = await asyncio.gather(*(agent.hold("clicks", number) for number in range(450)))
+        leases = await asyncio.gather(*(agent.acquire("clicks", number) for number in range(450)))
         waited: list[float] = []
         renewed: list[int] = []
         for number in range(8):
@@ -163,40 +159,40 @@ async def test_many_leases_are_renewed_some_at_a_time(store: MetadataStore) -> N
             waited.append(seconds)
             renewed.append(points.names.count("renew_partition_leases"))
             if number == 1:
-                await agent.release(helds[-1])  # before its turn
+                await agent.release(leases[-1])  # before its turn
             over.set()
-        assert points.names[6] == "renew_partition_leases"  # the second of the first round is lost
+        assert points.names[6] == "renew_partition_leases"  # the second batch of the first round fails
         assert waited[:7] == [9.0, 1.5, 4.5, 9.0, 1.5, 1.5, 6.0]
-        assert renewed[:7] == [0, 1, 2, 5, 6, 7, 8]  # after the failure, three in one go
-        assert agent.held == helds[:-1]
+        assert renewed[:7] == [0, 1, 2, 5, 6, 7, 8]  # after the failure, three batches without a pause
+        assert agent.leases == leases[:-1]
 
 
-async def test_who_was_taken_for_dead_begins_anew(store: MetadataStore) -> None:
+async def test_an_agent_deregistered_as_dead_registers_again(store: MetadataStore) -> None:
     async with _agent(store, "a") as agent:
-        held = await agent.hold("orders", 0)
+        lease = await agent.acquire("orders", 0)
         await store.deregister_agent("a")
         await agent.renew()
-        assert held.lost
-        assert agent.held == []
-        assert (await agent.hold("orders", 0)).lease.epoch == 2
+        assert lease.lost
+        assert agent.leases == []
+        assert (await agent.acquire("orders", 0)).row.epoch == 2
 
 
-async def test_a_partition_that_moves_waits_for_its_writers(store: MetadataStore) -> None:
+async def test_a_release_waits_for_writers(store: MetadataStore) -> None:
     async with _agent(store, "a") as agent, _agent(store, "b") as other:
-        held = await agent.hold("orders", 0)
-        held.use()
-        moving = asyncio.create_task(agent.release(held))
+        lease = await agent.acquire("orders", 0)
+        lease.add_users()
+        moving = asyncio.create_task(agent.release(lease))
         await asyncio.sleep(0)
         with pytest.raises(NotLeader, match="moving"):
-            await agent.hold("orders", 0)
+            await agent.acquire("orders", 0)
         with pytest.raises(NotLeader, match="'a'"):
-            await other.hold("orders", 0)
-        held.leave()
+            await other.acquire("orders", 0)
+        lease.remove_users()
         await moving
-        assert (await other.hold("orders", 0)).lease.leader_agent_id == "b"
-        stuck = await agent.hold("orders", 1)
-        stuck.use()
-        agent.settings = AgentSettings(drain_s=0)
+        assert (await other.acquire("orders", 0)).row.leader_agent_id == "b"
+        stuck = await agent.acquire("orders", 1)
+        stuck.add_users()
+        agent.settings = AgentSettings(drain_timeout_s=0)
         await agent.release(stuck)
         assert stuck.lost
 
@@ -204,8 +200,8 @@ async def test_a_partition_that_moves_waits_for_its_writers(store: MetadataStore
 async def test_a_closed_agent_holds_nothing(store: MetadataStore) -> None:
     agent = _agent(store, "a")
     async with agent:
-        held = await agent.hold("orders", 0)
-    assert held.lost
+        lease = await agent.acquire("orders", 0)
+    assert lease.lost
     with pytest.raises(NotLeader, match="closed"):
-        await agent.hold("orders", 0)
+        await agent.acquire("orders", 0)
     assert await store.get_agent("a") is None

@@ -1,0 +1,27 @@
+"""`astha topics`: the group. Its commands are imported when they are needed."""
+
+from __future__ import annotations
+
+import click
+
+from astha.cli.lazy import LazyGroup
+
+_PLACES = {
+    "alter": "components.commands.topics.topics:alter_command",
+    "create": "components.commands.topics.topics:create_command",
+    "delete": "components.commands.topics.topics:delete_command",
+    "describe": "components.commands.topics.topics:describe_command",
+    "list": "components.commands.topics.topics:list_command",
+    "to-table": "components.commands.topic_to_table.cli:to_table_command",
+    "trim": "components.commands.topics.topics:trim_command",
+}
+
+
+@click.group(
+    "topics",
+    cls=LazyGroup,
+    places=_PLACES,
+    short_help="Topics: create, list, describe, alter, trim, delete, to-table.",
+)
+def topics_commands() -> None:
+    """Topics of the segment store. A topic has partitions; a partition has records, ordered by offset."""
