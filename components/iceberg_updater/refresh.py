@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from components.iceberg_updater.committer import Committer, TableWork, is_iceberg
-from components.iceberg_updater.thread import IcebergThread
+from components.iceberg_updater.committer_thread import IcebergThread
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem

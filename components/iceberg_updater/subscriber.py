@@ -20,12 +20,12 @@ from astha.errors import Retry
 from astha.events import Commit, Event
 from astha.subscribers import CheckResult, ComponentContext, Metric, Problem
 from components.iceberg_updater.committer import NeedsComparison, TableWork, is_iceberg
-from components.iceberg_updater.comparisons import Comparisons
+from components.iceberg_updater.committer_thread import IcebergThread
 from components.iceberg_updater.event_folding import TableEvents, by_table
-from components.iceberg_updater.owed import Owed
+from components.iceberg_updater.pending_refreshes import Owed
 from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.settings import UpdaterSettings
-from components.iceberg_updater.thread import IcebergThread
+from components.iceberg_updater.table_refresher import Comparisons
 from components.lib.lake.iceberg import (
     CatalogProbe,
     CatalogTrouble,

@@ -12,8 +12,8 @@ from typing import Any
 from astha.subscribers import ComponentContext
 from components.lib.lake.storage.objects import Objects
 from components.metadata_orchestrator.maintenance import Upkeep
-from components.metadata_orchestrator.orchestrator import MetadataOrchestrator
 from components.metadata_orchestrator.settings import OrchestratorSettings
+from components.metadata_orchestrator.subscriber import MetadataOrchestrator
 from components.metadata_orchestrator.validation import Inspection
 
 __all__ = ["MetadataOrchestrator", "OrchestratorSettings", "create"]

@@ -12,8 +12,8 @@ import structlog
 from astha.clock import LoopClock
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableProblem
+from components.snapshotter.request_scheduling import Turns
 from components.snapshotter.tags import Pinned, Seen, look, pin, release
-from components.snapshotter.turns import Turns
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, NotFound, Unavailable
 from registry.inputs import SnapshotDraft

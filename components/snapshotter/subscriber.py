@@ -26,10 +26,10 @@ from components.lib.lake.problem_log import Troubles
 from components.lib.lake.registration.upload_cleaner import warn_if_neglected
 from components.lib.lake.storage.objects import Objects
 from components.snapshotter.expiration import Lifecycle
+from components.snapshotter.request_scheduling import Due, DueTables, Turns
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.snapshot_requests import Requests
 from components.snapshotter.table_state import Books, awaits_release
-from components.snapshotter.turns import Due, DueTables, Turns
 from registry.contract import ConsistentRead
 from registry.errors import NotFound, RegistryError
 from registry.models import Row, TableFile, TableMetadata, TableSnapshot

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from components.metadata_orchestrator.problems import Problems
+from components.metadata_orchestrator.known_problems import Problems
 from registry.models import LakeTable
 
 

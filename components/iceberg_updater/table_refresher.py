@@ -15,10 +15,10 @@ import structlog
 
 from astha.clock import LoopClock
 from components.iceberg_updater.committer import NeedsComparison, TableWork, is_iceberg
+from components.iceberg_updater.committer_thread import IcebergThread
 from components.iceberg_updater.event_folding import TableEvents
-from components.iceberg_updater.owed import Owed, joined, known_place, splits, without
+from components.iceberg_updater.pending_refreshes import Owed, joined, known_place, splits, without
 from components.iceberg_updater.refresh import Refresh
-from components.iceberg_updater.thread import IcebergThread
 from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.table_problems import Compared, TroubledTable

@@ -8,8 +8,8 @@ from astha import subscribers
 from astha.clock import LoopClock
 from astha.events import Event, Operation
 from astha.subscribers import Component, Metric, handles
+from components.metadata_orchestrator.known_problems import Problem, Problems
 from components.metadata_orchestrator.maintenance import Upkeep, UpkeepStatistics
-from components.metadata_orchestrator.problems import Problem, Problems
 from components.metadata_orchestrator.validation import Inspection, bad_versions, probe_of
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import LakeTable, TableMetadata
