@@ -1,16 +1,18 @@
-"""A thread for PyIceberg, which blocks: calls one after the other, none of them for ever."""
+"""A committer and the thread that its calls run on."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
 from components.iceberg_updater.committer import Committer
 from components.lib.lake.iceberg import IcebergTables, Retention, StorageTrouble, explained
+from components.lib.lake.iceberg.catalog_thread import CallAbandoned, CatalogThread
+from components.lib.lake.table_lookup import full_name
 from registry.models import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -18,55 +20,45 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class IcebergThread:
-    """A committer and the thread that its calls are made in.
-
-    A call that was cancelled is finished before the next one begins. A call for one table that takes longer than its
-    limit is left behind with its thread and its committer, which commits nothing more; later calls get new ones.
+class CommitterThread:
+    """A call for one table that exceeds its time limit is abandoned with its thread and its committer, which commits
+    nothing more; later calls use a new thread and a new committer.
     """
 
-    def __init__(self, name: str, tables: IcebergTables, retention: Retention, limit_s: float, brief_s: float) -> None:
-        self._name = name
+    def __init__(
+        self, name: str, tables: IcebergTables, retention: Retention, timeout_s: float, probe_timeout_s: float
+    ) -> None:
+        self._thread = CatalogThread(name)
         self._retention = retention
-        self._limit_s = limit_s
-        self._brief_s = brief_s
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._hanging: dict[int, asyncio.Future[object]] = {}
+        self._timeout_s = timeout_s
+        self._probe_timeout_s = probe_timeout_s
+        self._abandoned: dict[int, asyncio.Future[Any]] = {}
         self.committer = Committer(tables, retention)
 
-    def hangs(self, table_id: int) -> bool:
-        """Whether a call for this table was left behind and has not come back."""
-        call = self._hanging.get(table_id)
+    def is_hanging(self, table_id: int) -> bool:
+        """Whether an abandoned call for this table still runs."""
+        call = self._abandoned.get(table_id)
         if call is not None and call.done():
-            del self._hanging[table_id]
-        return table_id in self._hanging
+            del self._abandoned[table_id]
+        return table_id in self._abandoned
 
-    async def call(self, work: Callable[[], T], *, table: LakeTable | None = None, brief: bool = False) -> T:
-        """CatalogTrouble as `explained` makes it; StorageTrouble if a call for this table does not come back."""
-        call = asyncio.get_running_loop().run_in_executor(self._pool, explained, work)
-        if table is None:
-            return await call
-        limit_s = self._brief_s if brief else self._limit_s
+    async def call(self, work: Callable[[], T], *, table: LakeTable | None = None, probe: bool = False) -> T:
+        """Calls for a table have a time limit, a shorter one for a `probe`; calls without a table have none.
+
+        Raises `CatalogTrouble` as `explained` does, and `StorageTrouble` if the call exceeds its limit.
+        """
+        timeout_s = None if table is None else self._probe_timeout_s if probe else self._timeout_s
         try:
-            done, _ = await asyncio.wait({call}, timeout=limit_s)
-        except asyncio.CancelledError:
-            call.cancel()
-            raise
-        if done:
-            return call.result()
-        self._leave_behind(table, call)
-        raise StorageTrouble(f"{table.database}.{table.name}: its storage has not answered within {limit_s:g} s")
-
-    def _leave_behind(self, table: LakeTable, call: asyncio.Future[T]) -> None:
-        call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        self._hanging[table.id] = call  # type: ignore[assignment]  # only asked whether it is done
-        self._pool.shutdown(wait=False)
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=self._name)
-        self.committer = Committer(self.committer.tables.retired(), self._retention)
-        log.error("a call for a table has not come back, and is left behind", table=f"{table.database}.{table.name}")
+            return await self._thread.call(partial(explained, work), timeout_s=timeout_s)
+        except CallAbandoned as abandoned:
+            assert table is not None  # noqa: S101  (only calls for a table have a limit)
+            self._abandoned[table.id] = abandoned.call
+            self.committer = Committer(self.committer.tables.retired(), self._retention)
+            log.error("catalog call abandoned", table=full_name(table), timeout_s=timeout_s)
+            raise StorageTrouble(
+                f"{full_name(table)}: its storage has not answered within {timeout_s:g} s"
+            ) from abandoned
 
     async def close(self) -> None:
-        """Once the call under way has ended, or has not within a short time."""
-        last = asyncio.get_running_loop().run_in_executor(self._pool, int)
-        await asyncio.wait({last}, timeout=self._brief_s)
-        self._pool.shutdown(wait=False)
+        """Waits for the call in flight, at most as long as for a probe."""
+        await self._thread.close(self._probe_timeout_s)
