@@ -8,6 +8,7 @@ deliver those transactions again.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterator
 
@@ -42,6 +43,7 @@ class PendingRefreshes:
         self._backoff = Backoff(settings.retry_initial_s, settings.retry_max_s)
         self._notes = Notes()
         self._changed = False
+        self._saving = asyncio.Lock()
         self._skipped: dict[int, deque[tuple[int, Position]]] = {}
 
     async def load(self) -> None:
@@ -49,15 +51,19 @@ class PendingRefreshes:
         self._changed = False
 
     async def save(self) -> None:
-        """Returns when the registry has everything that was recorded before the call."""
-        if not self._changed:
-            return
-        self._changed = False
-        try:
-            await write_notes(self._store, self._notes)
-        except BaseException:
-            self._changed = True
-            raise
+        """Returns when the registry has everything that was recorded before the call.
+
+        Lane and background task both save: a call waits for the write in flight instead of trusting it.
+        """
+        async with self._saving:
+            if not self._changed:
+                return
+            self._changed = False
+            try:
+                await write_notes(self._store, self._notes)
+            except BaseException:
+                self._changed = True
+                raise
 
     def __contains__(self, table_id: int) -> bool:
         return table_id in self._notes.troubled
