@@ -41,7 +41,7 @@ class Hall:
 
     async def start(self, **settings: Any) -> tuple[SegmentStore, Running]:
         component = create(settings, self._around)
-        cleaner = metadata_orchestrator.create({"upkeep_every_s": 0.02}, self._around)
+        cleaner = metadata_orchestrator.create({"maintenance_every_s": 0.02}, self._around)
         running = await self._run_daemon(self._url, {"segment_store": component, "metadata_orchestrator": cleaner})
         self.running.append(running)
         await running.live("segment_store")
