@@ -44,15 +44,15 @@ components:
     settings: {max_snapshots: 20}
   metadata_orchestrator:
     tables: [tables, table_metadata]
-    settings: {upkeep_every_s: 1}
+    settings: {maintenance_every_s: 1}
   snapshotter:
     tables: [table_metadata, table_files, table_snapshots]
     lane: {delivery_timeout_s: 60, health_timeout_s: 30, backoff_max_s: 1, breaker_reset_s: 1}
     settings:
       defaults: {snapshot.every: 3s, snapshot.keep: 3, snapshot.grace: 2s}
       check_every_s: 1
-      upkeep_every_s: 1
-      wait_s: 20
+      maintenance_every_s: 1
+      request_timeout_s: 20
   compactor:
     use: tests.e2e.local_compactor:create
     tables: [table_files, table_stats]

@@ -55,7 +55,7 @@ components:
   snapshotter:
     tables: [table_metadata, table_files, table_snapshots]
     lane: {delivery_timeout_s: 60, health_timeout_s: 30}
-    settings: {defaults: {snapshot.grace: 0s}, check_every_s: 1, upkeep_every_s: 1}
+    settings: {defaults: {snapshot.grace: 0s}, check_every_s: 1, maintenance_every_s: 1}
   compactor:
     use: tests.faults.crash_daemon:create_compactor
     tables: [table_files, table_stats]
