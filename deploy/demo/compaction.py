@@ -21,7 +21,7 @@ from astha.clock import SystemLoopClock
 from astha.lanes.lane import Lane
 from astha.subscribers import ComponentContext, LakeSettings, Subscriber
 from components import compactor, iceberg_updater
-from components.commands.verify.verification import Options, Verification
+from components.commands.verify.verification import Verification, VerifyOptions
 from components.compactor.subscriber import Compactor
 from components.lib.lake.iceberg import IcebergTables, open_catalog
 from components.lib.lake.identity import registry_identity
@@ -197,7 +197,7 @@ async def _verify(around: ComponentContext) -> bool:
     catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
     tables = IcebergTables(catalog, await registry_identity(around.store))
     try:
-        options = Options(files=True, checksums=True)
+        options = VerifyOptions(files=True, checksums=True)
         report = await Verification(around.store, tables, Objects(around.lake), around.clock, options).run()
     finally:
         await asyncio.to_thread(tables.close)

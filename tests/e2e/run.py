@@ -18,8 +18,8 @@ from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
 from astha.subscribers.context import ComponentContext, LakeSettings
-from components.commands.verify.report import Kind
-from components.commands.verify.verification import Options, Verification
+from components.commands.verify.report import DifferenceKind
+from components.commands.verify.verification import Verification, VerifyOptions
 from components.lib.lake.iceberg import IcebergTables
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager, StorageSettings
@@ -60,7 +60,12 @@ components:
     settings: {heartbeat_s: 0.5, stale_after_s: 3, check_every_s: 0.5, defaults: {compaction.min-inputs: 4}}
 """
 
-BEHIND = {Kind.NOT_COMMITTED, Kind.NOT_REGISTERED, Kind.NO_ICEBERG_TABLE, Kind.SCHEMA}
+BEHIND = {
+    DifferenceKind.NOT_COMMITTED,
+    DifferenceKind.NOT_REGISTERED,
+    DifferenceKind.NO_ICEBERG_TABLE,
+    DifferenceKind.SCHEMA,
+}
 
 Engine = Callable[[Table], Rows]
 
@@ -120,11 +125,11 @@ class LakeRun:
     ) -> None:
         """With a daemon that comes and goes Iceberg may be behind, and nothing worse, at any moment."""
         while not enough.is_set():
-            options = Options(files=True, checksums=self.random.random() < 0.3, timeout_s=1.0)
+            options = VerifyOptions(files=True, checksums=self.random.random() < 0.3, timeout_s=1.0)
             report = await Verification(store, tables, objects, SystemLoopClock(), options).run()
             for table in report.tables:
                 for found in table.differences:
-                    harmless = found.kind in BEHIND and "has passed" not in found.cause.why
+                    harmless = found.kind in BEHIND and "has passed" not in found.cause.reason
                     assert harmless, f"seed {self.seed}: {table.table}: {found}"
             self.doubts += 1
             await asyncio.sleep(1.0)

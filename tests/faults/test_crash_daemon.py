@@ -20,7 +20,7 @@ import pytest
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
-from components.commands.verify.verification import Options, Verification
+from components.commands.verify.verification import Verification, VerifyOptions
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
@@ -134,7 +134,7 @@ class Doom:
     async def require_equal(self) -> None:
         tables = iceberg_tables(self.astha.url, self.bench.lake)
         try:
-            options = Options(files=True, checksums=True)
+            options = VerifyOptions(files=True, checksums=True)
             objects = Objects(self.bench.lake)
             report = await Verification(self.bench.store, tables, objects, SystemLoopClock(), options).run()
             assert report.equal, report
