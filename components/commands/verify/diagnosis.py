@@ -9,7 +9,7 @@ import msgspec
 from components.commands.verify.diff import TableDiff, classify
 from components.commands.verify.iceberg_state import IcebergState
 from components.commands.verify.report import Cause, Difference, DifferenceKind
-from components.commands.verify.updater_lag import COMPONENT, UpdaterState
+from components.commands.verify.updater_lag import COMPONENT, UpdaterProgress
 from components.lib.lake.table_problems import TroubledTable
 
 REFRESH = f"astha refresh {COMPONENT}"
@@ -21,7 +21,7 @@ class DiffContext(msgspec.Struct, frozen=True):
 
     table: str
     found: IcebergState | None
-    updater: UpdaterState
+    updater: UpdaterProgress
     trouble: TroubledTable | None
     passed: bool
     waited_s: float
@@ -71,7 +71,7 @@ def _of_finding(kind: DifferenceKind, text: str, context: DiffContext) -> Cause 
 
 
 def of_files(
-    table: str, behind: int, found: IcebergState | None, updater: UpdaterState, passed: bool, waited_s: float
+    table: str, behind: int, found: IcebergState | None, updater: UpdaterProgress, passed: bool, waited_s: float
 ) -> Cause:
     """Of files, a schema or a table that differs in Iceberg; `behind` is their number."""
     if found is not None and found.external_commits:
@@ -102,7 +102,7 @@ def of_files(
     )
 
 
-def _lost(table: str, found: IcebergState | None, updater: UpdaterState) -> Cause:
+def _lost(table: str, found: IcebergState | None, updater: UpdaterProgress) -> Cause:
     """A refresh trusts the stamp's digest: a wrong stamp has to be overwritten by a revert."""
     if found is not None and found.stamp_is_wrong:
         return Cause(
@@ -116,7 +116,7 @@ def of_external_commit(table: str) -> Cause:
     return Cause("another engine has committed to the table, which Astha never overwrites by itself", _decide(table))
 
 
-def of_stop(reason: str, updater: UpdaterState) -> Cause:
+def of_stop(reason: str, updater: UpdaterProgress) -> Cause:
     return Cause(
         f"the updater has stopped this table: {reason}",
         _refreshed(REFRESH, updater) + ", once the reason is resolved",
@@ -168,7 +168,7 @@ def of_duplicate() -> Cause:
     )
 
 
-def of_stamp(table: str, updater: UpdaterState) -> Cause:
+def of_stamp(table: str, updater: UpdaterProgress) -> Cause:
     return Cause(
         "the table's properties or metadata were changed by hand",
         _refreshed(f"astha iceberg revert {table}", updater),
@@ -181,7 +181,7 @@ def of_statistics(table: str) -> Cause:
     )
 
 
-def of_leftover(updater: UpdaterState) -> Cause:
+def of_leftover(updater: UpdaterProgress) -> Cause:
     return Cause(f"the table was dropped, and the updater has not followed: {updater}", _refreshed(REFRESH, updater))
 
 
@@ -201,5 +201,5 @@ def _decide(table: str) -> str:
     return f"`astha iceberg adopt {table}` adopts it, `astha iceberg revert {table}` reverts it"
 
 
-def _refreshed(command: str, updater: UpdaterState) -> str:
+def _refreshed(command: str, updater: UpdaterProgress) -> str:
     return f"`{command}`" if updater.daemon else f"`{RUN}`, then `{command}`"

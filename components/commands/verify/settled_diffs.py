@@ -14,7 +14,7 @@ from components.commands.verify.diff import FileComparison, TableDiff
 from components.commands.verify.iceberg_state import IcebergState, read_state, table_findings
 from components.commands.verify.registry_state import compare_files
 from components.commands.verify.report import DifferenceKind
-from components.commands.verify.updater_lag import UpdaterState, read_updater
+from components.commands.verify.updater_lag import UpdaterProgress, read_updater
 from components.lib.lake.iceberg import IcebergTables, StorageTrouble, TableProblem
 from components.lib.lake.iceberg.catalog_thread import call_with_timeout
 from components.lib.lake.iceberg.tables import Identifier
@@ -75,7 +75,7 @@ class SettledDiffs(msgspec.Struct):
 
     last: dict[int, ComparedTable]
     certain: dict[int, TableDiff]
-    updater: UpdaterState
+    updater: UpdaterProgress
     troubled: dict[int, TroubledTable]
     passed: bool
     waited_s: float
@@ -123,7 +123,7 @@ class DiffSettler:
                 return SettledDiffs(last, candidates, updater, troubled, passed, waited_s)
             await self._clock.sleep(max(PAUSE_S, waited_s / 10))
 
-    async def settle_leftovers(self) -> tuple[dict[int, str], UpdaterState | None]:
+    async def settle_leftovers(self) -> tuple[dict[int, str], UpdaterProgress | None]:
         """Returns Iceberg tables of this registry that it no longer has, and the updater's state if there are any.
 
         Raises `TableProblem` or `StorageTrouble` if the catalog's tables cannot be read.

@@ -15,7 +15,7 @@ _LATE_MS = 5_000
 """A lease that expired within this time may still be renewed, or be taken over by another daemon."""
 
 
-class UpdaterState(msgspec.Struct, frozen=True):
+class UpdaterProgress(msgspec.Struct, frozen=True):
     """`entry` is None if no daemon on this registry has ever had the updater. `daemon`: whether one runs."""
 
     entry: LedgerEntry | None
@@ -55,8 +55,8 @@ class UpdaterState(msgspec.Struct, frozen=True):
         return self.entry is not None and self.entry.state == _PAUSED
 
 
-async def read_updater(store: MetadataStore, lease: str, clock: Clock) -> UpdaterState:
+async def read_updater(store: MetadataStore, lease: str, clock: Clock) -> UpdaterProgress:
     found = await store.get_daemon_lease(lease)
     entries = {entry.component: entry for entry in await store.read_ledger()}
     daemon = found is not None and found.expires_at > clock.now_ms() - _LATE_MS
-    return UpdaterState(entries.get(COMPONENT), daemon, await store.position())
+    return UpdaterProgress(entries.get(COMPONENT), daemon, await store.position())

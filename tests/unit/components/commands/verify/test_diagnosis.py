@@ -7,7 +7,7 @@ import pytest
 from components.commands.verify import diagnosis
 from components.commands.verify.iceberg_state import IcebergState
 from components.commands.verify.report import Cause
-from components.commands.verify.updater_lag import UpdaterState
+from components.commands.verify.updater_lag import UpdaterProgress
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import Stamp
 from tests.unit.components.commands.verify.test_updater_lag import ABSENT, state
@@ -19,7 +19,7 @@ def committed(**rest: Any) -> IcebergState:
     return IcebergState(cast("Any", None), rest.pop("stamp", Stamp(digest)), digest, **rest)
 
 
-def cause(updater: UpdaterState, *, passed: bool = False, found: IcebergState | None = None) -> Cause:
+def cause(updater: UpdaterProgress, *, passed: bool = False, found: IcebergState | None = None) -> Cause:
     return diagnosis.of_files("shop.orders", 3, found or committed(), updater, passed, 5.0)
 
 
@@ -36,7 +36,7 @@ def cause(updater: UpdaterState, *, passed: bool = False, found: IcebergState | 
         (state(daemon=False), True, "has passed this", "`astha run`, then `astha refresh iceberg_updater`"),
     ],
 )
-def test_causes_by_updater_state(updater: UpdaterState, passed: bool, why: str, repair: str) -> None:
+def test_causes_by_updater_state(updater: UpdaterProgress, passed: bool, why: str, repair: str) -> None:
     found = cause(updater, passed=passed)
     assert why in found.reason
     assert repair in (found.repair or "")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from components.commands.verify.updater_lag import UpdaterState
+from components.commands.verify.updater_lag import UpdaterProgress
 from registry.json_text import to_json_text
 from registry.models import LedgerEntry
 from registry.position import Position
@@ -10,12 +10,12 @@ from registry.position import Position
 
 def state(
     position: int | None = 10, *, lane: str = "live", owed: bool = False, reason: str | None = None, daemon: bool = True
-) -> UpdaterState:
+) -> UpdaterProgress:
     entry = LedgerEntry("iceberg_updater", position, None, to_json_text([]), lane, owed, reason, 0)
-    return UpdaterState(entry, daemon, Position(12))
+    return UpdaterProgress(entry, daemon, Position(12))
 
 
-ABSENT = UpdaterState(None, True, Position(12))
+ABSENT = UpdaterProgress(None, True, Position(12))
 
 
 def test_the_ledgers_position_decides() -> None:
@@ -24,7 +24,7 @@ def test_the_ledgers_position_decides() -> None:
 
 
 @pytest.mark.parametrize("one", [state(None), state(10, owed=True), ABSENT])
-def test_an_updater_that_owes_a_refresh_has_passed_nothing(one: UpdaterState) -> None:
+def test_an_updater_that_owes_a_refresh_has_passed_nothing(one: UpdaterProgress) -> None:
     assert not one.has_passed(Position(0))
 
 
