@@ -24,7 +24,7 @@ from components.commands.verify.verification import Verification, VerifyOptions
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
-from tests.e2e.run import is_at_work
+from tests.e2e.run import until_updater_is_live
 from tests.faults.crash_daemon import STEP, Death
 from tests.integration.astha.processes import Astha, drop_slots
 from tests.integration.components.compactor.harness import Bench
@@ -109,7 +109,7 @@ class Doom:
         """The last one is left in peace, until all is as it should be."""
         bench = self.bench
         daemon = self.astha.run()
-        await asyncio.to_thread(is_at_work, daemon)
+        await asyncio.to_thread(until_updater_is_live, daemon)
         await bench.insert(files=INSERTED)
         before = await bench.ids()
 
