@@ -45,7 +45,7 @@ def commands() -> None:
     """Show the Iceberg tables that the updater maintains, and resolve commits of other engines to them."""
 
 
-@commands.command("status")
+@commands.command("status", short_help="Show the state of each Iceberg table.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @settings_options
 @json_option
@@ -76,7 +76,7 @@ def status_command(name: str | None, reload: Callable[[], Settings], as_json: bo
         raise click.exceptions.Exit(Exit.PROBLEM)
 
 
-@commands.command("adopt")
+@commands.command("adopt", short_help="Adopt another engine's commits.")
 @click.argument("name", metavar="TABLE")
 @settings_options
 @server_options
@@ -97,7 +97,7 @@ def adopt_command(
     _resolve(adopt, "registered", name, reload(), server_url, token_file, as_json)
 
 
-@commands.command("revert")
+@commands.command("revert", short_help="Revert another engine's commits.")
 @click.argument("name", metavar="TABLE")
 @settings_options
 @server_options

@@ -32,7 +32,7 @@ def commands() -> None:
     """Create, list and expire named snapshots of tables, clean up files, and roll tables back."""
 
 
-@commands.command("create")
+@commands.command("create", short_help="Request a snapshot and wait for it.")
 @click.argument("name", metavar="TABLE")
 @click.option("--tag", help="Name of the snapshot, also in Iceberg. Default: generated.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the snapshot exists.")
@@ -117,7 +117,7 @@ def list_command(name: str | None, everything: bool, reload: Callable[[], Settin
         print_rows(rows)
 
 
-@commands.command("expire")
+@commands.command("expire", short_help="Expire snapshots by policy or by tag.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.option("--tag", "tags", multiple=True, help="Expire this snapshot, whatever the policy says. Repeatable.")
 @click.option("--dry-run", is_flag=True, help="Only show what would expire, and why the others are kept.")
@@ -163,7 +163,7 @@ async def _require_tags(context: CliContext, table: LakeTable, tags: Sequence[st
             raise Failure(f"{table.database}.{table.name} has no snapshot with the tag {tag!r}", Exit.PROBLEM)
 
 
-@commands.command("clean")
+@commands.command("clean", short_help="Delete files that no snapshot needs.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @click.option("--dry-run", is_flag=True, help="Only show what would be deleted, and why the rest is kept.")
 @click.option(
@@ -218,7 +218,7 @@ def clean_command(
     _show(reports, "would be deleted" if dry_run else "deleted", dry_run, as_json, uploads)
 
 
-@commands.command("rollback")
+@commands.command("rollback", short_help="Roll a table back to a snapshot.")
 @click.argument("name", metavar="TABLE")
 @click.argument("snapshot", metavar="TAG|SNAPSHOT_ID")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")

@@ -10,7 +10,7 @@ from functools import partial
 
 from components.lib.lake.iceberg import IcebergTables
 from components.lib.lake.table_lookup import full_name
-from components.snapshotter.policy import Policy, read_policy
+from components.snapshotter.policy import SnapshotPolicy, read_policy
 from components.snapshotter.retention import RetentionReport, decide_snapshots
 from components.snapshotter.snapshot_requests import BlockingCall
 from components.snapshotter.table_state import awaits_release
@@ -28,7 +28,7 @@ class SnapshotExpiration:
     """`defaults` is the policy of tables without properties of their own."""
 
     def __init__(
-        self, store: MetadataStore, tables: IcebergTables, call: BlockingCall, clock: Clock, defaults: Policy
+        self, store: MetadataStore, tables: IcebergTables, call: BlockingCall, clock: Clock, defaults: SnapshotPolicy
     ) -> None:
         self._store = store
         self._tables = tables
@@ -56,7 +56,7 @@ class SnapshotExpiration:
         report.released = await self._release(table, policy)
         return report
 
-    async def _release(self, table: LakeTable, policy: Policy) -> list[int]:
+    async def _release(self, table: LakeTable, policy: SnapshotPolicy) -> list[int]:
         """Releases expired snapshots whose grace period is over."""
         over = self._clock.now_ms() - policy.grace_ms
         rows = [
@@ -72,7 +72,7 @@ class SnapshotExpiration:
         return [row.id for row in rows]
 
 
-async def table_policy(store: MetadataStore, table: LakeTable, defaults: Policy) -> Policy:
+async def table_policy(store: MetadataStore, table: LakeTable, defaults: SnapshotPolicy) -> SnapshotPolicy:
     metadata = await store.get_table_metadata(table.id)
     return defaults if metadata is None else read_policy(parse_json(metadata.properties), defaults)
 

@@ -23,7 +23,7 @@ from components.lib.lake.storage.roots import known_roots, refusals
 from components.lib.lake.table_lookup import full_name
 from components.lib.lake.table_problems import read_troubled
 from components.snapshotter.expiration import OWNER, snapshot_rows, table_policy
-from components.snapshotter.policy import Policy
+from components.snapshotter.policy import SnapshotPolicy
 from components.snapshotter.reachability import required
 from components.snapshotter.retention import RetentionDecision, RetentionReport, decide_files
 from components.snapshotter.snapshot_requests import BlockingCall, RegistryComparison, covers, ledger_entry
@@ -52,7 +52,7 @@ class FileCleanup:
         objects: Objects,
         clock: Clock,
         *,
-        defaults: Policy | None = None,
+        defaults: SnapshotPolicy | None = None,
         updater: str = "iceberg_updater",
     ) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class FileCleanup:
         self._call = call
         self._objects = objects
         self._clock = clock
-        self._defaults = defaults or Policy()
+        self._defaults = defaults or SnapshotPolicy()
         self._updater = updater
         self._owner = f"{OWNER}-{secrets.token_hex(8)}"
 

@@ -30,12 +30,12 @@ from components.lib.lake.table_properties import (
 )
 from registry.json_text import JsonValue
 
-__all__ = ["DAY_MS", "Policy", "PolicyProblem", "read_policy"]
+__all__ = ["DAY_MS", "SnapshotPolicy", "PolicyProblem", "read_policy"]
 
 PREFIX = "snapshot."
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
     every_ms: int | None = None
     after_rows: int | None = None
     after_bytes: int | None = None
@@ -61,9 +61,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return tag is not None and any(fnmatchcase(tag, pattern) for pattern in self.hold)
 
 
-def read_policy(properties: JsonValue, defaults: Policy | None = None) -> Policy:
+def read_policy(properties: JsonValue, defaults: SnapshotPolicy | None = None) -> SnapshotPolicy:
     """Raises `PolicyProblem` for the first `snapshot.*` property that is unknown or has an invalid value."""
-    return msgspec.structs.replace(defaults or Policy(), **read_properties(properties, PREFIX, _PROPERTIES))
+    return msgspec.structs.replace(defaults or SnapshotPolicy(), **read_properties(properties, PREFIX, _PROPERTIES))
 
 
 _PROPERTIES: Mapping[str, tuple[str, Reader]] = {

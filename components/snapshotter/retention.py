@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from components.snapshotter.policy import Policy
+from components.snapshotter.policy import SnapshotPolicy
 from registry.json_text import parse_json_as
 from registry.models import FileAwaitingDeletion, TableFile, TableSnapshot
 
@@ -35,7 +35,7 @@ class RetentionReport(msgspec.Struct):
 
 
 def decide_snapshots(
-    rows: Iterable[TableSnapshot], policy: Policy, now_ms: int, tags: Collection[str] = ()
+    rows: Iterable[TableSnapshot], policy: SnapshotPolicy, now_ms: int, tags: Collection[str] = ()
 ) -> list[RetentionDecision]:
     """Decides about created snapshots, newest first: by `tags` if given, else by the policy."""
     created = sorted((row for row in rows if row.status == "created"), key=lambda row: row.id, reverse=True)
@@ -43,7 +43,7 @@ def decide_snapshots(
 
 
 def _decide_snapshot(
-    row: TableSnapshot, rank: int, policy: Policy, now_ms: int, tags: Collection[str]
+    row: TableSnapshot, rank: int, policy: SnapshotPolicy, now_ms: int, tags: Collection[str]
 ) -> RetentionDecision:
     name, age_ms = row.tag or str(row.snapshot_id), now_ms - row.created_at
     if row.tag in tags:

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from components.lib.lake.moved import SharedThreshold
-from components.snapshotter.policy import Policy, PolicyProblem, read_policy
+from components.snapshotter.policy import PolicyProblem, SnapshotPolicy, read_policy
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -37,5 +37,5 @@ class SnapshotterSettings(SharedThreshold):
         return given
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> SnapshotPolicy:
         return read_policy(self.defaults)

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from astha.events import Event, Operation
-from components.snapshotter.policy import Policy, PolicyProblem, read_policy
+from components.snapshotter.policy import PolicyProblem, SnapshotPolicy, read_policy
 from registry.contract import ConsistentRead
 from registry.json_text import parse_json
 from registry.models import LakeTable, Row, TableFile, TableMetadata, TableSnapshot
@@ -46,7 +46,7 @@ class TableState(msgspec.Struct):
     """`rows` holds requested and created snapshots, and expired ones that Iceberg may still have."""
 
     metadata: TableMetadata
-    policy: Policy
+    policy: SnapshotPolicy
     rows: dict[int, TableSnapshot] = {}
     growth: Growth = msgspec.field(default_factory=Growth)
     requested_growth: Growth = msgspec.field(default_factory=Growth)  # covered by the open request
@@ -114,7 +114,7 @@ def awaits_release(row: TableSnapshot) -> bool:
 
 
 class TableStates:
-    def __init__(self, defaults: Policy) -> None:
+    def __init__(self, defaults: SnapshotPolicy) -> None:
         self._defaults = defaults
         self._states: dict[int, TableState] = {}
 
@@ -163,7 +163,7 @@ class TableStates:
         else:
             state.metadata, state.policy = metadata, policy
 
-    def policy(self, metadata: TableMetadata) -> Policy:
+    def policy(self, metadata: TableMetadata) -> SnapshotPolicy:
         """Returns the defaults if a property cannot be read."""
         try:
             return read_policy(parse_json(metadata.properties), self._defaults)

@@ -14,7 +14,7 @@ from astha.cli.root import main
 from components.lib.lake.storage.objects import Objects
 from components.snapshotter.cli_context import call
 from components.snapshotter.file_cleanup import FileCleanup
-from components.snapshotter.policy import Policy
+from components.snapshotter.policy import SnapshotPolicy
 from components.snapshotter.rollback import Rollback
 from registry.models import TableFile
 from tests.integration.components.snapshotter.conftest import Lake, Open
@@ -44,7 +44,9 @@ async def test_history_tags_and_files_are_copied(lake: Lake, new_url: NewUrl, op
     rollback = await Rollback(new.store, new.tables, call, Objects(new.settings)).plan(table, "v1")
     assert [draft.file_path for draft in rollback.restored] == [file.file_path for file in old]
 
-    cleanup = FileCleanup(new.store, new.tables, call, Objects(new.settings), new.clock, defaults=Policy(grace_ms=0))
+    cleanup = FileCleanup(
+        new.store, new.tables, call, Objects(new.settings), new.clock, defaults=SnapshotPolicy(grace_ms=0)
+    )
     new.clock.advance(timedelta(hours=2))
     (report,) = await cleanup.clean(dry_run=True)
     assert [decision.reason for decision in report.decisions] == [f"Iceberg snapshot {named.snapshot_id} needs it"]

@@ -15,7 +15,7 @@ from components.snapshotter import tags
 from components.snapshotter.cli_context import call
 from components.snapshotter.expiration import SnapshotExpiration
 from components.snapshotter.file_cleanup import FileCleanup
-from components.snapshotter.policy import Policy
+from components.snapshotter.policy import SnapshotPolicy
 from components.snapshotter.retention import RetentionReport
 from registry.errors import Unavailable
 from registry.inputs import FileDraft
@@ -28,7 +28,7 @@ HOUR = timedelta(hours=1)
 class Maintenance:
     """Expiration and cleanup of one lake, with a grace period of one hour."""
 
-    def __init__(self, lake: Lake, policy: Policy) -> None:
+    def __init__(self, lake: Lake, policy: SnapshotPolicy) -> None:
         self.cleanup = FileCleanup(lake.store, lake.tables, call, Objects(lake.settings), lake.clock, defaults=policy)
         self.expire = SnapshotExpiration(lake.store, lake.tables, call, lake.clock, policy).expire
         self.clean = self.cleanup.clean
@@ -36,7 +36,7 @@ class Maintenance:
 
 
 def maintenance_of(lake: Lake, keep: int | None = None, keep_for_ms: int | None = None) -> Maintenance:
-    return Maintenance(lake, Policy(grace_ms=3_600_000, keep=keep, keep_for_ms=keep_for_ms))
+    return Maintenance(lake, SnapshotPolicy(grace_ms=3_600_000, keep=keep, keep_for_ms=keep_for_ms))
 
 
 def there(files: list[TableFile]) -> list[bool]:

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from components.snapshotter.policy import DAY_MS, Policy, PolicyProblem, read_policy
+from components.snapshotter.policy import DAY_MS, PolicyProblem, SnapshotPolicy, read_policy
 from components.snapshotter.settings import SnapshotterSettings
 
 
 def test_by_default_no_snapshot_is_taken_and_none_expires() -> None:
     policy = read_policy({"owner": "sales"})
-    assert policy == Policy()
+    assert policy == SnapshotPolicy()
     assert not policy.automatic
     assert not policy.expires
     assert policy.grace_ms == DAY_MS
@@ -28,7 +28,7 @@ def test_properties_override_defaults() -> None:
         },
         defaults,
     )
-    assert policy == Policy(
+    assert policy == SnapshotPolicy(
         every_ms=90 * 60_000,
         after_rows=1_000,
         after_bytes=2 << 30,
@@ -54,7 +54,7 @@ def test_properties_override_defaults() -> None:
 )  # fmt: skip
 def test_invalid_properties_are_named(name: str, value: str) -> None:
     if value == "":
-        assert read_policy({f"snapshot.{name}": value}) == Policy()
+        assert read_policy({f"snapshot.{name}": value}) == SnapshotPolicy()
         return
     with pytest.raises(PolicyProblem, match=f"snapshot.{name}"):
         read_policy({f"snapshot.{name}": value})

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from components.snapshotter.policy import DAY_MS, Policy
+from components.snapshotter.policy import DAY_MS, SnapshotPolicy
 from components.snapshotter.retention import decide_files, decide_snapshots
 from tests.unit.components.snapshotter.rows import awaiting, snapshot
 
@@ -9,42 +9,43 @@ ROWS = [snapshot(number, at=number * DAY) for number in range(1, 6)]  # v5 is th
 NOW = 5 * DAY
 
 
-def removed(policy: Policy, *tags: str) -> list[str]:
+def removed(policy: SnapshotPolicy, *tags: str) -> list[str]:
     return [decision.name for decision in decide_snapshots(ROWS, policy, NOW, tags) if decision.remove]
 
 
 def test_without_a_policy_all_are_kept() -> None:
-    assert removed(Policy()) == []
+    assert removed(SnapshotPolicy()) == []
 
 
 def test_by_count() -> None:
-    assert removed(Policy(keep=2)) == ["v3", "v2", "v1"]
-    assert removed(Policy(keep=9)) == []
+    assert removed(SnapshotPolicy(keep=2)) == ["v3", "v2", "v1"]
+    assert removed(SnapshotPolicy(keep=9)) == []
 
 
 def test_by_age() -> None:
-    assert removed(Policy(keep_for_ms=2 * DAY)) == ["v3", "v2", "v1"]
+    assert removed(SnapshotPolicy(keep_for_ms=2 * DAY)) == ["v3", "v2", "v1"]
 
 
 def test_either_rule_keeps() -> None:
-    assert removed(Policy(keep=1, keep_for_ms=3 * DAY)) == ["v2", "v1"]
-    assert removed(Policy(keep=4, keep_for_ms=DAY)) == ["v1"]
+    assert removed(SnapshotPolicy(keep=1, keep_for_ms=3 * DAY)) == ["v2", "v1"]
+    assert removed(SnapshotPolicy(keep=4, keep_for_ms=DAY)) == ["v1"]
 
 
 def test_held_and_named() -> None:
-    assert removed(Policy(keep=1, hold=("v[13]",))) == ["v4", "v2"]
-    assert removed(Policy(), "v1", "v5") == ["v5", "v1"]
-    assert removed(Policy(keep=1, hold=("v1",)), "v1") == ["v1"], "an explicit tag wins"
+    assert removed(SnapshotPolicy(keep=1, hold=("v[13]",))) == ["v4", "v2"]
+    assert removed(SnapshotPolicy(), "v1", "v5") == ["v5", "v1"]
+    assert removed(SnapshotPolicy(keep=1, hold=("v1",)), "v1") == ["v1"], "an explicit tag wins"
 
 
 def test_only_created_snapshots_count() -> None:
     rows = [*ROWS, snapshot(6, "requested"), snapshot(7, "failed"), snapshot(8, "expired")]
-    assert len(decide_snapshots(rows, Policy(keep=1), NOW)) == len(ROWS)
+    assert len(decide_snapshots(rows, SnapshotPolicy(keep=1), NOW)) == len(ROWS)
 
 
 def test_each_decision_has_a_reason() -> None:
     reasons = {
-        decision.name: decision.reason for decision in decide_snapshots(ROWS, Policy(keep=2, keep_for_ms=DAY), NOW)
+        decision.name: decision.reason
+        for decision in decide_snapshots(ROWS, SnapshotPolicy(keep=2, keep_for_ms=DAY), NOW)
     }
     assert reasons["v5"] == "the newest of the 2 to keep"
     assert reasons["v4"] == "number 2 of the 2 to keep"

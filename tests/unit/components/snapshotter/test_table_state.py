@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from astha.events import Operation
-from components.snapshotter.policy import Policy
+from components.snapshotter.policy import SnapshotPolicy
 from components.snapshotter.table_state import TableState, TableStates
 from tests.doubles.clock import ManualClock
 from tests.unit.components.snapshotter.rows import event, metadata, snapshot, table_file
@@ -26,7 +26,7 @@ def state_of(states: TableStates) -> TableState:
 
 
 def opened(**properties: str) -> TableStates:
-    states = TableStates(Policy())
+    states = TableStates(SnapshotPolicy())
     states.apply(event(metadata(1, **properties)))
     return states
 
