@@ -106,6 +106,7 @@ class BackgroundTasks:
 
     async def stop(self) -> None:
         await cancel_and_wait(*self._tasks.values())
+        self._failing.clear()
 
     async def _supervised(self, name: str, loop: Callable[[], Coroutine[Any, Any, None]]) -> None:
         failures = 0

@@ -1,7 +1,8 @@
-"""The Iceberg updater: the registry's tables as Iceberg tables, exactly once and always comparable.
+"""The Iceberg updater: maintains an Iceberg table for each Parquet table of the registry.
 
-In: `table_metadata` and `table_files`. Out: Iceberg commits, each with the registry's position and a digest in it.
-Guaranteed: a registry transaction is in one snapshot or in none; a redelivered one changes nothing.
+In: events of `table_metadata` and `table_files`. Out: Iceberg commits, each stamped with the registry's position and a
+digest of the live files.
+Guaranteed: exactly once. A registry transaction is in one snapshot or in none; a redelivered one changes nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 __all__ = ["IcebergUpdater", "create"]
 
 needs_registry_url = True
-"""For the catalog, which is in the registry's database unless the settings name another."""
+"""For the catalog, which is in the registry's database unless the settings name another one."""
 
 
 def create(settings: Mapping[str, Any], context: ComponentContext) -> IcebergUpdater:
-    """ValueError (pydantic's) if the settings are not this component's."""
+    """Raises ValueError (pydantic's) if the settings are invalid."""
     from components.iceberg_updater.settings import UpdaterSettings
     from components.iceberg_updater.subscriber import IcebergUpdater
 
@@ -29,7 +30,7 @@ def create(settings: Mapping[str, Any], context: ComponentContext) -> IcebergUpd
 
 
 def __getattr__(name: str) -> Any:
-    """`IcebergUpdater`, when somebody wants it: `astha --help` loads this package's commands, but not PyIceberg."""
+    """Loads `IcebergUpdater` on first use: `astha --help` imports the commands and must not load PyIceberg."""
     if name == "IcebergUpdater":
         from components.iceberg_updater.subscriber import IcebergUpdater
 

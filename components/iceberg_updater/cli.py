@@ -1,6 +1,6 @@
-"""`astha iceberg`: how tables stand in Iceberg, and what to do about another engine's commits.
+"""`astha iceberg`: show the state of Iceberg tables, and resolve commits of other engines.
 
-PyIceberg takes a second to load: it is imported by who uses it, not by `astha --help`.
+PyIceberg takes a second to load, so each command imports it when it runs.
 """
 
 from __future__ import annotations
@@ -28,51 +28,55 @@ from registry.errors import NotFound
 from registry.models import LakeTable
 
 if TYPE_CHECKING:
-    from components.iceberg_updater.external_commits import Outcome
-    from components.iceberg_updater.status import TableReport
+    from components.iceberg_updater.external_commits import Resolution
+    from components.iceberg_updater.status import IcebergTableStatus
     from components.lib.lake.iceberg import IcebergTables
     from components.lib.lake.table_problems import TroubledTable
 
 T = TypeVar("T")
 Work: TypeAlias = "Callable[[MetadataStore, IcebergTables], Awaitable[T]]"
-Mend: TypeAlias = "Callable[[MetadataStore, IcebergTables, LakeTable], Awaitable[Outcome]]"
+Resolve: TypeAlias = "Callable[[MetadataStore, IcebergTables, LakeTable], Awaitable[Resolution]]"
 
 COMPONENT = "iceberg_updater"
 
 
-@click.group("iceberg", short_help="Iceberg tables: how they stand, and other engines' commits.")
+@click.group("iceberg", short_help="Show Iceberg tables and resolve other engines' commits.")
 def commands() -> None:
-    """Iceberg tables as the updater keeps them, and what to do when another engine has committed to one."""
+    """Show the Iceberg tables that the updater maintains, and resolve commits of other engines to them."""
 
 
-@commands.command("status")
+@commands.command("status", short_help="Show the state of each Iceberg table.")
 @click.argument("name", metavar="[TABLE]", required=False)
 @settings_options
 @json_option
 def status_command(name: str | None, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Show each table's last commit, how far it is behind the registry, and why if it is stopped.
+    """Show each table's last commit, how far it is behind the registry, and why it is stopped.
 
-    A table that the updater could not bring up to date is shown with the reason, the attempts and the next one.
+    A table that the updater could not update is shown with the reason, the number of attempts and the next one.
 
-    Exits with 1 if a table is stopped, or is being tried again.
+    Exits with 1 if a table is stopped or is being retried.
+
+    \b
+    Example:
+      astha iceberg status sales.orders
     """
-    from components.iceberg_updater.status import report_all
+    from components.iceberg_updater.status import read_all_statuses
 
-    async def look(store: MetadataStore, tables: IcebergTables) -> list[TableReport]:
-        return await report_all(store, tables, None if name is None else await _table(store, name))
+    async def read(store: MetadataStore, tables: IcebergTables) -> list[IcebergTableStatus]:
+        return await read_all_statuses(store, tables, None if name is None else await _table(store, name))
 
-    reports = _with_lake(reload(), look, writes=False)
+    statuses = _with_lake(reload(), read, writes=False)
     if as_json:
-        print_json([{**msgspec.to_builtins(report), "state": report.state} for report in reports])
-    elif name is not None and reports:
-        _print_one(reports[0])
+        print_json([{**msgspec.to_builtins(status), "state": status.state} for status in statuses])
+    elif name is not None and statuses:
+        _print_one(statuses[0])
     else:
-        _print_all(reports)
-    if any(report.stopped or report.trouble for report in reports):
+        _print_all(statuses)
+    if any(status.stopped or status.trouble for status in statuses):
         raise click.exceptions.Exit(Exit.PROBLEM)
 
 
-@commands.command("adopt")
+@commands.command("adopt", short_help="Adopt another engine's commits.")
 @click.argument("name", metavar="TABLE")
 @settings_options
 @server_options
@@ -80,15 +84,20 @@ def status_command(name: str | None, reload: Callable[[], Settings], as_json: bo
 def adopt_command(
     name: str, reload: Callable[[], Settings], server_url: str | None, token_file: Path | None, as_json: bool
 ) -> None:
-    """Take what another engine has committed over into the registry: its files are registered, those that it has
-    removed are removed, in one transaction. Refused if it has written delete files or changed the schema.
+    """Adopt another engine's commits to TABLE: register the files it added, remove those it removed.
+
+    The registry changes in one transaction. Refused if the engine wrote delete files or changed the schema.
+
+    \b
+    Example:
+      astha iceberg adopt sales.orders
     """
     from components.iceberg_updater.external_commits import adopt
 
-    _mend(adopt, "registered", name, reload(), server_url, token_file, as_json)
+    _resolve(adopt, "registered", name, reload(), server_url, token_file, as_json)
 
 
-@commands.command("revert")
+@commands.command("revert", short_help="Revert another engine's commits.")
 @click.argument("name", metavar="TABLE")
 @settings_options
 @server_options
@@ -96,37 +105,48 @@ def adopt_command(
 def revert_command(
     name: str, reload: Callable[[], Settings], server_url: str | None, token_file: Path | None, as_json: bool
 ) -> None:
-    """Undo what another engine has committed: a new snapshot with exactly the registry's files and schema. The other
-    engine's snapshots stay until they expire.
+    """Revert another engine's commits to TABLE: commit a snapshot with the registry's files and schema.
+
+    The other engine's snapshots stay until they expire.
+
+    \b
+    Example:
+      astha iceberg revert sales.orders
     """
     from components.iceberg_updater.external_commits import revert
 
-    _mend(revert, "brought back", name, reload(), server_url, token_file, as_json)
+    _resolve(revert, "restored", name, reload(), server_url, token_file, as_json)
 
 
-def _mend(
-    mend: Mend, verb: str, name: str, settings: Settings, server_url: str | None, token_file: Path | None, as_json: bool
+def _resolve(
+    resolve: Resolve,
+    verb: str,
+    name: str,
+    settings: Settings,
+    server_url: str | None,
+    token_file: Path | None,
+    as_json: bool,
 ) -> None:
-    async def work(store: MetadataStore, tables: IcebergTables) -> Outcome:
-        return await mend(store, tables, await _table(store, name))
+    async def work(store: MetadataStore, tables: IcebergTables) -> Resolution:
+        return await resolve(store, tables, await _table(store, name))
 
-    outcome = _with_lake(settings, work, writes=True)
-    refreshes = _ask_for_refresh(settings, server_url, token_file)
+    done = _with_lake(settings, work, writes=True)
+    postponed = _request_refresh(settings, server_url, token_file)
     if as_json:
-        print_json({**msgspec.to_builtins(outcome), "refreshing": refreshes is None})
+        print_json({**msgspec.to_builtins(done), "refreshing": postponed is None})
         return
-    click.echo(f"{outcome.table}: {outcome.added:,} files {verb}, {outcome.removed:,} removed")
-    click.echo("the daemon compares the table with the registry now" if refreshes is None else refreshes)
+    click.echo(f"{done.table}: {done.added:,} files {verb}, {done.removed:,} removed")
+    click.echo("the daemon refreshes the table now" if postponed is None else postponed)
 
 
-def _ask_for_refresh(settings: Settings, server_url: str | None, token_file: Path | None) -> str | None:
-    """None if the daemon does it now, else when it will."""
+def _request_refresh(settings: Settings, server_url: str | None, token_file: Path | None) -> str | None:
+    """Returns None if the daemon refreshes now, else when it will."""
     try:
         client_of(settings, server_url, token_file).post(f"/components/{COMPONENT}/refresh")
     except NoDaemon:
-        return "no daemon answers: the next change of the table makes one compare it with the registry"
+        return "no daemon answers: the table is refreshed at its next change"
     except Refused as error:
-        return f"the daemon does not refresh now ({error}): it will at the table's next change"
+        return f"the daemon does not refresh now ({error}): the table is refreshed at its next change"
     return None
 
 
@@ -164,54 +184,54 @@ def _with_lake(settings: Settings, work: Work[T], *, writes: bool) -> T:
         raise Failure(settings.redactor()(str(error)), Exit.UNAVAILABLE) from error
 
 
-def _print_all(reports: list[TableReport]) -> None:
-    if not reports:
-        click.echo("no tables for Iceberg")
+def _print_all(statuses: list[IcebergTableStatus]) -> None:
+    if not statuses:
+        click.echo("no Iceberg tables")
         return
     table = Table(box=None, pad_edge=False, header_style="")
     for column in ("table", "state", "snapshot", "position", "files", "behind", "committed"):
         table.add_column(column, justify="right" if column in ("files", "behind") else "left", no_wrap=True)
-    for report in reports:
+    for status in statuses:
         table.add_row(
-            report.table,
-            report.state,
-            str(report.snapshot or ""),
-            str(report.position or ""),
-            "" if report.files is None else f"{report.files:,}",
-            "" if report.behind is None else f"{report.behind:,}",
-            _time(report.committed_at),
+            status.table,
+            status.state,
+            str(status.snapshot or ""),
+            str(status.position or ""),
+            "" if status.files is None else f"{status.files:,}",
+            "" if status.behind is None else f"{status.behind:,}",
+            _time(status.committed_at),
         )
     Console(width=max(Console().width, 120)).print(table)
-    for report in reports:
-        if report.stopped:
-            click.echo(f"\n{report.table} is stopped: {report.stopped}")
-        elif report.trouble is not None:
-            click.echo(f"\n{report.table} is behind: {report.trouble.reason}")
-            click.echo(f"  {_attempts(report.trouble)}")
+    for status in statuses:
+        if status.stopped:
+            click.echo(f"\n{status.table} is stopped: {status.stopped}")
+        elif status.trouble is not None:
+            click.echo(f"\n{status.table} is behind: {status.trouble.reason}")
+            click.echo(f"  {_attempts(status.trouble)}")
 
 
-def _print_one(report: TableReport) -> None:
+def _print_one(status: IcebergTableStatus) -> None:
     pairs = {
-        "table": report.table,
-        "state": report.state,
-        "stopped": report.stopped,
-        "trouble": None if report.trouble is None else report.trouble.reason,
-        "attempts": None if report.trouble is None else _attempts(report.trouble),
-        "snapshot": report.snapshot,
-        "position": report.position,
-        "digest": report.digest,
-        "files": report.files,
-        "registered files": report.registered_files,
-        "schema version": f"{report.schema_version} of {report.registered_version}",
-        "committed": _time(report.committed_at) or None,
-        "metadata": report.metadata,
+        "table": status.table,
+        "state": status.state,
+        "stopped": status.stopped,
+        "trouble": None if status.trouble is None else status.trouble.reason,
+        "attempts": None if status.trouble is None else _attempts(status.trouble),
+        "snapshot": status.snapshot,
+        "position": status.position,
+        "digest": status.digest,
+        "files": status.files,
+        "registered files": status.registered_files,
+        "schema version": f"{status.schema_version} of {status.registered_version}",
+        "committed": _time(status.committed_at) or None,
+        "metadata": status.metadata,
     }
     print_pairs({name: str(value) for name, value in pairs.items() if value is not None})
 
 
 def _attempts(trouble: TroubledTable) -> str:
     if not trouble.since:
-        return "seen just now"
+        return "found just now"
     return f"{trouble.attempts:,} since {_time(trouble.since)}, next {_time(trouble.next_try)}"
 
 

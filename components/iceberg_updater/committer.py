@@ -1,4 +1,4 @@
-"""From a table's events, or from its rows in a refresh, to one Iceberg commit. Blocking: for the updater's thread."""
+"""Makes one Iceberg commit of a table's events, or of its rows in a refresh. Blocking: runs on a `CommitterThread`."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from registry.models import LakeTable, TableFile, TableMetadata
 log = structlog.get_logger(__name__)
 
 COMPARE = "to be compared with the registry"
-"""The reason of a table that needs nobody's help any more, only a refresh: adopt and revert leave it."""
+"""The stop reason that adopt and revert leave: the table needs a refresh, and no further decision."""
 
-_PASSED_ON = ("history.expire.", "write.", "read.", "commit.", "comment")
-"""Of a table's properties in the registry, those that are Iceberg's business."""
+_ICEBERG_PROPERTIES = ("history.expire.", "write.", "read.", "commit.", "comment")
+"""Prefixes of the registry's table properties that are copied to the Iceberg table."""
 
 
-class TableWork(msgspec.Struct):
-    """A table and its schema versions, as the registry has them: those that its files have, and the newest."""
+class TargetTable(msgspec.Struct):
+    """A registry table with the schema versions that a commit needs: those of its files, and the newest."""
 
     table: LakeTable
     metadata: dict[int, TableMetadata]
@@ -53,16 +53,16 @@ class TableWork(msgspec.Struct):
         return self.metadata[max(self.metadata)]
 
 
-class Committed(msgspec.Struct):
-    """What came of it, for the log and for the cleaner."""
+class CommitResult(msgspec.Struct):
+    """`files`: live files after the commit. `unreferenced`: metadata files that are no longer needed."""
 
     snapshots: int = 0
     files: int = 0
     unreferenced: list[str] = []
 
 
-class NeedsComparison(Exception):
-    """The table has to be compared with the registry: what its events say is not enough."""
+class NeedsRefresh(Exception):
+    """The table cannot be updated from its events; it must be compared with the registry."""
 
 
 class Committer:
@@ -71,28 +71,29 @@ class Committer:
         self._retention = retention
         self._schemas: dict[int, dict[int, tuple[TableMetadata, TableSchema]]] = {}
 
-    def commit(self, work: TableWork, events: TableEvents) -> Committed | None:
-        """Everything that the table's stamp does not cover. None if there is nothing of it.
+    def commit(self, target: TargetTable, events: TableEvents) -> CommitResult | None:
+        """Commits the transactions that the table's stamp does not cover. Returns None if there are none.
 
-        NeedsComparison if the table has to be compared with the registry. TableProblem or SchemaProblem: it is stopped.
-        StorageTrouble: this table not now; any other CatalogTrouble: none of them now.
+        Raises `NeedsRefresh` if the table must be compared with the registry; `TableProblem` or `SchemaProblem` if an
+        operator has to act, and stops the table; `StorageTrouble` if this table should be retried, and any other
+        `CatalogTrouble` if all of them should.
         """
         try:
-            return self._commit(work, events)
+            return self._commit(target, events)
         except (TableProblem, SchemaProblem) as problem:
-            self.stop(work, str(problem))
+            self.stop(target, str(problem))
             raise
         except FilesMissing as error:
-            raise NeedsComparison(f"{error}: comparing with the registry") from error
+            raise NeedsRefresh(f"{error}: refreshing it from the registry") from error
 
-    def _commit(self, work: TableWork, events: TableEvents) -> Committed | None:
-        schemas = self.schemas(work)
+    def _commit(self, target: TargetTable, events: TableEvents) -> CommitResult | None:
+        schemas = self.schemas(target)
         newest = schemas[max(schemas)]
-        if not events.creates and not self.tables.has(work.table):
-            raise NeedsComparison(f"{work.name} has no Iceberg table: creating it from the registry")
-        table = self.tables.ensure(work.table, newest, new=events.creates)
+        if not events.creates and not self.tables.has(target.table):
+            raise NeedsRefresh(f"{target.name} has no Iceberg table: creating it from the registry")
+        table = self.tables.ensure(target.table, newest, new=events.creates)
         if STOPPED in table.metadata.properties:
-            self.tables.load(work.table)  # somebody may have helped it since
+            self.tables.load(target.table)  # an operator may have resolved it
         stopped: list[str] = []
 
         def build(draft: TableCommit) -> None:
@@ -107,8 +108,8 @@ class Committer:
             version = int(properties.get(SCHEMA_VERSION, 0))
             if newest.version > version:
                 draft.evolve(newest)
-            if events.speaks_of_schema and newest.version >= version:
-                self._pass_on(draft, work.newest)
+            if events.changes_schema and newest.version >= version:
+                self._copy_properties(draft, target.newest)
             changes = list(fold(pending))
             for change, position in changes:
                 draft.add_snapshot(_checked(change), schemas, position)
@@ -116,55 +117,55 @@ class Committer:
                 draft.set_stamp(pending[-1].position)
                 draft.retain(self._retention)
 
-        done = self.tables.commit(work.table, build)
+        done = self.tables.commit(target.table, build)
         if stopped:
-            raise NeedsComparison(f"{work.name} was stopped ({stopped[-1]}): comparing")
-        return _told(done)
+            raise NeedsRefresh(f"{target.name} was stopped ({stopped[-1]}): refreshing it")
+        return _result(done)
 
-    def probe(self, work: TableWork) -> None:
-        """Whether a comparison could be committed: the table is there or can be made, ours, and its storage takes a
-        file and gives it back. TableProblem, SchemaProblem or StorageTrouble if not.
+    def probe(self, target: TargetTable) -> None:
+        """Checks that a refresh could be committed: the table exists or can be created, belongs to this registry, and
+        its storage accepts and returns a file. Raises `TableProblem`, `SchemaProblem` or `StorageTrouble` if not.
         """
-        schemas = self.schemas(work)
-        self.tables.forget_one(work.table.id)
-        table = self.tables.ensure(work.table, schemas[max(schemas)])
+        schemas = self.schemas(target)
+        self.tables.forget_one(target.table.id)
+        table = self.tables.ensure(target.table, schemas[max(schemas)])
         self._require_own(TableCommit(table))
         self.tables.try_storage(table)
 
-    def compare(self, work: TableWork, digest: Digest) -> bool:
-        """Whether the files differ from the registry's; if not, all else is brought up to date."""
-        schemas = self.schemas(work)
-        table = self.tables.ensure(work.table, schemas[max(schemas)])
+    def has_different_files(self, target: TargetTable, digest: Digest) -> bool:
+        """Whether the live files differ from the registry's. If not, commits the schema and properties at once."""
+        schemas = self.schemas(target)
+        table = self.tables.ensure(target.table, schemas[max(schemas)])
         if Stamp.read(table.metadata).digest != digest:
             self._require_own(TableCommit(table))
             return True
-        self.settle(work, [], [], None)
+        self.commit_difference(target, [], [], None)
         return False
 
-    def live(self, work: TableWork) -> tuple[int | None, dict[str, LiveFile]]:
-        """The current snapshot, and what Iceberg has in it by path."""
-        table = self.tables.load(work.table)
+    def live(self, target: TargetTable) -> tuple[int | None, dict[str, LiveFile]]:
+        """Returns the current snapshot's id and its files by path."""
+        table = self.tables.load(target.table)
         if table is None:
-            raise StorageTrouble(f"the Iceberg table {work.name} was dropped meanwhile")
-        return table.metadata.current_snapshot_id, self.tables.read(work.table, lambda: files_by_path(table))
+            raise StorageTrouble(f"the Iceberg table {target.name} was dropped meanwhile")
+        return table.metadata.current_snapshot_id, self.tables.read(target.table, lambda: files_by_path(table))
 
-    def settle(
+    def commit_difference(
         self,
-        work: TableWork,
+        target: TargetTable,
         added: list[TableFile],
         removed: list[LiveFile],
         before: Digest | None,
         base: int | None = None,
-    ) -> Committed | None:
-        """The registry's files, schema and properties, in one commit; `before` is what `live` had in `base`."""
-        schemas = self.schemas(work)
+    ) -> CommitResult | None:
+        """Commits the registry's files, schema and properties. `before`: digest of the files in `base`."""
+        schemas = self.schemas(target)
 
         def build(draft: TableCommit) -> None:
             self._require_own(draft)
             if before is not None and draft.table.metadata.current_snapshot_id != base:
-                raise StorageTrouble(f"{work.name} was committed to while it was compared with the registry")
+                raise StorageTrouble(f"{target.name} was committed to while it was compared with the registry")
             draft.evolve(schemas[max(schemas)])
-            self._pass_on(draft, work.newest)
+            self._copy_properties(draft, target.newest)
             if before is not None:
                 draft.restart_digest(before)
             if added or removed:
@@ -173,26 +174,26 @@ class Committer:
             draft.stop(None)
             draft.retain(self._retention)
 
-        done = _told(self.tables.commit(work.table, build))
+        done = _result(self.tables.commit(target.table, build))
         if done is not None:
-            log.info("table settled", table=work.name, added=len(added), removed=len(removed))
+            log.info("refresh committed", table=target.name, added=len(added), removed=len(removed))
         return done
 
-    def stop(self, work: TableWork, reason: str) -> None:
-        """Says so in the Iceberg table itself, for other engines and for a registry that was restored, if it can."""
+    def stop(self, target: TargetTable, reason: str) -> None:
+        """Writes the reason into the Iceberg table, if possible: for other engines, and for a restored registry."""
         try:
-            if self.tables.load(work.table, cached=True) is not None:
-                self.tables.commit(work.table, lambda draft: draft.stop(reason))
-        except Exception as error:  # whatever is the matter with the table may also keep us from writing it down
-            log.info("the reason can't be written into the table", table=work.name, error=str(error))
+            if self.tables.load(target.table, cached=True) is not None:
+                self.tables.commit(target.table, lambda draft: draft.stop(reason))
+        except Exception as error:  # the same problem may prevent this commit
+            log.info("stop reason not written to the table", table=target.name, error=str(error))
 
-    def schemas(self, work: TableWork) -> dict[int, TableSchema]:
-        """SchemaProblem names the table."""
-        known = self._schemas.setdefault(work.table.id, {})
-        for version, row in work.metadata.items():
+    def schemas(self, target: TargetTable) -> dict[int, TableSchema]:
+        """Raises `SchemaProblem`, with the table's name, for a version that cannot be read."""
+        known = self._schemas.setdefault(target.table.id, {})
+        for version, row in target.metadata.items():
             if version not in known or known[version][0] != row:
-                known[version] = (row, TableSchema.of(row, table=work.name))
-        return {version: known[version][1] for version in work.metadata}
+                known[version] = (row, TableSchema.of(row, table=target.name))
+        return {version: known[version][1] for version in target.metadata}
 
     def forget(self, table_id: int) -> None:
         self._schemas.pop(table_id, None)
@@ -202,14 +203,14 @@ class Committer:
         try:
             draft.require_own()
         except ForeignCommit:
-            require_supported(draft.table)  # says more
+            require_supported(draft.table)  # its error is more specific
             raise
 
-    def _pass_on(self, draft: TableCommit, row: TableMetadata) -> None:
+    def _copy_properties(self, draft: TableCommit, row: TableMetadata) -> None:
         given = parse_json(row.properties)
         if not isinstance(given, Mapping):
             return
-        wanted = {name: str(value) for name, value in given.items() if name.startswith(_PASSED_ON)}
+        wanted = {name: str(value) for name, value in given.items() if name.startswith(_ICEBERG_PROPERTIES)}
         before: Mapping[str, str] = draft.table.metadata.properties
         if any(before.get(name) != value for name, value in wanted.items()):
             draft.set_properties(wanted)
@@ -222,10 +223,10 @@ def _checked(change: Change) -> Change:
     return change
 
 
-def _told(done: TableCommit | None) -> Committed | None:
-    return None if done is None else Committed(done.snapshots, done.digest.files, done.unreferenced)
+def _result(done: TableCommit | None) -> CommitResult | None:
+    return None if done is None else CommitResult(done.snapshots, done.digest.files, done.unreferenced)
 
 
 def is_iceberg(rows: Iterable[TableMetadata]) -> bool:
-    """Whether a table, by its newest version, is one for Iceberg."""
+    """Whether the newest version's format is one that becomes an Iceberg table."""
     return max(rows, key=lambda row: row.schema_version).format == "parquet"

@@ -1,4 +1,4 @@
-"""Events of the registry as snapshots of Iceberg: what belongs together, and what kind of change it is."""
+"""Groups registry events by table and folds them into the changes of Iceberg snapshots."""
 
 from __future__ import annotations
 
@@ -14,32 +14,36 @@ from registry.position import Position
 
 
 class TableTransaction(msgspec.Struct):
-    """What one registry transaction did to one table."""
+    """The changes of one registry transaction to one table."""
 
     position: Position
     files: list[Event[TableFile]] = []
     metadata: list[Event[TableMetadata]] = []
 
+    @property
+    def transaction(self) -> int:
+        return (self.files or self.metadata)[0].transaction
+
 
 class TableEvents(msgspec.Struct):
-    """Everything that waits for one table, in order."""
+    """The transactions to apply to one table, in order."""
 
     table_id: int
     transactions: list[TableTransaction] = []
 
     @property
     def rows(self) -> Iterator[TableMetadata]:
-        """Schema versions as the events left them."""
+        """Schema versions as of the last event."""
         for transaction in self.transactions:
             yield from (event.data for event in transaction.metadata if event.operation is not Operation.DELETE)
 
     @property
-    def speaks_of_schema(self) -> bool:
+    def changes_schema(self) -> bool:
         return any(transaction.metadata for transaction in self.transactions)
 
     @property
     def creates(self) -> bool:
-        """Whether the table begins here, so that nothing was before."""
+        """Whether these events contain the table's creation."""
         return any(
             event.operation is Operation.INSERT and event.data.schema_version == 1
             for transaction in self.transactions
@@ -54,12 +58,13 @@ class TableEvents(msgspec.Struct):
 
     @property
     def versions(self) -> set[int]:
-        """Of the files, and those that the events bring."""
+        """Schema versions of the files, and those that the events add."""
         files = {event.data.schema_version for part in self.transactions for event in part.files}
         return files | {row.schema_version for row in self.rows}
 
 
 def by_table(transactions: Iterable[Sequence[Event[Row]]]) -> dict[int, TableEvents]:
+    """Returns the events of `table_files` and `table_metadata` by table id."""
     found: dict[int, TableEvents] = {}
     for events in transactions:
         parts: dict[int, TableTransaction] = {}
@@ -74,9 +79,16 @@ def by_table(transactions: Iterable[Sequence[Event[Row]]]) -> dict[int, TableEve
     return found
 
 
+def joined(table_id: int, waiting: Iterable[TableEvents]) -> TableEvents:
+    return TableEvents(table_id, [part for events in waiting for part in events.transactions])
+
+
 def fold(transactions: Iterable[TableTransaction]) -> Iterator[tuple[Change, Position]]:
-    """One change a snapshot: a swap alone, everything between two swaps together. Never half a transaction."""
-    pending = _Net()
+    """Yields one change per snapshot: each swap alone, everything between two swaps together.
+
+    A transaction is never divided.
+    """
+    pending = _NetChange()
     last: Position | None = None
     for transaction in transactions:
         if not transaction.files:
@@ -84,10 +96,10 @@ def fold(transactions: Iterable[TableTransaction]) -> Iterator[tuple[Change, Pos
         if is_swap(transaction):
             if not pending.empty and last is not None:
                 yield pending.change(), last
-            pending = _Net()
+            pending = _NetChange()
             pending.apply(transaction.files)
             yield pending.change(replaces=True), transaction.position
-            pending = _Net()
+            pending = _NetChange()
         else:
             pending.apply(transaction.files)
             last = transaction.position
@@ -96,7 +108,7 @@ def fold(transactions: Iterable[TableTransaction]) -> Iterator[tuple[Change, Pos
 
 
 def is_swap(transaction: TableTransaction) -> bool:
-    """Whether the rows say that the same data moved to other files: all of it one compaction's, and none lost."""
+    """Whether a compaction rewrote the same rows to other files: one operation, and equal row counts."""
     added = [event.data for event in transaction.files if event.operation is Operation.INSERT]
     removed = [event.data for event in transaction.files if event.operation is Operation.DELETE]
     return (
@@ -109,8 +121,8 @@ def is_swap(transaction: TableTransaction) -> bool:
     )
 
 
-class _Net:
-    """The difference that events make together: what comes and goes again is no difference."""
+class _NetChange:
+    """The net effect of events: a file that is added and removed again cancels out."""
 
     def __init__(self) -> None:
         self._added: dict[str, TableFile] = {}

@@ -1,7 +1,7 @@
-"""What another engine has committed: taken over into the registry, or undone. Both by a person's decision only.
+"""Resolves commits of other engines: adopts them into the registry, or reverts them. Only an operator decides which.
 
-Either way the table ends with a stamp of its own and the remark that it is to be compared with the registry: whatever
-the updater left out while the table was stopped comes with the refresh that the remark leads to.
+Both leave the table stamped again and marked as to be compared with the registry. The refresh that follows contains the
+changes that the updater skipped while the table was stopped.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats, LakeTable, TableFile
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """Of adopt, what the registry gained and lost; of revert, what Iceberg did."""
+class Resolution(msgspec.Struct, frozen=True):
+    """`added` and `removed` count files: of the registry after `adopt`, of the Iceberg table after `revert`."""
 
     table: str
     added: int
@@ -49,15 +49,15 @@ class Outcome(msgspec.Struct, frozen=True):
     snapshot: int | None
 
 
-async def adopt(store: MetadataStore, tables: IcebergTables, table: LakeTable) -> Outcome:
-    """Registers the files that another engine has added, and removes those that it has removed, in one transaction.
+async def adopt(store: MetadataStore, tables: IcebergTables, table: LakeTable) -> Resolution:
+    """Registers the files that another engine added and removes those that it removed, in one transaction.
 
-    TableProblem if they can't be the registry's: delete files, an unknown partition spec, a changed schema. Doing it
-    again after an interruption completes it.
+    Raises `TableProblem` if the registry cannot represent them: delete files, an unknown partition spec, a changed
+    schema. A second call after an interruption completes the first.
     """
     loaded = await asyncio.to_thread(_loaded, tables, table)
     schemas = await _schemas(store, table)
-    before, after = await asyncio.to_thread(_foreign_change, loaded, schemas)
+    before, after = await asyncio.to_thread(_external_change, loaded, schemas)
     gone = [path for path in before if path not in after]
     known = {file.file_path: file for file in await store.get_files(table.id, [*gone, *after])}
     added = [draft for path, draft in after.items() if path not in before and path not in known]
@@ -69,14 +69,14 @@ async def adopt(store: MetadataStore, tables: IcebergTables, table: LakeTable) -
         await store.add_files(table.id, added, operation="import", operation_id=name)
     elif removed:
         await store.remove_files(table.id, removed, reason=f"import {name}")
-    await asyncio.to_thread(_take_over, tables, table, loaded.metadata.current_snapshot_id)
-    return _outcome(table, len(added), len(removed), await asyncio.to_thread(_loaded, tables, table))
+    await asyncio.to_thread(_mark_adopted, tables, table, loaded.metadata.current_snapshot_id)
+    return _resolution(table, len(added), len(removed), await asyncio.to_thread(_loaded, tables, table))
 
 
-async def revert(store: MetadataStore, tables: IcebergTables, table: LakeTable) -> Outcome:
-    """Commits the registry's files and schema over whatever another engine has committed.
+async def revert(store: MetadataStore, tables: IcebergTables, table: LakeTable) -> Resolution:
+    """Commits the registry's files and schema over the other engine's commits.
 
-    Its files stay where they are, and its snapshots until they expire.
+    The other engine's files stay in storage, and its snapshots stay until they expire.
     """
     schemas = await _schemas(store, table)
     loaded = await asyncio.to_thread(_loaded, tables, table)
@@ -93,7 +93,7 @@ async def revert(store: MetadataStore, tables: IcebergTables, table: LakeTable) 
             added.append(file)
     removed = list(live.values())
     await asyncio.to_thread(_overwrite, tables, table, loaded, schemas, Change(added, removed), before)
-    return _outcome(table, len(added), len(removed), await asyncio.to_thread(_loaded, tables, table))
+    return _resolution(table, len(added), len(removed), await asyncio.to_thread(_loaded, tables, table))
 
 
 async def _registered(store: MetadataStore, table: LakeTable) -> AsyncIterator[TableFile]:
@@ -115,7 +115,7 @@ def _overwrite(
     expected = loaded.metadata.current_snapshot_id
 
     def build(draft: TableCommit) -> None:
-        _require_unmoved(draft, expected)
+        _require_current(draft, expected)
         draft.evolve(schemas[max(schemas)])
         draft.restart_digest(before)
         if draft.drop_delete_files() or change.added or change.removed:
@@ -126,9 +126,9 @@ def _overwrite(
     tables.commit(table, build)
 
 
-def _take_over(tables: IcebergTables, table: LakeTable, expected: int | None) -> None:
+def _mark_adopted(tables: IcebergTables, table: LakeTable, expected: int | None) -> None:
     def build(draft: TableCommit) -> None:
-        _require_unmoved(draft, expected)
+        _require_current(draft, expected)
         draft.restart_digest(live_digest(draft.table))
         draft.set_stamp(None)
         draft.stop(COMPARE)
@@ -136,22 +136,22 @@ def _take_over(tables: IcebergTables, table: LakeTable, expected: int | None) ->
     tables.commit(table, build)
 
 
-def _require_unmoved(draft: TableCommit, expected: int | None) -> None:
+def _require_current(draft: TableCommit, expected: int | None) -> None:
     found = draft.table.metadata.current_snapshot_id
     if found != expected:
-        raise TableProblem(f"snapshot {found} was committed while {expected} was being looked at: try again")
+        raise TableProblem(f"snapshot {found} was committed while {expected} was being read: try again")
 
 
-def _foreign_change(table: Table, schemas: dict[int, TableSchema]) -> tuple[dict[str, LiveFile], dict[str, FileDraft]]:
-    """What was live when Astha committed last, and what is live now."""
+def _external_change(table: Table, schemas: dict[int, TableSchema]) -> tuple[dict[str, LiveFile], dict[str, FileDraft]]:
+    """Returns the live files as of Astha's last commit, and those of now."""
     require_supported(table)
     _require_known_schema(table, schemas)
     stamp = Stamp.read(table.metadata)
     last = None if stamp.snapshot is None else table.metadata.snapshot_by_id(stamp.snapshot)
     if stamp.snapshot is not None and last is None:
         raise TableProblem(
-            f"snapshot {stamp.snapshot}, Astha's last, has expired, so nobody knows what came after it: "
-            "`astha iceberg revert` brings back the registry's files"
+            f"snapshot {stamp.snapshot}, Astha's last, has expired, so its successors cannot be told apart: "
+            "`astha iceberg revert` restores the registry's files"
         )
     before = {} if last is None else {file.path: file for file in live_files(table, last)}
     paths = PartitionPaths(table.metadata)
@@ -160,9 +160,9 @@ def _foreign_change(table: Table, schemas: dict[int, TableSchema]) -> tuple[dict
     for file in data_files(table):
         version = versions.get(spec_key(table.metadata.specs()[file.spec_id]))
         if version is None:
-            raise TableProblem(f"{file.file_path} is partitioned in a way that no schema version of the table is")
+            raise TableProblem(f"{file.file_path} has a partition spec that no schema version of the table has")
         after[file.file_path] = _draft(file, paths.of(file), version)
-    for live_file in live_files(table):  # refuses what is not Parquet
+    for live_file in live_files(table):  # raises for a file that is not Parquet
         assert live_file.path in after  # noqa: S101  (the same files)
     return before, after
 
@@ -171,8 +171,8 @@ def _require_known_schema(table: Table, schemas: dict[int, TableSchema]) -> None
     version = int(table.metadata.properties.get(SCHEMA_VERSION, 0))
     if version not in schemas or not same_columns(table.schema(), schemas[version].iceberg):
         raise TableProblem(
-            "its schema was changed by another engine, too: add a version with that change to the registry's table "
-            "first, or `astha iceberg revert`"
+            "its schema was changed by another engine, too: first add a schema version with that change to the "
+            "registry's table, or run `astha iceberg revert`"
         )
 
 
@@ -220,5 +220,5 @@ def _loaded(tables: IcebergTables, table: LakeTable) -> Table:
     return found
 
 
-def _outcome(table: LakeTable, added: int, removed: int, loaded: Table) -> Outcome:
-    return Outcome(f"{table.database}.{table.name}", added, removed, loaded.metadata.current_snapshot_id)
+def _resolution(table: LakeTable, added: int, removed: int, loaded: Table) -> Resolution:
+    return Resolution(f"{table.database}.{table.name}", added, removed, loaded.metadata.current_snapshot_id)

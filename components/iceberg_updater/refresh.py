@@ -1,8 +1,8 @@
-"""A refresh: Iceberg compared with one consistent snapshot of the registry, and the difference committed.
+"""A refresh: compares Iceberg with one consistent snapshot of the registry and commits the difference.
 
-The first pass over the files keeps a digest a table; only tables that differ are looked at file by file, in a second
-pass that holds Iceberg's files of those tables and what is missing. One table's trouble is its own: the others are
-brought up to date.
+The first pass over the files computes one digest per table. Only tables whose digest differs are compared file by file,
+in a second pass that holds their Iceberg files and the missing ones in memory. A failure of one table does not affect
+the others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import TypeVar
 import msgspec
 import structlog
 
-from components.iceberg_updater.committer import Committer, TableWork, is_iceberg
-from components.iceberg_updater.thread import IcebergThread
+from components.iceberg_updater.committer import Committer, TargetTable, is_iceberg
+from components.iceberg_updater.committer_thread import CommitterThread
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem
@@ -28,27 +28,27 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """Why a table could not be brought up to date. `stopped`: a person has to do something."""
+class RefreshFailure(msgspec.Struct, frozen=True):
+    """Why a table could not be refreshed. `stopped`: an operator has to act."""
 
     table: str
     reason: str
     stopped: bool
 
 
-class Outcome(msgspec.Struct):
-    """`tables` are those that are for Iceberg, by id; all but the failed ones are up to date. `unreferenced` are
+class RefreshResult(msgspec.Struct):
+    """`tables` has the name of each Iceberg table by id; all but the failed ones are up to date. `unreferenced` are
     metadata files that are no longer needed.
     """
 
     tables: dict[int, str] = {}
-    failed: dict[int, Failure] = {}
+    failed: dict[int, RefreshFailure] = {}
     unreferenced: list[str] = []
 
 
-class _Difference(msgspec.Struct):
-    """`live` is what Iceberg has in snapshot `base` and the registry was not found to have; `before` all that Iceberg
-    has.
+class _FileDifference(msgspec.Struct):
+    """`live` holds the files of snapshot `base` that the registry was not found to have; `before` is the digest of all
+    files of `base`.
     """
 
     live: dict[str, LiveFile]
@@ -59,79 +59,77 @@ class _Difference(msgspec.Struct):
 
 
 class Refresh:
-    """Of all tables, or of one. CatalogTrouble, and nothing else, if the catalog itself does not answer."""
+    """Refreshes all tables, or one. Raises `CatalogTrouble`, and nothing else, if the catalog does not answer."""
 
-    def __init__(self, thread: IcebergThread, only: int | None = None) -> None:
+    def __init__(self, thread: CommitterThread, only: int | None = None) -> None:
         self._thread = thread
-        self._call = thread.call
         self._only = only
-        self._outcome = Outcome()
+        self._result = RefreshResult()
 
     @property
     def _committer(self) -> Committer:
-        """Another one, once a call was left behind with the one before."""
+        """Changes when a call is abandoned."""
         return self._thread.committer
 
-    async def run(self, snapshot: ConsistentRead) -> Outcome:
+    async def run(self, snapshot: ConsistentRead) -> RefreshResult:
         if self._only is None:
             self._committer.tables.forget()
-        works = await self._works(snapshot)
-        self._outcome.tables = {table_id: work.name for table_id, work in works.items()}
+        targets = await self._read_targets(snapshot)
+        self._result.tables = {table_id: target.name for table_id, target in targets.items()}
         if self._only is None:
-            await self._drop_gone(works)
+            await self._drop_unregistered(targets)
         digests: defaultdict[int, Digest] = defaultdict(Digest)
         async for page in snapshot.rows(TableFile, table_id=self._only):
             for file in page:
-                if file.table_id in works:
+                if file.table_id in targets:
                     digests[file.table_id].add(LiveFile.of(file))
-        differences: dict[int, _Difference] = {}
-        for table_id, work in works.items():
-            if not await self._there(work):
+        differences: dict[int, _FileDifference] = {}
+        for table_id, target in targets.items():
+            if not await self._ensure_table(target):
                 continue
-            found = await self._guarded(work, partial(_compare, self._committer, work, digests[table_id]))
+            found = await self._attempt(target, partial(_compare, self._committer, target, digests[table_id]))
             if found is not None:
                 differences[table_id] = found
         if differences:
-            await self._read_files(snapshot, differences)
+            await self._compare_files(snapshot, differences)
         for table_id, difference in differences.items():
-            work = works[table_id]
-            settled = await self._guarded(work, partial(_settle, self._committer, work, difference))
-            self._outcome.unreferenced += settled or []
-        return self._outcome
+            target = targets[table_id]
+            unreferenced = await self._attempt(target, partial(_commit, self._committer, target, difference))
+            self._result.unreferenced += unreferenced or []
+        return self._result
 
-    async def _works(self, snapshot: ConsistentRead) -> dict[int, TableWork]:
+    async def _read_targets(self, snapshot: ConsistentRead) -> dict[int, TargetTable]:
         metadata: defaultdict[int, dict[int, TableMetadata]] = defaultdict(dict)
         async for versions in snapshot.rows(TableMetadata, table_id=self._only):
             for row in versions:
                 metadata[row.table_id][row.schema_version] = row
-        works: dict[int, TableWork] = {}
+        targets: dict[int, TargetTable] = {}
         claimed = []
         async for tables in snapshot.rows(LakeTable):
             for table in tables:
                 claimed.append(identifier_of(table))
                 if table.id in metadata and is_iceberg(metadata[table.id].values()):
-                    works[table.id] = TableWork(table, metadata[table.id])
+                    targets[table.id] = TargetTable(table, metadata[table.id])
         self._committer.tables.claimed = frozenset(claimed)
-        return works
+        return targets
 
-    async def _drop_gone(self, works: dict[int, TableWork]) -> None:
-        """Tables that the registry has no more, or for another engine now."""
+    async def _drop_unregistered(self, targets: dict[int, TargetTable]) -> None:
+        """Drops Iceberg tables that the registry no longer has, or has in another format."""
         tables = self._committer.tables
-        for table_id in set(await self._call(tables.names)) - works.keys():
+        for table_id in set(await self._thread.call(tables.names)) - targets.keys():
             self._committer.forget(table_id)
-            if await self._call(partial(tables.drop, table_id)):
-                log.info("Iceberg table dropped: the registry has none", table_id=table_id)
+            if await self._thread.call(partial(tables.drop, table_id)):
+                log.info("unregistered Iceberg table dropped", table_id=table_id)
 
-    async def _there(self, work: TableWork) -> bool:
-        """First a small request: a storage that does not answer shows here, within a short time."""
+    async def _ensure_table(self, target: TargetTable) -> bool:
+        """Starts with a small request, so that storage that does not answer is detected within a short time."""
+        return bool(await self._attempt(target, partial(_ensure, self._committer, target), probe=True))
 
-        return bool(await self._guarded(work, partial(_ensure, self._committer, work), brief=True))
-
-    async def _guarded(self, work: TableWork, step: Callable[[], T], *, brief: bool = False) -> T | None:
-        """One table's trouble is its own, unless the catalog itself does not answer."""
+    async def _attempt(self, target: TargetTable, step: Callable[[], T], *, probe: bool = False) -> T | None:
+        """Returns None after a failure of this table, which is added to the result."""
         stopped = True
         try:
-            return await self._call(step, table=work.table, brief=brief)
+            return await self._thread.call(step, table=target.table, probe=probe)
         except StorageTrouble as trouble:
             stopped, reason = False, str(trouble)
         except CatalogTrouble:
@@ -139,14 +137,14 @@ class Refresh:
         except (TableProblem, SchemaProblem) as problem:
             reason = str(problem)
         except Exception as error:
-            log.exception("unexpected trouble with a table", table=work.name)
-            reason = f"unexpected trouble: {error!r}"
-        self._outcome.failed[work.table.id] = Failure(work.name, reason, stopped)
+            log.exception("table refresh failed unexpectedly", table=target.name)
+            reason = f"unexpected error: {error!r}"
+        self._result.failed[target.table.id] = RefreshFailure(target.name, reason, stopped)
         if stopped:
-            await self._call(partial(self._committer.stop, work, reason))
+            await self._thread.call(partial(self._committer.stop, target, reason))
         return None
 
-    async def _read_files(self, snapshot: ConsistentRead, differences: dict[int, _Difference]) -> None:
+    async def _compare_files(self, snapshot: ConsistentRead, differences: dict[int, _FileDifference]) -> None:
         async for page in snapshot.rows(TableFile, table_id=self._only):
             for file in page:
                 difference = differences.get(file.table_id)
@@ -161,23 +159,23 @@ class Refresh:
             difference.removed += difference.live.values()
 
 
-def _ensure(committer: Committer, work: TableWork) -> bool:
-    schemas = committer.schemas(work)
-    committer.tables.ensure(work.table, schemas[max(schemas)])
+def _ensure(committer: Committer, target: TargetTable) -> bool:
+    schemas = committer.schemas(target)
+    committer.tables.ensure(target.table, schemas[max(schemas)])
     return True
 
 
-def _compare(committer: Committer, work: TableWork, digest: Digest) -> _Difference | None:
-    if not committer.compare(work, digest):
+def _compare(committer: Committer, target: TargetTable, digest: Digest) -> _FileDifference | None:
+    if not committer.has_different_files(target, digest):
         return None
-    base, live = committer.live(work)
+    base, live = committer.live(target)
     before = Digest()
     for file in live.values():
         before.add(file)
-    return _Difference(live, before, base)
+    return _FileDifference(live, before, base)
 
 
-def _settle(committer: Committer, work: TableWork, difference: _Difference) -> list[str]:
-    """Metadata files that are no longer needed."""
-    done = committer.settle(work, difference.added, difference.removed, difference.before, difference.base)
+def _commit(committer: Committer, target: TargetTable, difference: _FileDifference) -> list[str]:
+    """Returns the metadata files that are no longer needed."""
+    done = committer.commit_difference(target, difference.added, difference.removed, difference.before, difference.base)
     return [] if done is None else done.unreferenced

@@ -1,4 +1,4 @@
-"""How a table stands in Iceberg, for people: `astha iceberg status`."""
+"""The state of each Iceberg table, for `astha iceberg status`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,8 @@ from registry.contract import MetadataStore
 from registry.models import LakeTable, TableMetadata
 
 
-class TableReport(msgspec.Struct, frozen=True):
-    """`behind` is what the registry has more (or fewer) than the last commit: None if there was none. `trouble` is what
-    the updater has noted: it tries the table again by itself unless the table is stopped.
-    """
+class IcebergTableStatus(msgspec.Struct, frozen=True):
+    """`trouble` is the table's pending refresh: the updater retries it by itself unless the table is stopped."""
 
     table: str
     registered_files: int
@@ -44,6 +42,7 @@ class TableReport(msgspec.Struct, frozen=True):
 
     @property
     def behind(self) -> int | None:
+        """Files that the registry has more (or fewer) than the last commit; None if there was no commit."""
         return None if self.files is None else self.registered_files - self.files
 
     @property
@@ -51,28 +50,30 @@ class TableReport(msgspec.Struct, frozen=True):
         if self.stopped is not None:
             return "stopped"
         if self.trouble is not None:
-            return "behind, retried"
+            return "behind, retrying"
         if self.metadata is None:
             return "not created yet"
         return "current" if not self.behind and self.schema_version == self.registered_version else "behind"
 
 
-async def report_all(store: MetadataStore, tables: IcebergTables, only: LakeTable | None = None) -> list[TableReport]:
-    """Of the tables that are for Iceberg, by name."""
+async def read_all_statuses(
+    store: MetadataStore, tables: IcebergTables, only: LakeTable | None = None
+) -> list[IcebergTableStatus]:
+    """Returns the status of each table that is for Iceberg, by name."""
     found = [only] if only is not None else await store.list_tables()
     troubled = await read_troubled(store)
-    reports = []
+    statuses = []
     for table in sorted(found, key=lambda table: (table.database, table.name)):
         newest = await store.get_table_metadata(table.id)
         if newest is not None and is_iceberg([newest]):
-            reports.append(await asyncio.to_thread(report, tables, table, newest, troubled.get(table.id)))
-    return reports
+            statuses.append(await asyncio.to_thread(read_status, tables, table, newest, troubled.get(table.id)))
+    return statuses
 
 
-def report(
+def read_status(
     tables: IcebergTables, table: LakeTable, newest: TableMetadata, trouble: TroubledTable | None = None
-) -> TableReport:
-    """A table whose storage does not answer is reported as far as the registry knows it."""
+) -> IcebergTableStatus:
+    """For a table whose storage does not answer, the status has only what the registry knows."""
     name = f"{table.database}.{table.name}"
     problem = loaded = None
     try:
@@ -84,10 +85,10 @@ def report(
     if loaded is None:
         if problem is None and trouble is not None and trouble.stopped:
             problem = trouble.reason
-        return TableReport(name, table.file_count, newest.schema_version, stopped=problem, trouble=trouble)
+        return IcebergTableStatus(name, table.file_count, newest.schema_version, stopped=problem, trouble=trouble)
     stamp = Stamp.read(loaded.metadata)
     current = loaded.metadata.current_snapshot()
-    return TableReport(
+    return IcebergTableStatus(
         table=name,
         snapshot=loaded.metadata.current_snapshot_id,
         position=stamp.position,
@@ -104,7 +105,7 @@ def report(
 
 
 def _reason(table: Table) -> str | None:
-    """What was written down, or what anybody can see."""
+    """Returns the stop reason that the updater wrote, or the problem that the metadata shows."""
     try:
         require_format(table)
         TableCommit(table).require_own()

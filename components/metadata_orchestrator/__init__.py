@@ -1,7 +1,8 @@
-"""The metadata orchestrator: tables begin, end and evolve as the registry says, and nothing half is left lying about.
+"""The metadata orchestrator: validates tables, completes drops and cleans up abandoned uploads.
 
-In: changes of `tables` and `table_metadata`. Out: dropped tables, cleaned uploads, problems named table by table.
-Guaranteed: one table's problem is that table's alone; whatever is left undone is done at the next upkeep or start.
+In: events of `tables` and `table_metadata`. Out: dropped tables, deleted files of abandoned uploads, problems by table.
+Guaranteed: a problem of one table does not affect the others; unfinished work is completed by the next round of
+maintenance or at the next start.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 
 from astha.subscribers import ComponentContext
 from components.lib.lake.storage.objects import Objects
-from components.metadata_orchestrator.maintenance import Upkeep
-from components.metadata_orchestrator.orchestrator import MetadataOrchestrator
+from components.metadata_orchestrator.maintenance import Maintenance
 from components.metadata_orchestrator.settings import OrchestratorSettings
-from components.metadata_orchestrator.validation import Inspection
+from components.metadata_orchestrator.subscriber import MetadataOrchestrator
+from components.metadata_orchestrator.validation import TableValidator
 
 __all__ = ["MetadataOrchestrator", "OrchestratorSettings", "create"]
 
@@ -22,8 +23,8 @@ __all__ = ["MetadataOrchestrator", "OrchestratorSettings", "create"]
 def create(settings: Mapping[str, Any], context: ComponentContext) -> MetadataOrchestrator:
     chosen = OrchestratorSettings.model_validate(settings)
     lake = context.lake
-    inspection = Inspection(Objects(lake, timeout_s=chosen.probe_timeout_s, retry_s=chosen.probe_timeout_s), lake)
-    upkeep = Upkeep(
+    validator = TableValidator(Objects(lake, timeout_s=chosen.probe_timeout_s, retry_s=chosen.probe_timeout_s), lake)
+    maintenance = Maintenance(
         context.store,
         Objects(lake),
         context.clock,
@@ -31,4 +32,4 @@ def create(settings: Mapping[str, Any], context: ComponentContext) -> MetadataOr
         lake.intents_stale_after_s,
         context.clock_guard,
     )
-    return MetadataOrchestrator(context.store, context.clock, inspection, upkeep)
+    return MetadataOrchestrator(context.store, context.clock, validator, maintenance)

@@ -1,3 +1,5 @@
+"""What subscriptions.yaml accepts under `settings` of this component."""
+
 from __future__ import annotations
 
 from typing import Annotated
@@ -10,5 +12,5 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class OrchestratorSettings(SharedThreshold):
-    upkeep_every_s: Seconds = Field(300.0, description="Between two looks for what others have left undone.")
-    probe_timeout_s: Seconds = Field(5.0, description="How long to wait for storage when a table's location is tried.")
+    maintenance_every_s: Seconds = Field(300.0, description="Interval of maintenance: cleanup, unfinished drops.")
+    probe_timeout_s: Seconds = Field(5.0, description="Time limit of a check of a table's location.")

@@ -1,4 +1,4 @@
-"""Whether a table can be worked with: its location takes files, each schema version follows from the one before."""
+"""Validates tables: the location must accept files, and each schema version must follow from its predecessor."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from registry.models import TableMetadata
 from registry.private_files import Modes, make_directories
 
 _PROBE = ".astha-probe"
-"""Never written: asking for it shows whether the storage answers, and whether it lets us in."""
+"""Never written: a read request shows whether storage answers and grants access."""
 
 
-class Inspection:
+class TableValidator:
     def __init__(self, objects: Objects, lake: LakeSettings | None = None) -> None:
         self._objects = objects
         self._lake = lake or LakeSettings()
@@ -28,62 +28,62 @@ class Inspection:
     async def check_warehouse(self) -> CheckResult:
         return await check_warehouse(self._lake)
 
-    async def try_location(self, location: str) -> str | None:
-        """What is wrong with it. A local directory is made if need be."""
+    async def check_location(self, location: str) -> str | None:
+        """Returns the problem, or None. Creates a missing local directory."""
         try:
-            place = parse(location)
+            parsed = parse(location)
         except BadLocation as problem:
             return str(problem)
-        if place.scheme == "file":
-            return await asyncio.to_thread(_try_directory, place.path, self._objects.modes)
-        return await self._try_bucket(place)
+        if parsed.scheme == "file":
+            return await asyncio.to_thread(_check_directory, parsed.path, self._objects.modes)
+        return await self._check_bucket(parsed)
 
-    async def _try_bucket(self, place: Location) -> str | None:
+    async def _check_bucket(self, location: Location) -> str | None:
         try:
-            await self._objects.get(join(place.uri, _PROBE))
+            await self._objects.get(join(location.uri, _PROBE))
         except ObjectMissing as answer:
             if "NoSuchBucket" in f"{answer} {answer.__cause__}":
-                return f"{place.uri}: there is no bucket {place.root!r}: create it"
+                return f"{location.uri}: there is no bucket {location.root!r}: create it"
         except StorageError as error:
             return str(error)
         return None
 
 
 def probe_of(location: str) -> str:
-    """Locations with the same probe need to be tried only once: a bucket is the same for all of its tables."""
+    """Locations with the same probe need only one check: all tables of a bucket share it."""
     try:
-        place = parse(location)
+        parsed = parse(location)
     except BadLocation:
         return location
-    return location if place.scheme == "file" else place.root
+    return location if parsed.scheme == "file" else parsed.root
 
 
-def bad_versions(versions: Sequence[TableMetadata]) -> dict[int, str]:
-    """By version, what is wrong with it. A version is compared with the last good one before it."""
-    good: list[TableSchema] = []
-    bad: dict[int, str] = {}
+def invalid_versions(versions: Sequence[TableMetadata]) -> dict[int, str]:
+    """Returns the problem of each invalid version. A version is compared with the last valid one before it."""
+    valid: list[TableSchema] = []
+    invalid: dict[int, str] = {}
     for metadata in sorted(versions, key=lambda version: version.schema_version):
         try:
             schema = TableSchema.of(metadata)
-            problems = check_evolution(good[-1], schema, good[:-1]) if good else []
+            problems = check_evolution(valid[-1], schema, valid[:-1]) if valid else []
         except SchemaProblem as problem:
-            bad[metadata.schema_version] = str(problem)
+            invalid[metadata.schema_version] = str(problem)
             continue
-        except Exception as error:  # whatever stands there, other tables go on
-            bad[metadata.schema_version] = f"can't be read: {error!r}"
+        except Exception as error:  # a row of any content must not affect other tables
+            invalid[metadata.schema_version] = f"can't be read: {error!r}"
             continue
         if problems:
-            bad[metadata.schema_version] = "; ".join(problems)
+            invalid[metadata.schema_version] = "; ".join(problems)
         else:
-            good.append(schema)
-    return bad
+            valid.append(schema)
+    return invalid
 
 
-def _try_directory(path: Path, modes: Modes) -> str | None:
+def _check_directory(path: Path, modes: Modes) -> str | None:
     try:
         make_directories(path, modes.directory)
     except OSError as error:
-        return f"{path} can't be made: {error.strerror or error}: check the disk and its permissions"
+        return f"{path} can't be created: {error.strerror or error}: check the disk and its permissions"
     if not os.access(path, os.W_OK | os.X_OK):
-        return f"{path} can't be written to: give the user that Astha runs as the right to"
+        return f"{path} is not writable: grant the right to the user that Astha runs as"
     return None

@@ -1,8 +1,8 @@
-"""The snapshotter: named states of a table, kept for as long as they are wanted, and what nobody refers to removed.
+"""The snapshotter: creates and expires named snapshots of tables, and deletes files that no snapshot needs.
 
-In: `table_metadata`, `table_files` and `table_snapshots`. Out: Iceberg tags, rows of `table_snapshots` that say what
-came of each request, and deleted files.
-Guaranteed: a snapshot holds everything that was committed before it was asked for; nothing that a retained Iceberg
+In: events of `table_metadata`, `table_files` and `table_snapshots`. Out: Iceberg tags, rows of `table_snapshots` with
+the result of each request, and deleted files.
+Guaranteed: a snapshot contains everything that was committed before its request; no file that a retained Iceberg
 snapshot refers to is ever deleted.
 """
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 __all__ = ["create"]
 
 needs_registry_url = True
-"""For the catalog, which is in the registry's database unless the settings name another."""
+"""For the catalog, which is in the registry's database unless the settings name another one."""
 
 
 def create(settings: Mapping[str, Any], context: ComponentContext) -> Snapshotter:
-    """ValueError (pydantic's) if the settings are not this component's."""
-    # Here, because `astha --help` loads this package's commands, but should not wait for PyIceberg.
+    """Raises ValueError (pydantic's) if the settings are invalid."""
+    # Imported here: `astha --help` imports this package's commands and must not load PyIceberg.
     from components.snapshotter.settings import SnapshotterSettings
     from components.snapshotter.subscriber import Snapshotter
 

@@ -1,4 +1,4 @@
-"""What the commands work with: the registry, the Iceberg catalog and the storage, opened for one command."""
+"""What each command works with: the registry, the Iceberg catalog and storage, opened for one command."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from registry.models import LakeTable, TableSnapshot
 
 if TYPE_CHECKING:
     from components.lib.lake.iceberg import IcebergTables
-    from components.snapshotter.expiration import Lifecycle, Report
+    from components.snapshotter.expiration import SnapshotExpiration
+    from components.snapshotter.file_cleanup import FileCleanup
+    from components.snapshotter.retention import RetentionReport
     from components.snapshotter.rollback import Rollback
     from components.snapshotter.settings import SnapshotterSettings
 
@@ -31,20 +33,27 @@ T = TypeVar("T")
 COMPONENT = "snapshotter"
 
 
-class Desk:
+class CliContext:
     def __init__(self, settings: Settings, store: MetadataStore, clock: LoopClock) -> None:
         self.settings = settings
         self.store = store
         self.clock = clock
         self._tables: IcebergTables | None = None
 
-    async def lifecycle(self) -> Lifecycle:
-        """With the defaults that the daemon has."""
+    async def expiration(self) -> SnapshotExpiration:
+        """With the daemon's default policy."""
+        from components.snapshotter.expiration import SnapshotExpiration
+
+        defaults = self._component_settings().policy
+        return SnapshotExpiration(self.store, await self._opened_tables(), call, self.clock, defaults)
+
+    async def cleanup(self) -> FileCleanup:
+        """With the daemon's default policy."""
         from components.lib.lake.storage.objects import Objects
-        from components.snapshotter.expiration import Lifecycle
+        from components.snapshotter.file_cleanup import FileCleanup
 
         chosen = self._component_settings()
-        return Lifecycle(
+        return FileCleanup(
             self.store,
             await self._opened_tables(),
             call,
@@ -60,8 +69,8 @@ class Desk:
 
         return Rollback(self.store, await self._opened_tables(), call, Objects(self.settings.lake))
 
-    async def nobody(self) -> str | None:
-        """Why a request would wait for ever; None if somebody is there to meet it."""
+    async def why_unavailable(self) -> str | None:
+        """Returns why no snapshotter would fulfil a request now; None if one would."""
         lease = await self.store.get_daemon_lease(self.settings.lease.name)
         if lease is None or lease.expires_at <= self.clock.now_ms():
             return "no daemon runs (start one with `astha run`)"
@@ -73,7 +82,7 @@ class Desk:
         return None
 
     async def require_clock(self) -> None:
-        """Before anything is deleted by age: Failure if the database's clock says another time."""
+        """To be called before deleting by age. Raises `Failure` if the clock differs from the database's."""
         guard = ClockGuard(self.clock, self.settings.clock, self.store.time)
         if not await guard.trusted():
             raise Failure(f"{guard.reason}: set the clock, or raise clock.tolerance_s", Exit.UNAVAILABLE)
@@ -87,10 +96,10 @@ class Desk:
             rows += page
         return rows
 
-    def trouble(self, table: LakeTable, problem: str) -> Report:
-        from components.snapshotter.expiration import Report
+    def failed(self, table: LakeTable, problem: str) -> RetentionReport:
+        from components.snapshotter.retention import RetentionReport
 
-        return Report(f"{table.database}.{table.name}", problem=problem)
+        return RetentionReport(f"{table.database}.{table.name}", problem=problem)
 
     def close(self) -> None:
         if self._tables is not None:
@@ -114,7 +123,7 @@ class Desk:
         try:
             return SnapshotterSettings.model_validate({} if subscription is None else dict(subscription.settings))
         except ValidationError as error:
-            raise ConfigError(f"{path}: component {COMPONENT} refuses its settings: {described(error)}") from error
+            raise ConfigError(f"{path}: component {COMPONENT} has invalid settings: {described(error)}") from error
 
 
 async def call(work: Callable[[], T]) -> T:
@@ -129,20 +138,20 @@ async def table_of(store: MetadataStore, name: str) -> LakeTable:
     return table
 
 
-def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:
-    """With everything closed afterwards; what does not answer is `Exit.UNAVAILABLE`."""
+def run_with_context(settings: Settings, work: Callable[[CliContext], Awaitable[T]]) -> T:
+    """Closes everything afterwards. A catalog or storage that does not answer is `Exit.UNAVAILABLE`."""
 
     async def run() -> T:
         clock = SystemLoopClock()
         url = settings.registry.url.get_secret_value()
         store = await open_store(url, settings=settings.registry.store, clock=clock)
-        desk = Desk(settings, store, clock)
+        context = CliContext(settings, store, clock)
         try:
-            return await work(desk)
+            return await work(context)
         except Exception as error:
             raise _translated(error, settings) from error
         finally:
-            desk.close()
+            context.close()
             await store.close()
 
     return asyncio.run(run())

@@ -1,4 +1,4 @@
-"""What the commands say, for people; for machines the same as plain data."""
+"""Output of the commands: text for terminals, and records for `--json`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from registry.json_text import parse_json
 from registry.models import LakeTable, TableSnapshot
 
 if TYPE_CHECKING:
-    from components.snapshotter.expiration import Report
+    from components.snapshotter.retention import RetentionReport
 
 
-def row_of(table: LakeTable, row: TableSnapshot) -> dict[str, Any]:
+def to_record(table: LakeTable, row: TableSnapshot) -> dict[str, Any]:
     return {
         "table": f"{table.database}.{table.name}",
         "id": row.id,
@@ -42,31 +42,32 @@ def print_rows(rows: Sequence[dict[str, Any]]) -> None:
     for column in ("table", "tag", "status", "trigger", "snapshot", "rows", "requested", "reason"):
         shown.add_column(column, justify="right" if column == "rows" else "left", no_wrap=column != "reason")
     for row in rows:
-        rows_there = row["summary"].get("total-records") if isinstance(row["summary"], dict) else None
+        row_count = row["summary"].get("total-records") if isinstance(row["summary"], dict) else None
         shown.add_row(
             row["table"],
             row["tag"] or "",
             row["status"],
             row["trigger"],
             str(row["snapshot_id"] or ""),
-            "" if rows_there is None else f"{int(rows_there):,}",
+            "" if row_count is None else f"{int(row_count):,}",
             datetime.fromtimestamp(row["requested_at"] / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S"),
             row["reason"] or "",
         )
     Console(width=max(Console().width, 140)).print(shown)
 
 
-def print_reports(reports: Sequence[Report], verb: str, *, explain: bool) -> None:
-    """What went, and with ``explain`` what stayed; the sum at the end."""
-    gone = stayed = size = 0
+def print_reports(reports: Sequence[RetentionReport], verb: str, *, explain: bool) -> None:
+    """Prints what was removed, with `explain` also what was kept, and the totals."""
+    removed = kept = size = 0
     for report in reports:
-        for verdict in report.verdicts:
-            if verdict.goes or explain:
-                click.echo(f"{verb if verdict.goes else 'stays'}  {report.table}  {verdict.name}  {verdict.why}")
-            gone, stayed = gone + verdict.goes, stayed + (not verdict.goes)
-            size += verdict.size_bytes if verdict.goes else 0
+        for decision in report.decisions:
+            if decision.remove or explain:
+                action = verb if decision.remove else "kept"
+                click.echo(f"{action}  {report.table}  {decision.name}  {decision.reason}")
+            removed, kept = removed + decision.remove, kept + (not decision.remove)
+            size += decision.size_bytes if decision.remove else 0
         for row_id in report.released:
-            click.echo(f"released  {report.table}  snapshot {row_id}, whose grace is over")
+            click.echo(f"released  {report.table}  snapshot {row_id}, grace period over")
         if report.problem is not None:
             click.echo(f"{report.table}: {report.problem}", err=True)
-    click.echo(f"{gone:,} {verb}{f' ({size:,} bytes)' if size else ''}, {stayed:,} stay")
+    click.echo(f"{removed:,} {verb}{f' ({size:,} bytes)' if size else ''}, {kept:,} kept")

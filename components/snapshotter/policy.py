@@ -1,13 +1,13 @@
-"""What a table's properties say about its snapshots.
+"""The snapshot policy in a table's properties.
 
-snapshot.every        1d       one a day, if anything has changed         (automatic ones are off unless asked for)
-snapshot.after-rows   1000000  after so many inserted rows, bytes or files since the last
+snapshot.every        1d       one per day, if the table has changed      (default: no automatic snapshots)
+snapshot.after-rows   1000000  after that many inserted rows, bytes or files since the last one
 snapshot.after-bytes  10GiB
 snapshot.after-files  1000
-snapshot.keep         30       the newest so many stay                    (none given: all of them stay)
-snapshot.keep-for     90d      those that are younger stay
-snapshot.hold         q?-*,x   tags that stay whatever `keep` says
-snapshot.grace        1d       between the end of a file or snapshot and its deletion
+snapshot.keep         30       keep that many of the newest               (default: keep all)
+snapshot.keep-for     90d      keep those that are younger
+snapshot.hold         q?-*,x   keep these tags whatever `keep` says
+snapshot.grace        1d       time between the removal of a file or snapshot and its deletion
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from components.lib.lake.table_properties import (
 )
 from registry.json_text import JsonValue
 
-__all__ = ["DAY_MS", "Policy", "PolicyProblem", "read_policy"]
+__all__ = ["DAY_MS", "SnapshotPolicy", "PolicyProblem", "read_policy"]
 
 PREFIX = "snapshot."
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True):
+class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
     every_ms: int | None = None
     after_rows: int | None = None
     after_bytes: int | None = None
@@ -61,9 +61,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         return tag is not None and any(fnmatchcase(tag, pattern) for pattern in self.hold)
 
 
-def read_policy(properties: JsonValue, defaults: Policy | None = None) -> Policy:
-    """Of a table's properties. PolicyProblem for the first of ours that can't be read, or that nobody knows."""
-    return msgspec.structs.replace(defaults or Policy(), **read_properties(properties, PREFIX, _PROPERTIES))
+def read_policy(properties: JsonValue, defaults: SnapshotPolicy | None = None) -> SnapshotPolicy:
+    """Raises `PolicyProblem` for the first `snapshot.*` property that is unknown or has an invalid value."""
+    return msgspec.structs.replace(defaults or SnapshotPolicy(), **read_properties(properties, PREFIX, _PROPERTIES))
 
 
 _PROPERTIES: Mapping[str, tuple[str, Reader]] = {

@@ -1,5 +1,5 @@
-"""What snapshots refer to, read from their manifests: those that an Iceberg table retains, and those that the registry
-names. What can't be read may refer to anything: it is an error, and whoever wants to delete something must not.
+"""Finds the files that snapshots refer to, from their manifests: snapshots that an Iceberg table retains, and those in
+the registry. A manifest that cannot be read may refer to any file, so it is an error: nothing may be deleted then.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from registry.models import LakeTable, TableSnapshot
 
 
 def unreferenced_metadata(table: Table, gone: Collection[int]) -> list[str]:
-    """Manifest lists and manifests of the snapshots `gone` that no other snapshot has.
+    """Returns manifest lists and manifests that only the snapshots `gone` refer to.
 
-    All that stay are looked at: after another engine's rollback a manifest can come back long after it went.
+    Reads all remaining snapshots: after another engine's rollback a manifest can reappear much later.
     """
-    doomed: set[str] = set()
+    removed: set[str] = set()
     kept: set[str] = set()
     for snapshot, manifests in _manifests(table):
         paths = {manifest.manifest_path for manifest in manifests} | {snapshot.manifest_list}
-        (doomed if snapshot.snapshot_id in gone else kept).update(paths)
-    return sorted(doomed - kept)
+        (removed if snapshot.snapshot_id in gone else kept).update(paths)
+    return sorted(removed - kept)
 
 
 def required(
     tables: IcebergTables, table: LakeTable, loaded: Table | None, rows: Iterable[TableSnapshot], paths: Collection[str]
 ) -> dict[str, int]:
-    """Of the paths, those that a snapshot needs, and the newest one that does: snapshots that the Iceberg table
-    ``loaded`` retains, and those of ``rows``, also where the Iceberg table has lost them.
+    """Returns the paths that a snapshot needs, each with the newest such snapshot.
 
-    BrokenTable, with the way out, if a manifest list or a manifest can't be read.
+    Counts the snapshots that the Iceberg table `loaded` retains and those of `rows`, also if the Iceberg table has lost
+    them. Raises `BrokenTable` if a manifest list or a manifest cannot be read.
     """
     name = full_name(table)
     found: dict[str, int] = {}
@@ -45,10 +45,10 @@ def required(
         retained = {snapshot.snapshot_id for snapshot in loaded.metadata.snapshots}
         try:
             found = referenced(loaded, paths)
-        except Exception as error:  # whatever a missing or damaged manifest makes of its reader
+        except Exception as error:  # a damaged manifest can raise anything
             raise BrokenTable(
-                f"a manifest of {name} can't be read ({error!r}), so nobody knows what its snapshots need: restore it, "
-                "or expire the snapshots that have it"
+                f"a manifest of {name} can't be read ({error!r}), so the needs of its snapshots are unknown: restore "
+                "it, or expire the snapshots that have it"
             ) from error
     io = loaded.io if loaded is not None else load_file_io(tables.catalog.properties, table.location)
     for row in rows:
@@ -59,23 +59,23 @@ def required(
         except Exception as error:
             raise BrokenTable(
                 f"snapshot {row.tag or row.snapshot_id} of {name} is in the registry and not in Iceberg, and its "
-                f"manifests can't be read ({error!r}), so nobody knows what it needs: restore them, or give the "
-                f"snapshot up with `astha snapshot expire {name} --tag {row.tag}`"
+                f"manifests can't be read ({error!r}), so its needs are unknown: restore them, or give the snapshot "
+                f"up with `astha snapshot expire {name} --tag {row.tag}`"
             ) from error
     return found
 
 
 def _needed_by(row: TableSnapshot, io: FileIO, wanted: frozenset[str]) -> Iterator[str]:
     if row.manifest_list is None:
-        raise FileNotFoundError("the registry does not say where its manifest list is")
+        raise FileNotFoundError("its row has no manifest list")
     for manifest in read_manifest_list(io.new_input(row.manifest_list)):
-        yield from _held(io, manifest, wanted)
+        yield from _live_paths(io, manifest, wanted)
 
 
 def referenced(table: Table, paths: Collection[str]) -> dict[str, int]:
-    """Of the paths, those that a retained snapshot needs, and the newest one that does.
+    """Returns the paths that a retained snapshot needs, each with the newest such snapshot.
 
-    Manifests don't change: each is read once, however many snapshots share it.
+    Manifests are immutable, so each is read once, however many snapshots share it.
     """
     wanted = frozenset(paths)
     known: dict[str, frozenset[str]] = {}
@@ -84,7 +84,7 @@ def referenced(table: Table, paths: Collection[str]) -> dict[str, int]:
         for manifest in manifests:
             held = known.get(manifest.manifest_path)
             if held is None:
-                held = known[manifest.manifest_path] = _held(table.io, manifest, wanted)
+                held = known[manifest.manifest_path] = _live_paths(table.io, manifest, wanted)
             found.update((path, snapshot.snapshot_id) for path in held)
     return found
 
@@ -94,7 +94,7 @@ def _manifests(table: Table) -> Iterator[tuple[Snapshot, list[ManifestFile]]]:
         yield snapshot, snapshot.manifests(table.io)
 
 
-def _held(io: FileIO, manifest: ManifestFile, wanted: frozenset[str]) -> frozenset[str]:
-    """Delete files count as data does; entries that say that a file went don't."""
+def _live_paths(io: FileIO, manifest: ManifestFile, wanted: frozenset[str]) -> frozenset[str]:
+    """Counts delete files like data files, and ignores entries of removed files."""
     entries = manifest.fetch_manifest_entry(io, discard_deleted=True)
     return frozenset(entry.data_file.file_path for entry in entries) & wanted

@@ -1,4 +1,4 @@
-"""Which snapshots stay and which files may go: decisions only, each with its reason."""
+"""Decides which snapshots are kept and which files may be deleted, each with a reason. Pure."""
 
 from __future__ import annotations
 
@@ -6,52 +6,67 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
-from components.snapshotter.policy import Policy
+from components.snapshotter.policy import SnapshotPolicy
 from registry.json_text import parse_json_as
 from registry.models import FileAwaitingDeletion, TableFile, TableSnapshot
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """On a snapshot or a file."""
+class RetentionDecision(msgspec.Struct, frozen=True):
+    """About one snapshot or one file."""
 
     name: str
-    goes: bool
-    why: str
+    remove: bool
+    reason: str
     id: int
     size_bytes: int = 0
 
 
-def judge_snapshots(
-    rows: Iterable[TableSnapshot], policy: Policy, now_ms: int, tags: Collection[str] = ()
-) -> list[Verdict]:
-    """Created ones, newest first. What `keep` or `keep-for` wants stays; `tags` go because they were named."""
+class RetentionReport(msgspec.Struct):
+    """The decisions about one table. `table` is an id if the registry no longer has the table."""
+
+    table: str
+    decisions: list[RetentionDecision] = []
+    released: list[int] = []  # rows whose Iceberg tags were removed, with the snapshots that only they held
+    problem: str | None = None
+
+    @property
+    def removed(self) -> list[RetentionDecision]:
+        return [decision for decision in self.decisions if decision.remove]
+
+
+def decide_snapshots(
+    rows: Iterable[TableSnapshot], policy: SnapshotPolicy, now_ms: int, tags: Collection[str] = ()
+) -> list[RetentionDecision]:
+    """Decides about created snapshots, newest first: by `tags` if given, else by the policy."""
     created = sorted((row for row in rows if row.status == "created"), key=lambda row: row.id, reverse=True)
-    return [_judge_snapshot(row, place, policy, now_ms, tags) for place, row in enumerate(created, 1)]
+    return [_decide_snapshot(row, rank, policy, now_ms, tags) for rank, row in enumerate(created, 1)]
 
 
-def _judge_snapshot(row: TableSnapshot, place: int, policy: Policy, now_ms: int, tags: Collection[str]) -> Verdict:
+def _decide_snapshot(
+    row: TableSnapshot, rank: int, policy: SnapshotPolicy, now_ms: int, tags: Collection[str]
+) -> RetentionDecision:
     name, age_ms = row.tag or str(row.snapshot_id), now_ms - row.created_at
     if row.tag in tags:
-        return Verdict(name, True, "named", row.id)
+        return RetentionDecision(name, True, "named", row.id)
     if tags:
-        return Verdict(name, False, "not named", row.id)
+        return RetentionDecision(name, False, "not named", row.id)
     if not policy.expires:
-        return Verdict(name, False, "nothing says how long to keep it", row.id)
+        return RetentionDecision(name, False, "neither snapshot.keep nor snapshot.keep-for is set", row.id)
     if policy.holds(row.tag):
-        return Verdict(name, False, "snapshot.hold names it", row.id)
-    if policy.keep is not None and place <= policy.keep:
-        return Verdict(name, False, f"{_ordinal(place)} of the {policy.keep} to keep", row.id)
+        return RetentionDecision(name, False, "held by snapshot.hold", row.id)
+    if policy.keep is not None and rank <= policy.keep:
+        return RetentionDecision(name, False, f"{_ordinal(rank)} of the {policy.keep} to keep", row.id)
     if policy.keep_for_ms is not None and age_ms < policy.keep_for_ms:
-        return Verdict(name, False, f"{_span(age_ms)} old, kept for {_span(policy.keep_for_ms)}", row.id)
+        return RetentionDecision(name, False, f"{_span(age_ms)} old, kept for {_span(policy.keep_for_ms)}", row.id)
     reasons = []
     if policy.keep is not None:
-        reasons.append(f"{_ordinal(place)}, where {policy.keep} are kept")
+        reasons.append(f"{_ordinal(rank)}, where {policy.keep} are kept")
     if policy.keep_for_ms is not None:
         reasons.append(f"{_span(age_ms)} old, kept for {_span(policy.keep_for_ms)}")
-    return Verdict(name, True, "; ".join(reasons), row.id)
+    return RetentionDecision(name, True, "; ".join(reasons), row.id)
 
 
-def judge_files(
+def decide_files(
     files: Iterable[FileAwaitingDeletion],
     referenced: Mapping[str, int],
     grace_ms: int,
@@ -59,42 +74,42 @@ def judge_files(
     *,
     behind: str | None = None,
     uncertain_since: int | None = None,
-) -> list[Verdict]:
-    """``referenced``: the Iceberg snapshot that needs a path. ``behind``: why Iceberg may not have seen the files go.
+) -> list[RetentionDecision]:
+    """`referenced`: by path, an Iceberg snapshot that needs it. `behind`: why Iceberg may not have seen the removals.
 
-    ``uncertain_since``: Iceberg has the registry's files, but nobody knows whether it has seen everything that came
-    since then. A file that came and went in that time may still be on its way to a snapshot, and stays.
+    `uncertain_since`: Iceberg has the registry's files, but may not have seen every change since then. A file that was
+    added and removed in that time may still reach a snapshot, and is kept.
     """
-    return [_judge_file(file, referenced, grace_ms, now_ms, behind, uncertain_since) for file in files]
+    return [_decide_file(file, referenced, grace_ms, now_ms, behind, uncertain_since) for file in files]
 
 
-def _judge_file(
+def _decide_file(
     file: FileAwaitingDeletion,
     referenced: Mapping[str, int],
     grace_ms: int,
     now_ms: int,
     behind: str | None,
     uncertain_since: int | None,
-) -> Verdict:
-    def verdict(goes: bool, why: str) -> Verdict:
-        return Verdict(file.file_path, goes, why, file.id, file.file_size)
+) -> RetentionDecision:
+    def decision(remove: bool, reason: str) -> RetentionDecision:
+        return RetentionDecision(file.file_path, remove, reason, file.id, file.file_size)
 
     age_ms = now_ms - file.removed_at
     if age_ms < grace_ms:
-        return verdict(False, f"removed {_span(age_ms)} ago, grace is {_span(grace_ms)}")
+        return decision(False, f"removed {_span(age_ms)} ago, grace is {_span(grace_ms)}")
     if file.file_path in referenced:
-        return verdict(False, f"Iceberg snapshot {referenced[file.file_path]} needs it")
+        return decision(False, f"Iceberg snapshot {referenced[file.file_path]} needs it")
     if behind is not None:
-        return verdict(False, behind)
+        return decision(False, behind)
     if uncertain_since is not None:
         row = parse_json_as(file.file, TableFile)
         if row.operation == "rollback" or row.created_at >= uncertain_since:
-            return verdict(False, "it came and went since Iceberg's last commit, which may have yet to follow")
-    return verdict(True, f"removed {_span(age_ms)} ago ({file.reason}), and no snapshot needs it")
+            return decision(False, "added and removed since Iceberg's last commit, which may not contain that yet")
+    return decision(True, f"removed {_span(age_ms)} ago ({file.reason}), and no snapshot needs it")
 
 
-def _ordinal(place: int) -> str:
-    return "the newest" if place == 1 else f"number {place}"
+def _ordinal(rank: int) -> str:
+    return "the newest" if rank == 1 else f"number {rank}"
 
 
 def _span(ms: int) -> str:

@@ -1,7 +1,7 @@
-"""A table back at a snapshot: the registry's files become the snapshot's in one transaction, and Iceberg follows.
+"""Rolls a table back to a snapshot: the registry's files become the snapshot's in one transaction; Iceberg follows.
 
-Only files: the schema stays the newest, under which older files can be read. What others insert while the rollback is
-at work stays: it is as if it came afterwards.
+The schema is not rolled back: older files are readable under the newest one. Rows that are inserted during the rollback
+stay, as if they had been inserted after it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from astha.errors import AsthaError
 from components.lib.lake.file_set_digest import LiveFile
 from components.lib.lake.iceberg import IcebergTables, live_files
 from components.lib.lake.storage.objects import Objects
-from components.snapshotter.snapshot_requests import Call
+from components.snapshotter.snapshot_requests import BlockingCall
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict
 from registry.inputs import FileDraft
@@ -26,17 +26,17 @@ from registry.json_text import parse_json_as
 from registry.models import LakeTable, TableFile
 
 _ATTEMPTS = 5
-_AT_ONCE = 32
-_SHOWN = 3
-_EVERYTHING = 1 << 31
+_MAX_CONCURRENT = 32
+_MAX_SHOWN = 3
+_NO_LIMIT = 1 << 31
 
 
 class CantRollBack(AsthaError):
-    """The message names the snapshot, the first files and the reason. Nothing was changed."""
+    """Nothing was changed. The message names the snapshot, the reason and the first files."""
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """`removed` leave the table, `restored` come back to it."""
+class RollbackPlan(msgspec.Struct, frozen=True):
+    """The files to remove from the table, and those to restore."""
 
     table: LakeTable
     snapshot_id: int
@@ -45,33 +45,33 @@ class Plan(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """By how much the table's number of rows changes."""
+        """Returns the change of the table's row count."""
         return sum(draft.row_count for draft in self.restored) - sum(file.row_count for file in self.removed)
 
 
 class Rollback:
-    def __init__(self, store: MetadataStore, tables: IcebergTables, call: Call, objects: Objects) -> None:
+    def __init__(self, store: MetadataStore, tables: IcebergTables, call: BlockingCall, objects: Objects) -> None:
         self._store = store
         self._tables = tables
         self._call = call
         self._objects = objects
 
-    async def plan(self, table: LakeTable, name: str) -> Plan:
-        """`name` is a tag or a snapshot's id. CantRollBack if one of its files can't come back."""
+    async def plan(self, table: LakeTable, name: str) -> RollbackPlan:
+        """`name` is a tag or a snapshot id. Raises `CantRollBack` if a file of the snapshot cannot be restored."""
         snapshot_id, wanted = await self._call(lambda: self._snapshot(table, name))
         removed: list[TableFile] = []
-        # In one page, which is one moment: of a swap between two pages one would see both sides.
-        for file in await self._store.list_files(table.id, limit=_EVERYTHING):
+        # In one page, for consistency: a swap between two pages would show both its inputs and its outputs.
+        for file in await self._store.list_files(table.id, limit=_NO_LIMIT):
             if wanted.get(file.file_path) == LiveFile.of(file):
                 del wanted[file.file_path]
             else:
                 removed.append(file)
         restored = await self._restored(table, name, wanted)
-        await self._require_stored(name, restored)
-        return Plan(table, snapshot_id, removed, restored)
+        await self._require_in_storage(name, restored)
+        return RollbackPlan(table, snapshot_id, removed, restored)
 
-    async def roll_back(self, table: LakeTable, name: str) -> Plan:
-        """Plan and do it; plan again if the files of the plan have changed meanwhile. Answers what was done."""
+    async def roll_back(self, table: LakeTable, name: str) -> RollbackPlan:
+        """Plans and performs; plans again if files of the plan have changed. Returns the plan that was performed."""
         for _ in range(_ATTEMPTS):
             plan = await self.plan(table, name)
             try:
@@ -80,10 +80,10 @@ class Rollback:
                 last = conflict
                 continue
             return plan
-        raise CantRollBack(f"{name}: the table's files changed {_ATTEMPTS} times while it was at work: {last}")
+        raise CantRollBack(f"{name}: the table's files changed during each of {_ATTEMPTS} attempts: {last}")
 
-    async def perform(self, plan: Plan) -> None:
-        """Conflict, and nothing done, if one of the files has changed or was deleted since the plan was made."""
+    async def perform(self, plan: RollbackPlan) -> None:
+        """Raises `Conflict`, without an effect, if a file of the plan has changed or was deleted since."""
         await self._store.swap_files(
             plan.table.id,
             plan.removed,
@@ -115,25 +115,25 @@ class Rollback:
                         del missing[listed.file_path]
         if missing:
             raise CantRollBack(
-                f"{name}: {len(missing)} of its files are unknown to the registry, or deleted: {_shown(list(missing))}"
+                f"{name}: {len(missing)} of its files are deleted, or unknown to the registry: {_shown(list(missing))}"
             )
         return drafts
 
-    async def _require_stored(self, name: str, drafts: Sequence[FileDraft]) -> None:
-        gate = asyncio.Semaphore(_AT_ONCE)
+    async def _require_in_storage(self, name: str, drafts: Sequence[FileDraft]) -> None:
+        gate = asyncio.Semaphore(_MAX_CONCURRENT)
 
-        async def is_there(draft: FileDraft) -> bool:
+        async def is_stored(draft: FileDraft) -> bool:
             async with gate:
                 return await self._objects.size(draft.file_path) == draft.file_size
 
-        found = await asyncio.gather(*(is_there(draft) for draft in drafts))
+        found = await asyncio.gather(*(is_stored(draft) for draft in drafts))
         gone = [draft.file_path for draft, there in zip(drafts, found, strict=True) if not there]
         if gone:
-            raise CantRollBack(f"{name}: {len(gone)} of its files are gone from storage, or changed: {_shown(gone)}")
+            raise CantRollBack(f"{name}: {len(gone)} of its files are missing in storage, or changed: {_shown(gone)}")
 
 
 def find_snapshot(table: Table, name: str) -> Snapshot:
-    """By tag, whoever has set it, or by id."""
+    """Finds it by tag, also one of another tool, or by id. Raises `CantRollBack` if there is none."""
     metadata = table.metadata
     ref = metadata.refs.get(name)
     wanted = ref.snapshot_id if ref is not None else int(name) if name.isascii() and name.isdigit() else None
@@ -148,7 +148,7 @@ def find_snapshot(table: Table, name: str) -> Snapshot:
 
 
 def draft_of(file: TableFile) -> FileDraft:
-    """With everything that was known of it."""
+    """Returns a draft with all of the file's properties."""
     return FileDraft(
         file_path=file.file_path,
         file_size=file.file_size,
@@ -163,5 +163,5 @@ def draft_of(file: TableFile) -> FileDraft:
 
 
 def _shown(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return ", ".join(paths[:_SHOWN]) + more
+    more = f" and {len(paths) - _MAX_SHOWN} more" if len(paths) > _MAX_SHOWN else ""
+    return ", ".join(paths[:_MAX_SHOWN]) + more

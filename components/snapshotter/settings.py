@@ -1,4 +1,4 @@
-"""What subscriptions.yaml may say under `settings` of this component."""
+"""What subscriptions.yaml accepts under `settings` of this component."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Annotated
 from pydantic import Field, field_validator
 
 from components.lib.lake.moved import SharedThreshold
-from components.snapshotter.policy import Policy, PolicyProblem, read_policy
+from components.snapshotter.policy import PolicyProblem, SnapshotPolicy, read_policy
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
 class SnapshotterSettings(SharedThreshold):
-    """The defaults take no snapshot by themselves and keep every one that is asked for."""
+    """By default no snapshot is taken automatically, and every requested one is kept."""
 
     defaults: dict[str, str | int] = Field(
-        {}, description="Properties `snapshot.*` of tables that don't have their own, such as snapshot.every: 1d."
+        {}, description="Properties `snapshot.*` for tables that do not set their own, such as snapshot.every: 1d."
     )
-    wait_s: Seconds = Field(300.0, description="How long a request waits for Iceberg to contain what it asks for.")
-    check_every_s: Seconds = Field(10.0, description="Between two looks for tables whose time has come.")
-    upkeep_every_s: Seconds = Field(300.0, description="Between two rounds of expiry and cleaning.")
-    retry_after_s: Seconds = Field(300.0, description="After a failed snapshot, before one is taken by itself again.")
-    at_once: int = Field(
-        4, gt=0, description="Tables whose requests are made, and requests that are looked at, at the same time."
+    request_timeout_s: Seconds = Field(300.0, description="How long a request waits for Iceberg to catch up.")
+    check_every_s: Seconds = Field(10.0, description="Interval of checks for tables whose `snapshot.every` is over.")
+    maintenance_every_s: Seconds = Field(300.0, description="Interval of snapshot expiration and file cleanup.")
+    retry_after_s: Seconds = Field(300.0, description="Wait after a failed snapshot before the next automatic one.")
+    max_concurrent_requests: int = Field(
+        4, gt=0, description="Snapshots that are requested, and requests that are checked, at the same time."
     )
-    updater: str = Field("iceberg_updater", description="The name of the component that commits to Iceberg.")
+    updater: str = Field("iceberg_updater", description="Name of the component that commits to Iceberg.")
 
     @field_validator("defaults")
     @classmethod
@@ -37,5 +37,5 @@ class SnapshotterSettings(SharedThreshold):
         return given
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> SnapshotPolicy:
         return read_policy(self.defaults)

@@ -1,19 +1,22 @@
-"""One request on its way to a snapshot: wait until Iceberg contains what was committed before it, then tag."""
+"""Fulfils snapshot requests: waits until Iceberg contains what was committed before the request, then tags."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Awaitable, Callable
+from types import TracebackType
 from typing import Protocol, TypeVar
 
 import msgspec
 import structlog
 
+from astha.backoff import Backoff
 from astha.clock import LoopClock
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableProblem
-from components.snapshotter.tags import Pinned, Seen, look, pin, release
-from components.snapshotter.turns import Turns
+from components.lib.lake.table_lookup import full_name
+from components.snapshotter.tags import TaggedSnapshot, TagState, read_tag_state, release, tag_current
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, NotFound, Unavailable
 from registry.inputs import SnapshotDraft
@@ -25,34 +28,58 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_FIRST_WAIT_S = 0.05
-_LONGEST_WAIT_S = 2.0
+_BACKOFF = Backoff(initial_s=0.05, max_s=2.0)
 _VISIBLE_AFTER_S = 5.0
-"""PostgreSQL sends a commit before others can see it: only later is a missing row one that is gone."""
+"""PostgreSQL sends a commit before other sessions can see it: only after this time is a missing row a deleted one."""
+
+_MANY_REQUESTS = 64
+"""Open requests above which each one is checked less often, in proportion."""
 
 _TO_BE_COMPARED = "to be compared with the registry"
-"""Why the updater has stopped a table that only waits for its refresh."""
+"""The updater's stop reason for a table that only waits for its refresh."""
 
 
-class Call(Protocol):
+class BlockingCall(Protocol):
+    """Runs blocking work away from the event loop."""
+
     def __call__(self, work: Callable[[], T]) -> Awaitable[T]: ...
 
 
-class Failed(Exception):
-    """The request can't be met; the message is what its row will say."""
+class RequestFailed(Exception):
+    """The request cannot be fulfilled. The message becomes the reason in its row."""
 
 
-class Requests:
-    """Everything here may be begun again at any point: the row says what is to be done, the tag what has been."""
+class RequestLimiter:
+    """`async with` around each step of a request; limits the steps in flight, not the open requests."""
+
+    def __init__(self, max_steps: int) -> None:
+        self._steps = asyncio.Semaphore(max_steps)
+        self.open_requests = 0
+
+    def wait_s(self, backoff_s: float) -> float:
+        """Returns the wait between two checks of one request: longer if many are open."""
+        return backoff_s * max(1.0, self.open_requests / _MANY_REQUESTS)
+
+    async def __aenter__(self) -> None:
+        await self._steps.acquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._steps.release()
+
+
+class SnapshotRequests:
+    """Every step can be repeated after a crash: the row holds what is to be done, the tag what has been done."""
 
     def __init__(
         self,
         store: MetadataStore,
         tables: IcebergTables,
-        call: Call,
+        call: BlockingCall,
         clock: LoopClock,
-        wait_s: float,
-        turns: Turns,
+        timeout_s: float,
+        limiter: RequestLimiter,
         *,
         updater: str = "iceberg_updater",
     ) -> None:
@@ -60,103 +87,109 @@ class Requests:
         self._tables = tables
         self._call = call
         self._clock = clock
-        self._wait_s = wait_s
-        self._turns = turns
+        self._timeout_s = timeout_s
+        self._limiter = limiter
         self._updater = updater
 
     async def fulfil(self, row: TableSnapshot, position: Position) -> TableSnapshot | None:
-        """The row as it is afterwards; None if it no longer waits. Returns when the registry says what came of it.
+        """Returns the row with its result, once the registry has it; None if the request is no longer open.
 
-        ``position``: where the registry was when the request was made, or later.
+        `position`: the registry's position at the time of the request, or later.
         """
         try:
-            pinned = await self._pinned(row, position)
-            if pinned is None:
+            tagged = await self._tag(row, position)
+            if tagged is None:
                 return None
-            return await self._insist(lambda: self._store.update_snapshot(row.id, _created(row, pinned)))
-        except Failed as failed:
+            return await self._retry(lambda: self._store.update_snapshot(row.id, _created(row, tagged)))
+        except RequestFailed as failed:
             reason = str(failed)
-        except AlreadyExists as error:  # a row of the same tag, which only this one can have been made for
+        except AlreadyExists as error:  # another row has the same tag: it can only be for this one
             await self._release(row)
             reason = str(error)
         except NotFound:
             return None
         except Exception as error:
-            log.exception("unexpected trouble with a request", table_id=row.table_id, request=row.id)
-            reason = f"unexpected trouble: {error!r}"
-        log.warning("no snapshot", table_id=row.table_id, request=row.id, tag=row.tag, reason=reason)
+            log.exception("snapshot request failed unexpectedly", table_id=row.table_id, request=row.id)
+            reason = f"unexpected error: {error!r}"
+        log.warning("snapshot failed", table_id=row.table_id, request=row.id, tag=row.tag, reason=reason)
         try:
-            return await self._insist(lambda: self._store.update_snapshot(row.id, _failed(row, reason)))
+            return await self._retry(lambda: self._store.update_snapshot(row.id, _failed(row, reason)))
         except NotFound:
             return None
 
-    async def _pinned(self, row: TableSnapshot, position: Position) -> Pinned | None:
-        """The limit of waiting counts from the first look: while many are due it may take a while to get a turn."""
-        began = math.inf
-        comparison = Comparison(self._store)
-        wait_s, behind = _FIRST_WAIT_S, "nobody has looked"
+    async def _tag(self, row: TableSnapshot, position: Position) -> TaggedSnapshot | None:
+        """The timeout counts from the first check: while many are due, a request may wait for the limiter."""
+        began, checks, behind = math.inf, 0, "not checked yet"
+        comparison = RegistryComparison(self._store)
         while True:
             try:
-                async with self._turns:
+                async with self._limiter:
                     began = min(began, self._clock.monotonic())
                     table = await self._store.get_table_by_id(row.table_id)
-                    stands = None if table is None else await self._stands(row)
-                    if stands is False or (stands is None and self._clock.monotonic() >= began + _VISIBLE_AFTER_S):
+                    is_open = None if table is None else await self._is_open(row)
+                    if is_open is False or (is_open is None and self._clock.monotonic() >= began + _VISIBLE_AFTER_S):
                         return None
-                    if table is not None and stands:
+                    if table is not None and is_open:
                         await self._require_iceberg(table)
                         found = await self._attempt(table, row, position, comparison)
-                        if isinstance(found, Pinned):
+                        if isinstance(found, TaggedSnapshot):
                             return found
                         behind = found
             except (CatalogTrouble, Unavailable) as trouble:
                 behind = str(trouble)
             except TableProblem as problem:
-                raise Failed(str(problem)) from problem
-            if self._clock.monotonic() >= began + self._wait_s:
-                raise Failed(f"given up after {self._wait_s:.0f} s: {behind}")
-            await self._clock.sleep(self._turns.wait_s(wait_s))
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+                raise RequestFailed(str(problem)) from problem
+            if self._clock.monotonic() >= began + self._timeout_s:
+                raise RequestFailed(f"given up after {self._timeout_s:.0f} s: {behind}")
+            checks += 1
+            await self._clock.sleep(self._limiter.wait_s(_BACKOFF.wait_s(checks, self._clock)))
 
     async def _attempt(
-        self, table: LakeTable, row: TableSnapshot, position: Position, comparison: Comparison
-    ) -> Pinned | str:
-        """Or what is still to be waited for."""
-        seen = await self._call(lambda: look(self._tables, table, row))
-        if seen is None:
+        self, table: LakeTable, row: TableSnapshot, position: Position, comparison: RegistryComparison
+    ) -> TaggedSnapshot | str:
+        """Returns why the request still has to wait, if it has."""
+        state = await self._call(lambda: read_tag_state(self._tables, table, row))
+        if state is None:
             return "its Iceberg table has not been created yet: is the Iceberg updater running? see `astha status`"
-        if seen.pinned is not None:
-            return seen.pinned
-        if await covers(self._store, self._updater, seen.stamp, position) or await comparison.equal(table, seen.stamp):
-            return await self._call(lambda: pin(self._tables, table, row))
-        return _behind(seen, position)
+        if state.tagged is not None:
+            return state.tagged
+        if await covers(self._store, self._updater, state.stamp, position) or await comparison.equal(
+            table, state.stamp
+        ):
+            return await self._call(lambda: tag_current(self._tables, table, row))
+        return _behind(state, position)
 
-    async def _stands(self, row: TableSnapshot) -> bool | None:
-        """Whether the request still waits: an event that comes again may be long out of date. None: no such row."""
+    async def _is_open(self, row: TableSnapshot) -> bool | None:
+        """Whether the request still waits: a redelivered event may be out of date. None: no such row."""
         found = await self._store.list_snapshots(row.table_id, after=row.id - 1, limit=1)
         return found[0].status == "requested" if found and found[0].id == row.id else None
 
     async def _require_iceberg(self, table: LakeTable) -> None:
         metadata = await self._store.get_table_metadata(table.id)
         if metadata is not None and metadata.format != "parquet":
-            raise Failed(f"{table.database}.{table.name} holds {metadata.format}: only Parquet tables are in Iceberg")
+            raise RequestFailed(f"{full_name(table)} holds {metadata.format}: only Parquet tables are in Iceberg")
 
     async def _release(self, row: TableSnapshot) -> None:
-        table = await self._insist(lambda: self._store.get_table_by_id(row.table_id))
+        table = await self._retry(lambda: self._store.get_table_by_id(row.table_id))
         if table is not None:
-            await self._insist(lambda: self._call(lambda: release(self._tables, table, [row.id])))
+            await self._retry(lambda: self._call(lambda: release(self._tables, table, [row.id])))
 
-    async def _insist(self, step: Callable[[], Awaitable[T]]) -> T:
-        """What is done in Iceberg has to be said in the registry, however long that is out of reach."""
-        wait_s = _FIRST_WAIT_S
-        while True:
-            try:
-                async with self._turns:
+    async def _retry(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Retries without limit: the registry must learn what was done in Iceberg."""
+
+        def log_retry(error: BaseException, _: int, wait_s: float) -> None:
+            log.warning("request step will be retried", error=str(error), wait_s=round(wait_s, 3))
+
+        retrying = _BACKOFF.retrying(
+            self._clock,
+            retry_on=lambda error: isinstance(error, (Unavailable, CatalogTrouble)),
+            on_retry=log_retry,
+        )
+        async for attempt in retrying:
+            with attempt:
+                async with self._limiter:
                     return await step()
-            except (Unavailable, CatalogTrouble) as error:
-                log.warning("will be tried again", error=str(error), wait_s=wait_s)
-            await self._clock.sleep(wait_s)
-            wait_s = min(wait_s * 2, _LONGEST_WAIT_S)
+        raise AssertionError("retries end with a result or an error")
 
 
 async def ledger_entry(store: MetadataStore, component: str) -> LedgerEntry | None:
@@ -164,10 +197,10 @@ async def ledger_entry(store: MetadataStore, component: str) -> LedgerEntry | No
 
 
 async def covers(store: MetadataStore, updater: str, stamp: Stamp, position: Position) -> bool:
-    """Whether the stamp's position says that Iceberg contains what the registry had at ``position``.
+    """Whether the stamp proves that Iceberg contains everything that the registry had at `position`.
 
-    A position counts in this registry's own stream of changes only: while the updater has no ledger entry or owes a
-    refresh (after `astha registry copy`, after a restore), the stamp may be from another stream.
+    Positions are comparable within one change stream only: while the updater has no ledger entry or owes a refresh
+    (after `astha registry copy` or a restore), the stamp may be from another stream.
     """
     if not stamp.covers(position):
         return False
@@ -175,16 +208,16 @@ async def covers(store: MetadataStore, updater: str, stamp: Stamp, position: Pos
     return entry is not None and not entry.refresh_owed
 
 
-class Comparison(msgspec.Struct):
-    """The registry's files with a stamp: for a table whose last change came long before, no position tells."""
+class RegistryComparison(msgspec.Struct):
+    """Compares the registry's files with a stamp: the stamp of a table without recent changes has an old position."""
 
     store: MetadataStore
     _last: tuple[LakeTable, Digest] | None = None
 
     async def equal(self, table: LakeTable, stamp: Stamp) -> bool:
-        """Whether the registry, now, has the files of the stamp. Reads them only if they can be the same.
+        """Whether the registry has the files of the stamp now. Reads them only if the counts agree.
 
-        Every change of files changes the table's row as well: if that is the same before and after, nothing came
+        Every change of files also changes the table's row: if that is the same before and after, no change came
         between the pages.
         """
         if table.file_count != stamp.digest.files or self._last == (table, stamp.digest):
@@ -198,18 +231,18 @@ class Comparison(msgspec.Struct):
         return found == stamp.digest
 
 
-def _behind(seen: Seen, position: Position) -> str:
-    if seen.stopped is not None and seen.stopped != _TO_BE_COMPARED:
-        raise Failed(f"the Iceberg table is stopped: {seen.stopped}")
-    at = "an unknown position" if seen.stamp.position is None else f"position {seen.stamp.position}"
+def _behind(state: TagState, position: Position) -> str:
+    if state.stopped is not None and state.stopped != _TO_BE_COMPARED:
+        raise RequestFailed(f"the Iceberg table is stopped: {state.stopped}")
+    at = "an unknown position" if state.stamp.position is None else f"position {state.stamp.position}"
     return (
         f"Iceberg is at {at} and does not contain what the registry had at {position}: is the Iceberg updater running? "
         "see `astha status`"
     )
 
 
-def _created(row: TableSnapshot, pinned: Pinned) -> SnapshotDraft:
-    snapshot = pinned.snapshot
+def _created(row: TableSnapshot, tagged: TaggedSnapshot) -> SnapshotDraft:
+    snapshot = tagged.snapshot
     summary = {} if snapshot.summary is None else {"operation": snapshot.summary.operation.value, **_plain(snapshot)}
     return SnapshotDraft(
         snapshot_id=snapshot.snapshot_id,
@@ -219,7 +252,7 @@ def _created(row: TableSnapshot, pinned: Pinned) -> SnapshotDraft:
         schema_id=snapshot.schema_id,
         trigger=row.trigger,
         status="created",
-        tag=pinned.tag,
+        tag=tagged.tag,
         reason=row.reason,
     )
 

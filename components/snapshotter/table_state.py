@@ -1,4 +1,4 @@
-"""What is known of each table, kept by the events: its policy, its snapshots, and what came since the last one."""
+"""The state of each table, maintained from events: its policy, its snapshots, and its growth since the last one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from astha.events import Event, Operation
-from components.snapshotter.policy import Policy, PolicyProblem, read_policy
+from components.snapshotter.policy import PolicyProblem, SnapshotPolicy, read_policy
 from registry.contract import ConsistentRead
 from registry.json_text import parse_json
 from registry.models import LakeTable, Row, TableFile, TableMetadata, TableSnapshot
@@ -20,12 +20,12 @@ Trigger: TypeAlias = Literal["time", "size"]
 
 
 class Growth(msgspec.Struct):
-    """What inserts have brought. A compaction or a rollback brings nothing new."""
+    """Inserted data. Compactions and rollbacks do not count."""
 
     rows: int = 0
     size_bytes: int = 0
     files: int = 0
-    changes: int = 0  # of any kind
+    changes: int = 0  # file events of any kind
 
     def count(self, event: Event[TableFile]) -> None:
         self.changes += 1
@@ -42,27 +42,30 @@ class Growth(msgspec.Struct):
         self.changes += other.changes
 
 
-class Book(msgspec.Struct):
-    """Of one table. `rows` are its requests and snapshots, and expired ones that Iceberg still has."""
+class TableState(msgspec.Struct):
+    """`rows` holds requested and created snapshots, and expired ones that Iceberg may still have."""
 
     metadata: TableMetadata
-    policy: Policy
+    policy: SnapshotPolicy
     rows: dict[int, TableSnapshot] = {}
     growth: Growth = msgspec.field(default_factory=Growth)
-    set_aside: Growth = msgspec.field(default_factory=Growth)  # what the request under way takes care of
-    asked_at: int = 0  # the last request
-    failed_at: int | None = None  # the last snapshot, if it failed
-    asking: bool = False  # our own request, whose event has not come yet
-    newest: int = 0  # the highest id of a row that was seen, whatever became of it
+    requested_growth: Growth = msgspec.field(default_factory=Growth)  # covered by the open request
+    requested_at: int = 0  # time of the last request
+    failed_at: int | None = None  # time of the last snapshot, if it failed
+    requesting: bool = False  # the snapshotter requests one; the event has not arrived yet
+    newest_row_id: int = 0  # of all rows seen, whatever their status
 
     @property
-    def waiting(self) -> bool:
-        return self.asking or any(row.status == "requested" for row in self.rows.values())
+    def has_open_request(self) -> bool:
+        return self.requesting or any(row.status == "requested" for row in self.rows.values())
 
     def due(self, now_ms: int, retry_after_ms: int) -> tuple[Trigger, str] | None:
-        """Whether the table wants a snapshot now, and why. One at a time, and none of what has not changed."""
+        """Returns the trigger and the reason if a snapshot should be requested now.
+
+        Never while a request is open, nor for a table without changes.
+        """
         policy, growth = self.policy, self.growth
-        if not policy.automatic or self.waiting or not growth.changes:
+        if not policy.automatic or self.has_open_request or not growth.changes:
             return None
         if self.failed_at is not None and now_ms < self.failed_at + retry_after_ms:
             return None
@@ -73,101 +76,104 @@ class Book(msgspec.Struct):
         ):
             if limit is not None and found >= limit:
                 return "size", f"{found:,} {what} since the last one"
-        if policy.every_ms is not None and now_ms >= self.asked_at + policy.every_ms:
-            return "time", f"{(now_ms - self.asked_at) / 1000:.0f} s since the last one" if self.asked_at else "first"
+        if policy.every_ms is not None and now_ms >= self.requested_at + policy.every_ms:
+            return (
+                "time",
+                f"{(now_ms - self.requested_at) / 1000:.0f} s since the last one" if self.requested_at else "first",
+            )
         return None
 
-    def note(self, row: TableSnapshot) -> None:
-        """A row as it is now. What came before a request is the request's, unless it fails."""
+    def apply(self, row: TableSnapshot) -> None:
+        """Applies a row's new state. Growth before a request counts as covered by it, unless it fails."""
         before = self.rows.get(row.id)
-        self.newest = max(self.newest, row.id)
+        self.newest_row_id = max(self.newest_row_id, row.id)
         if row.status in ("requested", "created") or awaits_release(row):
             self.rows[row.id] = row
         else:
             self.rows.pop(row.id, None)
         if row.status == "requested" and before is None:
-            self.asking = False
-            self.asked_at = max(self.asked_at, row.created_at)
-            self.set_aside.add(self.growth)
+            self.requesting = False
+            self.requested_at = max(self.requested_at, row.created_at)
+            self.requested_growth.add(self.growth)
             self.growth = Growth()
         elif row.status == "created" and (before is None or before.status == "requested"):
-            self.set_aside = Growth()
+            self.requested_growth = Growth()
             self.failed_at = None
         elif row.status == "failed" and (before is None or before.status == "requested"):
-            self.growth.add(self.set_aside)
-            self.set_aside = Growth()
+            self.growth.add(self.requested_growth)
+            self.requested_growth = Growth()
             self.failed_at = row.updated_at
 
-    def forget(self, row: TableSnapshot) -> None:
+    def remove(self, row: TableSnapshot) -> None:
         self.rows.pop(row.id, None)
 
 
 def awaits_release(row: TableSnapshot) -> bool:
-    """Expired, and Iceberg may still have it: a released one has lost its manifest list."""
+    """Whether it is expired and Iceberg may still have it: a released row has no manifest list."""
     return row.status == "expired" and row.manifest_list is not None
 
 
-class Books:
-    def __init__(self, defaults: Policy) -> None:
+class TableStates:
+    def __init__(self, defaults: SnapshotPolicy) -> None:
         self._defaults = defaults
-        self._books: dict[int, Book] = {}
+        self._states: dict[int, TableState] = {}
 
-    def __iter__(self) -> Iterator[tuple[int, Book]]:
-        return iter(list(self._books.items()))
+    def __iter__(self) -> Iterator[tuple[int, TableState]]:
+        return iter(list(self._states.items()))
 
-    def of(self, table_id: int) -> Book | None:
-        return self._books.get(table_id)
+    def get(self, table_id: int) -> TableState | None:
+        return self._states.get(table_id)
 
     async def load(self, snapshot: ConsistentRead) -> None:
-        """From the registry. Growth since the last snapshot is what the table has gained, as far as totals tell."""
-        self._books = {}
+        """Reads the registry. Growth since the last snapshot is estimated from the totals of table and snapshot."""
+        self._states = {}
         async for versions in snapshot.rows(TableMetadata):
             for metadata in versions:
-                self._note_metadata(metadata)
+                self._apply_metadata(metadata)
         async for page in snapshot.rows(TableSnapshot):
             for row in page:
-                if (book := self._books.get(row.table_id)) is not None:
-                    book.note(row)
+                if (state := self._states.get(row.table_id)) is not None:
+                    state.apply(row)
         async for tables in snapshot.rows(LakeTable):
             for table in tables:
-                if (book := self._books.get(table.id)) is not None:
-                    book.growth = _since_last(table, book)
-                    book.set_aside = Growth()
+                if (state := self._states.get(table.id)) is not None:
+                    state.growth = _since_last(table, state)
+                    state.requested_growth = Growth()
 
     def apply(self, event: Event[Row]) -> None:
         row = event.data
         if isinstance(row, TableMetadata):
             if event.operation is Operation.DELETE:
-                self._books.pop(row.table_id, None)
+                self._states.pop(row.table_id, None)
             else:
-                self._note_metadata(row)
-        elif (book := self._books.get(row.table_id if isinstance(row, TableFile | TableSnapshot) else 0)) is not None:
+                self._apply_metadata(row)
+        elif (state := self._states.get(row.table_id if isinstance(row, TableFile | TableSnapshot) else 0)) is not None:
             if isinstance(row, TableFile):
-                book.growth.count(event)  # type: ignore[arg-type]  # of that row
+                state.growth.count(event)  # type: ignore[arg-type]  # of that row
             elif isinstance(row, TableSnapshot):
-                (book.forget if event.operation is Operation.DELETE else book.note)(row)
+                (state.remove if event.operation is Operation.DELETE else state.apply)(row)
 
-    def _note_metadata(self, metadata: TableMetadata) -> None:
-        book = self._books.get(metadata.table_id)
-        if book is not None and book.metadata.schema_version > metadata.schema_version:
+    def _apply_metadata(self, metadata: TableMetadata) -> None:
+        state = self._states.get(metadata.table_id)
+        if state is not None and state.metadata.schema_version > metadata.schema_version:
             return
         policy = self.policy(metadata)
-        if book is None:
-            self._books[metadata.table_id] = Book(metadata, policy)
+        if state is None:
+            self._states[metadata.table_id] = TableState(metadata, policy)
         else:
-            book.metadata, book.policy = metadata, policy
+            state.metadata, state.policy = metadata, policy
 
-    def policy(self, metadata: TableMetadata) -> Policy:
-        """A property that can't be read costs the table its own settings, not its snapshots."""
+    def policy(self, metadata: TableMetadata) -> SnapshotPolicy:
+        """Returns the defaults if a property cannot be read."""
         try:
             return read_policy(parse_json(metadata.properties), self._defaults)
         except PolicyProblem as problem:
-            log.error("a table's snapshot settings can't be read", table_id=metadata.table_id, problem=str(problem))
+            log.error("snapshot properties ignored: cannot be read", table_id=metadata.table_id, problem=str(problem))
             return self._defaults
 
 
-def _since_last(table: LakeTable, book: Book) -> Growth:
-    last = max((row for row in book.rows.values() if row.status == "created"), key=lambda row: row.id, default=None)
+def _since_last(table: LakeTable, state: TableState) -> Growth:
+    last = max((row for row in state.rows.values() if row.status == "created"), key=lambda row: row.id, default=None)
     if last is None:
         return Growth(table.row_count, table.total_size, table.file_count, table.file_count)
     totals = parse_json(last.summary)

@@ -1,11 +1,11 @@
-"""Our tags in Iceberg: set, retired and released, each in one commit. Blocking: for the snapshotter's thread.
+"""The snapshotter's Iceberg tags: set, retired and released, each in one commit. Blocking.
 
-A table property written in the same commit says whose a tag is, ``astha.tag.<name>`` = ``<row id> <snapshot id>``: so a
-tag that was set before a crash is found again, and one that somebody else has set, or has moved, is never touched.
+A table property written in the same commit records the owner of a tag: ``astha.tag.<name>`` = ``<row id> <snapshot
+id>``. So a tag that was set before a crash is found again, and a tag that another tool set or moved is never touched.
 
-A snapshot ends in two steps. Retired, it loses its name, which is free again, and is held by a tag
-``astha-expiring-<row id>``, so that whoever reads it can finish. Released, that tag goes too, and with it the Iceberg
-snapshot, unless it is the current one, another ref names it or it lies amid the history that the updater keeps.
+A snapshot ends in two steps. `retire` frees its name and holds it by a tag ``astha-expiring-<row id>``, so that readers
+can finish. `release` removes that tag and the Iceberg snapshot, unless it is the current one, another ref names it, or
+it is part of the history that the updater keeps.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ class OwnTag(msgspec.Struct, frozen=True):
     snapshot_id: int
 
 
-class Pinned(msgspec.Struct, frozen=True):
-    """The Iceberg snapshot that a tag names."""
+class TaggedSnapshot(msgspec.Struct, frozen=True):
+    """A tag and the Iceberg snapshot that it names."""
 
     tag: str
     snapshot: Snapshot
 
 
-class Seen(msgspec.Struct, frozen=True):
-    """How the table stands, as far as a request is concerned."""
+class TagState(msgspec.Struct, frozen=True):
+    """What a request needs to know about the Iceberg table."""
 
     stamp: Stamp
-    pinned: Pinned | None  # by an earlier attempt for the same row
+    tagged: TaggedSnapshot | None  # by an earlier attempt for the same row
     stopped: str | None
 
 
 def tag_of(row: TableSnapshot) -> str:
-    """The name that was asked for, or one of our own making."""
+    """Returns the requested tag, or a generated one."""
     return row.tag or f"snapshot-{row.id}"
 
 
@@ -61,7 +61,7 @@ def expiring_tag(row_id: int) -> str:
 
 
 def own_tags(metadata: TableMetadata) -> dict[int, OwnTag]:
-    """By row id: those that still name what we let them name."""
+    """Returns the snapshotter's tags by row id, without those that another tool moved."""
     found: dict[int, OwnTag] = {}
     for name, value in metadata.properties.items():
         if not name.startswith(PROPERTY):
@@ -73,44 +73,44 @@ def own_tags(metadata: TableMetadata) -> dict[int, OwnTag]:
     return found
 
 
-def look(tables: IcebergTables, table: LakeTable, row: TableSnapshot) -> Seen | None:
-    """None if there is no Iceberg table. TableProblem if its state is not the registry's."""
+def read_tag_state(tables: IcebergTables, table: LakeTable, row: TableSnapshot) -> TagState | None:
+    """Returns None if there is no Iceberg table. Raises `TableProblem` after an external commit."""
     loaded = tables.load(table)
     if loaded is None:
         return None
     metadata = loaded.metadata
-    pinned = _pinned(metadata, row)
-    if pinned is None:
+    tagged = _tagged(metadata, row)
+    if tagged is None:
         TableCommit(loaded).require_own()
-    return Seen(Stamp.read(metadata), pinned, metadata.properties.get(STOPPED))
+    return TagState(Stamp.read(metadata), tagged, metadata.properties.get(STOPPED))
 
 
-def pin(tables: IcebergTables, table: LakeTable, row: TableSnapshot) -> Pinned:
-    """Tag the current snapshot, or find that it has been done. CantTag if the name is somebody else's."""
+def tag_current(tables: IcebergTables, table: LakeTable, row: TableSnapshot) -> TaggedSnapshot:
+    """Tags the current snapshot, unless the row has its tag already. Raises `CantTag` if the name is taken."""
     name = tag_of(row)
-    done: list[Pinned] = []
+    done: list[TaggedSnapshot] = []
 
     def build(draft: TableCommit) -> None:
         metadata = draft.table.metadata
-        before = _pinned(metadata, row)
+        before = _tagged(metadata, row)
         current = metadata.current_snapshot()
         if before is not None:
             done.append(before)
             return
         draft.require_own()
         if current is None:
-            raise CantTag("the table has no Iceberg snapshot yet: insert something first")
+            raise CantTag("the table has no Iceberg snapshot yet: insert data first")
         _require_free(metadata, name)
         draft.set_tag(name, current.snapshot_id)
         draft.set_properties({PROPERTY + name: f"{row.id} {current.snapshot_id}"})
-        done.append(Pinned(name, current))
+        done.append(TaggedSnapshot(name, current))
 
     tables.commit(table, build)
     return done[-1]
 
 
 def retire(tables: IcebergTables, table: LakeTable, rows: Sequence[TableSnapshot]) -> None:
-    """Their names are free; what they name stays until it is released. Doing it again changes nothing."""
+    """Frees the rows' tag names. Their snapshots stay until they are released. Idempotent."""
 
     def build(draft: TableCommit) -> None:
         known = own_tags(draft.table.metadata)
@@ -122,11 +122,11 @@ def retire(tables: IcebergTables, table: LakeTable, rows: Sequence[TableSnapshot
             draft.set_tag(expiring_tag(row.id), tag.snapshot_id)
             draft.set_properties({PROPERTY + expiring_tag(row.id): f"{row.id} {tag.snapshot_id}"})
 
-    _commit_if_there(tables, table, build)
+    _commit_if_exists(tables, table, build)
 
 
 def release(tables: IcebergTables, table: LakeTable, row_ids: Iterable[int]) -> list[str]:
-    """Tags of these rows go, and the snapshots that nobody else wants. Answers metadata files without a reader."""
+    """Removes the tags of these rows and the snapshots that only they held. Returns unreferenced metadata files."""
     wanted = set(row_ids)
     unreferenced: list[str] = []
 
@@ -141,13 +141,13 @@ def release(tables: IcebergTables, table: LakeTable, row_ids: Iterable[int]) -> 
             unreferenced.extend(unreferenced_metadata(draft.table, gone))
             draft.updates.append(RemoveSnapshotsUpdate(snapshot_ids=sorted(gone)))
 
-    return unreferenced if _commit_if_there(tables, table, build) else []
+    return unreferenced if _commit_if_exists(tables, table, build) else []
 
 
 def expirable(metadata: TableMetadata, tags: set[str]) -> set[int]:
-    """Of the snapshots that these tags name, those that can go with them.
+    """Returns the snapshots of these tags that can be removed with them.
 
-    The history that the updater keeps must stay without a gap: a streaming reader goes along it.
+    The history that the updater keeps must have no gap: streaming readers follow it.
     """
     named = {ref.snapshot_id for name, ref in metadata.refs.items() if name not in tags}
     named |= _ancestors(metadata, [ref.snapshot_id for name, ref in metadata.refs.items() if _is_branch(name, ref)])
@@ -159,7 +159,7 @@ def expirable(metadata: TableMetadata, tags: set[str]) -> set[int]:
         if snapshot.snapshot_id in wanted and snapshot.snapshot_id not in named:
             gone.add(snapshot.snapshot_id)
         elif snapshot.snapshot_id not in named:
-            break  # from here on it is the history
+            break  # the updater's history begins here
     return gone
 
 
@@ -178,20 +178,20 @@ def _ancestors(metadata: TableMetadata, heads: Iterable[int]) -> set[int]:
     return found
 
 
-def _pinned(metadata: TableMetadata, row: TableSnapshot) -> Pinned | None:
+def _tagged(metadata: TableMetadata, row: TableSnapshot) -> TaggedSnapshot | None:
     tag = own_tags(metadata).get(row.id)
     snapshot = None if tag is None else metadata.snapshot_by_id(tag.snapshot_id)
-    return None if tag is None or snapshot is None else Pinned(tag.name, snapshot)
+    return None if tag is None or snapshot is None else TaggedSnapshot(tag.name, snapshot)
 
 
 def _require_free(metadata: TableMetadata, name: str) -> None:
     if name == MAIN_BRANCH:
-        raise CantTag(f"{name!r} is the name of the table's branch: choose another tag")
+        raise CantTag(f"{name!r} is the table's main branch: choose another tag")
     ref = metadata.refs.get(name)
     if ref is not None:
         raise CantTag(
-            f"Iceberg has a {ref.snapshot_ref_type} {name!r} already, of snapshot {ref.snapshot_id}, which is not "
-            "ours to move: choose another tag"
+            f"Iceberg has a {ref.snapshot_ref_type} {name!r} already, of snapshot {ref.snapshot_id}, which Astha did "
+            "not set: choose another tag"
         )
 
 
@@ -200,8 +200,8 @@ def _drop(draft: TableCommit, tag: OwnTag) -> None:
     draft.updates.append(RemovePropertiesUpdate(removals=[PROPERTY + tag.name]))
 
 
-def _commit_if_there(tables: IcebergTables, table: LakeTable, build: Callable[[TableCommit], None]) -> bool:
-    """False if there is no such Iceberg table any more."""
+def _commit_if_exists(tables: IcebergTables, table: LakeTable, build: Callable[[TableCommit], None]) -> bool:
+    """Returns False if the Iceberg table no longer exists."""
     if tables.load(table) is None:
         return False
     tables.commit(table, build)

@@ -1,4 +1,4 @@
-"""Rows of an Iceberg table as three engines read them, that have nothing in common but the specification."""
+"""Reads an Iceberg table with three independent engines."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S3_JARS = (
     Jar("org.apache.hadoop", "hadoop-aws", "3.4.2", transitive=False),
     *(Jar("software.amazon.awssdk", name, "2.29.52") for name in ("s3", "s3-transfer-manager", "sts")),
 )
-"""What PySpark's Hadoop needs for S3: its own bundle of the SDK is thirty times as large."""
+"""What PySpark's Hadoop needs for S3. The complete SDK bundle is thirty times as large."""
 
 ID, AMOUNT = 1, 3
 
@@ -31,7 +31,7 @@ Rows = list[tuple[int, int]]
 
 
 def columns_of(table: Table) -> tuple[str, str]:
-    """As they are called now."""
+    """Returns the current names of the two columns."""
     return table.schema().find_field(ID).name, table.schema().find_field(AMOUNT).name
 
 
@@ -42,7 +42,7 @@ def read_with_pyiceberg(table: Table) -> Rows:
 
 
 def read_with_duckdb(table: Table, files: AbstractFileSystem | None = None) -> Rows:
-    """`files`: where they are, if not on disk."""
+    """`files`: the file system, if not the local disk."""
     number, amount = columns_of(table)
     with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
         if files is not None:
@@ -54,7 +54,7 @@ def read_with_duckdb(table: Table, files: AbstractFileSystem | None = None) -> R
 
 
 def s3_files(s3: S3Settings) -> AbstractFileSystem:
-    """For DuckDB, whose own extension for S3 is in no package."""
+    """For DuckDB: its S3 extension is in no package."""
     assert s3.endpoint is not None
     assert s3.access_key is not None
     assert s3.secret_key is not None
@@ -90,7 +90,7 @@ def _extension(name: str) -> Path:
 
 
 class Spark:
-    """With Iceberg's own runtime, in a process of its own: what it leaves open is not the test's."""
+    """Spark with Iceberg's runtime, in a separate process, so that its open files are not the test's."""
 
     def __init__(self, scratch: Path, settings: Mapping[str, str] | None = None, *jars: Jar) -> None:
         libraries = [fetch("iceberg-spark-runtime", RUNTIME), *([fetch("spark-s3", *jars)] if jars else [])]

@@ -1,4 +1,4 @@
-"""What was acknowledged: the truth that everything else is compared with, kept by the writers themselves."""
+"""The rows that must be in each table, recorded by the writers when a change is acknowledged."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def amount_of(number: int) -> int:
     return number % AMOUNTS
 
 
-class Book:
-    """Files come and go by acknowledged changes. Each is counted up or down when its answer arrives: since others may
-    have acted on a file before its own writer hears of it, the order of entries does not matter, only their sum.
+class ExpectedRows:
+    """Counts each file up or down when a change is acknowledged. Another writer may act on a file before its own writer
+    receives the acknowledgement, so the order of the entries does not matter, only their sum.
     """
 
     def __init__(self) -> None:
@@ -31,26 +31,27 @@ class Book:
         self.refused: Counter[str] = Counter()
 
     def numbers(self, count: int) -> list[int]:
-        """Never the same twice."""
+        """Returns numbers that were never returned before."""
         self._next += count
         return list(range(self._next - count, self._next))
 
-    def wrote(self, path: str, rows: Collection[int]) -> None:
+    def record(self, path: str, rows: Collection[int]) -> None:
         self._rows[path] = frozenset(rows)
 
     def rows_of(self, path: str) -> frozenset[int] | None:
-        """None if its writer has not heard of it yet."""
+        """Returns None if its writer has not received the acknowledgement yet."""
         return self._rows.get(path)
 
-    def came(self, table_id: int, *paths: str) -> None:
+    def add(self, table_id: int, *paths: str) -> None:
         self._live.update((table_id, path) for path in paths)
 
-    def went(self, table_id: int, *paths: str) -> None:
+    def remove(self, table_id: int, *paths: str) -> None:
         self._live.subtract((table_id, path) for path in paths)
 
     def expected(self, table_id: int) -> list[tuple[int, int]]:
-        """The rows of a table as id and amount, in order. Files come and go by compactions, too, of which nobody tells
-        the book; but their rows stay, so that only rows can be added up.
+        """Returns the rows of a table as id and amount, in order.
+
+        The compactor's file changes are not recorded. They keep the rows, so only rows are added up.
         """
         rows: Counter[int] = Counter()
         for (table, path), count in self._live.items():
@@ -58,5 +59,5 @@ class Book:
                 for number in self._rows[path]:
                     rows[number] += count
         wrong = {number: count for number, count in rows.items() if count not in (0, 1)}
-        assert not wrong, f"the book itself is wrong: {wrong}"
+        assert not wrong, f"the expected rows are inconsistent: {wrong}"
         return sorted((number, amount_of(number)) for number, count in rows.items() if count)

@@ -1,7 +1,7 @@
-"""The compactor without Spark, whose session would hardly have started before the daemon's next death: it merges in a
-process of its own, so that the daemon's loop is as free as with Spark. `use: tests.e2e.local_compactor:create`.
+"""The compactor without Spark, whose session would barely start before the daemon is killed again. It merges in a
+separate process, so that the daemon's loop is as free as with Spark. `use: tests.e2e.local_compactor:create`.
 
-The process outlives a daemon that is killed until it has written what it was at, as a worker of Spark might.
+The process outlives a killed daemon until it has finished its task, as a worker of Spark might.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ProcessExecutor:
         self._free = asyncio.Lock()
 
     async def merge(self, task: MergeTask) -> MergeResult:
-        """Cancelled, it ends when the process has done what it was at."""
+        """When cancelled, it returns after the process has finished its task."""
         async with self._free:
             asked = asyncio.ensure_future(self._ask(task))
             try:
@@ -46,7 +46,7 @@ class ProcessExecutor:
         return await asyncio.to_thread(inspect, task)
 
     async def health(self) -> None:
-        """Always well."""
+        """Always healthy."""
 
     async def close(self) -> None:
         if self._process is not None and self._process.stdin is not None:

@@ -1,4 +1,4 @@
-"""A lake under writers, with a daemon that is killed at random; and what has to hold when all is quiet."""
+"""A lake with writers and a daemon that is killed at random, and the checks after the last restart."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
 from astha.subscribers.context import ComponentContext, LakeSettings
-from components.commands.verify.report import Kind
-from components.commands.verify.verification import Options, Verification
+from components.commands.verify.report import DifferenceKind
+from components.commands.verify.verification import Verification, VerifyOptions
 from components.lib.lake.iceberg import IcebergTables
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager, StorageSettings
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from tests.e2e.engines import Rows, read_with_pyiceberg
-from tests.e2e.expected_rows import Book
+from tests.e2e.expected_rows import ExpectedRows
 from tests.e2e.writers import Writer
 from tests.integration.astha.processes import Astha, Daemon
 from tests.lake import environment_of, iceberg_tables
 from tests.waiting import eventually, eventually_now
 
 WRITERS = 4
-DEATHS = 3
+KILLS = 3
 SETTLE_S = 240.0
 
 SUBSCRIPTIONS = """
@@ -44,15 +44,15 @@ components:
     settings: {max_snapshots: 20}
   metadata_orchestrator:
     tables: [tables, table_metadata]
-    settings: {upkeep_every_s: 1}
+    settings: {maintenance_every_s: 1}
   snapshotter:
     tables: [table_metadata, table_files, table_snapshots]
     lane: {delivery_timeout_s: 60, health_timeout_s: 30, backoff_max_s: 1, breaker_reset_s: 1}
     settings:
       defaults: {snapshot.every: 3s, snapshot.keep: 3, snapshot.grace: 2s}
       check_every_s: 1
-      upkeep_every_s: 1
-      wait_s: 20
+      maintenance_every_s: 1
+      request_timeout_s: 20
   compactor:
     use: tests.e2e.local_compactor:create
     tables: [table_files, table_stats]
@@ -60,7 +60,12 @@ components:
     settings: {heartbeat_s: 0.5, stale_after_s: 3, check_every_s: 0.5, defaults: {compaction.min-inputs: 4}}
 """
 
-BEHIND = {Kind.NOT_COMMITTED, Kind.NOT_REGISTERED, Kind.NO_ICEBERG_TABLE, Kind.SCHEMA}
+BEHIND = {
+    DifferenceKind.NOT_COMMITTED,
+    DifferenceKind.NOT_REGISTERED,
+    DifferenceKind.NO_ICEBERG_TABLE,
+    DifferenceKind.SCHEMA,
+}
 
 Engine = Callable[[Table], Rows]
 
@@ -68,46 +73,48 @@ Engine = Callable[[Table], Rows]
 class LakeRun:
     def __init__(self, url: str, lake: LakeSettings, directory: Path, seed: str) -> None:
         self.url, self.lake, self.directory = url, lake, directory
-        self.random = random.Random(f"troubles {seed}")
+        self.random = random.Random(f"kills {seed}")
         self.seed = seed
-        self.book = Book()
-        self.kills = self.doubts = 0
+        self.expected_rows = ExpectedRows()
+        self.kills = self.verifications = 0
         (directory / "subscriptions.yaml").write_text(SUBSCRIPTIONS)
         quick = {"ASTHA_LEASE__TTL_S": "3", "ASTHA_DAEMON__LEDGER_INTERVAL_S": "2"}
-        """A dead daemon is soon forgotten, and what it did last comes again to the next one."""
+        """A dead daemon's lease expires soon, and its last deliveries are repeated by the next one."""
         self.astha = Astha(directory, url, {**environment_of(lake), **quick})
 
-    async def disturb(self, seconds: float) -> None:
-        """Writers write, and the daemon dies now and then: a slow machine gets the time for some deaths."""
+    async def run_with_kills(self, seconds: float) -> None:
+        """Runs writers and kills the daemon at random, at least `KILLS` times, also on a slow machine."""
         enough = asyncio.Event()
         async with self._lake() as (store, manager, tables):
             objects = Objects(self.lake)
             writers = [
-                Writer(self.book, manager, store, tables, objects, self.lake.warehouse, f"{self.seed} {number}")
+                Writer(
+                    self.expected_rows, manager, store, tables, objects, self.lake.warehouse, f"{self.seed} {number}"
+                )
                 for number in range(WRITERS)
             ]
             writing = [asyncio.create_task(writer.run(enough)) for writer in writers]
             tasks = [
                 *writing,
                 asyncio.create_task(self._kill_until(enough)),
-                asyncio.create_task(self._doubt_until(enough, store, tables, objects)),
+                asyncio.create_task(self._verify_until(enough, store, tables, objects)),
             ]
             try:
                 await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-                while self.kills < DEATHS and not any(task.done() for task in tasks):
+                while self.kills < KILLS and not any(task.done() for task in tasks):
                     await asyncio.wait(tasks, timeout=1.0, return_when=asyncio.FIRST_EXCEPTION)
             finally:
                 enough.set()
                 await asyncio.gather(*tasks)
-        done, refused = dict(self.book.acknowledged), dict(self.book.refused)
-        print(f"{self.kills} kills, {self.doubts} doubts; done: {done}; refused: {refused}")  # noqa: T201
+        done, refused = dict(self.expected_rows.acknowledged), dict(self.expected_rows.refused)
+        print(f"{self.kills} kills, {self.verifications} verifications; done: {done}; refused: {refused}")  # noqa: T201
 
     async def _kill_until(self, enough: asyncio.Event) -> None:
-        """Mostly while it is at work, sometimes while it starts."""
+        """Kills the daemon, mostly while it is live, sometimes while it starts."""
         while not enough.is_set():
             daemon = self.astha.run()
             if self.random.random() < 0.8:
-                await asyncio.to_thread(is_at_work, daemon)
+                await asyncio.to_thread(until_updater_is_live, daemon)
             with suppress(TimeoutError):
                 await asyncio.wait_for(enough.wait(), self.random.random() * 3)
             assert daemon.process.poll() is None, f"seed {self.seed}: the daemon has ended: {daemon.lines[-20:]}"
@@ -115,31 +122,31 @@ class LakeRun:
             await asyncio.to_thread(daemon.ended)
             self.kills += 1
 
-    async def _doubt_until(
+    async def _verify_until(
         self, enough: asyncio.Event, store: MetadataStore, tables: IcebergTables, objects: Objects
     ) -> None:
-        """With a daemon that comes and goes Iceberg may be behind, and nothing worse, at any moment."""
+        """Verifies that at any moment Iceberg is at most behind."""
         while not enough.is_set():
-            options = Options(files=True, checksums=self.random.random() < 0.3, timeout_s=1.0)
+            options = VerifyOptions(files=True, checksums=self.random.random() < 0.3, timeout_s=1.0)
             report = await Verification(store, tables, objects, SystemLoopClock(), options).run()
             for table in report.tables:
                 for found in table.differences:
-                    harmless = found.kind in BEHIND and "has passed" not in found.cause.why
+                    harmless = found.kind in BEHIND and "has passed" not in found.cause.reason
                     assert harmless, f"seed {self.seed}: {table.table}: {found}"
-            self.doubts += 1
+            self.verifications += 1
             await asyncio.sleep(1.0)
 
     async def settle(self, engines: Mapping[str, Engine]) -> None:
-        """The daemon is left in peace: everything has to agree, with each other and with the book."""
+        """Runs a daemon without kills: registry, Iceberg, storage, engines and expected rows must agree."""
         daemon = self.astha.run()
-        await asyncio.to_thread(is_at_work, daemon)
+        await asyncio.to_thread(until_updater_is_live, daemon)
         await self._require_equal(daemon)
         async with self._lake() as (store, _, tables):
             await self._require_drops(store)
             await self._require_requests(store)
             await self._require_compacted(store)
             for table in await store.list_tables():
-                expected = self.book.expected(table.id)
+                expected = self.expected_rows.expected(table.id)
                 assert table.row_count == len(expected), f"seed {self.seed}: {table}"
                 loaded = await asyncio.to_thread(tables.load, table)
                 assert loaded is not None
@@ -149,22 +156,22 @@ class LakeRun:
                         continue
                     found = await asyncio.to_thread(read, loaded)
                     assert found == expected, (
-                        f"seed {self.seed}: {name} reads {table.name} differently: {_told(found, expected)}"
+                        f"seed {self.seed}: {name} reads {table.name} differently: {_difference(found, expected)}"
                     )
         await self._require_equal(daemon)
         daemon.send(signal.SIGTERM)
         assert await asyncio.to_thread(daemon.ended) == 0
-        self._require_nothing_mended()
+        self._require_no_repairs()
 
-    def _require_nothing_mended(self) -> None:
-        """A refresh mends what was done twice or left out; but with all the deaths there was nothing to mend."""
+    def _require_no_repairs(self) -> None:
+        """A refresh would repair a lost or repeated transaction: requires that there was none to repair."""
         for daemon in self.astha.started:
-            said = [line for line in daemon.lines if "to be removed, and is not in Iceberg" in json.dumps(line)]
-            assert not said, f"seed {self.seed}: {said}"
+            repairs = [line for line in daemon.lines if "is not in Iceberg's" in json.dumps(line)]
+            assert not repairs, f"seed {self.seed}: {repairs}"
 
     async def _require_equal(self, daemon: Daemon) -> None:
         done = await asyncio.to_thread(self._verify)
-        assert done.returncode == 0, f"seed {self.seed}: {done.stdout}{done.stderr}\n{_troubles(daemon)}"
+        assert done.returncode == 0, f"seed {self.seed}: {done.stdout}{done.stderr}\n{_warnings(daemon)}"
         assert json.loads(done.stdout)["equal"]
 
     def _verify(self) -> subprocess.CompletedProcess[str]:
@@ -175,22 +182,26 @@ class LakeRun:
         )  # fmt: skip
 
     async def _require_drops(self, store: MetadataStore) -> None:
-        """What was begun is finished, and the rest is what the book has."""
+        """Waits until begun drops are finished and exactly the expected tables are left."""
 
         async def finished() -> bool:
-            return {table.id for table in await store.list_tables()} == set(self.book.tables)
+            return {table.id for table in await store.list_tables()} == set(self.expected_rows.tables)
 
-        await eventually(finished, f"seed {self.seed}: the book's tables, and no others", SETTLE_S)
+        await eventually(finished, f"seed {self.seed}: exactly the expected tables", SETTLE_S)
 
     async def _require_requests(self, store: MetadataStore) -> None:
         async def answered() -> bool:
-            rows = [row for table in self.book.tables for row in await store.list_snapshots(table, status="requested")]
+            rows = [
+                row
+                for table in self.expected_rows.tables
+                for row in await store.list_snapshots(table, status="requested")
+            ]
             return all(row.trigger != "manual" for row in rows)
 
-        await eventually(answered, f"seed {self.seed}: every snapshot that was asked for created or failed", SETTLE_S)
+        await eventually(answered, f"seed {self.seed}: every requested snapshot created or failed", SETTLE_S)
 
     async def _require_compacted(self, store: MetadataStore) -> None:
-        """Those that died are over, and some of the others are done. What is worth it now is done soon."""
+        """Requires that no compaction is left running, that some are done and that none failed."""
 
         async def over() -> bool:
             return not await store.list_compactions(statuses=["running"])
@@ -219,20 +230,20 @@ class LakeRun:
             daemon.close()
 
 
-def is_at_work(daemon: Daemon) -> None:
-    """As soon as the updater is live."""
+def until_updater_is_live(daemon: Daemon) -> None:
+    """Waits for it, or for the end of the process."""
 
     def live() -> bool:
         lines = list(daemon.lines)
         return any(line.get("component") == "iceberg_updater" and "is live" in line["event"] for line in lines)
 
-    eventually_now(lambda: live() or daemon.process.poll() is not None, "an updater at work", SETTLE_S)
+    eventually_now(lambda: live() or daemon.process.poll() is not None, "a live updater", SETTLE_S)
 
 
-def _told(found: Rows, expected: Rows) -> str:
+def _difference(found: Rows, expected: Rows) -> str:
     missing, extra = sorted(set(expected) - set(found)), sorted(set(found) - set(expected))
     return f"{len(found)} rows of {len(expected)}; missing {missing[:5]}, not expected {extra[:5]}"
 
 
-def _troubles(daemon: Daemon) -> Sequence[object]:
+def _warnings(daemon: Daemon) -> Sequence[object]:
     return [line for line in daemon.lines if line.get("level") in ("warning", "error", "critical")][-20:]

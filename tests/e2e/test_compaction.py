@@ -1,4 +1,4 @@
-"""Two thousand small files become a few, through the daemon and on real Spark; every engine reads the same rows."""
+"""The daemon compacts two thousand small files on Spark; every engine reads the same rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import LakeTable
 from tests.e2e.engines import Spark, read_with_duckdb, read_with_pyiceberg
-from tests.e2e.run import is_at_work
+from tests.e2e.run import until_updater_is_live
 from tests.integration.astha.processes import Astha, drop_slots
 from tests.lake import environment_of, iceberg_tables
 from tests.waiting import eventually, eventually_now
@@ -91,14 +91,14 @@ async def test_two_thousand_small_files(astha: Astha, lake: LakeSettings, spark:
     try:
         table = await create(store, lake)
         daemon = astha.run()
-        await asyncio.to_thread(is_at_work, daemon)
+        await asyncio.to_thread(until_updater_is_live, daemon)
         around = ComponentContext(store, SystemLoopClock(), SecretStr(astha.url), lake)
         async with StorageManager(around) as manager:
             for number in range(INSERTS):
                 await manager.insert("shop.orders", batch(number))
 
         async def compact() -> bool:
-            """Whatever is left is too little to be worth it."""
+            """Compacts until no partition is worth it."""
             assert daemon.process.poll() is None
             stats = await store.get_statistics(table.id)
             busy = await store.list_compactions(statuses=["waiting", "running"])

@@ -1,6 +1,6 @@
-"""Rows that were acknowledged are the rows that every engine reads, whatever happened to the daemon in between.
+"""Every engine reads exactly the acknowledged rows, however often the daemon was killed.
 
-Shortly in `make test`; `make faults MINUTES=... SEED=...` for longer.
+Short in `make test`; `make faults MINUTES=... SEED=...` runs it longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHORT_S = 25.0
 
 @pytest.fixture(scope="module")
 def spark(scratch: Path) -> Iterator[Spark]:
-    """Starts while the writers write."""
+    """Starts while the writers run."""
     with closing(Spark(scratch)) as made:
         yield made
 
@@ -70,8 +70,8 @@ async def test_on_disk(
     make_run: Callable[[LakeSettings], LakeRun], lake: LakeSettings, seconds: float, spark: Spark
 ) -> None:
     run = make_run(lake)
-    await run.disturb(seconds)
-    assert run.book.acknowledged["insert"] > 20
+    await run.run_with_kills(seconds)
+    assert run.expected_rows.acknowledged["insert"] > 20
     await run.settle({"DuckDB": read_with_duckdb, "Spark": spark.read})
 
 
@@ -79,6 +79,6 @@ async def test_on_s3(
     make_run: Callable[[LakeSettings], LakeRun], s3_lake: LakeSettings, seconds: float, s3_spark: Spark
 ) -> None:
     run = make_run(s3_lake)
-    await run.disturb(seconds)
-    assert run.book.acknowledged["insert"] > 20
+    await run.run_with_kills(seconds)
+    assert run.expected_rows.acknowledged["insert"] > 20
     await run.settle({"DuckDB": partial(read_with_duckdb, files=s3_files(s3_lake.s3)), "Spark": s3_spark.read})

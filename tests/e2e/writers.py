@@ -1,4 +1,4 @@
-"""Writers that do at random what a lake's users do, and enter into the book what was acknowledged."""
+"""Writers that perform random operations and record the acknowledged ones."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from components.snapshotter.rollback import Rollback
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 from registry.models import LakeTable, TableFile, TableMetadata
-from tests.e2e.expected_rows import Book, amount_of, kind_of
+from tests.e2e.expected_rows import ExpectedRows, amount_of, kind_of
 
 T = TypeVar("T")
 
 TABLES = 4
 ID, KIND, AMOUNT = 1, 2, 3
-"""Field ids, which stay when names change."""
+"""Field ids, which do not change with names."""
 
 
 class Writer:
-    """`pace_s` is the mean pause between two of its doings."""
+    """`pace_s` is the mean pause between two operations."""
 
     def __init__(
-        self, book: Book, manager: StorageManager, store: MetadataStore, tables: IcebergTables, objects: Objects,
-        warehouse: str, seed: str, pace_s: float = 0.1,
+        self, expected: ExpectedRows, manager: StorageManager, store: MetadataStore, tables: IcebergTables,
+        objects: Objects, warehouse: str, seed: str, pace_s: float = 0.1,
     ) -> None:  # fmt: skip
-        self._book, self._manager, self._store, self._tables = book, manager, store, tables
+        self._expected, self._manager, self._store, self._tables = expected, manager, store, tables
         self._rollback = Rollback(store, tables, _threaded, objects)
         self._objects = objects
         self._warehouse = warehouse
@@ -51,31 +51,31 @@ class Writer:
         self._pace_s = pace_s
 
     async def run(self, until: asyncio.Event) -> None:
-        doings: list[tuple[int, Callable[[int], Awaitable[object]]]] = [
+        actions: list[tuple[int, Callable[[int], Awaitable[object]]]] = [
             (50, self._insert), (10, self._remove), (15, self._compact), (6, self._alter), (5, self._roll_back),
             (5, self._tag), (2, self._drop),
         ]  # fmt: skip
-        weights = [weight for weight, _ in doings]
+        weights = [weight for weight, _ in actions]
         while not until.is_set():
-            if not self._book.tables or (len(self._book.tables) < TABLES and self._random.random() < 0.2):
+            if not self._expected.tables or (len(self._expected.tables) < TABLES and self._random.random() < 0.2):
                 await self._attempt("create", self._create())
             else:
-                (chosen,) = self._random.choices([doing for _, doing in doings], weights)
-                table_id = self._random.choice(list(self._book.tables))
+                (chosen,) = self._random.choices([action for _, action in actions], weights)
+                table_id = self._random.choice(list(self._expected.tables))
                 await self._attempt(chosen.__name__.strip("_"), chosen(table_id))
             await asyncio.sleep(self._random.random() * 2 * self._pace_s)
 
-    async def _attempt(self, name: str, doing: Awaitable[object]) -> None:
-        """What somebody else was quicker at is refused, whole: nothing of it may be seen later."""
+    async def _attempt(self, name: str, action: Awaitable[object]) -> None:
+        """A conflicting operation is refused as a whole: it must have no visible effect."""
         try:
-            await doing
+            await action
         except (RegistryError, AsthaError):
-            self._book.refused[name] += 1
+            self._expected.refused[name] += 1
         else:
-            self._book.acknowledged[name] += 1
+            self._expected.acknowledged[name] += 1
 
     async def _create(self) -> None:
-        number = self._book.numbers(1)[0]
+        number = self._expected.numbers(1)[0]
         name = f"t{number % 10}"
         columns = ["id: long!", "kind: string", "amount: int", "note: string"]
         partitioned = ["kind"] if self._random.random() < 0.6 else []
@@ -83,30 +83,30 @@ class Writer:
         draft = parse_definition(content).schema().draft()
         location = table_location(self._warehouse, "e2e", name)
         table = await self._store.create_table("e2e", name, location, draft)
-        self._book.tables[table.id] = name
+        self._expected.tables[table.id] = name
 
     async def _insert(self, table_id: int) -> None:
-        numbers = self._book.numbers(self._random.choice([1, 3, 10, 100]))
+        numbers = self._expected.numbers(self._random.choice([1, 3, 10, 100]))
         target = await self._manager.target(table_id)
         sync = self._random.random() < 0.5
         inserted = await self._manager.insert(table_id, rows_of(numbers, target.schema), sync=sync)
         files = await inserted.registered
         for file in files:
-            self._book.wrote(file.file_path, [n for n in numbers if in_partition(n, file.partition_path)])
+            self._expected.record(file.file_path, [n for n in numbers if in_partition(n, file.partition_path)])
         assert sum(file.row_count for file in files) == len(numbers)
-        self._book.came(table_id, *(file.file_path for file in files))
+        self._expected.add(table_id, *(file.file_path for file in files))
 
     async def _remove(self, table_id: int) -> None:
         chosen = await self._some(table_id, 2)
         if chosen:
             await self._learn([file.file_path for file in chosen])
             await self._store.remove_files(table_id, chosen, reason="e2e")
-            self._book.went(table_id, *(file.file_path for file in chosen))
+            self._expected.remove(table_id, *(file.file_path for file in chosen))
 
     async def _compact(self, table_id: int) -> None:
         by_partition: defaultdict[str, list[TableFile]] = defaultdict(list)
         for file in await self._store.list_files(table_id):
-            if self._book.rows_of(file.file_path) is not None:
+            if self._expected.rows_of(file.file_path) is not None:
                 by_partition[file.partition_path].append(file)
         groups = [group for group in by_partition.values() if len(group) > 2]
         if groups:
@@ -115,20 +115,20 @@ class Writer:
 
     async def _swap(self, table_id: int, old: Sequence[TableFile]) -> None:
         manager = self._manager
-        numbers = sorted(number for file in old for number in self._book.rows_of(file.file_path) or ())
+        numbers = sorted(number for file in old for number in self._expected.rows_of(file.file_path) or ())
         target = await manager.target(table_id, fresh=True)
         upload = Upload(target, manager._names, manager._objects, manager._slots)
         try:
             await upload.write(await manager.prepare(rows_of(numbers, target.schema), target))
             (draft,) = await upload.finish()
-            self._book.wrote(draft.file_path, numbers)
-            name = f"swap-{self._book.numbers(1)[0]}"
+            self._expected.record(draft.file_path, numbers)
+            name = f"swap-{self._expected.numbers(1)[0]}"
             await self._store.swap_files(table_id, old, [draft], operation_id=name, intents_of=manager.owner)
         except BaseException:
             await manager._abandon(upload)
             raise
-        self._book.came(table_id, draft.file_path)
-        self._book.went(table_id, *(file.file_path for file in old))
+        self._expected.add(table_id, draft.file_path)
+        self._expected.remove(table_id, *(file.file_path for file in old))
 
     async def _alter(self, table_id: int) -> None:
         versions = await self._store.list_table_metadata(table_id)
@@ -136,7 +136,7 @@ class Writer:
         await self._store.add_schema_version(table_id, draft, expected=versions[-1].schema_version)
 
     def _change(self, newest: TableMetadata) -> Change:
-        schema, number = TableSchema.of(newest).iceberg, self._book.numbers(1)[0]
+        schema, number = TableSchema.of(newest).iceberg, self._expected.numbers(1)[0]
         amount = schema.find_field(AMOUNT)
         extras = [field.name for field in schema.fields if field.field_id > AMOUNT]
         choices: list[Change] = [
@@ -158,15 +158,15 @@ class Writer:
         plan = await self._rollback.plan(table, str(chosen.snapshot_id))
         await self._learn([file.file_path for file in plan.removed] + [draft.file_path for draft in plan.restored])
         await self._rollback.perform(plan)
-        self._book.went(table_id, *(file.file_path for file in plan.removed))
-        self._book.came(table_id, *(draft.file_path for draft in plan.restored))
+        self._expected.remove(table_id, *(file.file_path for file in plan.removed))
+        self._expected.add(table_id, *(draft.file_path for draft in plan.restored))
 
     async def _tag(self, table_id: int) -> None:
-        await self._store.request_snapshot(table_id, tag=f"tag-{self._book.numbers(1)[0]}")
+        await self._store.request_snapshot(table_id, tag=f"tag-{self._expected.numbers(1)[0]}")
 
     async def _drop(self, table_id: int) -> None:
-        """From here on it is no table to anybody else here; an insert under way is refused or goes with it."""
-        name = self._book.tables.pop(table_id)
+        """Other writers stop using the table at once; an insert in flight is refused or dropped with it."""
+        name = self._expected.tables.pop(table_id)
         table = await self._table(table_id)
         try:
             if self._random.random() < 0.5:
@@ -174,16 +174,16 @@ class Writer:
             else:
                 await self._store.drop_table(table_id, purge=self._random.random() < 0.5)
         except BaseException:
-            self._book.tables[table_id] = name
+            self._expected.tables[table_id] = name
             raise
 
     async def _learn(self, paths: Sequence[str]) -> None:
-        """Rows of files that somebody else has written: a compactor, or a writer that has not heard of it yet."""
+        """Reads the rows of files without a record: of a compactor, or of a writer without its acknowledgement yet."""
         for path in paths:
-            if self._book.rows_of(path) is None:
+            if self._expected.rows_of(path) is None:
                 file = pq.ParquetFile(pa.BufferReader(await self._objects.get(path)))
                 (column,) = (place for place, field in enumerate(file.schema_arrow) if field_id(field) == ID)
-                self._book.wrote(path, file.read().column(column).to_pylist())
+                self._expected.record(path, file.read().column(column).to_pylist())
 
     async def _table(self, table_id: int) -> LakeTable:
         table = await self._store.get_table_by_id(table_id)

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext
-from components.commands.verify.verification import Options, Verification
+from components.commands.verify.verification import Verification, VerifyOptions
 from components.compactor.execution.job_settings import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
@@ -78,7 +78,7 @@ async def test_rows_survive_a_death_at_every_step(url: str, warehouse: Path) -> 
 async def require_equal(url: str, store: MetadataStore, bench: Bench) -> None:
     tables = iceberg_tables(url, bench.lake)
     try:
-        options = Options(files=True, checksums=True, timeout_s=1.0)
+        options = VerifyOptions(files=True, checksums=True, timeout_s=1.0)
         report = await Verification(store, tables, Objects(bench.lake), SystemLoopClock(), options).run()
         assert report.equal, report
     finally:

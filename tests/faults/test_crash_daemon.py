@@ -20,11 +20,11 @@ import pytest
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
-from components.commands.verify.verification import Options, Verification
+from components.commands.verify.verification import Verification, VerifyOptions
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
-from tests.e2e.run import is_at_work
+from tests.e2e.run import until_updater_is_live
 from tests.faults.crash_daemon import STEP, Death
 from tests.integration.astha.processes import Astha, drop_slots
 from tests.integration.components.compactor.harness import Bench
@@ -55,7 +55,7 @@ components:
   snapshotter:
     tables: [table_metadata, table_files, table_snapshots]
     lane: {delivery_timeout_s: 60, health_timeout_s: 30}
-    settings: {defaults: {snapshot.grace: 0s}, check_every_s: 1, upkeep_every_s: 1}
+    settings: {defaults: {snapshot.grace: 0s}, check_every_s: 1, maintenance_every_s: 1}
   compactor:
     use: tests.faults.crash_daemon:create_compactor
     tables: [table_files, table_stats]
@@ -109,7 +109,7 @@ class Doom:
         """The last one is left in peace, until all is as it should be."""
         bench = self.bench
         daemon = self.astha.run()
-        await asyncio.to_thread(is_at_work, daemon)
+        await asyncio.to_thread(until_updater_is_live, daemon)
         await bench.insert(files=INSERTED)
         before = await bench.ids()
 
@@ -134,7 +134,7 @@ class Doom:
     async def require_equal(self) -> None:
         tables = iceberg_tables(self.astha.url, self.bench.lake)
         try:
-            options = Options(files=True, checksums=True)
+            options = VerifyOptions(files=True, checksums=True)
             objects = Objects(self.bench.lake)
             report = await Verification(self.bench.store, tables, objects, SystemLoopClock(), options).run()
             assert report.equal, report

@@ -25,7 +25,7 @@ from astha.subscribers import ComponentContext, LakeSettings, Subscriber
 from components import iceberg_updater, metadata_orchestrator
 from components.commands.demo.daemon import running, until
 from components.commands.demo.stage import Stage
-from components.commands.verify.verification import Options, Verification
+from components.commands.verify.verification import Verification, VerifyOptions
 from components.lib.lake.iceberg import IcebergTables, open_catalog
 from components.lib.lake.identity import registry_identity
 from components.lib.lake.schema.table_definition import parse_definition
@@ -214,7 +214,7 @@ async def _verify(around: ComponentContext) -> bool:
     catalog = await asyncio.to_thread(open_catalog, around.registry_url.get_secret_value(), around.lake)
     tables = IcebergTables(catalog, await registry_identity(around.store))
     try:
-        options = Options(files=True, checksums=True)
+        options = VerifyOptions(files=True, checksums=True)
         report = await Verification(around.store, tables, Objects(around.lake), around.clock, options).run()
     finally:
         await asyncio.to_thread(tables.close)

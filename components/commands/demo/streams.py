@@ -23,13 +23,13 @@ from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import ComponentContext, LakeSettings
+from components.commands.demo.appending import LEASE_S, Line, Order
+from components.commands.demo.daemon import PATIENCE_S, until
+from components.commands.demo.stage import Advance, Stage
 from components.lib.streams.group_consumer import GroupConsumer
 from components.lib.streams.offsets import ConsumerGroups
 from components.lib.streams.read_context import ReadContext
 from components.lib.streams.registry_follower import RegistryFollower
-from components.commands.demo.appending import LEASE_S, Line, Order
-from components.commands.demo.daemon import PATIENCE_S, until
-from components.commands.demo.stage import Advance, Stage
 from registry.connect import open_store
 from registry.migrate import migrate
 

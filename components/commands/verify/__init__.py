@@ -1,5 +1,6 @@
-"""Verify: whether the registry, Iceberg and storage say the same; equal, or every difference.
+"""Verify: compares the registry, Iceberg and storage, and reports every difference.
 
-In: the registry, a catalog, storage, all of them in use. Out: a report. Nothing is changed, but statistics on demand.
-Guaranteed: what is only on its way is no difference, and what is a difference is named with cause and remedy.
+In: the registry, a catalog and storage, all of them in use. Out: a report. Nothing is changed, except statistics on
+demand.
+Guaranteed: in-flight differences are ignored; every other difference is reported with its likely cause and a remedy.
 """

@@ -1,4 +1,4 @@
-"""`astha verify`. PyIceberg takes a second to load: it is imported when it is used, not by `astha --help`."""
+"""`astha verify`. PyIceberg takes a second to load, so the command imports it when it runs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json, table_progress
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
-from components.commands.verify.report import Difference, Report, TableReport
+from components.commands.verify.report import Difference, TableVerification, VerificationReport
 from components.lib.lake.table_lookup import find_table
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 
 if TYPE_CHECKING:
-    from components.commands.verify.storage_check import Progress
-    from components.commands.verify.verification import Options
+    from components.commands.verify.storage_check import ProgressCallback
+    from components.commands.verify.verification import VerifyOptions
 
 
-@click.command("verify", short_help="Whether registry, Iceberg and storage say the same.")
+@click.command("verify", short_help="Compare registry, Iceberg and storage.")
 @click.argument("names", nargs=-1, metavar="[TABLE]...")
-@click.option("--files", is_flag=True, help="Also whether each data file is in storage, and as long as registered.")
-@click.option("--checksums", is_flag=True, help="Also whether its content is the registered one: reads every file.")
-@click.option("--repair-statistics", is_flag=True, help="Count again where the registry's statistics are wrong.")
+@click.option("--files", is_flag=True, help="Also check that each data file exists with its registered size.")
+@click.option("--checksums", is_flag=True, help="Also check the content of each data file: reads every file.")
+@click.option("--repair-statistics", is_flag=True, help="Recount the registry's statistics where they are wrong.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     default=120.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long to wait for the updater to come past what differs, and for one table's storage to answer.",
+    help="How long to wait for the Iceberg updater to catch up, and for one table's storage to answer.",
 )
 @click.option(
-    "--parallel", type=click.IntRange(1, 256), default=8, show_default=True, help="Data files looked at at a time."
+    "--parallel", type=click.IntRange(1, 256), default=8, show_default=True, help="Data files to check at a time."
 )
 @json_option
 @settings_options
@@ -56,22 +56,26 @@ def verify_command(
     as_json: bool,
     reload: Callable[[], Settings],
 ) -> None:
-    """Compare the registry's files with those in Iceberg's manifests, and its statistics with its files.
+    """Compare the registry's files with Iceberg's manifests, and its statistics with its files.
 
-    All tables, or those named (DATABASE.NAME, or NAME for one in the database `default`). The daemon and writers may
-    go on: what is only on its way to Iceberg is waited for. Says equal, or every difference with its likely cause and
-    what to do.
+    Verifies all tables, or those named (DATABASE.NAME, or NAME for one in the database `default`), and shows each
+    difference with its likely cause and remedy. The daemon and writers may keep running: changes on their way to
+    Iceberg are waited for.
 
-    A table whose storage does not answer within --timeout is reported as different, with that reason; the others are
-    verified all the same.
+    A table whose storage does not answer within --timeout is reported as different; the others are verified.
 
     Exits with 0 if all is equal, with 1 if something differs or a table could not be read, with 3 if the registry or
-    the catalog could not be asked.
+    the catalog does not answer.
+
+    \b
+    Examples:
+      astha verify
+      astha verify sales.orders --files
     """
-    from components.commands.verify.verification import Options
+    from components.commands.verify.verification import VerifyOptions
 
     settings = reload()
-    options = Options(
+    options = VerifyOptions(
         files=files,
         checksums=checksums,
         repair_statistics=repair_statistics,
@@ -92,7 +96,9 @@ def verify_command(
         raise click.exceptions.Exit(Exit.PROBLEM)
 
 
-def _verify(settings: Settings, names: tuple[str, ...], options: Options, progress: Progress) -> Report:
+def _verify(
+    settings: Settings, names: tuple[str, ...], options: VerifyOptions, progress: ProgressCallback
+) -> VerificationReport:
     from components.lib.lake.iceberg import CatalogTrouble
     from components.lib.lake.storage.objects import StorageError
 
@@ -102,7 +108,9 @@ def _verify(settings: Settings, names: tuple[str, ...], options: Options, progre
         raise Failure(settings.redactor()(f"could not be verified: {error}"), Exit.UNAVAILABLE) from error
 
 
-async def _run(settings: Settings, names: tuple[str, ...], options: Options, progress: Progress) -> Report:
+async def _run(
+    settings: Settings, names: tuple[str, ...], options: VerifyOptions, progress: ProgressCallback
+) -> VerificationReport:
     from components.commands.verify.verification import Verification
     from components.lib.lake.iceberg import IcebergTables, open_catalog
     from components.lib.lake.identity import recorded_identity
@@ -132,10 +140,10 @@ async def _table_id(store: MetadataStore, name: str) -> int:
         raise Failure(str(error), Exit.USAGE) from error
 
 
-def _print(report: Report, seconds: float) -> None:
+def _print(report: VerificationReport, seconds: float) -> None:
     width = max((len(table.table) for table in report.tables), default=0)
     for table in report.tables:
-        click.echo(f"{table.table:<{width}}  {_state(table)}  {_said(table)}".rstrip())
+        click.echo(f"{table.table:<{width}}  {_state(table)}  {_summary(table)}".rstrip())
         for difference in table.differences:
             _print_difference(difference)
     for difference in report.elsewhere:
@@ -151,34 +159,34 @@ def _print(report: Report, seconds: float) -> None:
         )
 
 
-def _all(report: Report) -> list[Difference]:
+def _all(report: VerificationReport) -> list[Difference]:
     return [difference for table in report.tables for difference in table.differences] + report.elsewhere
 
 
-def _state(table: TableReport) -> str:
+def _state(table: TableVerification) -> str:
     return click.style("equal    ", fg="green") if table.equal else click.style("different", fg="red")
 
 
-def _said(table: TableReport) -> str:
-    said = [f"{table.files:,} files, {table.rows:,} rows, {table.size_bytes:,} bytes"]
+def _summary(table: TableVerification) -> str:
+    parts = [f"{table.files:,} files, {table.rows:,} rows, {table.size_bytes:,} bytes"]
     if table.snapshot is not None:
         at = "" if table.position is None else f" at position {table.position}"
-        said.append(f"snapshot {table.snapshot}{at}")
+        parts.append(f"snapshot {table.snapshot}{at}")
     elif table.digest is None:
-        said.append(f"{table.format}, not in Iceberg" if table.equal else table.format)
+        parts.append(f"{table.format}, not in Iceberg" if table.equal else table.format)
     if table.objects_checked:
         read = f", {table.bytes_checked:,} bytes read" if table.bytes_checked else ""
         without = f", {table.without_checksum:,} without checksum" if table.without_checksum else ""
-        said.append(f"{table.objects_checked:,} objects looked at{read}{without}")
+        parts.append(f"{table.objects_checked:,} objects checked{read}{without}")
     if table.statistics_repaired:
-        said.append("statistics counted again")
-    return "; ".join(said)
+        parts.append("statistics recounted")
+    return "; ".join(parts)
 
 
 def _print_difference(difference: Difference) -> None:
     click.echo(f"  {difference.kind}")
     for item in difference.items:
         click.echo(f"    {item}")
-    click.echo(f"    cause:  {difference.cause.why}")
+    click.echo(f"    cause:  {difference.cause.reason}")
     if difference.cause.repair is not None:
         click.echo(f"    repair: {difference.cause.repair}")

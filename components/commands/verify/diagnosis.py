@@ -1,24 +1,83 @@
-"""The likely cause of a difference, and the command that helps. Pure."""
+"""The likely cause of each difference, and the command that repairs it. Pure."""
 
 from __future__ import annotations
 
-from components.commands.verify.iceberg_state import Committed
-from components.commands.verify.report import Cause
-from components.commands.verify.updater_lag import COMPONENT, UpdaterState
+from collections.abc import Iterator
+
+import msgspec
+
+from components.commands.verify.diff import TableDiff, classify
+from components.commands.verify.iceberg_state import IcebergState
+from components.commands.verify.report import Cause, Difference, DifferenceKind
+from components.commands.verify.updater_lag import COMPONENT, UpdaterProgress
 from components.lib.lake.table_problems import TroubledTable
 
 REFRESH = f"astha refresh {COMPONENT}"
 RUN = "astha run"
 
 
+class DiffContext(msgspec.Struct, frozen=True):
+    """What a cause depends on. `passed`: whether the updater passed the differences; `waited_s`: the wait for it."""
+
+    table: str
+    found: IcebergState | None
+    updater: UpdaterProgress
+    trouble: TroubledTable | None
+    passed: bool
+    waited_s: float
+
+
+def differences_of(diff: TableDiff, context: DiffContext) -> Iterator[Difference]:
+    """Yields the differences of one table, each with its cause."""
+    table, found = context.table, context.found
+    if found is not None and found.external_commits:
+        yield Difference(DifferenceKind.EXTERNAL_COMMIT, found.external_commits, of_external_commit(table))
+
+    def lagging(behind: int) -> Cause:
+        if context.trouble is not None:
+            return of_trouble(context.trouble)
+        return of_files(table, behind, found, context.updater, context.passed, context.waited_s)
+
+    for kind, text in sorted(diff.findings):
+        yield Difference(kind, [text], _of_finding(kind, text, context) or lagging(behind=1))
+    files = classify(diff.missing, diff.extra)
+    for kind, some in ((DifferenceKind.NOT_COMMITTED, files.missing), (DifferenceKind.NOT_REGISTERED, files.extra)):
+        if some:
+            items = [f"{file.path} ({file.rows:,} rows, {file.size_bytes:,} bytes)" for file in some]
+            yield Difference(kind, items, lagging(behind=diff.files))
+    if files.described:
+        items = [
+            f"{ours.path}: {ours.rows:,} rows, {ours.size_bytes:,} bytes, {ours.partition_path!r} registered, "
+            f"{theirs.rows:,} rows, {theirs.size_bytes:,} bytes, {theirs.partition_path!r} in Iceberg"
+            for ours, theirs in files.described
+        ]
+        yield Difference(DifferenceKind.DESCRIBED_DIFFERENTLY, items, lagging(behind=diff.files))
+
+
+def _of_finding(kind: DifferenceKind, text: str, context: DiffContext) -> Cause | None:
+    match kind:
+        case DifferenceKind.STOPPED if context.trouble is None:
+            return of_stop(text, context.updater)
+        case DifferenceKind.UNREADABLE:
+            return of_unreadable(text)
+        case DifferenceKind.NO_ANSWER:
+            return of_no_answer(context.table)
+        case DifferenceKind.STAMP:
+            return of_stamp(context.table, context.updater)
+        case DifferenceKind.TWICE:
+            return of_duplicate()
+        case _:
+            return None
+
+
 def of_files(
-    table: str, behind: int, found: Committed | None, updater: UpdaterState, passed: bool, waited_s: float
+    table: str, behind: int, found: IcebergState | None, updater: UpdaterProgress, passed: bool, waited_s: float
 ) -> Cause:
-    """Of files, a schema or a table that Iceberg has not as the registry has; `behind` is their number."""
-    if found is not None and found.foreign:
-        return Cause("another engine has committed, and the updater leaves the table alone", _decide(table))
+    """Of files, a schema or a table that differs in Iceberg; `behind` is their number."""
+    if found is not None and found.external_commits:
+        return Cause("another engine has committed, and the updater does not overwrite that", _decide(table))
     if found is not None and found.stopped is not None:
-        return of_stop(table, found.stopped, updater)
+        return of_stop(found.stopped, updater)
     if found is not None and found.unreadable is not None:
         return of_unreadable(found.unreadable)
     if updater.entry is None:
@@ -36,52 +95,56 @@ def of_files(
     if updater.is_live:
         return Cause(
             f"the updater is behind by {behind:,} after {waited_s:.0f} s: {updater}",
-            "wait, and verify again with a longer --timeout; `astha status` shows whether it moves",
+            "wait, and verify again with a longer --timeout; `astha status` shows its progress",
         )
-    return Cause(f"the updater is behind by {behind:,}: {updater}", f"`astha status` says why; then `{REFRESH}`")
+    return Cause(
+        f"the updater is behind by {behind:,}: {updater}", f"`astha status` shows the reason; then `{REFRESH}`"
+    )
 
 
-def _lost(table: str, found: Committed | None, updater: UpdaterState) -> Cause:
-    """A refresh compares stamps first: one that is wrong in itself has to be overwritten."""
+def _lost(table: str, found: IcebergState | None, updater: UpdaterProgress) -> Cause:
+    """A refresh trusts the stamp's digest: a wrong stamp has to be overwritten by a revert."""
     if found is not None and found.stamp_is_wrong:
         return Cause(
-            f"Iceberg's metadata were changed behind the updater's back, which has passed this: {updater}",
+            f"Iceberg's metadata was changed by another tool; the updater has passed this: {updater}",
             _refreshed(f"astha iceberg revert {table}", updater),
         )
-    return Cause(f"the updater has passed this and has it not: {updater}", _refreshed(REFRESH, updater))
+    return Cause(f"the updater has passed this, but Iceberg does not have it: {updater}", _refreshed(REFRESH, updater))
 
 
-def of_foreign_commit(table: str) -> Cause:
-    return Cause("another engine has committed to the table; Astha never overwrites that by itself", _decide(table))
+def of_external_commit(table: str) -> Cause:
+    return Cause("another engine has committed to the table, which Astha never overwrites by itself", _decide(table))
 
 
-def of_stop(table: str, reason: str, updater: UpdaterState) -> Cause:
+def of_stop(reason: str, updater: UpdaterProgress) -> Cause:
     return Cause(
-        f"the updater has stopped at this table: {reason}",
-        _refreshed(REFRESH, updater) + ", once the reason is gone",
+        f"the updater has stopped this table: {reason}",
+        _refreshed(REFRESH, updater) + ", once the reason is resolved",
     )
 
 
 def of_trouble(trouble: TroubledTable) -> Cause:
-    """The updater's reason names the way out; a table that is not stopped it tries again by itself."""
+    """The updater's reason names the remedy; it retries a table that is not stopped by itself."""
     if trouble.stopped:
-        return Cause(trouble.told, f"`{REFRESH}`, once the reason is gone")
-    return Cause(trouble.told, "mend what the reason names: the table is tried again by itself; `astha iceberg status`")
+        return Cause(trouble.told, f"`{REFRESH}`, once the reason is resolved")
+    return Cause(trouble.told, "fix what the reason names: the updater retries the table; see `astha iceberg status`")
 
 
-def of_silence(table: str) -> Cause:
+def of_no_answer(table: str) -> Cause:
     return Cause(
-        f"what holds the metadata of {table} can't be reached, refuses, or takes longer than --timeout",
-        f"mend it, then `astha verify {table}`; other tables were verified",
+        f"the storage of {table} can't be reached, refuses, or takes longer than --timeout",
+        f"repair it, then `astha verify {table}`; other tables were verified",
     )
 
 
 def of_unreadable(problem: str) -> Cause:
-    """A `TableProblem` names the way out itself."""
-    why = "what the catalog has for this table is somebody else's, damaged, or of a kind that can't be written here"
+    """The message of a `TableProblem` names the remedy itself."""
+    reason = "the catalog's table of this name is unknown, damaged, or of an unsupported kind"
     if "astha " in problem or "rename" in problem:
-        return Cause(why, None)
-    return Cause(why, f"restore it, or drop the table from the catalog: `{REFRESH}` then creates it from the registry")
+        return Cause(reason, None)
+    return Cause(
+        reason, f"restore it, or drop the table from the catalog: `{REFRESH}` then creates it from the registry"
+    )
 
 
 def of_lost_snapshot(table: str) -> Cause:
@@ -94,49 +157,49 @@ def of_lost_snapshot(table: str) -> Cause:
 def of_unknown_tag() -> Cause:
     return Cause(
         "rows of table_snapshots were removed by hand, or the registry was restored to an older state",
-        "drop the tag with another Iceberg tool once nobody needs the snapshot",
+        "drop the tag with another Iceberg tool once the snapshot is not needed",
     )
 
 
-def of_double() -> Cause:
+def of_duplicate() -> Cause:
     return Cause(
         "the same file was added twice, by another engine or by hand: its rows are read twice",
         f"drop the table from the catalog: `{REFRESH}` then creates it from the registry",
     )
 
 
-def of_stamp(table: str, updater: UpdaterState) -> Cause:
+def of_stamp(table: str, updater: UpdaterProgress) -> Cause:
     return Cause(
-        "the table's properties were changed by hand, or its metadata were",
+        "the table's properties or metadata were changed by hand",
         _refreshed(f"astha iceberg revert {table}", updater),
     )
 
 
 def of_statistics(table: str) -> Cause:
     return Cause(
-        "rows were changed by other means than the registry's verbs", f"`astha verify --repair-statistics {table}`"
+        "rows were changed other than through the registry's API", f"`astha verify --repair-statistics {table}`"
     )
 
 
-def of_leftover(updater: UpdaterState) -> Cause:
+def of_leftover(updater: UpdaterProgress) -> Cause:
     return Cause(f"the table was dropped, and the updater has not followed: {updater}", _refreshed(REFRESH, updater))
 
 
 def of_missing_object(table: str) -> Cause:
-    return Cause("somebody has deleted it from storage: its rows are lost unless there is a copy", _without(table))
+    return Cause("it was deleted from storage: its rows are lost unless there is a copy", _without(table))
 
 
 def of_changed_object(table: str) -> Cause:
-    return Cause("it was cut off, overwritten or damaged after it was registered", _without(table))
+    return Cause("it was truncated, overwritten or damaged after its registration", _without(table))
 
 
 def _without(table: str) -> str:
-    return f"restore it from a copy, or go back to a snapshot that does without it: `astha snapshot rollback {table}`"
+    return f"restore it from a copy, or roll back to a snapshot without it: `astha snapshot rollback {table}`"
 
 
 def _decide(table: str) -> str:
-    return f"`astha iceberg adopt {table}` takes it over, `astha iceberg revert {table}` undoes it"
+    return f"`astha iceberg adopt {table}` adopts it, `astha iceberg revert {table}` reverts it"
 
 
-def _refreshed(command: str, updater: UpdaterState) -> str:
+def _refreshed(command: str, updater: UpdaterProgress) -> str:
     return f"`{command}`" if updater.daemon else f"`{RUN}`, then `{command}`"

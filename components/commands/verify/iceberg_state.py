@@ -1,4 +1,4 @@
-"""Iceberg's side: what the manifests say, what the stamp says, and who has committed. Blocking."""
+"""Iceberg's side: the files in the manifests, the stamp, and commits of other engines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata as IcebergMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from components.commands.verify.report import Kind
+from components.commands.verify.diff import Finding
+from components.commands.verify.report import DifferenceKind
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import (
     ForeignTable,
@@ -29,46 +30,46 @@ from registry.models import LakeTable, TableMetadata
 
 _ENGINE = ("engine-name", "engine-version")
 _ENGINE_SIGNS = {"spark.app.id": "spark", "app-id": "spark", "trino_query_id": "trino", "flink.job-id": "flink"}
-_AT_MOST = 1_000  # snapshots to look back for our own last one
+_MAX_LOOKBACK = 1_000  # snapshots to search for the last one of the updater
 
 
-class Committed(msgspec.Struct):
-    """A table as the catalog has it. `unreadable` says why there is no digest of what the manifests say."""
+class IcebergState(msgspec.Struct):
+    """A table as the catalog has it. `unreadable`: why the manifests' digest is missing."""
 
     loaded: Table
     stamp: Stamp
     digest: Digest | None
     stopped: str | None = None
-    foreign: list[str] = []
+    external_commits: list[str] = []
     unreadable: str | None = None
     files: list[tuple[LiveFile, int | None]] = []
 
     @property
-    def left_alone(self) -> bool:
-        """Whether waiting for the updater is of no use: it waits for a person itself."""
-        return bool(self.foreign) or self.unreadable is not None
+    def needs_operator(self) -> bool:
+        """Whether the updater itself waits for an operator, so that waiting for it is useless."""
+        return bool(self.external_commits) or self.unreadable is not None
 
     @property
     def stamp_is_wrong(self) -> bool:
-        return self.digest is not None and not self.foreign and self.stamp.digest != self.digest
+        return self.digest is not None and not self.external_commits and self.stamp.digest != self.digest
 
 
-def look(tables: IcebergTables, table: LakeTable, *, keep_files: bool = False) -> Committed | None:
-    """None if there is no such table, or if its name is still that of another of ours, which was dropped or renamed.
-    TableProblem if what the catalog has under its name is somebody else's, or broken.
+def read_state(tables: IcebergTables, table: LakeTable, *, keep_files: bool = False) -> IcebergState | None:
+    """Blocking. Returns None if there is no such table, or if another table of this registry, since dropped or renamed,
+    still has its name. Raises `TableProblem` if the catalog's table of that name is unknown or broken.
 
-    Memory is bounded by one manifest unless the files are to be kept.
+    Memory is bounded by one manifest unless the files are kept.
     """
     try:
-        found = _look(tables, table, keep_files)
-    except TableProblem:  # metadata that a commit has just replaced, perhaps
-        return _look(tables, table, keep_files)
+        found = _read_state(tables, table, keep_files)
+    except TableProblem:  # perhaps metadata that a commit has just replaced
+        return _read_state(tables, table, keep_files)
     if found is not None and found.unreadable is not None:
-        return _look(tables, table, keep_files)
+        return _read_state(tables, table, keep_files)
     return found
 
 
-def _look(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Committed | None:
+def _read_state(tables: IcebergTables, table: LakeTable, keep_files: bool) -> IcebergState | None:
     try:
         loaded = tables.load(table)
     except ForeignTable:
@@ -79,8 +80,8 @@ def _look(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Committe
         return None
     metadata = loaded.metadata
     stamp = Stamp.read(metadata)
-    foreign = list(foreign_commits(metadata, stamp))
-    found = Committed(loaded, stamp, None, metadata.properties.get(STOPPED), foreign)
+    external = list(external_commits(metadata, stamp))
+    found = IcebergState(loaded, stamp, None, metadata.properties.get(STOPPED), external)
     digest = Digest()
     try:
         require_supported(loaded)
@@ -92,45 +93,45 @@ def _look(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Committe
         found.unreadable = str(problem)
     except OSError as error:
         raise StorageTrouble(f"the storage of Iceberg's metadata does not answer: {error}") from error
-    except Exception as error:  # whatever a damaged manifest makes of its decoder
+    except Exception as error:  # a damaged manifest can raise anything
         found.unreadable = f"a manifest of {'.'.join(loaded.name())} can't be decoded: {error!r}"
     else:
         found.digest = digest
     return found
 
 
-def remarks(found: Committed | None, table: LakeTable, metadata: TableMetadata) -> Iterator[tuple[Kind, str]]:
-    """What of the table as a whole is not as it should be."""
+def table_findings(found: IcebergState | None, table: LakeTable, metadata: TableMetadata) -> Iterator[Finding]:
+    """Yields what is wrong with the table as a whole."""
     if found is None:
-        yield Kind.NO_ICEBERG_TABLE, f"the catalog has no {full_name(table)} for table {table.id}"
+        yield DifferenceKind.NO_ICEBERG_TABLE, f"the catalog has no {full_name(table)} for table {table.id}"
         return
     loaded = found.loaded
     if found.stopped is not None:
-        yield Kind.STOPPED, found.stopped
+        yield DifferenceKind.STOPPED, found.stopped
     if found.unreadable is not None:
-        yield Kind.UNREADABLE, found.unreadable
+        yield DifferenceKind.UNREADABLE, found.unreadable
     if found.stamp_is_wrong:
-        yield Kind.STAMP, "`astha.digest` is not that of the files in the current snapshot"
-    yield from _schema_remarks(loaded, table, metadata)
+        yield DifferenceKind.STAMP, "`astha.digest` does not match the files in the current snapshot"
+    yield from _schema_findings(loaded, table, metadata)
 
 
-def _schema_remarks(loaded: Table, table: LakeTable, metadata: TableMetadata) -> Iterator[tuple[Kind, str]]:
+def _schema_findings(loaded: Table, table: LakeTable, metadata: TableMetadata) -> Iterator[Finding]:
     known = loaded.metadata.properties.get(SCHEMA_VERSION, "0")
     if known != str(metadata.schema_version):
-        yield Kind.SCHEMA, f"Iceberg has version {known}, the registry version {metadata.schema_version}"
+        yield DifferenceKind.SCHEMA, f"Iceberg has version {known}, the registry version {metadata.schema_version}"
         return
     try:
         wanted = TableSchema.of(metadata, table=full_name(table))
     except SchemaProblem as problem:
-        yield Kind.SCHEMA, str(problem)
+        yield DifferenceKind.SCHEMA, str(problem)
         return
     of = f"of version {wanted.version}"
     if not same_columns(loaded.schema(), wanted.iceberg):
-        yield Kind.SCHEMA, f"columns {of}: Iceberg has {_columns(loaded)}, the registry {_columns(wanted)}"
+        yield DifferenceKind.SCHEMA, f"columns {of}: Iceberg has {_columns(loaded)}, the registry {_columns(wanted)}"
     if spec_key(loaded.spec()) != spec_key(wanted.partition):
-        yield Kind.SCHEMA, f"partitioning {of}: Iceberg has {loaded.spec()}, the registry {wanted.partition}"
+        yield DifferenceKind.SCHEMA, f"partitioning {of}: Iceberg has {loaded.spec()}, the registry {wanted.partition}"
     if loaded.sort_order().fields != wanted.order.fields:
-        yield Kind.SCHEMA, f"order {of}: Iceberg has {loaded.sort_order()}, the registry {wanted.order}"
+        yield DifferenceKind.SCHEMA, f"order {of}: Iceberg has {loaded.sort_order()}, the registry {wanted.order}"
 
 
 def _columns(of: Table | TableSchema) -> str:
@@ -138,8 +139,8 @@ def _columns(of: Table | TableSchema) -> str:
     return ", ".join(f"{field.field_id}: {field.name} {field.field_type}" for field in schema.fields)
 
 
-def foreign_commits(metadata: IcebergMetadata, stamp: Stamp) -> Iterator[str]:
-    """What others have done since our last commit: each snapshot with its operation and engine, oldest first."""
+def external_commits(metadata: IcebergMetadata, stamp: Stamp) -> Iterator[str]:
+    """Yields what other engines did since the updater's last commit, oldest first, with operation and engine."""
     if metadata.current_snapshot_id != stamp.snapshot:
         snapshots, reached = _since(metadata, stamp.snapshot)
         if reached:
@@ -157,7 +158,7 @@ def foreign_commits(metadata: IcebergMetadata, stamp: Stamp) -> Iterator[str]:
 def _since(metadata: IcebergMetadata, ours: int | None) -> tuple[list[Snapshot], bool]:
     found: list[Snapshot] = []
     current = metadata.current_snapshot()
-    while current is not None and current.snapshot_id != ours and len(found) < _AT_MOST:
+    while current is not None and current.snapshot_id != ours and len(found) < _MAX_LOOKBACK:
         found.append(current)
         parent = current.parent_snapshot_id
         current = None if parent is None else metadata.snapshot_by_id(parent)
@@ -168,17 +169,17 @@ def describe(snapshot: Snapshot) -> str:
     summary = snapshot.summary
     if summary is None:
         return f"snapshot {snapshot.snapshot_id}"
-    said = dict(summary.additional_properties)
+    properties = dict(summary.additional_properties)
     changes = [
-        f"{said[name]} {text}"
+        f"{properties[name]} {text}"
         for name, text in (
             ("added-data-files", "files added"),
             ("deleted-data-files", "files removed"),
             ("added-delete-files", "delete files added"),
         )
-        if said.get(name, "0") != "0"
+        if properties.get(name, "0") != "0"
     ]
-    return f"snapshot {snapshot.snapshot_id}, {summary.operation.value} by {_engine(said)}" + (
+    return f"snapshot {snapshot.snapshot_id}, {summary.operation.value} by {_engine(properties)}" + (
         f" ({', '.join(changes)})" if changes else ""
     )
 
@@ -188,4 +189,4 @@ def _engine(summary: dict[str, str]) -> str:
     if named:
         return named
     signs = [engine for sign, engine in _ENGINE_SIGNS.items() if sign in summary]
-    return signs[0] if signs else "an engine that does not say its name"
+    return signs[0] if signs else "an unnamed engine"

@@ -1,4 +1,4 @@
-"""The registry's side: tables, their statistics, and a recount of both from the files, in one consistent snapshot."""
+"""The registry's side: tables, their statistics, and a recount from the files, in one consistent snapshot."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from components.commands.verify.diff import Comparison
+from components.commands.verify.diff import FileComparison
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.table_lookup import full_name
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import LakeTable, TableFile, TableMetadata, TableStats
 
 ICEBERG_FORMAT = "parquet"
-"""Of tables that the updater commits to Iceberg; the others are checked without it."""
+"""Format of the tables that are in Iceberg; others are only checked against statistics and storage."""
 
 
-class Counts(msgspec.Struct):
+class FileCounts(msgspec.Struct):
     rows: int = 0
     files: int = 0
     size_bytes: int = 0
@@ -34,9 +34,9 @@ class RegisteredTable(msgspec.Struct):
     table: LakeTable
     metadata: TableMetadata
     digest: Digest = msgspec.field(default_factory=Digest)
-    counted: dict[str, Counts] = {}
-    recorded: dict[str, Counts] = {}
-    total: Counts = msgspec.field(default_factory=Counts)
+    counted: dict[str, FileCounts] = {}
+    recorded: dict[str, FileCounts] = {}
+    total: FileCounts = msgspec.field(default_factory=FileCounts)
 
     @property
     def name(self) -> str:
@@ -49,20 +49,20 @@ class RegisteredTable(msgspec.Struct):
     def add(self, file: TableFile) -> None:
         self.digest.add(LiveFile.of(file))
         self.total.add(file)
-        self.counted.setdefault(file.partition_path, Counts()).add(file)
+        self.counted.setdefault(file.partition_path, FileCounts()).add(file)
 
     def wrong_statistics(self) -> Iterator[str]:
-        """What `tables` and `table_stats` say against what the files say. A partition without files may have zeros."""
+        """Yields where `tables` and `table_stats` differ from a recount. A partition without files may have zeros."""
         table = self.table
-        recorded = Counts(table.row_count, table.file_count, table.total_size)
+        recorded = FileCounts(table.row_count, table.file_count, table.total_size)
         if recorded != self.total:
             yield f"tables: {recorded} recorded, {self.total} counted"
         for path in sorted(self.counted.keys() | self.recorded.keys()):
-            said, found = self.recorded.get(path), self.counted.get(path, Counts())
-            if said is None:
+            known, found = self.recorded.get(path), self.counted.get(path, FileCounts())
+            if known is None:
                 yield f"table_stats, {partition_name(path)}: nothing recorded, {found} counted"
-            elif said != found:
-                yield f"table_stats, {partition_name(path)}: {said} recorded, {found} counted"
+            elif known != found:
+                yield f"table_stats, {partition_name(path)}: {known} recorded, {found} counted"
 
 
 def partition_name(path: str) -> str:
@@ -70,13 +70,13 @@ def partition_name(path: str) -> str:
 
 
 async def read_tables(store: MetadataStore, wanted: Collection[int] | None = None) -> dict[int, RegisteredTable]:
-    """All tables, or those of these ids that there are. Memory is bounded by the number of tables and partitions."""
+    """Reads all tables, or the existing ones of these ids. Memory is bounded by the number of tables and partitions."""
     async with store.consistent_read() as snapshot:
         found = await _tables(snapshot, wanted)
         for scope in [None] if wanted is None else list(found):
             async for stats in snapshot.rows(TableStats, table_id=scope):
                 for row in (row for row in stats if row.table_id in found):
-                    counts = Counts(row.row_count, row.file_count, row.total_size)
+                    counts = FileCounts(row.row_count, row.file_count, row.total_size)
                     found[row.table_id].recorded[row.partition_path] = counts
             async for files in snapshot.rows(TableFile, table_id=scope):
                 for file in (file for file in files if file.table_id in found):
@@ -100,24 +100,24 @@ async def _tables(snapshot: ConsistentRead, wanted: Collection[int] | None) -> d
 
 
 async def compare_files(
-    store: MetadataStore, comparisons: dict[int, Comparison]
+    store: MetadataStore, comparisons: dict[int, FileComparison]
 ) -> dict[int, tuple[LakeTable, TableMetadata]]:
-    """Feeds the registered files of these tables to their comparisons; answers the tables that are still there."""
+    """Adds the registered files to the tables' comparisons. Returns the tables that still exist."""
     async with store.consistent_read() as snapshot:
         found = await _tables(snapshot, list(comparisons))
         for table_id, comparison in comparisons.items():
             async for files in snapshot.rows(TableFile, table_id=table_id):
                 for file in files:
-                    comparison.registered(LiveFile.of(file), file.id)
+                    comparison.add_registered(LiveFile.of(file), file.id)
     return {table_id: (registered.table, registered.metadata) for table_id, registered in found.items()}
 
 
-def batches(tables: Collection[RegisteredTable], most_files: int) -> Iterator[list[RegisteredTable]]:
-    """Together no more files than that, unless one table alone has."""
+def batches(tables: Collection[RegisteredTable], max_files: int) -> Iterator[list[RegisteredTable]]:
+    """Yields groups of tables with at most `max_files` files, or a single larger table."""
     batch: list[RegisteredTable] = []
     files = 0
     for table in tables:
-        if batch and files + table.digest.files > most_files:
+        if batch and files + table.digest.files > max_files:
             yield batch
             batch, files = [], 0
         batch.append(table)

@@ -1,4 +1,4 @@
-"""What verify has found, for people and for machines."""
+"""The report of a verification, for terminals and for `--json`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from enum import StrEnum
 import msgspec
 
 
-class Kind(StrEnum):
-    """Of a difference."""
+class DifferenceKind(StrEnum):
+    """The value is shown to users."""
 
     NOT_COMMITTED = "registered, but not in Iceberg"
     NOT_REGISTERED = "in Iceberg, but not registered"
     TWICE = "twice in Iceberg"
     DESCRIBED_DIFFERENTLY = "described differently in Iceberg"
     NO_ICEBERG_TABLE = "no Iceberg table"
-    NO_REGISTRY_TABLE = "an Iceberg table that the registry has not"
+    NO_REGISTRY_TABLE = "an Iceberg table that the registry does not have"
     SCHEMA = "schema"
-    FOREIGN_COMMIT = "a commit by another engine"
+    EXTERNAL_COMMIT = "a commit by another engine"
     STOPPED = "stopped"
     UNREADABLE = "can't be read"
     NO_ANSWER = "its storage does not answer"
@@ -26,27 +26,27 @@ class Kind(StrEnum):
     TAG_UNKNOWN = "a tag of Astha's that the registry does not have"
     STATISTICS = "statistics"
     FILE_MISSING = "missing in storage"
-    FILE_SIZE = "of another size in storage"
-    CHECKSUM = "of another content in storage"
+    FILE_SIZE = "different size in storage"
+    CHECKSUM = "different content in storage"
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why, most likely, and the command that helps; None if no command can."""
+    """The likely cause, and the command that repairs it; None if no command can."""
 
-    why: str
+    reason: str
     repair: str | None
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """`items` are the files, columns or numbers that differ, each on its own: all of them."""
+    """`items` lists every file, column or number that differs."""
 
-    kind: Kind
+    kind: DifferenceKind
     items: list[str]
     cause: Cause
 
 
-class TableReport(msgspec.Struct):
-    """One table. `digest`, `snapshot` and `position` are None for a table that is not for Iceberg."""
+class TableVerification(msgspec.Struct):
+    """`digest`, `snapshot` and `position` are None for a table that is not in Iceberg."""
 
     table: str
     format: str
@@ -67,10 +67,10 @@ class TableReport(msgspec.Struct):
         return not self.differences
 
 
-class Report(msgspec.Struct):
-    tables: list[TableReport]
+class VerificationReport(msgspec.Struct):
+    tables: list[TableVerification]
     elsewhere: list[Difference] = []
-    """What belongs to no table of the registry."""
+    """Differences that belong to no table of the registry."""
 
     @property
     def equal(self) -> bool:

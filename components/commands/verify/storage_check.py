@@ -1,14 +1,14 @@
-"""Data files in storage: whether they are there, as long as registered, and of the registered content."""
+"""Checks data files in storage: existence, registered size, and registered content."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
-from components.commands.verify.report import Kind
+from components.commands.verify.report import DifferenceKind
 from components.lib.lake.storage.objects import ObjectMissing
 from components.lib.lake.storage.output_streams import Tally
 from components.lib.lake.table_lookup import full_name
@@ -18,40 +18,40 @@ from registry.models import LakeTable, TableFile
 _CHUNK = 8 << 20
 _ALGORITHM = "sha256:"
 
-Progress = Callable[[str, int, int], None]
-"""Table, files done, files in all."""
+ProgressCallback: TypeAlias = Callable[[str, int, int], None]
+"""Takes the table, the files done and the total."""
 
 
-class Reading(Protocol):
+class ObjectReader(Protocol):
     async def size(self, uri: str) -> int | None: ...
 
     async def get_range(self, uri: str, start: int, length: int) -> bytes: ...
 
 
-class Stored(msgspec.Struct):
+class StorageCheckResult(msgspec.Struct):
     """Of one table."""
 
     checked: int = 0
     bytes_read: int = 0
     without_checksum: int = 0
-    found: dict[Kind, list[str]] = {}
+    found: dict[DifferenceKind, list[str]] = {}
 
 
 class StorageCheck:
-    """`checksums` reads every file; else only sizes are asked for. StorageError if storage does not answer."""
+    """`checksums` reads every file; otherwise only sizes are requested."""
 
-    def __init__(self, store: MetadataStore, objects: Reading, *, checksums: bool, parallel: int) -> None:
+    def __init__(self, store: MetadataStore, objects: ObjectReader, *, checksums: bool, parallel: int) -> None:
         self._store = store
         self._objects = objects
         self._checksums = checksums
         self._parallel = parallel
 
-    async def run(self, table: LakeTable, total: int, progress: Progress) -> Stored:
-        """Holds no snapshot, since it may take hours: a file that is no longer registered when it is found wrong was
-        removed meanwhile.
+    async def run(self, table: LakeTable, total: int, progress: ProgressCallback) -> StorageCheckResult:
+        """Holds no snapshot of the registry, because it may take hours: a bad file that is no longer registered was
+        removed in the meantime. Raises `StorageError` if storage does not answer.
         """
         name = full_name(table)
-        stored = Stored()
+        result = StorageCheckResult()
         waiting: asyncio.Queue[TableFile | None] = asyncio.Queue(2 * self._parallel)
 
         async def feed() -> None:
@@ -62,9 +62,9 @@ class StorageCheck:
 
         async def work() -> None:
             while (file := await waiting.get()) is not None:
-                await self._check(file, stored)
-                stored.checked += 1
-                progress(name, stored.checked, max(total, stored.checked))
+                await self._check(file, result)
+                result.checked += 1
+                progress(name, result.checked, max(total, result.checked))
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -73,46 +73,50 @@ class StorageCheck:
                     group.create_task(work())
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from failed
-        return stored
+        return result
 
-    async def _check(self, file: TableFile, stored: Stored) -> None:
-        wrong = await self._wrong(file, stored)
-        if wrong is None:
+    async def _check(self, file: TableFile, result: StorageCheckResult) -> None:
+        problem = await self._problem(file, result)
+        if problem is None:
             return
         still = await self._store.get_files(file.table_id, [file.file_path])
         if still and still[0] == file:
-            kind, text = wrong
-            stored.found.setdefault(kind, []).append(text)
+            kind, text = problem
+            result.found.setdefault(kind, []).append(text)
 
-    async def _wrong(self, file: TableFile, stored: Stored) -> tuple[Kind, str] | None:
+    async def _problem(self, file: TableFile, result: StorageCheckResult) -> tuple[DifferenceKind, str] | None:
         path = file.file_path
         size = await self._objects.size(path)
         if size is None:
-            return Kind.FILE_MISSING, path
+            return DifferenceKind.FILE_MISSING, path
         if size != file.file_size:
-            return Kind.FILE_SIZE, f"{path}: {size:,} bytes, registered with {file.file_size:,}"
+            return DifferenceKind.FILE_SIZE, f"{path}: {size:,} bytes, registered with {file.file_size:,}"
         if not self._checksums:
             return None
-        if file.checksum is None or not file.checksum.startswith(_ALGORITHM):  # another writer's
-            stored.without_checksum += 1
+        if file.checksum is None or not file.checksum.startswith(_ALGORITHM):  # written by another engine
+            result.without_checksum += 1
             return None
         try:
-            found = await self._checksum(file, stored)
+            found = await self._checksum(file, result)
         except ObjectMissing:
-            return Kind.FILE_MISSING, path
-        return None if found == file.checksum else (Kind.CHECKSUM, f"{path}: {found}, registered with {file.checksum}")
+            return DifferenceKind.FILE_MISSING, path
+        return (
+            None
+            if found == file.checksum
+            else (DifferenceKind.CHECKSUM, f"{path}: {found}, registered with {file.checksum}")
+        )
 
-    async def _checksum(self, file: TableFile, stored: Stored) -> str:
-        tally = Tally(_Nowhere())
+    async def _checksum(self, file: TableFile, result: StorageCheckResult) -> str:
+        tally = Tally(_Discard())
         while tally.size < file.file_size:
             chunk = await self._objects.get_range(file.file_path, tally.size, min(_CHUNK, file.file_size - tally.size))
             if not chunk:
                 break
             await asyncio.to_thread(tally.write, chunk)
-            stored.bytes_read += len(chunk)
+            result.bytes_read += len(chunk)
         return tally.checksum
 
 
-class _Nowhere:
+class _Discard:
     def write(self, data: bytes, /) -> int:
         return len(data)

@@ -1,4 +1,4 @@
-"""How far the updater is, by the ledger and the daemon's lease: whether to wait for it, and what to say of it."""
+"""The Iceberg updater's progress, from the ledger and the daemon's lease: whether it is worth waiting for."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from registry.position import Position
 COMPONENT = "iceberg_updater"
 _LIVE, _PAUSED = "live", "paused"
 _LATE_MS = 5_000
-"""A lease that ran out no longer ago may still be renewed, or be taken over by another daemon."""
+"""A lease that expired within this time may still be renewed, or be taken over by another daemon."""
 
 
-class UpdaterState(msgspec.Struct, frozen=True):
-    """`entry` is None if the updater never was part of a daemon on this registry."""
+class UpdaterProgress(msgspec.Struct, frozen=True):
+    """`entry` is None if no daemon on this registry has ever had the updater. `daemon`: whether one runs."""
 
     entry: LedgerEntry | None
     daemon: bool
     registry_position: Position
 
     def has_passed(self, position: Position) -> bool:
-        """Whether everything up to there has been delivered to it, durably."""
+        """Whether it has acknowledged everything up to `position`."""
         entry = self.entry
         return (
             entry is not None and not entry.refresh_owed and entry.position is not None and entry.position >= position
@@ -31,7 +31,7 @@ class UpdaterState(msgspec.Struct, frozen=True):
 
     @property
     def is_worth_waiting_for(self) -> bool:
-        """Broken ones recover, and new ones start: only who is paused or not there at all will not come."""
+        """An open circuit recovers and a new component starts; a paused or missing one does not make progress."""
         return self.daemon and self.entry is not None and self.entry.state != _PAUSED
 
     def __str__(self) -> str:
@@ -55,8 +55,8 @@ class UpdaterState(msgspec.Struct, frozen=True):
         return self.entry is not None and self.entry.state == _PAUSED
 
 
-async def read_updater(store: MetadataStore, lease: str, clock: Clock) -> UpdaterState:
+async def read_updater(store: MetadataStore, lease: str, clock: Clock) -> UpdaterProgress:
     found = await store.get_daemon_lease(lease)
     entries = {entry.component: entry for entry in await store.read_ledger()}
     daemon = found is not None and found.expires_at > clock.now_ms() - _LATE_MS
-    return UpdaterState(entries.get(COMPONENT), daemon, await store.position())
+    return UpdaterProgress(entries.get(COMPONENT), daemon, await store.position())

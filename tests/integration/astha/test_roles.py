@@ -29,10 +29,10 @@ components:
     tables: [table_metadata, table_files]
   metadata_orchestrator:
     tables: [tables, table_metadata]
-    settings: {upkeep_every_s: 0.2}
+    settings: {maintenance_every_s: 0.2}
   snapshotter:
     tables: [table_metadata, table_files, table_snapshots]
-    settings: {check_every_s: 0.2, upkeep_every_s: 0.2}
+    settings: {check_every_s: 0.2, maintenance_every_s: 0.2}
   segment_store:
     tables: [topics, partitions, segments, partition_leases]
   compactor:

@@ -27,11 +27,11 @@ from tests.parquet_files import PLAIN, row, write_files
 from tests.waiting import eventually
 
 _LONG_AGO = 3
-"""The number of a transaction that everybody can see."""
+"""The number of a transaction that every snapshot contains."""
 
 
 class Lake:
-    """What is written to the registry waits in `pending`, transaction by transaction, until it is delivered."""
+    """Collects the events of its registry writes in `pending`, by transaction, until `deliver`."""
 
     def __init__(self, url: str, store: MetadataStore, warehouse: Path, settings: LakeSettings) -> None:
         self.url = url
@@ -44,7 +44,7 @@ class Lake:
 
     def new_updater(self) -> IcebergUpdater:
         context = ComponentContext(self.store, SystemLoopClock(), SecretStr(self.url), self.settings)
-        return IcebergUpdater(UpdaterSettings(max_snapshots=20, retry_first_s=0.05, retry_max_s=0.5), context)
+        return IcebergUpdater(UpdaterSettings(max_snapshots=20, retry_initial_s=0.05, retry_max_s=0.5), context)
 
     async def restart(self) -> None:
         await self.updater.stop()
@@ -108,7 +108,7 @@ class Lake:
         )
 
     async def deliver(self) -> list[list[Event[Row]]]:
-        """Everything that waits, in one call; answers it, so that it can be delivered again."""
+        """Delivers everything pending in one call. Returns it, so that it can be delivered again."""
         given, self.pending = self.pending, []
         await self.updater.on_transactions(given)
         return given
@@ -119,7 +119,7 @@ class Lake:
         self.pending = []
 
     async def settled(self) -> None:
-        """No table owes a comparison with the registry, and the registry says so."""
+        """Waits until no table refresh is pending, in memory and in the registry."""
 
         async def is_settled() -> bool:
             return not list(self.updater.problems()) and not await read_troubled(self.store)
@@ -156,7 +156,7 @@ class Lake:
 
 @pytest.fixture
 def lake_settings() -> LakeSettings:
-    """SQL catalog in the registry's database; overridden where another is tried."""
+    """SQL catalog in the registry's database; overridden by tests of other catalogs."""
     return LakeSettings()
 
 

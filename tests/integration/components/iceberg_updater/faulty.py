@@ -1,4 +1,4 @@
-"""Storage and a catalog that fail at the step that a test chooses."""
+"""Storage and a catalog that fail at a step chosen by the test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 
 class Faults:
-    """Counts steps; at the chosen one something breaks, before or after its effect."""
+    """Counts steps and fails at the chosen one, before or after its effect."""
 
     countdown: int | None = None
     after_effect = False
@@ -53,7 +53,7 @@ def _kind(location: str) -> str:
 
 
 def break_catalog(catalog: Any, faults: type[Faults] = Faults) -> None:
-    """Its calls are steps, too."""
+    """Makes the catalog's calls steps, too."""
     for name in ("commit_table", "load_table", "create_namespace", "_swap"):
         original = getattr(catalog, name, None)
         if original is not None:

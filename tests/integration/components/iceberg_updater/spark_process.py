@@ -1,4 +1,4 @@
-"""Spark with Iceberg's own runtime, in a process of its own: a JSON question a line on stdin, an answer on stdout."""
+"""Spark with Iceberg's runtime, in a separate process: one JSON request per line on stdin, one response on stdout."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Spark:
         return answer
 
     def stream(self, table: str) -> list[int]:
-        """Ids that a stream over the table has brought since the last time."""
+        """Returns the ids that a stream over the table delivered since the last call."""
         answer: list[int] = self._ask(stream=table)
         return answer
 
@@ -65,7 +65,7 @@ class Spark:
 def main() -> None:
     order = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # the JVM's own words are not answers
+    os.dup2(2, 1)  # keeps the JVM's output apart from the responses
     session = _session(order)
     for line in sys.stdin:
         question = json.loads(line)

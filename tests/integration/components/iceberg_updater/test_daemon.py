@@ -32,7 +32,7 @@ async def agrees(lake: Lake, table: LakeTable) -> bool:
     return live == digest == Stamp.read(loaded.metadata).digest
 
 
-async def test_what_is_registered_is_soon_in_iceberg(lake: Lake, run_daemon: RunDaemon) -> None:
+async def test_registered_files_reach_iceberg(lake: Lake, run_daemon: RunDaemon) -> None:
     await lake.updater.stop()
     early = await lake.create("early")
     await lake.insert(early, 1)
@@ -56,8 +56,8 @@ async def test_what_is_registered_is_soon_in_iceberg(lake: Lake, run_daemon: Run
 
 
 @pytest.mark.slow
-async def test_killed_again_and_again(lake: Lake, tmp_path: Path, backend: str) -> None:
-    """kill -9 of the whole daemon at random moments, while tables are written, swapped, evolved and dropped."""
+async def test_survives_repeated_kills(lake: Lake, tmp_path: Path, backend: str) -> None:
+    """Kills the daemon with SIGKILL at random moments while tables are written, compacted and deleted from."""
     await lake.updater.stop()
     (tmp_path / "subscriptions.yaml").write_text(
         "components:\n  iceberg_updater:\n    tables: [table_metadata, table_files]\n"

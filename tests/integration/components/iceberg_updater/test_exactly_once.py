@@ -1,4 +1,4 @@
-"""Whatever breaks and wherever: after a restart and a redelivery, everything is in Iceberg once."""
+"""After a failure at any step, a restart and a redelivery, every transaction is in Iceberg exactly once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def restart_with_faults(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
-async def test_broken_at_every_step_and_delivered_again(lake: Lake, after_effect: bool) -> None:
+async def test_redelivery_after_a_failure_at_every_step(lake: Lake, after_effect: bool) -> None:
     """Creation, an append, a swap and a removal in one batch; each round in a table of its own."""
     step, met = 0, True
     while met:
@@ -55,11 +55,11 @@ async def test_broken_at_every_step_and_delivered_again(lake: Lake, after_effect
         assert Stamp.read(lake.load(table).metadata).position == given[-1][0].position
         await lake.drop(table)
         await lake.deliver()
-    assert step > 15, "the faults were met"
+    assert step > 15, "the faults were injected"
 
 
-async def test_the_same_updater_delivers_again(lake: Lake) -> None:
-    """As the lane does it: no restart in between, so what is remembered must be right."""
+async def test_redelivery_without_a_restart(lake: Lake) -> None:
+    """As the lane does it: without a restart in between, so the cached state must be correct."""
     table = await lake.create()
     await lake.insert(table, 0)
     await restart_with_faults(lake)
@@ -81,7 +81,7 @@ async def test_the_same_updater_delivers_again(lake: Lake) -> None:
     await lake.require_agreement(table)
 
 
-async def test_a_refresh_that_broke_is_repeated(lake: Lake) -> None:
+async def test_a_failed_refresh_is_repeated(lake: Lake) -> None:
     first, second = await lake.create("first"), await lake.create("second")
     await lake.insert(first, 1)
     await lake.insert(second, 2)

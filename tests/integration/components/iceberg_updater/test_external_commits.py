@@ -1,4 +1,4 @@
-"""Another engine's commits: noticed, left alone, and adopted or reverted by command."""
+"""Commits of other engines: detected, not overwritten, and adopted or reverted by command."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from astha.cli.exit_codes import Exit
 from astha.cli.root import main
 from components.iceberg_updater.external_commits import adopt, revert
-from components.iceberg_updater.status import report_all
+from components.iceberg_updater.status import read_all_statuses
 from components.lib.lake.iceberg import Stamp, TableProblem
 from registry.inputs import SnapshotDraft
 from registry.models import LakeTable
@@ -22,30 +22,30 @@ from tests.lake import execute_sql
 from tests.parquet_files import PLAIN
 
 
-def append_elsewhere(lake: Lake, table: LakeTable, *ids: int) -> None:
+def append_externally(lake: Lake, table: LakeTable, *ids: int) -> None:
     loaded = lake.load(table)
-    rows = [{"id": number, "name": "foreign", "at": None} for number in ids]
+    rows = [{"id": number, "name": "external", "at": None} for number in ids]
     loaded.append(pa.Table.from_pylist(rows, PLAIN.arrow()))
 
 
-def upgrade_elsewhere(lake: Lake, table: LakeTable) -> None:
-    """PyIceberg itself can't."""
+def upgrade_externally(lake: Lake, table: LakeTable) -> None:
+    """Edits the metadata file: PyIceberg cannot write format version 3."""
     path = Path(lake.load(table).metadata_location.removeprefix("file://"))
     path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
 
 
 @pytest.fixture
 async def table(lake: Lake) -> LakeTable:
-    """Two files, 1 and 2, then 3 and 4 of somebody else."""
+    """Rows 1 and 2 by Astha, then rows 3 and 4 by another engine."""
     made = await lake.create()
     await lake.insert(made, 1)
     await lake.insert(made, 2)
     await lake.deliver()
-    append_elsewhere(lake, made, 3, 4)
+    append_externally(lake, made, 3, 4)
     return made
 
 
-async def test_a_foreign_commit_is_never_overwritten(lake: Lake, table: LakeTable) -> None:
+async def test_an_external_commit_is_never_overwritten(lake: Lake, table: LakeTable) -> None:
     other = await lake.create("other")
     await lake.insert(table, 5)
     await lake.insert(other, 6)
@@ -58,12 +58,12 @@ async def test_a_foreign_commit_is_never_overwritten(lake: Lake, table: LakeTabl
     await lake.deliver()
     await lake.refresh()
     assert lake.ids(table) == [1, 2, 3, 4]
-    (report, _) = await report_all(lake.store, lake.tables)
-    assert report.state == "stopped"
-    assert report.behind == 2
+    (status, _) = await read_all_statuses(lake.store, lake.tables)
+    assert status.state == "stopped"
+    assert status.behind == 2
 
 
-async def test_a_refresh_notices_too(lake: Lake, table: LakeTable) -> None:
+async def test_a_refresh_detects_an_external_commit(lake: Lake, table: LakeTable) -> None:
     await lake.refresh()
     assert lake.ids(table) == [1, 2, 3, 4]
     assert "astha iceberg adopt" in (lake.stopped(table) or "")
@@ -72,8 +72,8 @@ async def test_a_refresh_notices_too(lake: Lake, table: LakeTable) -> None:
 async def test_adopting_registers_the_files(lake: Lake, table: LakeTable) -> None:
     await lake.insert(table, 5)
     await lake.deliver()
-    outcome = await adopt(lake.store, lake.tables, table)
-    assert (outcome.added, outcome.removed) == (1, 0)
+    done = await adopt(lake.store, lake.tables, table)
+    assert (done.added, done.removed) == (1, 0)
     await lake.refresh()
     assert lake.ids(table) == [1, 2, 3, 4, 5]
     await lake.require_agreement(table)
@@ -86,10 +86,10 @@ async def test_adopting_registers_the_files(lake: Lake, table: LakeTable) -> Non
     assert lake.ids(table) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_adopting_removes_what_was_removed_elsewhere(lake: Lake, table: LakeTable) -> None:
+async def test_adopting_removes_externally_removed_files(lake: Lake, table: LakeTable) -> None:
     lake.load(table).delete("id = 1")
-    outcome = await adopt(lake.store, lake.tables, table)
-    assert (outcome.added, outcome.removed) == (1, 1)
+    done = await adopt(lake.store, lake.tables, table)
+    assert (done.added, done.removed) == (1, 1)
     await lake.refresh()
     assert lake.ids(table) == [2, 3, 4]
     await lake.require_agreement(table)
@@ -97,8 +97,8 @@ async def test_adopting_removes_what_was_removed_elsewhere(lake: Lake, table: La
     assert (again.added, again.removed) == (0, 0)
 
 
-async def test_the_next_event_makes_the_daemon_compare(lake: Lake, table: LakeTable) -> None:
-    """Without a daemon that could be asked to: the table itself says it."""
+async def test_the_next_event_starts_a_refresh_after_adopting(lake: Lake, table: LakeTable) -> None:
+    """No refresh is requested: the table's own properties mark it."""
     await lake.insert(table, 5)
     await lake.deliver()
     await adopt(lake.store, lake.tables, table)
@@ -108,19 +108,19 @@ async def test_the_next_event_makes_the_daemon_compare(lake: Lake, table: LakeTa
     assert lake.ids(table) == [1, 2, 3, 4, 5, 6]
 
 
-async def test_reverting_brings_back_the_registrys_files(lake: Lake, table: LakeTable) -> None:
+async def test_reverting_restores_the_registrys_files(lake: Lake, table: LakeTable) -> None:
     lake.load(table).delete("id = 1")
     await lake.insert(table, 5)
     await lake.deliver()
-    outcome = await revert(lake.store, lake.tables, table)
-    assert (outcome.added, outcome.removed) == (2, 1)
+    done = await revert(lake.store, lake.tables, table)
+    assert (done.added, done.removed) == (2, 1)
     assert lake.ids(table) == [1, 2, 5]
     await lake.refresh()
     assert lake.stopped(table) is None
     await lake.require_agreement(table)
 
 
-async def test_a_changed_schema_is_noticed_and_reverted(lake: Lake, table: LakeTable) -> None:
+async def test_an_external_schema_change_is_detected_and_reverted(lake: Lake, table: LakeTable) -> None:
     await revert(lake.store, lake.tables, table)
     with lake.load(table).update_schema() as change:
         change.rename_column("name", "title")
@@ -134,28 +134,28 @@ async def test_a_changed_schema_is_noticed_and_reverted(lake: Lake, table: LakeT
     assert lake.load(table).schema().find_field("name").field_id == 5
 
 
-async def test_a_later_format_is_left_alone(lake: Lake) -> None:
+async def test_a_later_format_version_is_not_written(lake: Lake) -> None:
     table, other = await lake.create(), await lake.create("other")
     await lake.insert(table, 1)
     await lake.deliver()
     await lake.restart()
-    upgrade_elsewhere(lake, table)
+    upgrade_externally(lake, table)
     await lake.insert(table, 2)
     await lake.insert(other, 3)
     await lake.deliver()
     assert lake.ids(table) == [1]
     assert lake.ids(other) == [3]
-    (report, _) = await report_all(lake.store, lake.tables)
-    assert "format version 3" in (report.stopped or "")
+    (status, _) = await read_all_statuses(lake.store, lake.tables)
+    assert "format version 3" in (status.stopped or "")
     with pytest.raises(TableProblem, match="format version 3"):
         await revert(lake.store, lake.tables, table)
 
 
-async def test_a_foreign_partition_spec_is_not_adopted_but_reverted(lake: Lake, table: LakeTable) -> None:
+async def test_an_external_partition_spec_is_reverted_not_adopted(lake: Lake, table: LakeTable) -> None:
     with lake.load(table).update_spec() as change:
         change.add_identity("name")
-    append_elsewhere(lake, table, 9)
-    with pytest.raises(TableProblem, match="partitioned in a way"):
+    append_externally(lake, table, 9)
+    with pytest.raises(TableProblem, match="partition spec that no schema version"):
         await adopt(lake.store, lake.tables, table)
     await revert(lake.store, lake.tables, table)
     await lake.refresh()
@@ -164,7 +164,7 @@ async def test_a_foreign_partition_spec_is_not_adopted_but_reverted(lake: Lake, 
     await lake.require_agreement(table)
 
 
-async def test_what_expired_can_not_be_adopted(lake: Lake, table: LakeTable) -> None:
+async def test_adopting_needs_the_last_own_snapshot(lake: Lake, table: LakeTable) -> None:
     own = Stamp.read(lake.load(table).metadata).snapshot
     assert own is not None
     lake.tables.commit(table, lambda draft: draft.expire([own]))
@@ -172,7 +172,7 @@ async def test_what_expired_can_not_be_adopted(lake: Lake, table: LakeTable) -> 
         await adopt(lake.store, lake.tables, table)
 
 
-async def test_the_commands(lake: Lake, table: LakeTable) -> None:
+async def test_commands(lake: Lake, table: LakeTable) -> None:
     await lake.refresh()
 
     def astha(*words: str) -> tuple[int, str]:
@@ -181,11 +181,11 @@ async def test_the_commands(lake: Lake, table: LakeTable) -> None:
 
     code, text = await asyncio.to_thread(astha, "status", "--json")
     assert code == 1
-    (told,) = json.loads(text)
-    assert told["state"] == "stopped"
-    assert told["table"] == "shop.orders"
-    assert told["registered_files"] == 2
-    await lake.updater.stop()  # or it compares the table by itself, before it is asked for
+    (shown,) = json.loads(text)
+    assert shown["state"] == "stopped"
+    assert shown["table"] == "shop.orders"
+    assert shown["registered_files"] == 2
+    await lake.updater.stop()  # or it refreshes the table by itself first
     code, text = await asyncio.to_thread(astha, "adopt", "shop.orders")
     assert code == 0, text
     assert "1 files registered, 0 removed" in text
@@ -211,7 +211,7 @@ async def test_the_commands(lake: Lake, table: LakeTable) -> None:
         "snapshot rollback shop.orders v1 --yes",
     ],
 )
-async def test_a_command_leaves_another_registrys_table_alone(lake: Lake, table: LakeTable, words: str) -> None:
+async def test_commands_do_not_touch_another_registrys_table(lake: Lake, table: LakeTable, words: str) -> None:
     """Same catalog, same name, same id, and this registry has recorded no identity yet."""
     current = lake.load(table).metadata.current_snapshot_id
     assert current is not None
@@ -229,4 +229,4 @@ async def test_a_command_leaves_another_registrys_table_alone(lake: Lake, table:
     assert lake.load(table).metadata_location == before
     assert await lake.store.list_files(table.id) == files
     recorded = await lake.store.get_source_identity("lake")
-    assert recorded is not None, "from here on its own tables are known"
+    assert recorded is not None, "the registry's identity is recorded now"

@@ -1,4 +1,4 @@
-"""One table that can't be committed to holds up no other, and is brought up to date once it can."""
+"""A table that cannot be committed to does not delay others, and is refreshed once it can."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ async def create_at(lake: Lake, location: str, name: str = "bad") -> LakeTable:
 
 
 async def deliver(lake: Lake) -> None:
-    """As the lane does: again, until it is taken."""
+    """Redelivers until the updater accepts, as the lane does."""
     given, lake.pending = lake.pending, []
     for _ in range(10):
         try:
             return await lake.updater.on_transactions(given)
         except Retry:
             continue
-    raise AssertionError("never taken")
+    raise AssertionError("never accepted")
 
 
 def break_storage(lake: Lake, table: LakeTable) -> Path:
-    """A regular file where the table's directory was: not even root can write below it."""
+    """Replaces the table's directory with a regular file: not even root can write below it."""
     place = lake.warehouse / table.name
     aside = place.with_name(f"{table.name}.aside")
     place.rename(aside)
@@ -52,7 +52,7 @@ def break_storage(lake: Lake, table: LakeTable) -> Path:
     return aside
 
 
-def mend_storage(lake: Lake, table: LakeTable) -> None:
+def repair_storage(lake: Lake, table: LakeTable) -> None:
     place = lake.warehouse / table.name
     place.unlink()
     place.with_name(f"{table.name}.aside").rename(place)
@@ -64,7 +64,7 @@ def reasons(lake: Lake) -> dict[str, str]:
 
 @pytest.mark.parametrize("location", ["file:///proc/nope/bad", "file:///dev/null/bad", "s3://nowhere/bad"])
 @pytest.mark.parametrize("by_refresh", [False, True])
-async def test_a_location_that_takes_no_files(lake: Lake, location: str, by_refresh: bool) -> None:
+async def test_an_unwritable_location(lake: Lake, location: str, by_refresh: bool) -> None:
     """The S3 endpoint is a closed port."""
     await lake.updater.stop()
     s3 = S3Settings(
@@ -83,11 +83,11 @@ async def test_a_location_that_takes_no_files(lake: Lake, location: str, by_refr
     await deliver(lake)
     assert lake.ids(good) == [2, 3]
     troubled = await read_troubled(lake.store)
-    assert list(troubled) == [bad.id], "it is in the registry before anything is acknowledged"
+    assert list(troubled) == [bad.id], "recorded in the registry before the events are acknowledged"
     assert await lake.updater.on_health()
 
 
-async def test_storage_that_comes_back(lake: Lake) -> None:
+async def test_storage_that_recovers(lake: Lake) -> None:
     bad, good = await lake.create("bad"), await lake.create("good")
     old = await lake.insert(bad, 1)
     await lake.deliver()
@@ -97,7 +97,7 @@ async def test_storage_that_comes_back(lake: Lake) -> None:
     await deliver(lake)
     assert lake.ids(good) == [2]
     assert "shop.bad" in reasons(lake)
-    mend_storage(lake, bad)
+    repair_storage(lake, bad)
     await lake.settled()
     assert lake.ids(bad) == []
     await lake.insert(bad, 3)
@@ -106,8 +106,8 @@ async def test_storage_that_comes_back(lake: Lake) -> None:
     await lake.require_agreement(good, bad)
 
 
-async def test_what_the_comparison_contained_is_not_committed_again(lake: Lake) -> None:
-    """The comparison reads the registry, which is ahead of the lane; a restart brings everything again."""
+async def test_events_that_the_refresh_contained_are_not_committed_again(lake: Lake) -> None:
+    """The refresh reads the registry, which is ahead of the lane; a restart redelivers everything."""
     bad = await lake.create("bad")
     await lake.deliver()
     await lake.insert(bad, 1)
@@ -115,10 +115,10 @@ async def test_what_the_comparison_contained_is_not_committed_again(lake: Lake) 
     later = lake.pending.pop()
     break_storage(lake, bad)
     await deliver(lake)
-    await eventually(lambda: next(iter(lake.updater.problems())).attempts > 1, "tried again")
-    mend_storage(lake, bad)
+    await eventually(lambda: next(iter(lake.updater.problems())).attempts > 1, "retried")
+    repair_storage(lake, bad)
     await lake.settled()
-    assert lake.ids(bad) == [1, 2], "compared with a registry that the lane has not come to"
+    assert lake.ids(bad) == [1, 2], "the refresh read a registry that is ahead of the lane"
     await lake.updater.on_transactions([later])
     assert lake.ids(bad) == [1, 2]
     await lake.restart()
@@ -127,7 +127,7 @@ async def test_what_the_comparison_contained_is_not_committed_again(lake: Lake) 
     await lake.require_agreement(bad)
 
 
-async def test_a_restart_does_not_forget(lake: Lake) -> None:
+async def test_a_pending_refresh_survives_a_restart(lake: Lake) -> None:
     bad = await lake.create("bad")
     await lake.deliver()
     files = await lake.insert(bad, 1)
@@ -136,13 +136,13 @@ async def test_a_restart_does_not_forget(lake: Lake) -> None:
     await lake.restart()
     assert "shop.bad" in reasons(lake)
     assert files
-    mend_storage(lake, bad)
+    repair_storage(lake, bad)
     await lake.settled()
-    assert lake.ids(bad) == [1], "its events never come again"
+    assert lake.ids(bad) == [1], "its events are not redelivered"
     await lake.require_agreement(bad)
 
 
-async def test_a_dropped_table_whose_storage_is_gone(lake: Lake) -> None:
+async def test_dropping_a_table_with_unavailable_storage(lake: Lake) -> None:
     bad = await lake.create("bad")
     await lake.deliver()
     await lake.insert(bad, 1)
@@ -154,13 +154,13 @@ async def test_a_dropped_table_whose_storage_is_gone(lake: Lake) -> None:
     other = await lake.create("other")
     await deliver(lake)
     assert lake.ids(other) == []
-    mend_storage(lake, bad)
+    repair_storage(lake, bad)
     await lake.settled()
     assert lake.tables.load(bad) is None
 
 
 class HangingFileIO(PyArrowFileIO):
-    """Storage that does not answer for one table until it is told to."""
+    """Storage that does not answer for one table until `until` is set."""
 
     until = threading.Event()
 
@@ -186,14 +186,14 @@ def _hanging() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_hanging")
 async def test_storage_that_hangs(lake: Lake) -> None:
-    """Its call is left behind; when it comes back it does nothing that was done by other means meanwhile."""
+    """Its call is abandoned, and commits nothing if it returns later."""
     hanging, good = await lake.create("hanging"), await lake.create("good")
     HangingFileIO.until.set()
     await lake.deliver()
     HangingFileIO.until.clear()
     await lake.updater.stop()
     context = lake.updater._context
-    settings = UpdaterSettings(table_timeout_s=0.5, probe_timeout_s=0.5, retry_first_s=0.05, retry_max_s=0.2)
+    settings = UpdaterSettings(table_timeout_s=0.5, probe_timeout_s=0.5, retry_initial_s=0.05, retry_max_s=0.2)
     lake.updater = IcebergUpdater(
         settings, ComponentContext(lake.store, context.clock, context.registry_url, lake.settings)
     )
@@ -215,8 +215,8 @@ async def test_storage_that_hangs(lake: Lake) -> None:
     await lake.require_agreement(hanging, good)
 
 
-async def test_in_a_daemon_the_others_go_on(lake: Lake, run_daemon: RunDaemon) -> None:
-    """From its very first refresh, over both databases."""
+async def test_in_a_daemon_other_tables_go_on(lake: Lake, run_daemon: RunDaemon) -> None:
+    """Starting with the first refresh."""
     await lake.updater.stop()
     bad, good = await create_at(lake, "file:///proc/nope/bad"), await lake.create("good")
     await lake.insert(good, 1)
@@ -227,12 +227,12 @@ async def test_in_a_daemon_the_others_go_on(lake: Lake, run_daemon: RunDaemon) -
     await running.until(lambda: lake.tables.load(good) is not None and lake.ids(good) == [1, 2], "good is up to date")
     assert [problem.subject for problem in updater.problems()] == ["shop.bad"]
     await lake.drop(bad)
-    await running.until(lambda: not list(updater.problems()), "with the table its problem is gone")
+    await running.until(lambda: not list(updater.problems()), "the problem disappears with the table")
     await running.stop()
 
 
-async def test_a_busy_table_is_compared_while_its_events_come(lake: Lake, run_daemon: RunDaemon) -> None:
-    """Each file is in Iceberg once, whether the comparison contained it, it waited meanwhile, or it came after."""
+async def test_a_table_is_refreshed_while_its_events_arrive(lake: Lake, run_daemon: RunDaemon) -> None:
+    """Each file is in Iceberg once, whether the refresh contained it or it arrived during or after it."""
     await lake.updater.stop()
     table = await lake.create("busy")
     updater = lake.new_updater()
@@ -241,11 +241,11 @@ async def test_a_busy_table_is_compared_while_its_events_come(lake: Lake, run_da
     for number in range(60):
         await lake.insert(table, number)
         if number % 10 == 5:
-            updater._owed.note(table.id, "shop.busy", "as if it had failed", now=True)
-            updater._opened_comparisons().wake()
+            updater._pending.add(table.id, "shop.busy", "injected failure", now=True)
+            updater._opened_refresher().wake()
     await running.until(
-        lambda: lake.tables.load(table) is not None and lake.ids(table) == list(range(60)), "all are there, once"
+        lambda: lake.tables.load(table) is not None and lake.ids(table) == list(range(60)), "every row is there once"
     )
-    await running.until(lambda: not list(updater.problems()), "nothing is owed")
+    await running.until(lambda: not list(updater.problems()), "no refresh is pending")
     await lake.require_agreement(table)
     await running.stop()

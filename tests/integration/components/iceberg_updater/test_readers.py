@@ -1,4 +1,4 @@
-"""What other engines see of our tables: DuckDB and Spark with Iceberg's own runtime."""
+"""DuckDB, and Spark with Iceberg's own runtime, read the tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def spark(lake: Lake, tmp_path: Path) -> Iterator[Spark]:
 
 @pytest.mark.slow
 async def test_spark_reads_streams_and_writes(lake: Lake, spark: Spark) -> None:
-    """A stream is not disturbed by a swap; what Spark itself commits is noticed, adopted or reverted."""
+    """A swap does not disturb a stream; Spark's own commits are detected and adopted or reverted."""
     table = await lake.create()
     small = [file for number in range(3) for file in await lake.insert(table, number)]
     await lake.deliver()

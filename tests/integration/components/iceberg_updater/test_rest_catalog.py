@@ -1,4 +1,4 @@
-"""The same tests on a real Iceberg REST catalog, which keeps tables elsewhere and applies updates by its own rules."""
+"""Runs the same tests on Iceberg's own REST catalog server."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ pytestmark = pytest.mark.slow
 
 # They find the catalog by the registry's URL alone, or change its files.
 _SQL_ONLY = {
-    "test_the_commands",
-    "test_a_command_leaves_another_registrys_table_alone",
-    "test_a_later_format_is_left_alone",
+    "test_commands",
+    "test_commands_do_not_touch_another_registrys_table",
+    "test_a_later_format_version_is_not_written",
 }
 
 for _module in (test_updater, test_external_commits, test_exactly_once):
@@ -40,7 +40,7 @@ def rest_server(scratch: Path) -> Iterator[RestCatalogServer]:
 
 @pytest.fixture(params=["sqlite"])
 def backend(request: pytest.FixtureRequest) -> str:
-    """The registry's; the catalog is not in it."""
+    """The registry's URL; the catalog is elsewhere."""
     chosen: str = request.param
     return chosen
 

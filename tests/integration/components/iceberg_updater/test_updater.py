@@ -17,13 +17,13 @@ from tests.parquet_files import BY_DAY, COLUMNS, PLAIN, write_files
 DAY = datetime(2024, 5, 1, tzinfo=UTC)
 
 
-async def test_a_table_its_files_and_their_end(lake: Lake) -> None:
+async def test_files_are_added_and_removed(lake: Lake) -> None:
     table = await lake.create()
     first = await lake.insert(table, 1, 2)
     await lake.insert(table, 3)
     await lake.deliver()
     assert lake.ids(table) == [1, 2, 3]
-    assert lake.operations(table) == ["append"], "what waits is one snapshot"
+    assert lake.operations(table) == ["append"], "all pending transactions are one snapshot"
     await lake.remove(table, first)
     await lake.deliver()
     assert lake.ids(table) == [3]
@@ -49,7 +49,7 @@ async def test_a_purged_tables_metadata_is_left_to_the_cleaner(lake: Lake, purge
     assert (handed_over >= written) if purge else not handed_over  # another catalog may delete what is old itself
 
 
-async def test_a_swap_is_a_replace_of_its_own(lake: Lake) -> None:
+async def test_a_swap_is_a_separate_replace_snapshot(lake: Lake) -> None:
     table = await lake.create()
     small = [file for number in range(3) for file in await lake.insert(table, number)]
     await lake.compact(table, small, 0, 1, 2)
@@ -61,7 +61,7 @@ async def test_a_swap_is_a_replace_of_its_own(lake: Lake) -> None:
     await lake.require_agreement(table)
 
 
-async def test_a_compaction_that_loses_rows_is_no_replace(lake: Lake) -> None:
+async def test_a_compaction_that_loses_rows_is_an_overwrite(lake: Lake) -> None:
     table = await lake.create()
     files = await lake.insert(table, 1, 2)
     await lake.deliver()
@@ -85,7 +85,7 @@ async def test_redelivery_changes_nothing(lake: Lake) -> None:
     assert lake.load(table).metadata_location == before
 
 
-async def test_redelivery_with_something_new_adds_only_that(lake: Lake) -> None:
+async def test_redelivery_with_new_events_commits_only_those(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     given = await lake.deliver()
@@ -97,7 +97,7 @@ async def test_redelivery_with_something_new_adds_only_that(lake: Lake) -> None:
     assert Stamp.read(lake.load(table).metadata).position == lake.pending[-1][0].position
 
 
-async def test_what_comes_and_goes_leaves_no_trace(lake: Lake) -> None:
+async def test_a_file_added_and_removed_cancels_out(lake: Lake) -> None:
     table = await lake.create()
     await lake.deliver()
     files = await lake.insert(table, 1)
@@ -121,7 +121,7 @@ async def test_schema_versions(lake: Lake) -> None:
     await lake.require_agreement(table)
 
 
-async def test_an_impossible_schema_stops_that_table_alone(lake: Lake) -> None:
+async def test_an_invalid_schema_stops_only_its_table(lake: Lake) -> None:
     good, bad = await lake.create("good"), await lake.create("bad")
     await lake.deliver()
     await lake.evolve(bad, TableSchema(2, Schema(NestedField(1, "id", StringType())), PLAIN.partition, PLAIN.order))
@@ -133,7 +133,7 @@ async def test_an_impossible_schema_stops_that_table_alone(lake: Lake) -> None:
     await lake.restart()
     await lake.insert(bad, 3)
     await lake.deliver()
-    assert lake.operations(bad) == [], "a restart does not forget it"
+    assert lake.operations(bad) == [], "still stopped after a restart"
     await lake.evolve(bad, TableSchema(3, PLAIN.iceberg, PLAIN.partition, PLAIN.order))
     await lake.deliver()
     await lake.settled()
@@ -142,7 +142,7 @@ async def test_an_impossible_schema_stops_that_table_alone(lake: Lake) -> None:
     await lake.require_agreement(good, bad)
 
 
-async def test_tables_of_another_format_are_not_icebergs(lake: Lake) -> None:
+async def test_tables_of_other_formats_are_ignored(lake: Lake) -> None:
     schema = TableSchema(1, PLAIN.iceberg, PLAIN.partition, PLAIN.order, format="json")
     table = await lake.create(schema=schema)
     await lake.deliver()
@@ -167,7 +167,7 @@ async def test_renames(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("by_refresh", [False, True])
-async def test_two_tables_exchange_their_names(lake: Lake, by_refresh: bool) -> None:
+async def test_two_tables_swap_names(lake: Lake, by_refresh: bool) -> None:
     left, right = await lake.create("left"), await lake.create("right")
     await lake.insert(left, 1)
     await lake.insert(right, 2)
@@ -181,7 +181,7 @@ async def test_two_tables_exchange_their_names(lake: Lake, by_refresh: bool) -> 
     assert len(lake.tables.catalog.list_tables("shop")) == 2
 
 
-async def test_a_name_is_used_again_after_a_drop(lake: Lake) -> None:
+async def test_a_dropped_name_is_reused(lake: Lake) -> None:
     first = await lake.create()
     await lake.insert(first, 1)
     await lake.deliver()
@@ -192,7 +192,7 @@ async def test_a_name_is_used_again_after_a_drop(lake: Lake) -> None:
     assert lake.ids(second) == [2]
 
 
-async def test_a_name_that_is_somebody_elses(lake: Lake) -> None:
+async def test_a_name_taken_by_an_unknown_table(lake: Lake) -> None:
     lake.tables.catalog.create_namespace("shop")
     lake.tables.catalog.create_table(("shop", "orders"), Schema(*COLUMNS), location=lake.warehouse.as_uri())
     table = await lake.create("orders")
@@ -208,7 +208,7 @@ async def test_a_name_that_is_somebody_elses(lake: Lake) -> None:
     assert lake.ids(table) == [1, 3]
 
 
-async def test_properties_of_the_registry_reach_iceberg(lake: Lake) -> None:
+async def test_table_properties_are_copied(lake: Lake) -> None:
     given = {"history.expire.min-snapshots-to-keep": "5", "comment": "of all shops", "own": "x"}
     table = await lake.create(properties=given)
     await lake.insert(table, 1)
@@ -219,7 +219,7 @@ async def test_properties_of_the_registry_reach_iceberg(lake: Lake) -> None:
     assert "own" not in properties
 
 
-async def test_old_metadata_goes_to_the_cleaner(lake: Lake) -> None:
+async def test_old_metadata_files_are_handed_to_the_cleaner(lake: Lake) -> None:
     table = await lake.create()
     for number in range(30):
         await lake.insert(table, number)
@@ -237,7 +237,7 @@ async def test_health(lake: Lake) -> None:
     assert await lake.updater.on_health() is True
 
 
-async def test_a_refresh_creates_everything(lake: Lake) -> None:
+async def test_a_refresh_creates_missing_tables(lake: Lake) -> None:
     first, second = await lake.create("first"), await lake.create("second", BY_DAY)
     await lake.insert(first, *range(10))
     await lake.insert(second, 1, schema=BY_DAY, at=DAY)
@@ -247,7 +247,7 @@ async def test_a_refresh_creates_everything(lake: Lake) -> None:
     assert Stamp.read(lake.load(first).metadata).position is None
     before = lake.load(first).metadata_location
     await lake.refresh()
-    assert lake.load(first).metadata_location == before, "a second one finds nothing to do"
+    assert lake.load(first).metadata_location == before, "a second refresh commits nothing"
 
 
 async def test_a_refresh_commits_the_difference_once(lake: Lake) -> None:
@@ -266,7 +266,7 @@ async def test_a_refresh_commits_the_difference_once(lake: Lake) -> None:
     await lake.require_agreement(table)
 
 
-async def test_a_position_of_another_history_means_nothing_after_a_refresh(lake: Lake) -> None:
+async def test_a_position_of_another_history_is_ignored_after_a_refresh(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     await lake.deliver()
@@ -280,7 +280,7 @@ async def test_a_position_of_another_history_means_nothing_after_a_refresh(lake:
     assert len(files) == 1
 
 
-async def test_an_iceberg_table_that_somebody_dropped_comes_back(lake: Lake) -> None:
+async def test_an_externally_dropped_table_is_recreated(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     await lake.deliver()

@@ -30,7 +30,7 @@ def draft(kind: str) -> TableDraft:
 
 
 DRAFT = draft("long")
-IMPOSSIBLE = draft("boolean")
+INVALID = draft("boolean")
 
 
 class Orchestrated:
@@ -45,7 +45,7 @@ class Orchestrated:
 
         await self.running.until(dropped, f"{table.name} dropped")
 
-    async def told(self, *subjects: str) -> None:
+    async def problems_are(self, *subjects: str) -> None:
         def listed() -> bool:
             return [problem.subject for problem in self.orchestrator.known_problems] == list(subjects)
 
@@ -57,7 +57,7 @@ Orchestrate: TypeAlias = Callable[..., Awaitable[Orchestrated]]
 
 @pytest.fixture
 async def orchestrate(url: str, store: MetadataStore, run_daemon: RunDaemon) -> AsyncIterator[Orchestrate]:
-    """A daemon with the orchestrator alone. By its clock, what the test writes is years old."""
+    """Runs a daemon with only the orchestrator, for whose clock the test's rows are years old."""
     real = await open_store(url)
 
     async def start(**settings: Any) -> Orchestrated:
@@ -71,7 +71,7 @@ async def orchestrate(url: str, store: MetadataStore, run_daemon: RunDaemon) -> 
 
 
 @pytest.mark.parametrize("purge", [False, True])
-async def test_a_table_from_its_beginning_to_its_end(
+async def test_a_table_is_created_and_dropped(
     store: MetadataStore, orchestrate: Orchestrate, tmp_path: Path, purge: bool
 ) -> None:
     found = await orchestrate()
@@ -83,39 +83,39 @@ async def test_a_table_from_its_beginning_to_its_end(
     await found.gone(table)
     awaiting = await store.list_files_awaiting_deletion()
     assert [part.file_path for part in awaiting] == ([f"file://{location}/{name}" for name in "ab"] if purge else [])
-    await found.told()
+    await found.problems_are()
     assert found.orchestrator.statistics.tables_dropped == 1
     await found.running.stop()
 
 
-async def test_a_problem_is_that_tables_alone_and_ends_with_its_cause(
+async def test_a_problem_affects_only_its_table_and_ends_with_its_cause(
     store: MetadataStore, orchestrate: Orchestrate, tmp_path: Path
 ) -> None:
-    found = await orchestrate(upkeep_every_s=0.05)
+    found = await orchestrate(maintenance_every_s=0.05)
     (tmp_path / "bad").write_text("in the way")
     bad = await store.create_table("db", "bad", f"file://{tmp_path}/bad", DRAFT)
-    await found.told("location")
+    await found.problems_are("location")
     good = await store.create_table("db", "good", f"file://{tmp_path}/good", DRAFT)
     await found.running.until((tmp_path / "good").is_dir, "the good table's directory")
-    await store.add_schema_version(good.id, IMPOSSIBLE, expected=1)
-    await found.told("location", "schema version 2")
+    await store.add_schema_version(good.id, INVALID, expected=1)
+    await found.problems_are("location", "schema version 2")
     assert await found.orchestrator.on_health()
     (tmp_path / "bad").unlink()
-    await found.told("schema version 2")
+    await found.problems_are("schema version 2")
     assert found.orchestrator.known_problems[0].table == "db.good"
     await store.alter_table(good.id, status="dropping")
-    await found.told()
+    await found.problems_are()
     assert await store.get_table_by_id(bad.id) is not None
     assert found.running.lane(NAME).failures == 0
     await found.running.stop()
 
 
-async def test_what_was_left_undone_is_done_at_the_start(
+async def test_unfinished_work_is_completed_at_the_start(
     store: MetadataStore, orchestrate: Orchestrate, tmp_path: Path
 ) -> None:
     tables = [await store.create_table("db", name, f"file://{tmp_path}/{name}", DRAFT) for name in ("a", "b", "c")]
     await store.alter_table(tables[0].id, status="dropping")
-    await store.add_schema_version(tables[1].id, IMPOSSIBLE, expected=1)
+    await store.add_schema_version(tables[1].id, INVALID, expected=1)
     left, registered = tmp_path / "c" / "left.parquet", tmp_path / "c" / "registered.parquet"
     left.parent.mkdir()
     for path in (left, registered):
@@ -127,8 +127,8 @@ async def test_what_was_left_undone_is_done_at_the_start(
     await store.record_intents([f"file://{elsewhere}"], purpose=f"insert {tables[2].id}", owner="w")
     found = await orchestrate()
     await found.gone(tables[0])
-    await found.running.until(lambda: not left.exists(), "the unfinished upload deleted")
-    await found.told("schema version 2")
+    await found.running.until(lambda: not left.exists(), "the abandoned upload deleted")
+    await found.problems_are("schema version 2")
     assert registered.exists()
     assert (tmp_path / "b").is_dir()
 
@@ -137,30 +137,30 @@ async def test_what_was_left_undone_is_done_at_the_start(
             intents = [intent.path async for page in read.rows(UploadIntent) for intent in page]
         return intents == [f"file://{elsewhere}"]
 
-    await found.running.until(refused_alone, "no intents left but the refused one")
+    await found.running.until(refused_alone, "only the refused intent is left")
     refused = found.orchestrator.statistics.refused
     await found.running.until(lambda: list(refused) == [f"file://{elsewhere}"], "the refusal counted")
     assert elsewhere.exists()
     named = [problem.subject for problem in found.orchestrator.problems() if "lake.roots" in problem.reason]
     assert named == [f"file://{elsewhere}"]
-    assert ("deletions_refused", 1) in [(measure.name, measure.value) for measure in found.orchestrator.metrics()]
+    assert ("deletions_refused", 1) in [(metric.name, metric.value) for metric in found.orchestrator.metrics()]
     await found.running.stop()
 
 
-async def test_a_refresh_finds_what_the_events_would_have_said(
+async def test_a_refresh_finds_the_same_as_the_events(
     store: MetadataStore, orchestrate: Orchestrate, tmp_path: Path
 ) -> None:
     found = await orchestrate()
     (tmp_path / "bad").write_text("in the way")
     table = await store.create_table("db", "bad", f"file://{tmp_path}/bad", DRAFT)
-    doomed = await store.create_table("db", "doomed", f"file://{tmp_path}/doomed", DRAFT)
-    await found.told("location")
+    dropped_later = await store.create_table("db", "dropped_later", f"file://{tmp_path}/dropped_later", DRAFT)
+    await found.problems_are("location")
     for _ in range(2):
         async with store.consistent_read() as snapshot:
             await found.orchestrator.on_refresh(snapshot)
         assert found.orchestrator.problems_reported == 1
     await found.running.stop()
-    await store.alter_table(doomed.id, status="dropping")
+    await store.alter_table(dropped_later.id, status="dropping")
     await store.drop_table(table.id)
     async with store.consistent_read() as snapshot:
         await found.orchestrator.on_refresh(snapshot)

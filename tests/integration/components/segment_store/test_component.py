@@ -42,7 +42,7 @@ class DaemonHarness:
 
     async def start(self, **settings: Any) -> tuple[SegmentStore, Running]:
         component = create(settings, self._context)
-        cleaner = metadata_orchestrator.create({"upkeep_every_s": 0.02}, self._context)
+        cleaner = metadata_orchestrator.create({"maintenance_every_s": 0.02}, self._context)
         running = await self._run_daemon(self._url, {"segment_store": component, "metadata_orchestrator": cleaner})
         self.running.append(running)
         await running.live("segment_store")

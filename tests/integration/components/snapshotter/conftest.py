@@ -1,4 +1,4 @@
-"""A registry, a warehouse, an updater and a snapshotter; the test says what reaches whom, and when."""
+"""A registry, a warehouse, an updater and a snapshotter, to which the test delivers events by hand."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.waiting import eventually
 
 
 class WaitingClock(SystemLoopClock):
-    """The test owns the hour; waiting is real."""
+    """The wall clock is the test's; sleeping is real."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._manual = clock
@@ -58,17 +58,17 @@ class Lake:
         self._names = itertools.count()
 
     def new_snapshotter(self, **settings: Any) -> Snapshotter:
-        return Snapshotter(SnapshotterSettings.model_validate({"wait_s": 20.0, **settings}), self.context)
+        return Snapshotter(SnapshotterSettings.model_validate({"request_timeout_s": 20.0, **settings}), self.context)
 
     async def restart(self, **settings: Any) -> None:
-        """As after kill -9: what was under way is gone."""
+        """Like a restart after kill -9: background work is lost."""
         await self.snapshotter.stop()
         self.snapshotter = self.new_snapshotter(**settings)
         self.for_snapshotter = []
         await self.start()
 
     async def start(self) -> None:
-        """As the daemon does it: a snapshotter's state is in memory."""
+        """Starts and refreshes it, as the daemon does."""
         await self.snapshotter.start()
         async with self.store.consistent_read() as snapshot:
             await self.snapshotter.on_refresh(snapshot)
@@ -88,7 +88,7 @@ class Lake:
         return files
 
     def _written(self, table: LakeTable, ids: Sequence[int]) -> list[FileDraft]:
-        """Under a name that is never used again, whatever has been deleted meanwhile."""
+        """Writes a file under a name that is never reused."""
         directory = self.warehouse / table.name / "data"
         return [write_file(directory, [row(number) for number in ids], name=f"{next(self._names):05}.parquet")]
 
@@ -115,7 +115,7 @@ class Lake:
         return asked
 
     async def see_rows(self, table: LakeTable) -> None:
-        """What became of the table's snapshot rows since the last look, as events."""
+        """Turns changes of the table's snapshot rows since the last call into events."""
         for found in await self.store.list_snapshots(table.id):
             before = self._known.get(found.id)
             if found != before:
@@ -123,7 +123,7 @@ class Lake:
                 await self.happened((Operation.INSERT if before is None else Operation.UPDATE, found))
 
     async def happened(self, *changes: tuple[Operation, Row]) -> None:
-        """One transaction, for everybody who subscribes."""
+        """Queues the events of one transaction for both components."""
         if not changes:
             return
         position = await self.store.position()
@@ -141,7 +141,7 @@ class Lake:
             self.for_updater.append(mine)
 
     async def tell_files(self, table: LakeTable, before: dict[str, TableFile]) -> None:
-        """What became of the table's files since, as the events of one transaction."""
+        """Turns changes of the table's files since `before` into the events of one transaction."""
         after = {file.file_path: file async for file in self.store.stream_files(table.id)}
         await self.happened(
             *((Operation.INSERT, file) for path, file in after.items() if path not in before),
@@ -149,20 +149,20 @@ class Lake:
         )
 
     async def update(self) -> None:
-        """The Iceberg updater gets everything that waits for it."""
+        """Delivers all queued events to the Iceberg updater."""
         given, self.for_updater = self.for_updater, []
         if given:
             await self.updater.on_transactions(given)
 
     async def tell(self) -> list[list[Event[Row]]]:
-        """The snapshotter gets everything that waits for it."""
+        """Delivers all queued events to the snapshotter."""
         given, self.for_snapshotter = self.for_snapshotter, []
         for events in given:
             await self.snapshotter.on_transaction(events)
         return given
 
     async def answered(self, asked: TableSnapshot) -> TableSnapshot:
-        """The row of a request once it is no longer open."""
+        """Waits until the request is no longer open, and returns its row."""
 
         async def done() -> bool:
             return (await self.row(asked)).status != "requested"
@@ -174,7 +174,7 @@ class Lake:
         return (await self.store.list_snapshots(asked.table_id, after=asked.id - 1, limit=1))[0]
 
     async def snapshot(self, table: LakeTable, tag: str | None = None) -> TableSnapshot:
-        """Asked for, with everybody up to date, and created."""
+        """Requests a snapshot, delivers all events, and returns the created row."""
         asked = await self.request(table, tag)
         await self.update()
         await self.tell()
@@ -193,7 +193,7 @@ class Lake:
         return {name: ref.snapshot_id for name, ref in self.load(table).metadata.refs.items() if name != "main"}
 
     def ids(self, table: LakeTable, snapshot_id: int | None = None) -> list[int]:
-        """Reads every file of the snapshot."""
+        """Reads the ids from the files of the snapshot."""
         found: list[int] = self.load(table).scan(snapshot_id=snapshot_id).to_arrow()["id"].to_pylist()
         return sorted(found)
 
@@ -211,13 +211,13 @@ Open: TypeAlias = Callable[..., Awaitable[Lake]]
 
 @pytest.fixture
 async def opened_lake(opened: OpenStore, sqlite_directory: Path, clock: ManualClock) -> AsyncIterator[Open]:
-    """Opens the lake of a registry, with updater and snapshotter at work; several share a warehouse."""
+    """Opens a registry's lake and starts updater and snapshotter; several lakes share the warehouse."""
     async with AsyncExitStack() as stack:
 
         async def start(url: str, *, ledger: bool = True) -> Lake:
             made = Lake(url, await opened(url), sqlite_directory / "warehouse", clock)
             stack.callback(made.tables.close)
-            if ledger:  # as a daemon's that has refreshed the updater
+            if ledger:  # as after the updater's refresh in a daemon
                 lease = await made.store.take_daemon_lease("astha", "test", 60_000)
                 assert lease is not None
                 entry = LedgerEntry("iceberg_updater", None, None, JsonText("[]"), "live", False, None, 0)

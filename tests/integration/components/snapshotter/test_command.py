@@ -1,4 +1,4 @@
-"""`astha snapshot` with a real daemon, updater and snapshotter, as processes."""
+"""`astha snapshot` with a daemon in a process of its own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ components:
     tables: [table_metadata, table_files]
   snapshotter:
     tables: [table_metadata, table_files, table_snapshots]
-    settings: {check_every_s: 0.2, upkeep_every_s: 0.5, defaults: {snapshot.grace: 0s}}
+    settings: {check_every_s: 0.2, maintenance_every_s: 0.5, defaults: {snapshot.grace: 0s}}
 """
 
 
@@ -67,7 +67,7 @@ def test_from_request_to_rollback(astha: Astha) -> None:
     assert "no daemon runs" in refused.stderr
     daemon = astha.run()
     daemon.until_ready()
-    eventually_now(lambda: tags(astha) == {"early": "created"}, "a request from before the daemon")
+    eventually_now(lambda: tags(astha) == {"early": "created"}, "the request from before the daemon's start")
     insert(astha, 3)
     made = done(astha, "snapshot", "create", "shop.orders", "--tag", "v2")
     assert (made["status"], made["summary"]["total-records"]) == ("created", "3")
@@ -79,7 +79,7 @@ def test_from_request_to_rollback(astha: Astha) -> None:
     daemon.ended()
     daemon = astha.run()
     daemon.until_ready()
-    eventually_now(lambda: tags(astha).get("v3") == "created", "a request that a kill has interrupted")
+    eventually_now(lambda: tags(astha).get("v3") == "created", "the request that the kill interrupted")
     assert rows_at(astha, "v3") == 5
 
     asked = astha("snapshot", "rollback", "shop.orders", "v2")
@@ -96,14 +96,14 @@ def test_from_request_to_rollback(astha: Astha) -> None:
     eventually_now(lambda: len(tags(astha)) == 4, "a snapshot by size")
 
     planned = done(astha, "snapshot", "expire", "shop.orders", "--tag", "early", "--dry-run")
-    assert [verdict["name"] for verdict in planned["tables"][0]["verdicts"] if verdict["goes"]] == ["early"]
+    assert [decision["name"] for decision in planned["tables"][0]["decisions"] if decision["remove"]] == ["early"]
     assert tags(astha)["early"] == "created"
     done(astha, "snapshot", "expire", "shop.orders", "--tag", "early")
     assert tags(astha)["early"] == "expired"
     assert astha("snapshot", "expire", "shop.orders", "--tag", "early").returncode == 1
     shown = astha("snapshot", "clean", "--dry-run")
     assert shown.returncode == 0, shown.stderr
-    eventually_now(lambda: astha("verify", "shop.orders", "--files").returncode == 0, "everything in its place")
+    eventually_now(lambda: astha("verify", "shop.orders", "--files").returncode == 0, "all sides agree")
     daemon.send(signal.SIGTERM)
     assert daemon.ended() == 0
     ours = [line for line in daemon.lines if "snapshotter" in line.get("logger", "")]

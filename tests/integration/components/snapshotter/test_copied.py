@@ -1,4 +1,4 @@
-"""A registry that was copied: the new one owns the same Iceberg tables, with their history."""
+"""A copied registry owns the same Iceberg tables with their history."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from astha.cli.root import main
 from components.lib.lake.storage.objects import Objects
 from components.snapshotter.cli_context import call
-from components.snapshotter.expiration import Lifecycle
-from components.snapshotter.policy import Policy
+from components.snapshotter.file_cleanup import FileCleanup
+from components.snapshotter.policy import SnapshotPolicy
 from components.snapshotter.rollback import Rollback
 from registry.models import TableFile
 from tests.integration.components.snapshotter.conftest import Lake, Open
@@ -24,14 +24,14 @@ __all__ = ["copy_server", "new_url"]  # fixtures
 
 
 @pytest.mark.parametrize("to_kind", ["sqlite", "postgres"])
-async def test_history_tags_and_files_go_along(lake: Lake, new_url: NewUrl, opened_lake: Open, to_kind: str) -> None:
+async def test_history_tags_and_files_are_copied(lake: Lake, new_url: NewUrl, opened_lake: Open, to_kind: str) -> None:
     table = await lake.create(properties={"snapshot.grace": "1h"})
     old = await lake.insert(table, 1, 2)
     named = await lake.snapshot(table, "v1")
     await lake.compact(table, old, 1, 2)
     await lake.insert(table, 3)
     await lake.update()
-    await lake.insert(table, 4)  # which Iceberg has not got when the registry is copied
+    await lake.insert(table, 4)  # not in Iceberg when the registry is copied
     target = new_url(to_kind)
     copied = await asyncio.to_thread(CliRunner().invoke, main, ["registry", "copy", lake.url, target, "--json"])
     assert copied.exit_code == 0, copied.output
@@ -44,28 +44,30 @@ async def test_history_tags_and_files_go_along(lake: Lake, new_url: NewUrl, open
     rollback = await Rollback(new.store, new.tables, call, Objects(new.settings)).plan(table, "v1")
     assert [draft.file_path for draft in rollback.restored] == [file.file_path for file in old]
 
-    lifecycle = Lifecycle(new.store, new.tables, call, Objects(new.settings), new.clock, defaults=Policy(grace_ms=0))
+    cleanup = FileCleanup(
+        new.store, new.tables, call, Objects(new.settings), new.clock, defaults=SnapshotPolicy(grace_ms=0)
+    )
     new.clock.advance(timedelta(hours=2))
-    (report,) = await lifecycle.clean(dry_run=True)
-    assert [verdict.why for verdict in report.verdicts] == [f"Iceberg snapshot {named.snapshot_id} needs it"]
+    (report,) = await cleanup.clean(dry_run=True)
+    assert [decision.reason for decision in report.decisions] == [f"Iceberg snapshot {named.snapshot_id} needs it"]
 
-    async with new.store.consistent_read() as snapshot:  # what a daemon does first on a registry without a ledger
+    async with new.store.consistent_read() as snapshot:  # a daemon's first step on a registry without a ledger
         await new.updater.on_refresh(snapshot)
     assert new.ids(table) == [1, 2, 3, 4]
     assert new.ids(table, named.snapshot_id) == [1, 2]
     await new.require_agreement(table)
-    await lifecycle.clean()
+    await cleanup.clean()
     assert _there(old) == [True]
 
 
-async def test_a_position_of_another_stream_proves_nothing(lake: Lake, new_url: NewUrl, opened_lake: Open) -> None:
-    """Stamps have the positions of the old registry's stream: far ahead of those of the new one, or far behind."""
+async def test_a_position_of_another_stream_is_ignored(lake: Lake, new_url: NewUrl, opened_lake: Open) -> None:
+    """Stamps have positions of the old registry's stream, which may be far ahead of the new one."""
     table = await lake.create()
     await lake.insert(table, 1)
     await lake.update()
     ahead = await lake.store.position() + 10**12
     lake.tables.commit(table, lambda commit: commit.set_stamp(ahead))  # type: ignore[arg-type]
-    await lake.insert(table, 2)  # which Iceberg has not got
+    await lake.insert(table, 2)  # not in Iceberg yet
     target = new_url("sqlite")
     copied = await asyncio.to_thread(CliRunner().invoke, main, ["registry", "copy", lake.url, target])
     assert copied.exit_code == 0, copied.output

@@ -1,4 +1,4 @@
-"""One table's trouble is its own, and a loop that fails begins again."""
+"""A failure of one table does not affect others, and a background loop that fails is restarted."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from astha.backoff import Backoff
 from registry.models import LakeTable
 from tests.integration.components.snapshotter.conftest import Lake
-from tests.integration.components.snapshotter.test_expiration import lifecycle_of, there
+from tests.integration.components.snapshotter.test_expiration import maintenance_of, there
 from tests.waiting import eventually
 
 
@@ -19,7 +20,7 @@ def damage_manifests(lake: Lake, table: LakeTable) -> None:
         Path(manifest.manifest_path.removeprefix("file://")).write_bytes(b"not Avro")
 
 
-async def test_an_unreadable_manifest_keeps_only_its_own_tables_files(lake: Lake) -> None:
+async def test_an_unreadable_manifest_keeps_only_the_files_of_its_table(lake: Lake) -> None:
     bad, good = await lake.create("bad"), await lake.create("good")
     kept, gone = await lake.insert(bad, 1), await lake.insert(good, 2)
     await lake.update()
@@ -31,30 +32,30 @@ async def test_an_unreadable_manifest_keeps_only_its_own_tables_files(lake: Lake
             await lake.update()
     damage_manifests(lake, bad)
     lake.clock.advance(timedelta(hours=2))
-    reports = {report.table: report for report in await lifecycle_of(lake).clean()}
+    reports = {report.table: report for report in await maintenance_of(lake).clean()}
     assert reports["shop.bad"].problem is not None
     assert reports["shop.good"].problem is None
     assert there(gone) == [False]
-    assert there(kept) == [True], "what nobody could judge is needed"
+    assert there(kept) == [True], "files without a decision are kept"
     lake.clock.advance(timedelta(days=30))
-    await lake.snapshotter.upkeep()
+    await lake.snapshotter.maintain()
     assert "shop.bad" in {problem.subject for problem in lake.snapshotter.problems()}
 
 
-async def test_a_loop_that_fails_begins_again_and_shows(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("components.snapshotter.subscriber._AGAIN_S", 0.01)
+async def test_a_failing_loop_is_restarted_and_reported(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astha.tasks._RESTART", Backoff(0.01, 0.02))
     calls: list[None] = []
 
     async def fail() -> None:
         calls.append(None)
-        raise LookupError("a fault of ours")
+        raise LookupError("a bug")
 
-    monkeypatch.setattr(lake.snapshotter, "upkeep", fail)
+    monkeypatch.setattr(lake.snapshotter, "maintain", fail)
     await lake.snapshotter.stop()
     await lake.start()
-    await eventually(lambda: len(calls) > 4, "it has begun again")
-    assert [problem.subject for problem in lake.snapshotter.problems()] == ["upkeep"]
-    with pytest.raises(RuntimeError, match="upkeep has failed"):
+    await eventually(lambda: len(calls) > 4, "restarted")
+    assert [problem.subject for problem in lake.snapshotter.problems()] == ["maintenance"]
+    with pytest.raises(RuntimeError, match="maintenance has failed"):
         await lake.snapshotter.on_health()
     monkeypatch.undo()
     await eventually(lambda: not list(lake.snapshotter.problems()), "it works again")

@@ -1,4 +1,4 @@
-"""Many tables due at once: a few requests at a time, and a busy worker is a healthy one."""
+"""Many tables due at once: concurrency is limited, and a busy thread is healthy."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.integration.components.snapshotter.conftest import Lake
 from tests.waiting import eventually
 
 TABLES = 24
-AT_ONCE = 3
+LIMIT = 3
 
 
 class Watched(ForwardingStore):
-    """Counts how many calls of a kind are under way, and how many were at most."""
+    """Counts calls in flight by kind, and their maximum."""
 
     def __init__(self, inner: ForwardingStore) -> None:
         super().__init__(inner)
@@ -52,21 +52,21 @@ class _Counted:
 
 
 @pytest.mark.slow
-async def test_tables_that_are_due_together_are_asked_for_a_few_at_a_time(lake: Lake) -> None:
+async def test_requests_of_due_tables_are_limited(lake: Lake) -> None:
     tables = [await lake.create(f"t{number}", {"snapshot.every": "1h"}) for number in range(TABLES)]
     for table in tables:
         await lake.insert(table, 1)
     await lake.update()
     watched = Watched(lake.store)  # type: ignore[arg-type]
     lake.context = msgspec.structs.replace(lake.context, store=watched)
-    await lake.restart(at_once=AT_ONCE, check_every_s=0.02)
+    await lake.restart(max_concurrent_requests=LIMIT, check_every_s=0.02)
 
     async def requested() -> bool:
         rows = [row for table in tables for row in await lake.store.list_snapshots(table.id)]
         return len(rows) == TABLES
 
     await eventually(requested, "a request for every table", 60)
-    assert watched.most["request"] <= AT_ONCE
+    assert watched.most["request"] <= LIMIT
     for table in tables:
         await lake.see_rows(table)
     await lake.tell()
@@ -76,17 +76,17 @@ async def test_tables_that_are_due_together_are_asked_for_a_few_at_a_time(lake: 
         return [row.status for row in rows] == ["created"] * TABLES
 
     await eventually(created, "a snapshot of every table", 120)
-    assert watched.most["look"] <= AT_ONCE + 1, "and the one of upkeep"
+    assert watched.most["look"] <= LIMIT + 1, "plus the one of maintenance"
 
 
-async def test_a_refresh_among_the_requests_asks_for_none_twice(lake: Lake) -> None:
-    """Its snapshot is older than requests that were made meanwhile, whose events come after it."""
+async def test_a_refresh_during_requests_repeats_none(lake: Lake) -> None:
+    """The refresh reads a snapshot from before the requests; their events arrive after it."""
     tables = [await lake.create(f"t{number}", {"snapshot.every": "1h"}) for number in range(6)]
     for table in tables:
         await lake.insert(table, 1)
     await lake.update()
     async with lake.store.consistent_read() as before:
-        await lake.restart(at_once=2, check_every_s=0.02)
+        await lake.restart(max_concurrent_requests=2, check_every_s=0.02)
 
         async def requested() -> bool:
             rows = [await lake.store.list_snapshots(table.id) for table in tables]
@@ -96,14 +96,14 @@ async def test_a_refresh_among_the_requests_asks_for_none_twice(lake: Lake) -> N
         await lake.snapshotter.on_refresh(before)
     for _ in range(5):
         for table in tables:
-            lake.snapshotter._ask_if_due(table.id)
+            lake.snapshotter._scheduler.request_if_due(table.id)
         await asyncio.sleep(0.02)
     assert [len(await lake.store.list_snapshots(table.id)) for table in tables] == [1] * 6
-    assert len(lake.snapshotter._due) == 0
+    assert len(lake.snapshotter._scheduler.due) == 0
 
 
-async def test_a_worker_that_is_busy_is_healthy(lake: Lake) -> None:
-    """Health is asked with a thread and a connection of its own."""
+async def test_a_busy_thread_is_healthy(lake: Lake) -> None:
+    """The health check has a thread and a connection of its own."""
     go_on = threading.Event()
     calls = (lake.snapshotter._call, lake.updater._opened_thread().call)
     busy = [asyncio.create_task(call(go_on.wait)) for call in calls]

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: every snapshot that Iceberg retains can be read, and a tag names what it did."""
+"""After random operations every retained snapshot is readable, and each tag still names the same rows."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 from registry.models import LakeTable, TableFile
 from tests.integration.components.snapshotter.conftest import Lake
-from tests.integration.components.snapshotter.test_expiration import lifecycle_of, there
+from tests.integration.components.snapshotter.test_expiration import maintenance_of, there
 from tests.integration.components.snapshotter.test_rollback import files_of, roll_back, rollback_of
 
 
-class Story:
-    """Steps, chosen by chance; the updater follows when its turn comes, and not before."""
+class RandomOperations:
+    """Operations in random order; the updater runs only when `update` is chosen."""
 
     def __init__(self, lake: Lake, table: LakeTable, chance: random.Random) -> None:
         self.lake, self.table, self.chance = lake, table, chance
-        self.lifecycle = lifecycle_of(lake, keep=3)
-        self.rows: dict[str, list[int]] = {}  # what is in each live file
+        self.maintenance = maintenance_of(lake, keep=3)
+        self.rows: dict[str, list[int]] = {}  # ids by live file
         self.named: dict[str, list[int]] = {}
         self.next_id = 0
         self.deleted = 0
@@ -57,17 +57,17 @@ class Story:
         self.named[name] = expected
 
     async def expire(self) -> None:
-        await self.lifecycle.expire(self.table)
+        await self.maintenance.expire(self.table)
 
     async def clean(self) -> None:
-        for report in await self.lifecycle.clean():
+        for report in await self.maintenance.clean():
             assert report.problem is None
-            self.deleted += len(report.gone)
+            self.deleted += len(report.removed)
 
     async def wait(self) -> None:
         self.lake.clock.advance(timedelta(minutes=self.chance.choice([10, 40, 90])))
 
-    async def go_back(self) -> None:
+    async def roll_back(self) -> None:
         tags = [row.tag for row in await self.lake.store.list_snapshots(self.table.id) if row.status == "created"]
         if not tags:
             return
@@ -75,7 +75,7 @@ class Story:
         assert name is not None
         if self.chance.random() < 0.5:
             await roll_back(self.lake, self.table, name)
-        else:  # the updater will follow later
+        else:  # the updater runs later
             before = await files_of(self.lake, self.table)
             await rollback_of(self.lake).roll_back(self.table, name)
             await self.lake.tell_files(self.table, before)
@@ -109,18 +109,25 @@ class Story:
 )
 async def test_every_retained_snapshot_can_be_read(lake: Lake, seed: int, steps: int) -> None:
     chance = random.Random(seed)
-    story = Story(lake, await lake.create(), chance)
-    doings = [story.insert] * 4 + [story.compact] * 3 + [story.update] * 4 + [story.tag] * 2 + [story.wait] * 3
-    doings += [story.remove, story.expire, story.expire, story.clean, story.clean, story.go_back]
+    ops = RandomOperations(lake, await lake.create(), chance)
+    choices = [ops.insert] * 4 + [ops.compact] * 3 + [ops.update] * 4 + [ops.tag] * 2 + [ops.wait] * 3
+    choices += [
+        ops.remove,
+        ops.expire,
+        ops.expire,
+        ops.clean,
+        ops.clean,
+        ops.roll_back,
+    ]
     for _ in range(steps):
-        await chance.choice(doings)()
-        await story.check()
+        await chance.choice(choices)()
+        await ops.check()
     await lake.update()
     for _ in range(2):
-        await story.wait()
+        await ops.wait()
         lake.clock.advance(timedelta(hours=2))
-        await story.expire()
-    await story.clean()
-    await story.check()
-    await lake.require_agreement(story.table)
-    assert story.deleted, "a story in which nothing was ever deleted proves nothing"
+        await ops.expire()
+    await ops.clean()
+    await ops.check()
+    await lake.require_agreement(ops.table)
+    assert ops.deleted, "nothing was deleted, so nothing was tested"

@@ -8,11 +8,11 @@ import pytest
 
 from components.lib.lake.storage.objects import Objects
 from components.snapshotter.cli_context import call
-from components.snapshotter.rollback import CantRollBack, Plan, Rollback
+from components.snapshotter.rollback import CantRollBack, Rollback, RollbackPlan
 from registry.errors import Conflict
 from registry.models import LakeTable, TableFile
 from tests.integration.components.snapshotter.conftest import Lake
-from tests.integration.components.snapshotter.test_expiration import HOUR, lifecycle_of, there
+from tests.integration.components.snapshotter.test_expiration import HOUR, maintenance_of, there
 from tests.parquet_files import PLAIN, row, write_files
 
 
@@ -24,7 +24,7 @@ async def files_of(lake: Lake, table: LakeTable) -> dict[str, TableFile]:
     return {file.file_path: file async for file in lake.store.stream_files(table.id)}
 
 
-async def roll_back(lake: Lake, table: LakeTable, name: str) -> Plan:
+async def roll_back(lake: Lake, table: LakeTable, name: str) -> RollbackPlan:
     before = await files_of(lake, table)
     plan = await rollback_of(lake).roll_back(table, name)
     await lake.tell_files(table, before)
@@ -32,7 +32,7 @@ async def roll_back(lake: Lake, table: LakeTable, name: str) -> Plan:
     return plan
 
 
-async def test_there_and_back_again(lake: Lake) -> None:
+async def test_rolls_back_and_forth(lake: Lake) -> None:
     table = await lake.create()
     first = await lake.insert(table, 1, 2)
     old = await lake.snapshot(table, "old")
@@ -59,7 +59,7 @@ async def test_there_and_back_again(lake: Lake) -> None:
     assert lake.ids(table, old.snapshot_id) == [1, 2]
 
 
-async def test_only_removals_only_additions_nothing(lake: Lake) -> None:
+async def test_rollbacks_that_only_remove_only_restore_or_change_nothing(lake: Lake) -> None:
     table = await lake.create()
     first = await lake.insert(table, 1)
     await lake.snapshot(table, "one")
@@ -80,7 +80,7 @@ async def test_only_removals_only_additions_nothing(lake: Lake) -> None:
     await lake.require_agreement(table)
 
 
-async def test_refusals_say_why(lake: Lake) -> None:
+async def test_refusals_name_the_reason(lake: Lake) -> None:
     table = await lake.create()
     first = await lake.insert(table, 1)
     tagged = await lake.snapshot(table, "v1")
@@ -91,16 +91,16 @@ async def test_refusals_say_why(lake: Lake) -> None:
         await rollback.plan(table, "v2")
     path = Path(first[0].file_path.removeprefix("file://"))
     aside = await asyncio.to_thread(path.rename, path.with_suffix(".aside"))
-    with pytest.raises(CantRollBack, match=r"1 of its files are gone from storage, or changed: .*00000\.parquet"):
+    with pytest.raises(CantRollBack, match=r"1 of its files are missing in storage, or changed: .*00000\.parquet"):
         await rollback.roll_back(table, "v1")
     await asyncio.to_thread(aside.rename, path)
     (listed,) = await lake.store.list_files_awaiting_deletion()
     await lake.store.forget_deleted_files([listed.id])
-    with pytest.raises(CantRollBack, match="1 of its files are unknown to the registry, or deleted"):
+    with pytest.raises(CantRollBack, match="1 of its files are deleted, or unknown to the registry"):
         await rollback.roll_back(table, str(tagged.snapshot_id))
 
 
-async def test_a_file_that_is_being_deleted_does_not_come_back(lake: Lake) -> None:
+async def test_a_claimed_file_is_not_restored(lake: Lake) -> None:
     table = await lake.create()
     first = await lake.insert(table, 1)
     await lake.snapshot(table, "v1")
@@ -110,17 +110,17 @@ async def test_a_file_that_is_being_deleted_does_not_come_back(lake: Lake) -> No
         await lake.update()
     rollback = rollback_of(lake)
     plan = await rollback.plan(table, "v1")
-    lifecycle = lifecycle_of(lake, keep_for_ms=0)
-    await lifecycle.expire(table)
+    maintenance = maintenance_of(lake, keep_for_ms=0)
+    await maintenance.expire(table)
     lake.clock.advance(HOUR)
-    await lifecycle.expire(table)
-    await lifecycle.clean()
+    await maintenance.expire(table)
+    await maintenance.clean()
     with pytest.raises(Conflict, match="no longer await deletion"):
         await rollback.perform(plan)
     assert len(await files_of(lake, table)) == 7
 
 
-async def test_a_file_that_came_back_is_not_deleted(lake: Lake) -> None:
+async def test_a_restored_file_is_not_deleted(lake: Lake) -> None:
     table = await lake.create()
     first = await lake.insert(table, 1)
     await lake.snapshot(table, "v1")
@@ -130,19 +130,19 @@ async def test_a_file_that_came_back_is_not_deleted(lake: Lake) -> None:
         await lake.update()
     rollback = rollback_of(lake)
     plan = await rollback.plan(table, "v1")
-    lifecycle = lifecycle_of(lake, keep_for_ms=0)
-    await lifecycle.expire(table)
+    maintenance = maintenance_of(lake, keep_for_ms=0)
+    await maintenance.expire(table)
     lake.clock.advance(HOUR)
-    await lifecycle.expire(table)
-    judged = await lifecycle._judge(table, await lake.store.list_files_awaiting_deletion())
-    assert [verdict.goes for verdict in judged] == [True]
-    await rollback.perform(plan)  # between the verdict and its execution
-    assert [verdict.goes for verdict in await lifecycle._deleted(table.id, judged)] == [False]
+    await maintenance.expire(table)
+    decided = await maintenance.cleanup._decide(table, await lake.store.list_files_awaiting_deletion())
+    assert [decision.remove for decision in decided] == [True]
+    await rollback.perform(plan)  # between decision and deletion
+    assert [decision.remove for decision in await maintenance.cleanup._delete(table.id, decided)] == [False]
     assert there(first) == [True]
 
 
 async def test_under_concurrent_inserts_and_swaps_nothing_is_lost(lake: Lake) -> None:
-    """What was acknowledged while the rollback was at work is there, or gone by an earlier place in the order."""
+    """Each insert during the rollback is in the table, or was committed before it and rolled back."""
     table = await lake.create()
     base = [file for number in range(6) for file in await lake.insert(table, number)]
     await lake.snapshot(table, "v1")
@@ -161,12 +161,12 @@ async def test_under_concurrent_inserts_and_swaps_nothing_is_lost(lake: Lake) ->
             try:
                 await lake.store.swap_files(table.id, [file], new, operation_id=f"swap-{file.id}")
             except Conflict:
-                continue  # the rollback was quicker
+                continue  # the rollback came first
             await asyncio.sleep(chance.random() / 50)
 
     done = await asyncio.gather(swap(), rollback_of(lake).roll_back(table, "v1"), *(insert(n) for n in range(10)))
     plan, inserted = done[1], set(done[2:])
-    assert isinstance(plan, Plan)
+    assert isinstance(plan, RollbackPlan)
     now = set(await files_of(lake, table))
     assert now >= inserted - {file.file_path for file in plan.removed}
     assert inserted & {file.file_path for file in plan.removed} | (inserted & now) == inserted

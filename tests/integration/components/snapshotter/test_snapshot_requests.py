@@ -15,7 +15,7 @@ from tests.integration.components.snapshotter.conftest import Lake
 from tests.lake import execute_sql
 
 
-async def test_a_request_becomes_a_tag_and_says_what_it_names(lake: Lake) -> None:
+async def test_a_request_becomes_a_tag_and_a_created_row(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1, 2)
     done = await lake.snapshot(table, "v1")
@@ -44,7 +44,7 @@ async def test_another_registrys_table_gets_no_tag(lake: Lake) -> None:
     assert lake.load(table).metadata_location == before
 
 
-async def test_a_request_without_a_name_gets_one(lake: Lake) -> None:
+async def test_a_request_without_a_tag_gets_a_generated_one(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     done = await lake.snapshot(table)
@@ -52,7 +52,7 @@ async def test_a_request_without_a_name_gets_one(lake: Lake) -> None:
     assert list(lake.tags(table)) == [done.tag]
 
 
-async def test_it_waits_for_what_was_committed_before_it(lake: Lake) -> None:
+async def test_a_request_waits_for_earlier_commits(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     await lake.update()
@@ -65,10 +65,10 @@ async def test_it_waits_for_what_was_committed_before_it(lake: Lake) -> None:
     await lake.insert(table, 3)
     await lake.update()
     done = await lake.answered(asked)
-    assert lake.ids(table, done.snapshot_id) == [1, 2, 3], "everything before the request, and what came with it"
+    assert lake.ids(table, done.snapshot_id) == [1, 2, 3], "everything before the request, and the rest of that commit"
 
 
-async def test_a_table_that_has_not_changed_for_long_does_not_wait(lake: Lake) -> None:
+async def test_a_table_without_recent_changes_does_not_wait(lake: Lake) -> None:
     table, other = await lake.create("orders"), await lake.create("other")
     await lake.insert(table, 1)
     await lake.update()
@@ -79,7 +79,7 @@ async def test_a_table_that_has_not_changed_for_long_does_not_wait(lake: Lake) -
     assert lake.tags(table) != {}
 
 
-async def test_after_a_refresh_of_the_updater_the_digest_tells(lake: Lake) -> None:
+async def test_after_the_updaters_refresh_the_digest_decides(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     asked = await lake.request(table, "v1")
@@ -90,7 +90,7 @@ async def test_after_a_refresh_of_the_updater_the_digest_tells(lake: Lake) -> No
     assert lake.ids(table, done.snapshot_id) == [1]
 
 
-async def test_two_names_for_one_state(lake: Lake) -> None:
+async def test_two_tags_for_one_state(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     first, second = await lake.snapshot(table, "a"), await lake.snapshot(table, "b")
@@ -98,12 +98,12 @@ async def test_two_names_for_one_state(lake: Lake) -> None:
     assert set(lake.tags(table)) == {"a", "b"}
 
 
-async def test_reasons_that_a_person_understands(lake: Lake) -> None:
+async def test_failures_name_the_reason(lake: Lake) -> None:
     table = await lake.create()
     await lake.update()
     asked = await lake.request(table)
     await lake.tell()
-    assert (await lake.answered(asked)).reason == "the table has no Iceberg snapshot yet: insert something first"
+    assert (await lake.answered(asked)).reason == "the table has no Iceberg snapshot yet: insert data first"
     await lake.insert(table, 1)
     await lake.update()
     metadata = lake.load(table).metadata
@@ -123,8 +123,8 @@ async def test_reasons_that_a_person_understands(lake: Lake) -> None:
     assert set(lake.tags(table)) == {"theirs"}
 
 
-async def test_it_gives_up_in_the_end(lake: Lake) -> None:
-    await lake.restart(wait_s=0.2)
+async def test_a_request_times_out(lake: Lake) -> None:
+    await lake.restart(request_timeout_s=0.2)
     table = await lake.create()
     await lake.insert(table, 1)
     asked = await lake.request(table, "v1")
@@ -145,7 +145,7 @@ async def test_a_dropped_table_ends_its_requests(lake: Lake) -> None:
     await lake.start()
 
 
-async def test_an_event_may_come_before_its_row_can_be_seen(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_event_may_arrive_before_its_row_is_visible(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     await lake.update()
@@ -163,11 +163,11 @@ async def test_an_event_may_come_before_its_row_can_be_seen(lake: Lake, monkeypa
     assert (await lake.answered(asked)).status == "created"
 
 
-async def test_a_restart_completes_what_was_asked_for(lake: Lake) -> None:
+async def test_a_restart_completes_open_requests(lake: Lake) -> None:
     table = await lake.create()
     await lake.insert(table, 1)
     asked = await lake.request(table, "v1")
-    given = await lake.tell()  # and it waits: the updater has nothing
+    given = await lake.tell()  # the request waits: the updater has no events yet
     await lake.restart()
     await lake.update()
     assert (await lake.answered(asked)).status == "created"
@@ -181,19 +181,21 @@ async def test_a_restart_completes_what_was_asked_for(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("when", ["before the tag", "after the tag", "before the row", "after the row"])
-async def test_killed_at_each_step_it_is_done_once(lake: Lake, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    """What is done at the moment of death is done; nothing after it is."""
+async def test_a_request_is_fulfilled_once_after_a_kill_at_any_step(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Steps before the kill have their effect, steps after it have none."""
     table = await lake.create()
     await lake.insert(table, 1)
     await lake.update()
     dying = asyncio.Event()
 
-    def pin(tables: IcebergTables, *rest: object) -> tags.Pinned:
+    def tag_current(tables: IcebergTables, *rest: object) -> tags.TaggedSnapshot:
         if when == "before the tag":
             loop.call_soon_threadsafe(dying.set)
             time.sleep(0.2)  # the thread of a killed process does not come this far; the tag is not set
             raise SystemError
-        done = tags.pin(tables, *rest)  # type: ignore[arg-type]
+        done = tags.tag_current(tables, *rest)  # type: ignore[arg-type]
         if when == "after the tag":
             loop.call_soon_threadsafe(dying.set)
             time.sleep(0.2)
@@ -214,7 +216,7 @@ async def test_killed_at_each_step_it_is_done_once(lake: Lake, monkeypatch: pyte
             raise Unavailable("dead")
 
     loop = asyncio.get_running_loop()
-    monkeypatch.setattr("components.snapshotter.snapshot_requests.pin", pin)
+    monkeypatch.setattr("components.snapshotter.snapshot_requests.tag_current", tag_current)
     if "row" in when:
         lake.snapshotter._store = Dying(lake.store)  # type: ignore[assignment]
     asked = await lake.request(table, "v1")

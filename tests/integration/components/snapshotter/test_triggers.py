@@ -16,7 +16,7 @@ async def asked(lake: Lake, table: LakeTable, number: int) -> list[TableSnapshot
     return await lake.store.list_snapshots(table.id)
 
 
-async def test_by_size_once_for_each_time_the_limit_is_reached(lake: Lake) -> None:
+async def test_by_size_once_per_limit(lake: Lake) -> None:
     table = await lake.create(properties={"snapshot.after-rows": "3"})
     await lake.insert(table, 1, 2)
     await lake.tell()
@@ -24,13 +24,13 @@ async def test_by_size_once_for_each_time_the_limit_is_reached(lake: Lake) -> No
     given = await lake.tell()
     (request,) = await asked(lake, table, 1)
     assert (request.trigger, request.reason) == ("size", "3 rows since the last one")
-    await lake.restart()  # which finds the request, and asks for no other
+    await lake.restart()  # finds the open request and makes no other
     for events in given:
         await lake.snapshotter.on_transaction(events)
     await lake.update()
     done = await lake.answered(request)
     assert lake.ids(table, done.snapshot_id) == [1, 2, 3]
-    await lake.restart()  # from now on by what the table has gained
+    await lake.restart()  # growth is now estimated from the totals
     await lake.see_rows(table)
     await lake.insert(table, 4, 5)
     await lake.update()
@@ -63,10 +63,10 @@ async def test_by_time(lake: Lake) -> None:
     lake.clock.advance(timedelta(hours=1))
     rows = await asked(lake, table, 2)
     assert [known.trigger for known in rows] == ["time", "time"]
-    assert await lake.store.list_snapshots(quiet.id) == [], "nothing in it has changed"
+    assert await lake.store.list_snapshots(quiet.id) == [], "it has not changed"
 
 
-async def test_upkeep_does_what_the_tables_want(lake: Lake) -> None:
+async def test_maintenance_follows_the_tables_policies(lake: Lake) -> None:
     table = await lake.create(properties={"snapshot.keep": "1", "snapshot.grace": "1h"})
     old = await lake.insert(table, 1)
     await lake.snapshot(table, "v1")
@@ -75,26 +75,26 @@ async def test_upkeep_does_what_the_tables_want(lake: Lake) -> None:
         await lake.insert(table, number)
         await lake.update()
     await lake.snapshot(table, "v2")
-    await lake.snapshotter.upkeep()
+    await lake.snapshotter.maintain()
     assert [known.status for known in await lake.store.list_snapshots(table.id)] == ["expired", "created"]
     assert there(old) == [True]
     await lake.see_rows(table)
     await lake.tell()
     lake.clock.advance(timedelta(hours=1))
-    await lake.snapshotter.upkeep()
+    await lake.snapshotter.maintain()
     assert set(lake.tags(table)) == {"v2"}
     assert there(old) == [False]
     assert lake.ids(table) == [1, 5, 6, 7, 8]
-    told = {(measure.name, *measure.labels.values()): measure.value for measure in lake.snapshotter.metrics()}
-    assert told == {
+    shown = {(metric.name, *metric.labels.values()): metric.value for metric in lake.snapshotter.metrics()}
+    assert shown == {
         ("tables_due",): 0, ("tables_waiting",): 0,
         ("snapshots", "created"): 2, ("snapshots", "failed"): 0, ("snapshots", "expired"): 1,
-        ("files_deleted",): 1, ("upkeep_failures",): 0,
+        ("files_deleted",): 1, ("maintenance_failures",): 0,
     }  # fmt: skip
 
 
-async def test_a_transaction_number_that_has_come_round_is_news(lake: Lake) -> None:
-    """The stream carries 32 bits of it: after two thousand million others, an old number is another transaction."""
+async def test_a_wrapped_transaction_number_is_not_taken_for_an_old_one(lake: Lake) -> None:
+    """The stream carries 32 bits: after two billion transactions a number is used again."""
     table = await lake.create(properties={"snapshot.after-rows": "3"})
     await lake.insert(table, 1, 2)
     await lake.restart()

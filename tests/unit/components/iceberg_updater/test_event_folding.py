@@ -29,7 +29,7 @@ def events(position: int, added: Sequence[Row] = (), removed: Sequence[Row] = ()
 
 
 def folded(*transactions: list[Event[Row]]) -> list[tuple[list[int], list[str], str, int]]:
-    """Ids added, paths removed, operation, position."""
+    """Returns added ids, removed paths, operation and position of each change."""
     found = by_table(transactions)
     return [
         ([one.id for one in change.added], [one.path for one in change.removed], change.operation.value, position)
@@ -37,14 +37,14 @@ def folded(*transactions: list[Event[Row]]) -> list[tuple[list[int], list[str], 
     ]
 
 
-def test_plain_transactions_are_one_change() -> None:
+def test_transactions_without_a_swap_fold_into_one_change() -> None:
     given = [events(1, [file(1)]), events(2, [file(2), file(3)]), events(3, removed=[file(9)])]
     assert folded(*given) == [([1, 2, 3], ["file:///9"], "overwrite", 3)]
     assert folded(*given[:2]) == [([1, 2, 3], [], "append", 2)]
     assert folded(given[2]) == [([], ["file:///9"], "delete", 3)]
 
 
-def test_a_swap_stands_alone() -> None:
+def test_a_swap_is_a_change_of_its_own() -> None:
     swap = events(3, [file(5, rows=2, swap="s")], [file(1), file(2)])
     assert folded(events(1, [file(1)]), events(2, [file(2)]), swap, events(4, [file(6)])) == [
         ([1, 2], [], "append", 2),
@@ -53,7 +53,7 @@ def test_a_swap_stands_alone() -> None:
     ]
 
 
-def test_what_is_no_swap() -> None:
+def test_transactions_that_are_not_swaps() -> None:
     def transaction(added: list[TableFile], removed: list[TableFile]) -> TableTransaction:
         return by_table([events(1, added, removed)])[1].transactions[0]
 
@@ -61,16 +61,16 @@ def test_what_is_no_swap() -> None:
     assert is_swap(transaction([good], [file(1)]))
     assert not is_swap(transaction([file(5)], [file(1)])), "an overwrite"
     assert not is_swap(transaction([good], [])), "nothing removed"
-    assert not is_swap(transaction([file(5, rows=2, swap="s")], [file(1)])), "rows are not the same"
+    assert not is_swap(transaction([file(5, rows=2, swap="s")], [file(1)])), "row counts differ"
     assert not is_swap(transaction([good, file(6, rows=0, swap="t")], [file(1)])), "two swaps at once"
 
 
-def test_each_table_gets_its_own() -> None:
+def test_events_are_grouped_by_table() -> None:
     found = by_table([events(1, [file(1), file(2, table_id=2)]), events(2, [file(3, table_id=2)])])
     assert {table_id: len(own.transactions) for table_id, own in found.items()} == {1: 1, 2: 2}
 
 
-def test_metadata_says_what_a_table_is_going_through() -> None:
+def test_metadata_events_tell_creation_evolution_and_drop() -> None:
     draft = PLAIN.draft()
     version = TableMetadata(
         1, 1, 1, draft.schema, "parquet", draft.engine_config, "parquet", "zstd", draft.partition_by, draft.sort_by,
@@ -89,8 +89,8 @@ steps = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 3)), max_size=40)
 
 
 @given(steps)
-def test_folding_makes_the_same_difference(given: list[tuple[int, int]]) -> None:
-    """Files come and go at random; whatever is coalesced, the digest ends where it would have ended."""
+def test_folding_preserves_the_net_change(given: list[tuple[int, int]]) -> None:
+    """Files are added and removed at random: folded and unfolded, the digest is the same."""
     live: dict[int, TableFile] = {}
     transactions: list[list[Event[Row]]] = []
     for position, (number, rows) in enumerate(given, 1):

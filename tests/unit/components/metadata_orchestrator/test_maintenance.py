@@ -11,7 +11,7 @@ from astha.subscribers import ComponentContext, LakeSettings
 from astha.subscribers.loader import load_component
 from astha.testing import ManualClock
 from components.lib.lake.storage.objects import Objects
-from components.metadata_orchestrator.maintenance import Upkeep
+from components.metadata_orchestrator.maintenance import Maintenance
 from components.metadata_orchestrator.settings import OrchestratorSettings
 from registry.contract import PAGE, MetadataStore
 from registry.errors import Unavailable
@@ -26,42 +26,42 @@ class Unreachable(ForwardingStore):
 
     async def claim_stale_intents(self, older_than_ms: int, *, owner: str, limit: int = PAGE) -> list[UploadIntent]:
         self.asked.append(older_than_ms)
-        raise Unavailable("nobody there")
+        raise Unavailable("no server")
 
     async def list_tables(self, database: str | None = None) -> list[LakeTable]:
-        raise Unavailable("nobody there")
+        raise Unavailable("no server")
 
 
-async def test_the_first_round_is_at_once_and_a_failed_step_keeps_nobody() -> None:
+async def test_the_first_round_runs_at_once_and_a_failed_step_does_not_stop_it() -> None:
     store, clock = Unreachable(), ManualClock()
-    settings = OrchestratorSettings(upkeep_every_s=60)
-    upkeep = Upkeep(store, Objects(LakeSettings()), clock, settings, 2.0)
+    settings = OrchestratorSettings(maintenance_every_s=60)
+    maintenance = Maintenance(store, Objects(LakeSettings()), clock, settings, 2.0)
     others = 0
 
     async def other() -> None:
         nonlocal others
         others += 1
 
-    task = asyncio.create_task(upkeep.run(other))
+    task = asyncio.create_task(maintenance.run(other))
     await clock.advance(0)
-    assert (others, store.asked, upkeep.statistics.failures) == (1, [2_000], 2)
+    assert (others, store.asked, maintenance.statistics.failures) == (1, [2_000], 2)
     await clock.advance(59)
-    assert upkeep.statistics.rounds == 1
+    assert maintenance.statistics.rounds == 1
     await clock.advance(2)
-    assert upkeep.statistics.rounds == 2
+    assert maintenance.statistics.rounds == 2
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
 @pytest.mark.parametrize("name", ["metadata_orchestrator", "snapshotter", "segment_store"])
-def test_there_is_one_threshold_for_stale_uploads(name: str) -> None:
+def test_components_share_one_threshold_for_stale_uploads(name: str) -> None:
     around = ComponentContext(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
     with pytest.raises(ConfigError, match=r"set lake\.intents_stale_after_s in astha\.yaml"):
         load_component(name, {"intents_stale_after_s": 5}, around)
 
 
-def test_settings_that_nobody_knows_are_refused() -> None:
+def test_unknown_settings_are_refused() -> None:
     around = ComponentContext(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
-    with pytest.raises(ConfigError, match="upkeep_every"):
-        load_component("metadata_orchestrator", {"upkeep_every": 5}, around)
+    with pytest.raises(ConfigError, match="maintenance_every"):
+        load_component("metadata_orchestrator", {"maintenance_every": 5}, around)

@@ -6,7 +6,7 @@ import pytest
 
 from astha.subscribers import LakeSettings, S3Settings
 from components.lib.lake.storage.objects import ObjectMissing, Objects
-from components.metadata_orchestrator.validation import Inspection, bad_versions, probe_of
+from components.metadata_orchestrator.validation import TableValidator, invalid_versions, probe_of
 from registry.json_text import EMPTY_LIST, EMPTY_OBJECT, JsonText, to_json_text
 from registry.models import TableMetadata
 
@@ -22,29 +22,29 @@ def version(number: int, *fields: dict[str, object], schema: str | None = None) 
 
 
 @pytest.fixture
-def inspection() -> Inspection:
-    return Inspection(Objects(LakeSettings()))
+def validator() -> TableValidator:
+    return TableValidator(Objects(LakeSettings()))
 
 
 # Locations
 
 
-async def test_a_local_directory_is_made(inspection: Inspection, tmp_path: Path) -> None:
+async def test_a_local_directory_is_created(validator: TableValidator, tmp_path: Path) -> None:
     directory = tmp_path / "db" / "t"
-    assert await inspection.try_location(f"file://{directory}") is None
+    assert await validator.check_location(f"file://{directory}") is None
     assert directory.is_dir()
-    assert await inspection.try_location(f"file://{directory}") is None
+    assert await validator.check_location(f"file://{directory}") is None
 
 
-async def test_a_file_in_its_place_is_a_problem(inspection: Inspection, tmp_path: Path) -> None:
+async def test_a_file_in_place_of_the_directory_is_a_problem(validator: TableValidator, tmp_path: Path) -> None:
     (tmp_path / "db").write_text("")
-    problem = await inspection.try_location(f"file://{tmp_path}/db/t")
+    problem = await validator.check_location(f"file://{tmp_path}/db/t")
     assert problem is not None
-    assert f"{tmp_path}/db/t can't be made" in problem
+    assert f"{tmp_path}/db/t can't be created" in problem
 
 
-async def test_what_is_no_location_is_a_problem(inspection: Inspection) -> None:
-    problem = await inspection.try_location("/var/lake/t")
+async def test_an_invalid_location_is_a_problem(validator: TableValidator) -> None:
+    problem = await validator.check_location("/var/lake/t")
     assert problem is not None
     assert "is not a location" in problem
 
@@ -59,15 +59,16 @@ class Bucket(Objects):
         raise ObjectMissing(f"{uri} does not exist") from OSError("404: <Code>NoSuchKey</Code>")
 
 
-async def test_a_bucket_that_answers_is_usable_and_one_that_is_not_there_is_a_problem() -> None:
-    assert await Inspection(Bucket(LakeSettings())).try_location("s3://lake/t") is None
-    problem = await Inspection(Bucketless(LakeSettings())).try_location("s3://lake/t")
+async def test_a_missing_bucket_is_a_problem() -> None:
+    assert await TableValidator(Bucket(LakeSettings())).check_location("s3://lake/t") is None
+    problem = await TableValidator(Bucketless(LakeSettings())).check_location("s3://lake/t")
     assert problem == "s3://lake/t: there is no bucket 'lake': create it"
 
 
 async def test_storage_that_does_not_answer_is_a_problem() -> None:
-    nobody = LakeSettings(s3=S3Settings(endpoint="http://127.0.0.1:1", allow_http=True, access_key="a", secret_key="b"))
-    problem = await Inspection(Objects(nobody, timeout_s=0.2, retry_s=0.2)).try_location("s3://lake/t")
+    s3 = S3Settings(endpoint="http://127.0.0.1:1", allow_http=True, access_key="a", secret_key="b")
+    objects = Objects(LakeSettings(s3=s3), timeout_s=0.2, retry_s=0.2)
+    problem = await TableValidator(objects).check_location("s3://lake/t")
     assert problem is not None
     assert "s3://lake/t" in problem
 
@@ -81,20 +82,20 @@ def test_tables_of_one_bucket_share_a_probe() -> None:
 # Versions
 
 
-def test_versions_that_follow_from_each_other() -> None:
+def test_valid_versions() -> None:
     added = {"id": 2, "name": "n", "required": False, "type": "string"}
     renamed = {**added, "name": "m"}
-    assert bad_versions([version(3, ID, renamed), version(1, ID), version(2, ID, added)]) == {}
+    assert invalid_versions([version(3, ID, renamed), version(1, ID), version(2, ID, added)]) == {}
 
 
-def test_an_impossible_step_is_named_and_the_next_version_is_compared_with_the_last_good_one() -> None:
+def test_an_invalid_version_is_named_and_skipped_for_the_next_comparison() -> None:
     narrowed = {**ID, "type": "boolean"}
-    bad = bad_versions([version(1, ID), version(2, narrowed), version(3, ID)])
+    bad = invalid_versions([version(1, ID), version(2, narrowed), version(3, ID)])
     assert list(bad) == [2]
     assert "column id" in bad[2]
 
 
 @pytest.mark.parametrize("schema", ["{}", "[]", '"text"', '{"type":"struct","fields":[{"id":1}]}', "not JSON"])
-def test_what_is_no_schema_is_a_problem_of_that_version(schema: str) -> None:
-    bad = bad_versions([version(1, ID), version(2, schema=schema), version(3, ID)])
+def test_an_unreadable_schema_is_a_problem_of_that_version(schema: str) -> None:
+    bad = invalid_versions([version(1, ID), version(2, schema=schema), version(3, ID)])
     assert list(bad) == [2]

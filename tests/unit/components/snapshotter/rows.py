@@ -1,4 +1,4 @@
-"""Rows and events for the snapshotter's decisions."""
+"""Builders of rows and events."""
 
 from __future__ import annotations
 

@@ -2,19 +2,19 @@ from __future__ import annotations
 
 import pytest
 
-from components.snapshotter.policy import DAY_MS, Policy, PolicyProblem, read_policy
+from components.snapshotter.policy import DAY_MS, PolicyProblem, SnapshotPolicy, read_policy
 from components.snapshotter.settings import SnapshotterSettings
 
 
-def test_by_default_nothing_is_taken_and_nothing_expires() -> None:
+def test_by_default_no_snapshot_is_taken_and_none_expires() -> None:
     policy = read_policy({"owner": "sales"})
-    assert policy == Policy()
+    assert policy == SnapshotPolicy()
     assert not policy.automatic
     assert not policy.expires
     assert policy.grace_ms == DAY_MS
 
 
-def test_properties_go_before_defaults() -> None:
+def test_properties_override_defaults() -> None:
     defaults = read_policy({"snapshot.every": "1d", "snapshot.keep": 7})
     policy = read_policy(
         {
@@ -28,7 +28,7 @@ def test_properties_go_before_defaults() -> None:
         },
         defaults,
     )
-    assert policy == Policy(
+    assert policy == SnapshotPolicy(
         every_ms=90 * 60_000,
         after_rows=1_000,
         after_bytes=2 << 30,
@@ -52,15 +52,15 @@ def test_properties_go_before_defaults() -> None:
         ("keep-for", "1y"), ("grace", ""), ("evry", "1d"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_read_is_named(name: str, value: str) -> None:
+def test_invalid_properties_are_named(name: str, value: str) -> None:
     if value == "":
-        assert read_policy({f"snapshot.{name}": value}) == Policy()
+        assert read_policy({f"snapshot.{name}": value}) == SnapshotPolicy()
         return
     with pytest.raises(PolicyProblem, match=f"snapshot.{name}"):
         read_policy({f"snapshot.{name}": value})
 
 
-def test_settings_refuse_defaults_that_can_not_be_read() -> None:
+def test_settings_reject_invalid_defaults() -> None:
     assert SnapshotterSettings(defaults={"snapshot.keep": 3}).policy.keep == 3
     with pytest.raises(ValueError, match=r"snapshot\.keep = 'many'"):
         SnapshotterSettings(defaults={"snapshot.keep": "many"})

@@ -1,4 +1,4 @@
-"""A lake to break: rows by the storage manager, Iceberg by the updater, when the test says so or in a daemon."""
+"""A lake for the tests to break: rows by the storage manager, Iceberg by the updater, by hand or in a daemon."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pyiceberg.table import Table
 
 from astha.clock import SystemLoopClock
 from astha.subscribers.context import ComponentContext, LakeSettings
-from components.commands.verify.report import Difference, Kind, Report
-from components.commands.verify.verification import Options, Verification
+from components.commands.verify.report import Difference, DifferenceKind, VerificationReport
+from components.commands.verify.verification import Verification, VerifyOptions
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.iceberg import IcebergTables, open_catalog
@@ -30,7 +30,7 @@ from tests.lake import create_table, execute_sql, iceberg_tables, table_schema
 
 
 class Stage:
-    """`store` is by the real clock; the ledger is written by `past`, so that nobody thinks that its daemon is alive."""
+    """`store` uses the real clock. `past` writes the ledger, so that its daemon counts as dead."""
 
     def __init__(
         self, url: str, store: MetadataStore, past: MetadataStore, lake: LakeSettings, manager: StorageManager
@@ -60,7 +60,7 @@ class Stage:
         return file
 
     async def commit(self) -> None:
-        """Everything so far to Iceberg, as a daemon would that runs for a moment."""
+        """Commits everything to Iceberg, as a daemon that runs for a moment."""
         updater = self.updater()
         await updater.start()
         async with self.store.consistent_read() as snapshot:
@@ -81,12 +81,12 @@ class Stage:
         return found
 
     def execute(self, statement: str) -> None:
-        """SQL by hand, past all verbs."""
+        """Executes SQL, bypassing the registry's API."""
         execute_sql(self.url, statement)
 
-    async def verify(self, *tables: LakeTable, **options: Any) -> Report:
+    async def verify(self, *tables: LakeTable, **options: Any) -> VerificationReport:
         iceberg = IcebergTables(open_catalog(self.url, self.lake), await recorded_identity(self.store))
-        chosen = Options(**{"timeout_s": 20.0, **options})
+        chosen = VerifyOptions(**{"timeout_s": 20.0, **options})
         try:
             run = Verification(self.store, iceberg, Objects(self.lake), SystemLoopClock(), chosen)
             return await run.run([table.id for table in tables] or None)
@@ -94,14 +94,14 @@ class Stage:
             iceberg.close()
 
 
-def only(report: Report) -> Difference:
-    """The one difference that there is."""
+def only(report: VerificationReport) -> Difference:
+    """Returns the only difference."""
     found = [difference for table in report.tables for difference in table.differences] + report.elsewhere
     assert len(found) == 1, found
     return found[0]
 
 
-def kinds(report: Report) -> set[Kind]:
+def kinds(report: VerificationReport) -> set[DifferenceKind]:
     return {difference.kind for table in report.tables for difference in table.differences}
 
 

@@ -1,4 +1,4 @@
-"""Everything that can be broken, broken: verify names it, with its cause and the command that helps."""
+"""Breaks everything that can be broken: verify reports it with its cause and the repairing command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.transforms import IdentityTransform
 
-from components.commands.verify.report import Kind
+from components.commands.verify.report import DifferenceKind
 from components.commands.verify.verification import Verification
 from components.iceberg_updater.external_commits import revert
 from components.lib.lake.iceberg import IcebergTables, TableCommit, TableProblem, data_files
@@ -20,7 +20,7 @@ from tests.lake import table_schema
 
 @pytest.fixture
 async def table(stage: Stage) -> LakeTable:
-    """Two files of two rows, in Iceberg."""
+    """Two files with two rows each, committed to Iceberg."""
     made = await stage.create()
     await stage.insert(made)
     await stage.insert(made)
@@ -43,24 +43,24 @@ async def test_equal(stage: Stage, table: LakeTable) -> None:
     assert (await stage.verify(empty)).equal
 
 
-async def test_nothing_at_all(stage: Stage) -> None:
+async def test_an_empty_registry(stage: Stage) -> None:
     assert (await stage.verify()).equal
 
 
 async def test_a_data_file_was_deleted(stage: Stage, table: LakeTable) -> None:
     (file,) = await stage.store.list_files(table.id, limit=1)
     path_of(file).unlink()
-    assert (await stage.verify()).equal  # nobody asked for files
+    assert (await stage.verify()).equal  # files were not checked
     found = only(await stage.verify(files=True))
-    assert (found.kind, found.items) == (Kind.FILE_MISSING, [file.file_path])
-    assert "deleted" in found.cause.why
+    assert (found.kind, found.items) == (DifferenceKind.FILE_MISSING, [file.file_path])
+    assert "deleted" in found.cause.reason
 
 
-async def test_a_data_file_was_cut_off(stage: Stage, table: LakeTable) -> None:
+async def test_a_data_file_was_truncated(stage: Stage, table: LakeTable) -> None:
     (file,) = await stage.store.list_files(table.id, limit=1)
     path_of(file).write_bytes(path_of(file).read_bytes()[:-10])
     found = only(await stage.verify(files=True))
-    assert found.kind == Kind.FILE_SIZE
+    assert found.kind == DifferenceKind.FILE_SIZE
     assert f"registered with {file.file_size:,}" in found.items[0]
 
 
@@ -71,7 +71,7 @@ async def test_a_data_file_has_another_content(stage: Stage, table: LakeTable) -
     path_of(file).write_bytes(content)
     assert (await stage.verify(files=True)).equal
     found = only(await stage.verify(checksums=True))
-    assert found.kind == Kind.CHECKSUM
+    assert found.kind == DifferenceKind.CHECKSUM
     assert file.file_path in found.items[0]
 
 
@@ -87,7 +87,7 @@ async def test_a_data_file_has_another_content(stage: Stage, table: LakeTable) -
 async def test_statistics_are_wrong(stage: Stage, table: LakeTable, statement: str) -> None:
     stage.execute(statement)
     found = only(await stage.verify())
-    assert found.kind == Kind.STATISTICS
+    assert found.kind == DifferenceKind.STATISTICS
     assert found.cause.repair == "`astha verify --repair-statistics shop.orders`"
     repaired = await stage.verify(repair_statistics=True)
     assert repaired.equal
@@ -99,18 +99,18 @@ async def test_a_row_was_deleted_by_hand_while_no_daemon_ran(stage: Stage, table
     (file,) = await stage.store.list_files(table.id, limit=1)
     stage.execute(f"DELETE FROM table_files WHERE id = {file.id}")
     report = await stage.verify(files=True)
-    assert kinds(report) == {Kind.STATISTICS, Kind.NOT_REGISTERED}
+    assert kinds(report) == {DifferenceKind.STATISTICS, DifferenceKind.NOT_REGISTERED}
     extra = report.tables[0].differences[1]
     assert file.file_path in extra.items[0]
-    assert "behind by 1" in extra.cause.why
-    assert "no daemon runs" in extra.cause.why
+    assert "behind by 1" in extra.cause.reason
+    assert "no daemon runs" in extra.cause.reason
     assert "`astha run`" in (extra.cause.repair or "")
 
 
 async def test_a_row_was_changed_by_hand(stage: Stage, table: LakeTable) -> None:
     stage.execute("UPDATE table_files SET row_count = 3")
     report = await stage.verify()
-    assert kinds(report) == {Kind.STATISTICS, Kind.DESCRIBED_DIFFERENTLY}
+    assert kinds(report) == {DifferenceKind.STATISTICS, DifferenceKind.DESCRIBED_DIFFERENTLY}
     assert "3 rows" in report.tables[0].differences[1].items[0]
     assert "2 rows" in report.tables[0].differences[1].items[0]
 
@@ -120,11 +120,11 @@ async def test_another_engine_has_appended(stage: Stage, table: LakeTable) -> No
     stage.load(table).append(rows, snapshot_properties={"engine-name": "acme", "engine-version": "4.2"})
     added = stage.load(table).metadata.current_snapshot_id
     report = await stage.verify()
-    assert kinds(report) == {Kind.FOREIGN_COMMIT, Kind.NOT_REGISTERED}
-    foreign, extra = report.tables[0].differences
-    assert foreign.items == [f"snapshot {added}, append by acme 4.2 (1 files added)"]
+    assert kinds(report) == {DifferenceKind.EXTERNAL_COMMIT, DifferenceKind.NOT_REGISTERED}
+    external, extra = report.tables[0].differences
+    assert external.items == [f"snapshot {added}, append by acme 4.2 (1 files added)"]
     assert len(extra.items) == 1
-    for found in (foreign, extra):
+    for found in (external, extra):
         assert "astha iceberg adopt shop.orders" in (found.cause.repair or "")
         assert "astha iceberg revert shop.orders" in (found.cause.repair or "")
 
@@ -132,15 +132,19 @@ async def test_another_engine_has_appended(stage: Stage, table: LakeTable) -> No
 async def test_another_engine_has_deleted(stage: Stage, table: LakeTable) -> None:
     stage.load(table).delete("id = 0")  # rewrites one file
     report = await stage.verify()
-    assert kinds(report) == {Kind.FOREIGN_COMMIT, Kind.NOT_REGISTERED, Kind.NOT_COMMITTED}
-    assert "overwrite by an engine that does not say its name" in report.tables[0].differences[0].items[-1]
+    assert kinds(report) == {
+        DifferenceKind.EXTERNAL_COMMIT,
+        DifferenceKind.NOT_REGISTERED,
+        DifferenceKind.NOT_COMMITTED,
+    }
+    assert "overwrite by an unnamed engine" in report.tables[0].differences[0].items[-1]
 
 
 async def test_another_engine_has_changed_the_schema(stage: Stage, table: LakeTable) -> None:
     with stage.load(table).update_schema() as update:
         update.rename_column("name", "title")
     report = await stage.verify()
-    assert kinds(report) == {Kind.FOREIGN_COMMIT, Kind.SCHEMA}
+    assert kinds(report) == {DifferenceKind.EXTERNAL_COMMIT, DifferenceKind.SCHEMA}
     assert "title" in report.tables[0].differences[1].items[0]
 
 
@@ -150,7 +154,7 @@ async def test_another_engine_has_added_a_file_again(stage: Stage, table: LakeTa
     with loaded.transaction() as change, change.update_snapshot().fast_append() as append:
         append.append_data_file(again)
     report = await stage.verify()
-    assert kinds(report) == {Kind.FOREIGN_COMMIT, Kind.TWICE}
+    assert kinds(report) == {DifferenceKind.EXTERNAL_COMMIT, DifferenceKind.TWICE}
     assert report.tables[0].differences[1].items == [again.file_path]
     with pytest.raises(TableProblem, match="twice: drop the table from the catalog"):
         await revert(stage.store, stage.tables, table)
@@ -163,43 +167,43 @@ async def test_registered_and_never_committed(stage: Stage, table: LakeTable) ->
     (file,) = await stage.insert(table)
     await stage.remove_one(table)
     found = await stage.verify()
-    assert kinds(found) == {Kind.NOT_COMMITTED, Kind.NOT_REGISTERED}
+    assert kinds(found) == {DifferenceKind.NOT_COMMITTED, DifferenceKind.NOT_REGISTERED}
     assert file.file_path in found.tables[0].differences[0].items[0]
-    assert "behind by 2" in found.tables[0].differences[0].cause.why
+    assert "behind by 2" in found.tables[0].differences[0].cause.reason
 
 
-async def test_the_updater_has_passed_a_file_and_has_it_not(stage: Stage, table: LakeTable) -> None:
+async def test_the_updater_has_passed_a_file_that_iceberg_lacks(stage: Stage, table: LakeTable) -> None:
     await stage.insert(table)
     await stage.write_ledger("live", await stage.store.position())
     found = only(await stage.verify())
-    assert found.kind == Kind.NOT_COMMITTED
+    assert found.kind == DifferenceKind.NOT_COMMITTED
     if stage.url.startswith("sqlite"):  # PostgreSQL's position moves on by the ledger's own row
-        assert "has passed this" in found.cause.why
+        assert "has passed this" in found.cause.reason
         assert found.cause.repair == "`astha run`, then `astha refresh iceberg_updater`"
 
 
 @pytest.mark.parametrize(
     ("state", "repair"), [("broken", "`astha run`"), ("paused", "`astha run`, then `astha resume iceberg_updater`")]
 )
-async def test_the_updater_says_how_it_is(stage: Stage, table: LakeTable, state: str, repair: str) -> None:
+async def test_the_updaters_state_is_shown(stage: Stage, table: LakeTable, state: str, repair: str) -> None:
     await stage.insert(table)
     await stage.write_ledger(state, None, "the catalog is full")
     found = only(await stage.verify())
-    assert f"{state}, and no daemon runs now, owes a refresh (the catalog is full)" in found.cause.why
+    assert f"{state}, and no daemon runs now, owes a refresh (the catalog is full)" in found.cause.reason
     assert repair in (found.cause.repair or "")
 
 
-async def test_no_updater_ever_was(stage: Stage) -> None:
+async def test_there_was_never_an_updater(stage: Stage) -> None:
     await stage.insert(await stage.create())
     found = only(await stage.verify())
-    assert found.kind == Kind.NO_ICEBERG_TABLE
+    assert found.kind == DifferenceKind.NO_ICEBERG_TABLE
     assert "subscriptions.yaml" in (found.cause.repair or "")
 
 
 async def test_the_iceberg_table_was_dropped(stage: Stage, table: LakeTable) -> None:
     stage.tables.catalog.drop_table(("shop", "orders"))
     found = only(await stage.verify(table))
-    assert found.kind == Kind.NO_ICEBERG_TABLE
+    assert found.kind == DifferenceKind.NO_ICEBERG_TABLE
     await stage.commit()
     assert (await stage.verify()).equal
 
@@ -208,35 +212,35 @@ async def test_the_stamp_is_wrong(stage: Stage, table: LakeTable) -> None:
     with stage.load(table).transaction() as change:
         change.set_properties({"astha.digest": f"{7:064x}"})
     found = only(await stage.verify())
-    assert found.kind == Kind.STAMP
+    assert found.kind == DifferenceKind.STAMP
     assert "astha iceberg revert shop.orders" in (found.cause.repair or "")
 
 
 async def test_the_table_is_stopped(stage: Stage, table: LakeTable) -> None:
     stage.tables.commit(table, lambda commit: commit.stop("column day can't be dropped"))
     found = only(await stage.verify())
-    assert (found.kind, found.items) == (Kind.STOPPED, ["column day can't be dropped"])
+    assert (found.kind, found.items) == (DifferenceKind.STOPPED, ["column day can't be dropped"])
     assert "astha refresh iceberg_updater" in (found.cause.repair or "")
 
 
-async def test_manifests_are_gone(stage: Stage, table: LakeTable) -> None:
+async def test_manifests_are_missing(stage: Stage, table: LakeTable) -> None:
     loaded = stage.load(table)
     snapshot = loaded.metadata.current_snapshot()
     assert snapshot is not None
     for manifest in snapshot.manifests(loaded.io):
         loaded.io.delete(manifest.manifest_path)
     found = only(await stage.verify())
-    assert found.kind == Kind.UNREADABLE
+    assert found.kind == DifferenceKind.UNREADABLE
     assert "drop the table from the catalog" in (found.cause.repair or "")
     stage.tables.catalog.drop_table(("shop", "orders"))
     await stage.commit()
     assert (await stage.verify()).equal
 
 
-async def test_iceberg_metadata_are_gone(stage: Stage, table: LakeTable) -> None:
+async def test_iceberg_metadata_is_missing(stage: Stage, table: LakeTable) -> None:
     shutil.rmtree(path_of_metadata(stage.tables, table))
     report = await stage.verify()
-    assert kinds(report) == {Kind.UNREADABLE}
+    assert kinds(report) == {DifferenceKind.UNREADABLE}
     assert "astha refresh iceberg_updater" in report.tables[0].differences[0].items[0]
 
 
@@ -246,31 +250,31 @@ def path_of_metadata(tables: IcebergTables, table: LakeTable) -> str:
     return loaded.metadata_location.removeprefix("file://").rpartition("/")[0]
 
 
-async def test_a_table_that_the_registry_has_no_more(stage: Stage, table: LakeTable) -> None:
+async def test_a_table_that_the_registry_no_longer_has(stage: Stage, table: LakeTable) -> None:
     await stage.store.drop_table(table.id)
     report = await stage.verify()
     found = only(report)
-    assert (found.kind, found.items) == (Kind.NO_REGISTRY_TABLE, ["shop.orders"])
+    assert (found.kind, found.items) == (DifferenceKind.NO_REGISTRY_TABLE, ["shop.orders"])
     await stage.commit()
     assert (await stage.verify()).equal
 
 
-async def test_a_name_that_was_another_tables(stage: Stage, table: LakeTable) -> None:
+async def test_a_name_reused_after_a_drop(stage: Stage, table: LakeTable) -> None:
     await stage.store.drop_table(table.id)
     await stage.insert(await stage.create())
     report = await stage.verify()
-    assert kinds(report) == {Kind.NO_ICEBERG_TABLE}
-    assert [found.kind for found in report.elsewhere] == [Kind.NO_REGISTRY_TABLE]
+    assert kinds(report) == {DifferenceKind.NO_ICEBERG_TABLE}
+    assert [found.kind for found in report.elsewhere] == [DifferenceKind.NO_REGISTRY_TABLE]
     assert "`astha run`" in (report.tables[0].differences[0].cause.repair or "")
     await stage.commit()
     assert (await stage.verify()).equal
 
 
-async def test_a_name_that_is_somebody_elses(stage: Stage, table: LakeTable) -> None:
+async def test_a_name_taken_by_an_unknown_table(stage: Stage, table: LakeTable) -> None:
     stage.tables.catalog.drop_table(("shop", "orders"))
     stage.tables.catalog.create_table(("shop", "orders"), table_schema().iceberg, location=f"{table.location}/other")
     found = only(await stage.verify(table))
-    assert found.kind == Kind.UNREADABLE
+    assert found.kind == DifferenceKind.UNREADABLE
     assert "not Astha's: rename or drop one of them" in found.items[0]
     assert found.cause.repair is None
 
@@ -278,10 +282,10 @@ async def test_a_name_that_is_somebody_elses(stage: Stage, table: LakeTable) -> 
 async def test_the_schema_is_behind(stage: Stage, table: LakeTable) -> None:
     await stage.store.add_schema_version(table.id, table_schema().draft(), expected=1)
     found = only(await stage.verify())
-    assert (found.kind, found.items) == (Kind.SCHEMA, ["Iceberg has version 1, the registry version 2"])
+    assert (found.kind, found.items) == (DifferenceKind.SCHEMA, ["Iceberg has version 1, the registry version 2"])
 
 
-async def test_another_format_is_checked_without_iceberg(stage: Stage) -> None:
+async def test_other_formats_are_checked_without_iceberg(stage: Stage) -> None:
     table = await stage.create("lines", format="json")
     (file,) = await stage.insert(table)
     await stage.commit()
@@ -290,7 +294,7 @@ async def test_another_format_is_checked_without_iceberg(stage: Stage) -> None:
     assert report.tables[0].digest is None
     path_of(file).unlink()
     stage.execute("UPDATE tables SET row_count = 0")
-    assert kinds(await stage.verify(files=True)) == {Kind.STATISTICS, Kind.FILE_MISSING}
+    assert kinds(await stage.verify(files=True)) == {DifferenceKind.STATISTICS, DifferenceKind.FILE_MISSING}
 
 
 async def test_snapshots_and_tags_differ(stage: Stage, table: LakeTable) -> None:
@@ -315,19 +319,21 @@ async def test_snapshots_and_tags_differ(stage: Stage, table: LakeTable) -> None
     stage.tables.commit(table, tag)
     (report,) = (await stage.verify()).tables
     found = {difference.kind: difference for difference in report.differences}
-    assert set(found) == {Kind.SNAPSHOT_LOST, Kind.TAG_UNKNOWN}
-    assert found[Kind.SNAPSHOT_LOST].items == [
+    assert set(found) == {DifferenceKind.SNAPSHOT_LOST, DifferenceKind.TAG_UNKNOWN}
+    assert found[DifferenceKind.SNAPSHOT_LOST].items == [
         f"lost, snapshot {current} (row {rows['lost'].id}): Iceberg has no such tag",
         f"moved, snapshot {current} (row {rows['moved'].id}): in Iceberg the tag names snapshot {before}",
     ]
-    assert found[Kind.TAG_UNKNOWN].items == [f"forgotten, snapshot {current}, of row 99: the registry has no such row"]
-    assert "astha snapshot expire shop.orders" in (found[Kind.SNAPSHOT_LOST].cause.repair or "")
+    assert found[DifferenceKind.TAG_UNKNOWN].items == [
+        f"forgotten, snapshot {current}, of row 99: the registry has no such row"
+    ]
+    assert "astha snapshot expire shop.orders" in (found[DifferenceKind.SNAPSHOT_LOST].cause.repair or "")
 
 
-async def test_tags_of_a_table_that_is_dropped_meanwhile_are_no_difference(
+async def test_tags_of_a_concurrently_dropped_table_are_no_difference(
     stage: Stage, table: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its rows are gone at once, its Iceberg table a moment later."""
+    """Its rows disappear at once, its Iceberg table a moment later."""
     await stage.insert(table)
     await stage.commit()
     current = stage.load(table).metadata.current_snapshot_id

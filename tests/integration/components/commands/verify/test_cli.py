@@ -39,9 +39,9 @@ async def test_differences(stage: Stage) -> None:
 
     done = await call(stage, "--files", "--json")
     assert done.exit_code == Exit.PROBLEM
-    said = json.loads(done.stdout)
-    assert said["equal"] is said["tables"][0]["equal"] is False
-    assert {found["kind"] for found in said["tables"][0]["differences"]} == {
+    shown = json.loads(done.stdout)
+    assert shown["equal"] is shown["tables"][0]["equal"] is False
+    assert {found["kind"] for found in shown["tables"][0]["differences"]} == {
         "registered, but not in Iceberg",
         "missing in storage",
     }
@@ -54,11 +54,11 @@ async def test_statistics_are_repaired(stage: Stage) -> None:
     assert (await call(stage)).exit_code == Exit.PROBLEM
     done = await call(stage, "--repair-statistics")
     assert done.exit_code == Exit.OK
-    assert "statistics counted again" in done.stdout
+    assert "statistics recounted" in done.stdout
     assert (await call(stage)).exit_code == Exit.OK
 
 
-async def test_a_table_that_is_not_there(stage: Stage) -> None:
+async def test_an_unknown_table(stage: Stage) -> None:
     done = await call(stage, "shop.nothing")
     assert done.exit_code == Exit.USAGE
     assert "there is no table shop.nothing" in done.stderr

@@ -1,4 +1,4 @@
-"""A table whose storage fails or hangs is named; the others are verified."""
+"""A table whose storage fails or hangs is reported; the others are verified."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from astha.cli.exit_codes import Exit
-from components.commands.verify.deadline import within
-from components.commands.verify.report import Kind
+from components.commands.verify.report import DifferenceKind
+from components.lib.lake.iceberg.catalog_thread import call_with_timeout
 from components.lib.lake.storage.locations import parse
 from registry.models import LakeTable
 from tests.integration.components.commands.verify.conftest import Stage
@@ -18,35 +18,35 @@ from tests.integration.components.commands.verify.test_cli import call
 from tests.lake import table_schema
 
 
-def put_a_file_in_its_place(table: LakeTable) -> None:
+def replace_directory_with_a_file(table: LakeTable) -> None:
     place = parse(table.location).path
     place.rename(place.with_name(f"{place.name}.aside"))
     place.write_text("in the way")
 
 
-async def test_the_others_are_verified(stage: Stage) -> None:
+async def test_other_tables_are_verified(stage: Stage) -> None:
     good, bad = await stage.create("good"), await stage.create("bad")
     await stage.insert(good)
     await stage.insert(bad)
     await stage.commit()
-    put_a_file_in_its_place(bad)
+    replace_directory_with_a_file(bad)
     report = await stage.verify(files=True)
     by_name = {table.table: table for table in report.tables}
     assert by_name["shop.good"].equal
-    assert Kind.NO_ANSWER in {difference.kind for difference in by_name["shop.bad"].differences}
+    assert DifferenceKind.NO_ANSWER in {difference.kind for difference in by_name["shop.bad"].differences}
     done = await call(stage)
     assert done.exit_code == Exit.PROBLEM
     assert "shop.good  equal" in done.stdout
     assert "its storage does not answer" in done.stdout
 
 
-async def test_the_updaters_trouble_is_the_cause(stage: Stage) -> None:
-    """Though the ledger is past what is missing."""
+async def test_the_updaters_problem_is_the_cause(stage: Stage) -> None:
+    """Although the ledger's position has passed the missing files."""
     bad = await stage.store.create_table("shop", "bad", "file:///proc/nope/bad", table_schema().draft())
     await stage.commit()
     (table,) = (await stage.verify(bad)).tables
-    assert "the Iceberg updater has trouble with shop.bad" in table.differences[0].cause.why
-    assert "/proc/nope" in table.differences[0].cause.why
+    assert "the Iceberg updater has trouble with shop.bad" in table.differences[0].cause.reason
+    assert "/proc/nope" in table.differences[0].cause.reason
 
 
 answers = threading.Event()
@@ -60,14 +60,12 @@ def open_when_it_answers(io: PyArrowFileIO, location: str) -> Any:
 
 
 @pytest.mark.slow
-async def test_storage_that_hangs_is_waited_for_no_longer_than_the_timeout(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_hanging_storage_ends_with_the_timeout(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     good, hanging = await stage.create("good"), await stage.create("hanging")
     await stage.insert(good)
     await stage.commit()
     answers.clear()
-    monkeypatch.setattr("components.commands.verify.verification._SHORTEST_S", 2.0)
+    monkeypatch.setattr("components.commands.verify.settled_diffs._SHORTEST_S", 2.0)
     monkeypatch.setattr(PyArrowFileIO, "new_input", open_when_it_answers)
     try:
         report = await stage.verify(good, hanging, timeout_s=2.0)
@@ -79,9 +77,9 @@ async def test_storage_that_hangs_is_waited_for_no_longer_than_the_timeout(
     assert difference.items == ["no answer within 2 s"]
 
 
-async def test_what_a_call_raises_is_raised() -> None:
+async def test_an_error_of_a_call_is_raised() -> None:
     def fail() -> None:
         raise LookupError("as it is")
 
     with pytest.raises(LookupError, match="as it is"):
-        await within(30, fail)
+        await call_with_timeout(fail, 30)

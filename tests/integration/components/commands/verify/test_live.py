@@ -1,4 +1,4 @@
-"""A daemon at work: what is on its way is no difference, what was lost is one."""
+"""With a running daemon: in-flight changes are no difference, lost ones are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 import pytest
 
 from astha.subscribers.lane_policy import LanePolicy
-from components.commands.verify.report import Kind, Report
+from components.commands.verify.report import DifferenceKind, VerificationReport
 from registry.inputs import FileDraft
 from registry.models import LakeTable, TableFile
 from tests.fixtures.daemons import RunDaemon
@@ -17,7 +17,7 @@ from tests.integration.components.commands.verify.conftest import Stage, only
 UPDATER = "iceberg_updater"
 
 
-async def test_what_is_on_its_way_is_waited_for(stage: Stage, run_daemon: RunDaemon) -> None:
+async def test_in_flight_changes_are_waited_for(stage: Stage, run_daemon: RunDaemon) -> None:
     running = await run_daemon(stage.url, {UPDATER: stage.updater()}, policy=LanePolicy())
     await running.live()
     table = await stage.create()
@@ -36,13 +36,13 @@ async def test_a_lost_file_is_found_while_the_daemon_runs(stage: Stage, run_daem
     running = await run_daemon(stage.url, {UPDATER: stage.updater()}, policy=LanePolicy())
     await running.live()
     assert (await stage.verify()).equal
-    stage.tables.catalog.drop_table(("shop", "orders"))  # as somebody with another tool would
+    stage.tables.catalog.drop_table(("shop", "orders"))  # by another tool
     found = only(await stage.verify(table, timeout_s=60.0))
-    assert found.kind == Kind.NO_ICEBERG_TABLE
-    assert "has passed this" in found.cause.why
+    assert found.kind == DifferenceKind.NO_ICEBERG_TABLE
+    assert "has passed this" in found.cause.reason
     assert found.cause.repair == f"`astha refresh {UPDATER}`"
     running.lane(UPDATER).refresh("by hand")
-    await running.until(lambda: stage.tables.load(table) is not None, "the table is back")
+    await running.until(lambda: stage.tables.load(table) is not None, "the table is recreated")
     assert (await stage.verify()).equal
 
 
@@ -56,15 +56,15 @@ async def test_a_paused_updater_is_not_waited_for(stage: Stage, run_daemon: RunD
     async def paused() -> bool:
         return [entry.state for entry in await stage.store.read_ledger()] == ["paused"]
 
-    await running.until(paused, "the ledger says so")
+    await running.until(paused, "the ledger entry is paused")
     await stage.insert(table)
     found = only(await stage.verify(table, timeout_s=600.0))
-    assert found.kind == Kind.NOT_COMMITTED
+    assert found.kind == DifferenceKind.NOT_COMMITTED
     assert found.cause.repair == f"`astha resume {UPDATER}`"
 
 
 class Writer:
-    """Inserts, removes, swaps, and brings removed files back, at random."""
+    """Inserts, removes, swaps and restores files at random."""
 
     def __init__(self, stage: Stage, table: LakeTable, seed: int) -> None:
         self._stage, self._table = stage, table
@@ -74,7 +74,7 @@ class Writer:
 
     async def run(self, until: asyncio.Event) -> None:
         while not until.is_set():
-            await self._random.choice([self._insert, self._insert, self._remove, self._bring_back])()
+            await self._random.choice([self._insert, self._insert, self._remove, self._restore])()
             self.done += 1
             await asyncio.sleep(self._random.random() * 0.05)
 
@@ -88,7 +88,7 @@ class Writer:
             await self._stage.store.remove_files(self._table.id, chosen, reason="test")
             self._gone += chosen
 
-    async def _bring_back(self) -> None:
+    async def _restore(self) -> None:
         live = await self._stage.store.list_files(self._table.id, limit=1)
         if not live or not self._gone:
             return
@@ -107,7 +107,7 @@ class Writer:
 
 
 @pytest.mark.slow
-async def test_under_writers_verify_says_equal_always(stage: Stage, run_daemon: RunDaemon) -> None:
+async def test_verify_reports_equal_under_writers(stage: Stage, run_daemon: RunDaemon) -> None:
     tables = [await stage.create(name) for name in ("orders", "users", "events")]
     running = await run_daemon(stage.url, {UPDATER: stage.updater()}, policy=LanePolicy())
     await running.live()
@@ -115,7 +115,7 @@ async def test_under_writers_verify_says_equal_always(stage: Stage, run_daemon: 
     seed = random.randrange(1_000_000)
     writers = [Writer(stage, table, seed + number) for number, table in enumerate(tables)]
     writing = [asyncio.create_task(writer.run(enough)) for writer in writers]
-    reports: list[Report] = []
+    reports: list[VerificationReport] = []
     try:
         for round_number in range(12):
             reports.append(await stage.verify(checksums=round_number % 3 == 0))

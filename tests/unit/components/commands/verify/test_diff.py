@@ -1,4 +1,4 @@
-"""What is a difference, and what is only on its way."""
+"""Certain differences, and in-flight ones."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from components.commands.verify.diff import Comparison, Observation, sort
-from components.commands.verify.report import Kind
+from components.commands.verify.diff import FileComparison, TableDiff, classify
+from components.commands.verify.report import DifferenceKind
 from components.lib.lake.file_set_digest import LiveFile
 
 
@@ -18,62 +18,62 @@ def file(name: str, rows: int = 1) -> LiveFile:
 A, B, C = file("a"), file("b"), file("c")
 
 
-def compared(live: list[LiveFile] | dict[LiveFile, int], registered: dict[LiveFile, int]) -> Observation:
-    comparison = Comparison(live.items() if isinstance(live, dict) else [(one, 1) for one in live])
+def compared(live: list[LiveFile] | dict[LiveFile, int], registered: dict[LiveFile, int]) -> TableDiff:
+    comparison = FileComparison(live.items() if isinstance(live, dict) else [(one, 1) for one in live])
     for one, row_id in registered.items():
-        comparison.registered(one, row_id)
-    return comparison.observation()
+        comparison.add_registered(one, row_id)
+    return comparison.result()
 
 
-def test_equal_sets_differ_in_nothing() -> None:
+def test_equal_sets_have_no_difference() -> None:
     assert not compared([A, B], {B: 1, A: 2})
 
 
-def test_each_side_can_have_more() -> None:
+def test_each_side_can_have_extra_files() -> None:
     found = compared([A, B], {B: 1, C: 2})
     assert (found.missing, found.extra, found.files) == ({C: 2}, {A: 1}, 2)
 
 
-def test_a_file_that_iceberg_has_twice_is_remarked_on() -> None:
-    assert compared([A, A], {A: 1}) == Observation(remarks={(Kind.TWICE, A.path)})
+def test_a_duplicate_file_is_a_finding() -> None:
+    assert compared([A, A], {A: 1}) == TableDiff(findings={(DifferenceKind.TWICE, A.path)})
 
 
-def test_what_arrives_or_goes_was_on_its_way() -> None:
-    first = Observation({A: 1, B: 2}, {C: 1})
-    assert not first.persisting(Observation())
-    assert first.persisting(Observation({B: 2}, {C: 1})) == Observation({B: 2}, {C: 1})
+def test_resolved_differences_were_in_flight() -> None:
+    first = TableDiff({A: 1, B: 2}, {C: 1})
+    assert not first.persisting(TableDiff())
+    assert first.persisting(TableDiff({B: 2}, {C: 1})) == TableDiff({B: 2}, {C: 1})
 
 
-def test_new_differences_are_not_old_ones() -> None:
-    assert not Observation({A: 1}).persisting(Observation({B: 2}, {A: 1}, {(Kind.SCHEMA, "1 of 2")}))
+def test_new_differences_do_not_persist() -> None:
+    assert not TableDiff({A: 1}).persisting(TableDiff({B: 2}, {A: 1}, {(DifferenceKind.SCHEMA, "1 of 2")}))
 
 
-def test_a_file_that_was_registered_anew_is_another() -> None:
-    assert not Observation({A: 1}).persisting(Observation({A: 7}))
+def test_a_file_registered_again_is_another_difference() -> None:
+    assert not TableDiff({A: 1}).persisting(TableDiff({A: 7}))
 
 
-def test_a_file_that_came_back_to_iceberg_is_another() -> None:
-    assert not Observation(extra={A: 1}).persisting(Observation(extra={A: 2}))
-    unknown = Observation(extra={A: None})
+def test_a_file_added_to_iceberg_again_is_another_difference() -> None:
+    assert not TableDiff(extra={A: 1}).persisting(TableDiff(extra={A: 2}))
+    unknown = TableDiff(extra={A: None})
     assert unknown.persisting(unknown)
-    assert not unknown.persisting(Observation())
+    assert not unknown.persisting(TableDiff())
 
 
-def test_remarks_last_as_long_as_both_sides_say_the_same() -> None:
-    behind = Observation(remarks={(Kind.SCHEMA, "version 1, registry 2")})
+def test_findings_persist_while_both_sides_are_unchanged() -> None:
+    behind = TableDiff(findings={(DifferenceKind.SCHEMA, "version 1, registry 2")})
     assert behind.persisting(behind)
-    assert not behind.persisting(Observation(remarks={(Kind.SCHEMA, "version 2, registry 3")}))
+    assert not behind.persisting(TableDiff(findings={(DifferenceKind.SCHEMA, "version 2, registry 3")}))
 
 
 def test_one_path_on_both_sides_is_described_differently() -> None:
     ours, theirs = file("a", rows=1), file("a", rows=2)
-    found = sort({ours: 1, B: 2}, [theirs, C])
+    found = classify({ours: 1, B: 2}, [theirs, C])
     assert found.described == [(ours, theirs)]
     assert (found.missing, found.extra) == ([B], [C])
 
 
 class World:
-    """A registry that changes at random, and an Iceberg that follows it in order, a random number of changes behind."""
+    """A registry that changes at random, and an Iceberg that follows it in order with a random lag."""
 
     def __init__(self, seed: int, *, loses: LiveFile | None, keeps: set[LiveFile]) -> None:
         self.random = random.Random(seed)
@@ -89,7 +89,7 @@ class World:
             gone = self.random.choice(removable)
             del self.registered[gone]
             self.log.append(("-", gone))
-        else:  # names come again, as after a rollback
+        else:  # names are reused, as after a rollback
             one = one or file(str(self.random.randrange(12)))
             if one not in self.registered:
                 self.registered[one] = len(self.log) + 1
@@ -109,14 +109,14 @@ class World:
             if self.random.random() < 0.6:
                 self.follow(self.random.randint(self.position, len(self.log)))
 
-    def look(self) -> Observation:
+    def look(self) -> TableDiff:
         live = dict(self.live)
-        self.pass_time()  # the two are not read at one moment
+        self.pass_time()  # the two sides are not read at the same moment
         return compared(live, dict(self.registered))
 
 
 @pytest.mark.parametrize("seed", range(300))
-def test_under_writers_nothing_but_losses_and_leftovers_is_found(seed: int) -> None:
+def test_under_writers_only_losses_and_leftovers_are_found(seed: int) -> None:
     lost, kept = [file("lost"), None][seed % 2], [file("kept"), None][seed % 3 > 0]
     world = World(seed, loses=lost, keeps={kept} if kept else set())
     for _ in range(10):

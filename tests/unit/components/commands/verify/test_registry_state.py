@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from components.commands.verify.registry_state import Counts, RegisteredTable, batches
+from components.commands.verify.registry_state import FileCounts, RegisteredTable, batches
 from registry.inputs import FileDraft
 from registry.json_text import JsonText
 from registry.models import LakeTable, TableMetadata
@@ -22,11 +22,11 @@ def add(table: RegisteredTable, name: str, rows: int, partition: str = "") -> No
     table.add(as_row(draft))
 
 
-def test_right_statistics() -> None:
+def test_correct_statistics() -> None:
     table = registered(5, 2, 20)
     add(table, "a", 2, "day=1")
     add(table, "b", 3, "day=2")
-    table.recorded |= {"day=1": Counts(2, 1, 10), "day=2": Counts(3, 1, 10), "day=3": Counts()}
+    table.recorded |= {"day=1": FileCounts(2, 1, 10), "day=2": FileCounts(3, 1, 10), "day=3": FileCounts()}
     assert list(table.wrong_statistics()) == []
 
 
@@ -34,7 +34,7 @@ def test_every_wrong_number_is_named() -> None:
     table = registered(6, 2, 20)
     add(table, "a", 2, "day=1")
     add(table, "b", 3, "day=2")
-    table.recorded |= {"day=1": Counts(3, 1, 10), "day=9": Counts(1, 0, 0)}
+    table.recorded |= {"day=1": FileCounts(3, 1, 10), "day=9": FileCounts(1, 0, 0)}
     assert list(table.wrong_statistics()) == [
         "tables: 6 rows, 2 files, 20 bytes recorded, 5 rows, 2 files, 20 bytes counted",
         "table_stats, partition day=1: 3 rows, 1 files, 10 bytes recorded, 2 rows, 1 files, 10 bytes counted",
@@ -43,7 +43,7 @@ def test_every_wrong_number_is_named() -> None:
     ]
 
 
-def test_batches_hold_so_many_files_unless_one_table_has_more() -> None:
+def test_batches_are_limited_unless_one_table_is_larger() -> None:
     tables = []
     for table_id, files in enumerate((1, 2, 5, 1, 1, 1)):
         table = registered(0, 0, 0, table_id)

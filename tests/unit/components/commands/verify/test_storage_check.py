@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from components.commands.verify.report import Kind
-from components.commands.verify.storage_check import StorageCheck, Stored
+from components.commands.verify.report import DifferenceKind
+from components.commands.verify.storage_check import StorageCheck, StorageCheckResult
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.lake.storage.output_streams import checksum_of
 from registry.inputs import FileDraft
@@ -59,7 +59,7 @@ class Bucket:
         return content
 
 
-async def check(registry: Registry, bucket: Bucket, *, checksums: bool = True, parallel: int = 2) -> Stored:
+async def check(registry: Registry, bucket: Bucket, *, checksums: bool = True, parallel: int = 2) -> StorageCheckResult:
     seen: list[int] = []
     run = StorageCheck(cast("Any", registry), bucket, checksums=checksums, parallel=parallel)
     stored = await run.run(TABLE, len(registry.files), lambda _table, done, _total: seen.append(done))
@@ -67,7 +67,7 @@ async def check(registry: Registry, bucket: Bucket, *, checksums: bool = True, p
     return stored
 
 
-async def test_what_is_as_registered() -> None:
+async def test_files_as_registered() -> None:
     names = [f"f{number}" for number in range(50)]
     registry = Registry(*(registered(name, name.encode()) for name in names))
     bucket = Bucket(**{name: name.encode() for name in names})
@@ -75,25 +75,25 @@ async def test_what_is_as_registered() -> None:
     assert (stored.found, stored.checked, stored.bytes_read) == ({}, 50, sum(map(len, names)))
 
 
-async def test_missing_cut_off_and_changed() -> None:
+async def test_missing_truncated_and_changed_files() -> None:
     registry = Registry(*(registered(name, b"content") for name in ("good", "gone", "short", "other")))
     bucket = Bucket(good=b"content", short=b"con", other=b"c0ntent")
     stored = await check(registry, bucket)
-    assert stored.found[Kind.FILE_MISSING] == ["s3://b/t/gone"]
-    assert stored.found[Kind.FILE_SIZE] == ["s3://b/t/short: 3 bytes, registered with 7"]
-    assert stored.found[Kind.CHECKSUM][0].startswith("s3://b/t/other: sha256:")
+    assert stored.found[DifferenceKind.FILE_MISSING] == ["s3://b/t/gone"]
+    assert stored.found[DifferenceKind.FILE_SIZE] == ["s3://b/t/short: 3 bytes, registered with 7"]
+    assert stored.found[DifferenceKind.CHECKSUM][0].startswith("s3://b/t/other: sha256:")
     without = await check(registry, bucket, checksums=False)
-    assert set(without.found) == {Kind.FILE_MISSING, Kind.FILE_SIZE}
+    assert set(without.found) == {DifferenceKind.FILE_MISSING, DifferenceKind.FILE_SIZE}
     assert without.bytes_read == 0
 
 
-async def test_a_file_that_is_no_longer_registered_was_removed_meanwhile() -> None:
+async def test_a_file_that_is_no_longer_registered_is_no_difference() -> None:
     registry = Registry(registered("gone", b"content"))
     registry.gone.add("s3://b/t/gone")
     assert (await check(registry, Bucket())).found == {}
 
 
-async def test_checksums_that_nobody_here_computes_are_counted() -> None:
+async def test_files_without_a_known_checksum_are_counted() -> None:
     registry = Registry(registered("none", b"x", None), registered("other", b"x", "crc32:00"))
     stored = await check(registry, Bucket(none=b"x", other=b"x"))
     assert (stored.found, stored.without_checksum) == ({}, 2)

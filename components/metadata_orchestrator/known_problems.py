@@ -1,4 +1,4 @@
-"""What is wrong with which table. Each is logged once when it appears and once when it is gone."""
+"""Known problems of tables. Each is logged when it appears and when it is solved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from registry.models import LakeTable
 log = structlog.get_logger(__name__)
 
 
-class Problem(msgspec.Struct, frozen=True):
+class KnownProblem(msgspec.Struct, frozen=True):
     table_id: int
     table: str
     subject: str  # "location", "schema version 3"
@@ -21,15 +21,15 @@ class Problem(msgspec.Struct, frozen=True):
     since: int  # UTC epoch milliseconds
 
 
-class Problems:
-    """`reported` counts all that there ever were."""
+class KnownProblems:
+    """`reported` counts all problems since construction."""
 
     def __init__(self) -> None:
-        self._problems: dict[tuple[int, str], Problem] = {}
+        self._problems: dict[tuple[int, str], KnownProblem] = {}
         self.reported = 0
 
-    def listed(self) -> list[Problem]:
-        """The oldest first."""
+    def listed(self) -> list[KnownProblem]:
+        """Returns the problems, oldest first."""
         return sorted(self._problems.values(), key=lambda problem: problem.since)
 
     def found(self, table: LakeTable, subject: str, text: str, now_ms: int) -> None:
@@ -39,15 +39,15 @@ class Problems:
             return
         name = full_name(table)
         since = now_ms if known is None else known.since
-        self._problems[key] = Problem(table.id, name, subject, text, since)
+        self._problems[key] = KnownProblem(table.id, name, subject, text, since)
         self.reported += 1
-        log.warning("a table has a problem", table=name, table_id=table.id, subject=subject, problem=text)
+        log.warning("table problem found", table=name, table_id=table.id, subject=subject, problem=text)
 
     def solved(self, table_id: int, subjects: Collection[str]) -> None:
         for subject in subjects:
             problem = self._problems.pop((table_id, subject), None)
             if problem is not None:
-                log.info("a table's problem is solved", table=problem.table, table_id=table_id, subject=subject)
+                log.info("table problem solved", table=problem.table, table_id=table_id, subject=subject)
 
     def subjects(self, table_id: int) -> set[str]:
         return {subject for owner, subject in self._problems if owner == table_id}
@@ -56,6 +56,6 @@ class Problems:
         return {owner for owner, _ in self._problems}
 
     def forget(self, table_id: int) -> None:
-        """The table is gone, and its problems with it."""
+        """To be called when the table was dropped."""
         for subject in self.subjects(table_id):
             del self._problems[table_id, subject]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from structlog.testing import capture_logs
 
-from components.metadata_orchestrator.problems import Problems
+from components.metadata_orchestrator.known_problems import KnownProblems
 from registry.models import LakeTable
 
 
@@ -10,8 +10,8 @@ def table(number: int) -> LakeTable:
     return LakeTable(number, "db", f"t{number}", "file:///t", 0, 0, 0, 0, "active", 0, 0)
 
 
-def test_each_is_logged_once_when_it_appears_and_once_when_it_is_gone() -> None:
-    problems = Problems()
+def test_a_problem_is_logged_when_found_and_when_solved() -> None:
+    problems = KnownProblems()
     with capture_logs() as logs:
         problems.found(table(1), "location", "full", 5)
         problems.found(table(1), "location", "full", 6)
@@ -22,8 +22,8 @@ def test_each_is_logged_once_when_it_appears_and_once_when_it_is_gone() -> None:
     assert problems.reported == 1
 
 
-def test_one_that_changes_is_reported_anew_and_keeps_its_age() -> None:
-    problems = Problems()
+def test_a_changed_problem_is_reported_again_and_keeps_its_age() -> None:
+    problems = KnownProblems()
     problems.found(table(1), "location", "full", 5)
     problems.found(table(2), "location", "full", 4)
     problems.found(table(1), "location", "read-only", 9)
@@ -34,8 +34,8 @@ def test_one_that_changes_is_reported_anew_and_keeps_its_age() -> None:
     assert problems.reported == 3
 
 
-def test_a_table_that_is_gone_takes_its_problems_with_it() -> None:
-    problems = Problems()
+def test_problems_are_forgotten_with_their_table() -> None:
+    problems = KnownProblems()
     for subject in ("location", "schema version 2"):
         problems.found(table(1), subject, "bad", 0)
         problems.found(table(2), subject, "bad", 0)
