@@ -27,7 +27,7 @@ from astha.lanes.health import Health
 from astha.lanes.queue import LaneQueue
 from astha.lanes.refresh import Contained, snapshot_after
 from astha.lanes.state import Around, LaneCounts, LaneState
-from astha.lanes.supervisor import Worker
+from astha.lanes.calls import Worker
 from astha.sources.contract import Progress, Replay
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.lane_policy import LanePolicy

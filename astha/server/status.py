@@ -6,7 +6,7 @@ import msgspec
 
 from astha.clock import LoopClock
 from astha.daemon import Daemon
-from astha.lanes.lag import lag_seconds
+from astha.lanes.inspection import lag_seconds
 from astha.lanes.lane import Lane
 from astha.server.health import readiness, role
 from astha.subscribers.problems import Problem, problems_of

@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from astha.clock import LoopClock
 from astha.daemon import Daemon
-from astha.lanes.lag import lag_seconds
+from astha.lanes.inspection import lag_seconds
 from astha.lanes.lane import Lane
 from astha.lanes.state import LaneState
 from astha.sources.contract import SourceStatus
