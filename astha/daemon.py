@@ -21,8 +21,8 @@ from astha.events import Transaction
 from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
-from astha.lanes.lifecycle import Service
-from astha.lanes.state import Around, LaneState
+from astha.lanes.lifecycle import Lifecycle
+from astha.lanes.state import LaneContext, LaneState
 from astha.leadership import Leadership
 from astha.loop_watchdog import LoopWatch
 from astha.routing.router import Router
@@ -95,14 +95,14 @@ class Daemon:
         self._received = Position(0)
         self._streaming = asyncio.Event()
         self._failures = FailureLog(clock)
-        self._services = [
-            Service(each.name, each.subscriber, each.policy, clock, self._failures) for each in components
+        self._lifecycles = [
+            Lifecycle(each.name, each.subscriber, each.policy, clock, self._failures) for each in components
         ]
         self.taps: list[Callable[[Sequence[Transaction]], None]] = []  # who watches what passes; must not wait or fail
         self._make_lanes()
 
     def _make_lanes(self) -> None:
-        around = Around(
+        context = LaneContext(
             store=self._store,
             clock=self._clock,
             recent=lambda: self.router.recent(),
@@ -113,7 +113,9 @@ class Daemon:
             replay=self.source.replay if isinstance(self.source, Replays) else None,
         )
         self.lanes = [
-            Lane(component.name, component.subscriber, component.subscriber.subscribed_tables, component.policy, around)
+            Lane(
+                component.name, component.subscriber, component.subscriber.subscribed_tables, component.policy, context
+            )
             for component in self.components
         ]
         self.router = Router(self.lanes)
@@ -165,8 +167,8 @@ class Daemon:
                 await self._require_schema()
             await self.ledger.open(self.lanes)
         watch = LoopWatch(self.lanes, self.settings.loop_block_limit_s)
-        lanes = [asyncio.create_task(service.serve(lane, self._streaming), name=f"{lane.name}: lane")
-                 for service, lane in zip(self._services, self.lanes, strict=True)]  # fmt: skip
+        lanes = [asyncio.create_task(lifecycle.serve(lane, self._streaming), name=f"{lane.name}: lane")
+                 for lifecycle, lane in zip(self._lifecycles, self.lanes, strict=True)]  # fmt: skip
         pump = asyncio.create_task(self._pump(), name="source")
         keepers = [
             asyncio.create_task(self.leadership.hold(), name="lease"),
@@ -284,7 +286,9 @@ class Daemon:
             retained = self.source.retained_for(laggard.position)
             budget = self.settings.retained_wal_budget_bytes
             if retained > budget * _NEAR:
-                laggard.give_up(f"the database keeps {retained} bytes of changes for it; the budget is {budget}")
+                laggard.force_open_circuit(
+                    f"the database keeps {retained} bytes of changes for it; the budget is {budget}"
+                )
 
     async def _drain(self) -> None:
         """Let lanes finish what waits."""

@@ -50,7 +50,7 @@ class LoopWatch:
                 self._beat = time.monotonic()
                 culprit, self._culprit, self._told = self._culprit, None, False
                 if culprit is not None:
-                    culprit.break_out(f"it blocked the event loop for {blocked:.1f} s")
+                    culprit.open_circuit(f"it blocked the event loop for {blocked:.1f} s")
         finally:
             self._over.set()
 

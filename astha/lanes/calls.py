@@ -12,13 +12,13 @@ from collections.abc import Callable, Coroutine
 import structlog
 
 from astha.clock import LoopClock
-from astha.lanes.delivery import Delivery, Overdue
+from astha.lanes.delivery import CallTimeout, Delivery
 from astha.subscribers.lane_policy import LanePolicy
 
 log = structlog.get_logger(__name__)
 
 
-class Worker:
+class Calls:
     def __init__(self, name: str, policy: LanePolicy, clock: LoopClock) -> None:
         self._name = name
         self._policy = policy
@@ -97,9 +97,9 @@ class Worker:
             return RuntimeError("the component raised CancelledError although nobody had cancelled it")
         refreshing = self.refresh_began is not None
         limit = self._policy.refresh_timeout_s if refreshing else self._policy.delivery_timeout_s
-        return Overdue(f"no answer within {limit:g} s")
+        return CallTimeout(f"no answer within {limit:g} s")
 
-    async def watch(self, may_deliver: Callable[[], bool], break_out: Callable[[str], None]) -> None:
+    async def watch(self, may_deliver: Callable[[], bool], open_circuit: Callable[[str], None]) -> None:
         """Cancels what is overdue, and says so if that is ignored."""
         delivery, limits = self.delivery, (self._policy.delivery_timeout_s, self._policy.drain_timeout_s)
         call, since = 0, self._clock.monotonic()
@@ -114,7 +114,7 @@ class Worker:
                     continue
             if self._cancelled_at is not None:
                 if now > self._cancelled_at + self._policy.drain_timeout_s:
-                    break_out("it ignores cancellation and has not come back from its call")
+                    open_circuit("it ignores cancellation and has not come back from its call")
             elif self._overdue(now, since):
                 self.interrupt()
 

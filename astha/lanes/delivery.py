@@ -47,7 +47,7 @@ def backoff(policy: LanePolicy, failures: int, clock: LoopClock) -> float:
     return limit * (0.5 + 0.5 * clock.chance())
 
 
-class Dropped(Exception):
+class Undeliverable(Exception):
     """The event was given up: the component owes a refresh."""
 
     def __init__(self, event: Event[Row], error: BaseException, attempts: int) -> None:
@@ -57,15 +57,15 @@ class Dropped(Exception):
         self.error = error
 
 
-class Overdue(TimeoutError):
+class CallTimeout(TimeoutError):
     """A delivery took longer than its timeout."""
 
 
-class Abandoned(Exception):
+class DeliveryCancelled(Exception):
     """Nobody waits for this delivery any more: the lane has been broken out, paused or ended."""
 
 
-class Waiting(Protocol):
+class LaneControl(Protocol):
     """The lane, as a delivery sees it."""
 
     def returned(self, error: BaseException | None) -> BaseException | None:
@@ -94,7 +94,13 @@ class Delivery:
     """
 
     def __init__(
-        self, name: str, subscriber: Subscriber, policy: LanePolicy, clock: LoopClock, breaker: Breaker, lane: Waiting
+        self,
+        name: str,
+        subscriber: Subscriber,
+        policy: LanePolicy,
+        clock: LoopClock,
+        breaker: Breaker,
+        lane: LaneControl,
     ) -> None:
         self._name = name
         self._policy = policy
@@ -122,21 +128,21 @@ class Delivery:
             return queue.gather(_BATCH)
         return queue.head(quick if self._on_transaction is None else 1)
 
-    async def deliver(self, run: EventBatch, start: int = 0) -> None:
-        """All events, in order; a component that gets them one by one, only those from `start` on. Raises Dropped for
-        an event that can't be delivered, Abandoned if the lane was left meanwhile.
+    async def deliver(self, batch: EventBatch, start: int = 0) -> None:
+        """All events, in order; a component that gets them one by one, only those from `start` on. Raises Undeliverable for
+        an event that can't be delivered, DeliveryCancelled if the lane was left meanwhile.
         """
         self.done = 0
         if self._clock.monotonic() >= self._turn_ends:
             await self._breathe()
         if self._on_transactions is not None:
             await self._whole(
-                self._on_transactions, [transaction.events for transaction in run.transactions], run.events[0]
+                self._on_transactions, [transaction.events for transaction in batch.transactions], batch.events[0]
             )
         elif self._on_transaction is not None:
-            await self._whole(self._on_transaction, run.events, run.events[0])
+            await self._whole(self._on_transaction, batch.events, batch.events[0])
         else:
-            events = run.events
+            events = batch.events
             self.done = start
             while self.done < len(events):
                 if self.halted or not self._may_deliver():
@@ -193,7 +199,7 @@ class Delivery:
             if self._may_deliver():
                 return
             await self._clock.sleep(_DOUBT_S)
-        raise Abandoned
+        raise DeliveryCancelled
 
     def _failure(self, error: BaseException) -> BaseException:
         self.calling = False
@@ -237,10 +243,10 @@ class Delivery:
                         failure, first = first, None
                         raise failure
                     await self._attempt(call, argument)
-        except (asyncio.CancelledError, Abandoned):
+        except (asyncio.CancelledError, DeliveryCancelled):
             raise
         except BaseException as error:
-            raise Dropped(event, error, attempts) from error
+            raise Undeliverable(event, error, attempts) from error
 
     async def _attempt(self, call: Callable[[Any], Awaitable[None]], argument: object) -> None:
         if self.halted or not self._may_deliver():
@@ -259,7 +265,7 @@ class Delivery:
 
     def _worth_another(self, error: BaseException) -> bool:
         """Called once for each failed attempt."""
-        if isinstance(error, (asyncio.CancelledError, Abandoned)) or not self._lane.wanted():
+        if isinstance(error, (asyncio.CancelledError, DeliveryCancelled)) or not self._lane.wanted():
             return False
         self.failures += 1
         opened = self._breaker.failed(error)

@@ -8,7 +8,7 @@ from astha.lanes.failures import FailureLog
 from astha.subscribers.contract import Subscriber
 
 
-class Health:
+class HealthCheck:
     """One question at a time. A component that never answers is not asked again until it does."""
 
     def __init__(self, name: str, subscriber: Subscriber, timeout_s: float, failures: FailureLog) -> None:

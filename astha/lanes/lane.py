@@ -3,7 +3,7 @@
     bootstrapping -> live -> broken -> recovering -> live        paused: broken until somebody resumes it
                      live -> held -> live                        with `on_exhausted: hold`, instead of broken
 
-Everything outside the worker is synchronous and never waits: `offer` by the router, `break_out` by whoever finds that
+Everything outside the worker is synchronous and never waits: `offer` by the router, `open_circuit` by whoever finds that
 the component can't go on. The worker is one task that does one thing after another, so a component is never called
 twice at once. If it ignores cancellation, its lane is broken until the call returns; nobody else waits for it.
 
@@ -21,13 +21,13 @@ import structlog
 from astha.errors import ConfigError, SourceError
 from astha.events import Commit, EventBatch, Transaction
 from astha.lanes.breaker import Breaker
-from astha.lanes.delivery import Abandoned, Delivery, Dropped, backoff
+from astha.lanes.calls import Calls
+from astha.lanes.delivery import Delivery, DeliveryCancelled, Undeliverable, backoff
 from astha.lanes.error_policy import Action, treatment
-from astha.lanes.health import Health
+from astha.lanes.health import HealthCheck
 from astha.lanes.queue import LaneQueue
-from astha.lanes.refresh import Contained, snapshot_after
-from astha.lanes.state import Around, LaneCounts, LaneState
-from astha.lanes.calls import Worker
+from astha.lanes.refresh import RefreshedSnapshot, snapshot_after
+from astha.lanes.state import LaneContext, LaneCounts, LaneState
 from astha.sources.contract import Progress, Replay
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.lane_policy import LanePolicy
@@ -51,7 +51,7 @@ once a run. A component that takes its time gets them one by one, so that little
 
 class Lane:
     def __init__(
-        self, name: str, subscriber: Subscriber, tables: frozenset[str], policy: LanePolicy, around: Around
+        self, name: str, subscriber: Subscriber, tables: frozenset[str], policy: LanePolicy, context: LaneContext
     ) -> None:
         self.name = name
         self.tables = tables
@@ -61,16 +61,16 @@ class Lane:
         self.serving = False  # `start` has ended: calls are made
         self.start_began: float | None = None
         self.reason: str | None = "never refreshed"
-        self.not_live_since: float | None = around.clock.monotonic()
+        self.not_live_since: float | None = context.clock.monotonic()
         self.position = Position(0)  # everything up to here is done
-        self.contained: Contained | None = None
+        self.contained: RefreshedSnapshot | None = None
         self.counts = LaneCounts()
         self.breaker = Breaker(name, policy.breaker_failures)
         self.queue = LaneQueue(policy.max_events, policy.max_bytes)
         self._subscriber = subscriber
-        self._around = around
-        self._clock = around.clock
-        self.may_deliver = around.may_deliver
+        self._context = context
+        self._clock = context.clock
+        self.may_deliver = context.may_deliver
         self._seen = Position(0)  # the stream has come this far
         self._not_enough: str | None = self.reason  # why what waits here is of no use: a refresh has to begin (again)
         self._anew = False  # another history has begun, where it starts is not known yet
@@ -81,25 +81,27 @@ class Lane:
         self._moved = 0.0  # when the delivery under way began, or what waits for it came
         self._run_events = 1  # handed over together; grows while the component is quick
         self._wake = asyncio.Event()
-        self._worker = Worker(name, policy, self._clock)
+        self._worker = Calls(name, policy, self._clock)
         self._delivery = Delivery(name, subscriber, policy, self._clock, self.breaker, self)
         self._worker.serve(self._delivery)
-        self._health = Health(name, subscriber, policy.health_timeout_s, around.failures)
+        self._health = HealthCheck(name, subscriber, policy.health_timeout_s, context.failures)
 
     # -- from the router: never waits -------------------------------------------------------------------
 
-    def offer(self, run: EventBatch) -> None:
+    def offer(self, batch: EventBatch) -> None:
         """Transactions that concern this lane, in order, only its own tables' events in them."""
-        seen, self._seen = self._seen, max(self._seen, run.position)
+        seen, self._seen = self._seen, max(self._seen, batch.position)
         if self._not_enough is not None:
             return  # the snapshot of a later refresh will contain it
         if self._behind:
-            self._offer_ahead(run, seen)
+            self._offer_ahead(batch, seen)
             return
         if not self.queue:
             self._moved = self._clock.monotonic()
-        plain = self.contained is None and not run.untold and run.first.position > seen
-        if (plain and self.queue.put(run)) or all(self._accept(transaction, seen) for transaction in run.transactions):
+        plain = self.contained is None and not batch.has_unlisted and batch.first.position > seen
+        if (plain and self.queue.put(batch)) or all(
+            self._accept(transaction, seen) for transaction in batch.transactions
+        ):
             self._wake.set()
 
     def _accept(self, transaction: Transaction, seen: Position) -> bool:
@@ -121,9 +123,9 @@ class Lane:
             return False
         return True
 
-    def _offer_ahead(self, run: EventBatch, seen: Position) -> None:
+    def _offer_ahead(self, batch: EventBatch, seen: Position) -> None:
         if self._ahead is not None:
-            new = [transaction for transaction in run.transactions if transaction.position > seen]
+            new = [transaction for transaction in batch.transactions if transaction.position > seen]
             if new and not self._ahead.put(EventBatch.of(new)):
                 self._ahead = None  # begins again with the next batch that is read
 
@@ -135,7 +137,7 @@ class Lane:
 
     # -- from anybody: never waits ----------------------------------------------------------------------
 
-    def resume_at(self, position: Position, contained: Contained | None) -> None:
+    def resume_at(self, position: Position, contained: RefreshedSnapshot | None) -> None:
         """From the ledger: no refresh needed, everything up to `position` is done."""
         self.position = self._seen = position
         self.contained = contained
@@ -160,7 +162,7 @@ class Lane:
         if seen < position and self._not_enough is None and not anew:
             self.refresh(f"the source goes on at {position}, this component had come to {seen}")
 
-    def break_out(self, reason: str) -> None:
+    def open_circuit(self, reason: str) -> None:
         """The component can't keep up or can't work: nothing is kept for it until it has recovered by a refresh. One
         that holds keeps its position.
         """
@@ -169,10 +171,10 @@ class Lane:
         if self.holds and self.state.keeps_position():
             self._hold(reason)
         else:
-            self.give_up(reason)
+            self.force_open_circuit(reason)
 
-    def give_up(self, reason: str) -> None:
-        """As `break_out`, also of a component that holds: the database can't keep more for it."""
+    def force_open_circuit(self, reason: str) -> None:
+        """As `open_circuit`, also of a component that holds: the database can't keep more for it."""
         self.breaker.trip()
         self.counts.broken += 1
         self._leave(LaneState.BROKEN, reason)
@@ -268,7 +270,7 @@ class Lane:
     async def run(self) -> None:
         """Until cancelled; a call under way is cancelled too, and waited for no longer than `drain_timeout_s`."""
         monitors = [
-            asyncio.create_task(self._worker.watch(self.may_deliver, self.break_out), name=f"{self.name}: watchdog"),
+            asyncio.create_task(self._worker.watch(self.may_deliver, self.open_circuit), name=f"{self.name}: watchdog"),
             asyncio.create_task(self._check_health(), name=f"{self.name}: health"),
         ]
         task = self._worker.start(self._work())
@@ -295,9 +297,9 @@ class Lane:
                 await self._step()
             except (asyncio.CancelledError, GeneratorExit) as error:
                 self.returned(error)
-            except Abandoned:
+            except DeliveryCancelled:
                 continue
-            except Dropped as dropped:
+            except Undeliverable as dropped:
                 if not self.wanted():
                     continue  # broken out meanwhile, with a reason of its own
                 if self.holds:
@@ -308,10 +310,10 @@ class Lane:
                 if self.breaker.closed and treatment(dropped.error).action is not Action.BREAK:
                     self.refresh(str(dropped))
                 else:
-                    self.break_out(str(dropped))
+                    self.open_circuit(str(dropped))
             except BaseException as error:
                 log.exception("the lane's worker failed", component=self.name)
-                self.break_out(f"{error!r} ({treatment(error).hint})")
+                self.open_circuit(f"{error!r} ({treatment(error).hint})")
 
     async def _step(self) -> None:
         match self.state:
@@ -340,23 +342,23 @@ class Lane:
     async def _deliver_waiting(self) -> None:
         queue, delivery = self.queue, self._delivery
         while queue and self.state is LaneState.LIVE and not self._worker.over:
-            run = delivery.take(queue, self._run_events)
+            batch = delivery.take(queue, self._run_events)
             began = self._moved = self._clock.monotonic()
-            await delivery.deliver(run, queue.delivered)
-            if not self._delivered(run):
+            await delivery.deliver(batch, queue.delivered)
+            if not self._delivered(batch):
                 return
             quick = self._clock.monotonic() - began < _QUICK_S
             self._run_events = min(self._run_events * 2, _LONGEST_RUN) if quick else 1
 
-    def _delivered(self, run: EventBatch) -> bool:
+    def _delivered(self, batch: EventBatch) -> bool:
         """False if the lane was left meanwhile: what waits now is not what we took from."""
         if self._worker.interrupted:
             self.returned(None)
         if not self.wanted():
             return False
         self.queue.done()
-        self._done_to(run.position)
-        self.counts.count(run, self._clock.now_ms())
+        self._done_to(batch.position)
+        self.counts.count(batch, self._clock.now_ms())
         return True
 
     # -- holding ----------------------------------------------------------------------------------------
@@ -376,13 +378,13 @@ class Lane:
         if self.state is not LaneState.HELD or not await self._health.ask() or self.state is not LaneState.HELD:
             return
         if self.queue:
-            run = self._delivery.take(self.queue, 1)
+            batch = self._delivery.take(self.queue, 1)
             self._delivery.once = True
             try:
-                await self._delivery.deliver(run, self.queue.delivered)
+                await self._delivery.deliver(batch, self.queue.delivered)
             finally:
                 self._delivery.once = False
-            if not self._delivered(run):
+            if not self._delivered(batch):
                 return
         if self.state is LaneState.HELD:
             self.breaker.close()
@@ -391,9 +393,9 @@ class Lane:
 
     async def _catch_up(self) -> None:
         """Read again what did not fit the queue, until the stream goes on where that ends."""
-        replay = self._around.replay
+        replay = self._context.replay
         if replay is None:
-            self.give_up("its queue was full, and this source can't be read again")
+            self.force_open_circuit("its queue was full, and this source can't be read again")
             return
         log.warning("component reads again what did not fit its queue", component=self.name, after=self.position)
         try:
@@ -454,17 +456,17 @@ class Lane:
             await self._wake.wait()
 
     async def _recover(self) -> None:
-        """Health, snapshot, `on_refresh`, then what came meanwhile and is not in the snapshot."""
+        """HealthCheck, snapshot, `on_refresh`, then what came meanwhile and is not in the snapshot."""
         failures = 0
         while self.state.refreshes():
             if not await self._health.ask():
-                self.break_out(f"not healthy before its refresh: {self._health.reason}")
+                self.open_circuit(f"not healthy before its refresh: {self._health.reason}")
                 return
             # Debts first: a crash that finds the position of before the refresh would bring events that it contained.
-            await self._around.indebted(self.name)
+            await self._context.indebted(self.name)
             start = self._start_collecting()
             try:
-                contained = await self._read_snapshot(list(self._around.recent()))
+                contained = await self._read_snapshot(list(self._context.recent()))
             except (asyncio.CancelledError, GeneratorExit) as cancelled:
                 error = self.returned(cancelled) or cancelled
                 error.__cause__ = cancelled if error is not cancelled else None
@@ -489,7 +491,7 @@ class Lane:
             self.failed("on_refresh", error)
             log.warning("refresh failed", component=self.name, error=repr(error), hint=treatment(error).hint)
             if self.breaker.failed(error) or failures >= self.policy.attempts:
-                self.break_out(f"refresh failed: {error!r} ({treatment(error).hint})")
+                self.open_circuit(f"refresh failed: {error!r} ({treatment(error).hint})")
                 return
             await self._clock.sleep(backoff(self.policy, failures, self._clock))
 
@@ -500,9 +502,9 @@ class Lane:
         self._cramped = False
         return self._seen
 
-    async def _read_snapshot(self, seen: list[Commit]) -> Contained:
+    async def _read_snapshot(self, seen: list[Commit]) -> RefreshedSnapshot:
         limit = asyncio.timeout(_SNAPSHOT_WITHIN_S)
-        async with limit, snapshot_after(self._around.store, seen, self._clock) as (snapshot, contained):
+        async with limit, snapshot_after(self._context.store, seen, self._clock) as (snapshot, contained):
             limit.reschedule(None)
             while not self.may_deliver():
                 await self._clock.sleep(_DOUBT_S)
@@ -520,7 +522,7 @@ class Lane:
                 self._worker.refreshing(False)
             return contained
 
-    def _go_live(self, start: Position, contained: Contained) -> None:
+    def _go_live(self, start: Position, contained: RefreshedSnapshot) -> None:
         self.counts.refreshes += 1
         self.breaker.close()
         self.position = start
@@ -541,7 +543,7 @@ class Lane:
             if self.state is LaneState.LIVE:
                 self._enter(LaneState.LIVE, "its queue was full: what follows is read again from the database")
         else:
-            self.break_out(
+            self.open_circuit(
                 f"fell behind: {self.queue.events} events ({self.queue.size_bytes} bytes) wait, "
                 f"and a transaction of {events} more does not fit"
             )
@@ -584,7 +586,7 @@ class Lane:
             self.not_live_since = self._clock.monotonic()
         self.state, self.reason = state, reason
         self._wake.set()
-        self._around.changed()
+        self._context.changed()
 
     # -- what its delivery asks -------------------------------------------------------------------------
 
@@ -592,7 +594,7 @@ class Lane:
         return self._worker.returned(error)
 
     def failed(self, call: str, error: BaseException) -> None:
-        self._around.failures.note(self.name, call, error)
+        self._context.failures.note(self.name, call, error)
 
     def wanted(self) -> bool:
         return self.state.keeps_position() and not self._worker.over
@@ -601,4 +603,4 @@ class Lane:
         while True:
             await self._clock.sleep(self.policy.health_interval_s)
             if self.state is LaneState.LIVE and not await self._health.ask() and self.state is LaneState.LIVE:
-                self.break_out(f"health check failed: {self._health.reason}")
+                self.open_circuit(f"health check failed: {self._health.reason}")

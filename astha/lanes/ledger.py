@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Sequence
 
 from astha.lanes.lane import Lane
-from astha.lanes.refresh import Contained
+from astha.lanes.refresh import RefreshedSnapshot
 from astha.lanes.state import LaneState
 from registry.clock import Clock
 from registry.contract import MetadataStore
@@ -57,7 +57,7 @@ class Ledger:
             elif frozenset(parse_json_as(entry.tables, list[str])) != lane.tables:
                 lane.reason = "its subscription has changed"
             else:
-                contained = None if entry.place is None else Contained.of(entry.place)
+                contained = None if entry.place is None else RefreshedSnapshot.of(entry.place)
                 lane.resume_at(Position(entry.position), contained)
                 self._members.add(lane.name)
 

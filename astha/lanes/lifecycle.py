@@ -1,4 +1,4 @@
-"""A component's life around its lane: start, serve, stop; and again, if leadership is lost and won.
+"""A component's life context its lane: start, serve, stop; and again, if leadership is lost and won.
 
 One call at a time, over all of it: what ignores its cancellation is left behind, and nothing else is called before it
 has come back. Deliveries and refreshes are the lane's own business.
@@ -21,7 +21,7 @@ from astha.subscribers.lane_policy import LanePolicy
 log = structlog.get_logger(__name__)
 
 
-class Service:
+class Lifecycle:
     def __init__(
         self, name: str, subscriber: Subscriber, policy: LanePolicy, clock: LoopClock, failures: FailureLog
     ) -> None:
@@ -39,7 +39,7 @@ class Service:
             await streaming.wait()  # a refresh before the stream has a beginning would have to be repeated
             await self._wait_for_straggler(lane)
             if isinstance(subscriber, BrokenComponent):
-                lane.break_out(subscriber.reason)
+                lane.open_circuit(subscriber.reason)
                 await asyncio.Event().wait()
             if isinstance(subscriber, Startable):
                 await self._start(lane, subscriber.start)
@@ -57,7 +57,7 @@ class Service:
         lane.start_began = self._clock.monotonic()
         while (error := await self._call(start, self._policy.refresh_timeout_s)) is not None:
             self._failures.note(self._name, "start", error)
-            lane.break_out(f"start failed: {error!r}")
+            lane.open_circuit(f"start failed: {error!r}")
             await self._wait_for_straggler(lane)
             await self._clock.sleep(wait)
             lane.start_began = self._clock.monotonic()
@@ -89,7 +89,7 @@ class Service:
     async def _wait_for_straggler(self, lane: Lane) -> None:
         straggler, self._straggler = self._straggler, None
         if straggler is not None and not straggler.done():
-            lane.break_out("an earlier call of it ignores cancellation and has not come back")
+            lane.open_circuit("an earlier call of it ignores cancellation and has not come back")
             try:
                 await asyncio.wait({straggler})
             finally:

@@ -21,7 +21,7 @@ AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
 _VISIBLE_WITHIN_S = 60.0
 
 
-class Contained(msgspec.Struct, frozen=True):
+class RefreshedSnapshot(msgspec.Struct, frozen=True):
     """What a refresh contained. Beyond `until` the stream can bring nothing of it."""
 
     place: AnySnapshotVisibility
@@ -40,14 +40,14 @@ class Contained(msgspec.Struct, frozen=True):
         return to_json_text(self)
 
     @classmethod
-    def of(cls, document: JsonText) -> Contained:
+    def of(cls, document: JsonText) -> RefreshedSnapshot:
         return parse_json_as(document, cls)
 
 
 @asynccontextmanager
 async def snapshot_after(
     store: MetadataStore, seen: Iterable[Commit], clock: LoopClock
-) -> AsyncIterator[tuple[ConsistentRead, Contained]]:
+) -> AsyncIterator[tuple[ConsistentRead, RefreshedSnapshot]]:
     """A snapshot that contains everything that the stream has brought already.
 
     On PostgreSQL a commit reaches the stream a moment before it becomes visible to others (longer, if the writer
@@ -60,7 +60,7 @@ async def snapshot_after(
             place = read.visibility
             waiting = [commit for commit in waiting if not place.contains(commit.transaction, commit.position)]
             if not waiting:
-                yield read, Contained(_known(place), await store.position())
+                yield read, RefreshedSnapshot(_known(place), await store.position())
                 return
         if clock.monotonic() > deadline:
             raise Unavailable(f"transaction {waiting[0].transaction} was committed but is still not visible")

@@ -43,17 +43,17 @@ class LaneCounts(msgspec.Struct):
     latency_us: Counter[int] = msgspec.field(default_factory=Counter)  # power of two -> transactions
     latency_sum_us: int = 0
 
-    def count(self, run: EventBatch, now_ms: int) -> None:
+    def count(self, batch: EventBatch, now_ms: int) -> None:
         """It has been delivered. The latency is that of its oldest commit."""
         delivered = self.delivered
-        for kind, number in run.tally().items():
+        for kind, number in batch.tally().items():
             delivered[kind] += number
-        latency, transactions = max(0, now_ms * 1000 - run.first.commit.committed_at), len(run.transactions)
+        latency, transactions = max(0, now_ms * 1000 - batch.first.commit.committed_at), len(batch.transactions)
         self.latency_us[latency.bit_length()] += transactions
         self.latency_sum_us += latency * transactions
 
 
-class Around(msgspec.Struct, frozen=True):
+class LaneContext(msgspec.Struct, frozen=True):
     """What a lane needs of the daemon."""
 
     store: MetadataStore

@@ -99,7 +99,7 @@ async def test_debts_are_on_paper_before_the_source_goes_on_after_a_gap() -> Non
     async with stage() as made:
         made.source.say(Started(Position(0)))
         await made.live()
-        await made.until(lambda: not made.registry.paper["a"].refresh_owed, "the page")
+        await made.until(lambda: not made.registry.ledger["a"].refresh_owed, "the page")
         made.registry.before_ledger = asyncio.Event()
         taken = made.source.taken
         made.source.say(Gap("test"), Started(Position(0)))
@@ -198,7 +198,7 @@ async def test_the_last_acknowledgement_goes_through_the_open_connection() -> No
         made.daemon.stop()
         await asyncio.wait_for(made.task, 20)
         assert made.source.acknowledged[-1] == made.registry.last
-        assert made.registry.paper["a"].position == made.registry.last
+        assert made.registry.ledger["a"].position == made.registry.last
 
 
 async def test_what_arrives_after_the_stop_is_left_for_the_next_start() -> None:

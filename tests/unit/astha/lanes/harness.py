@@ -1,4 +1,4 @@
-"""A lane on the bench: a small registry, a clock that the test moves, a component that does as it is told."""
+"""A lane on the harness: a small registry, a clock that the test moves, a component that does as it is told."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from astha.events import Event, Transaction
 from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
-from astha.lanes.state import Around, LaneState
+from astha.lanes.state import LaneContext, LaneState
 from astha.routing.router import Router
 from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import FaultySubscriber, ManualClock
@@ -36,24 +36,24 @@ class Subject(FaultySubscriber):
         return [event.data.group_id for event in self.events if isinstance(event.data, ConsumerGroup)]
 
     async def on_event(self, event: Event[Row]) -> None:
-        with _Alone(self):
+        with OneCallAtATime(self):
             self.calls.append(self.clock.monotonic())
             await super().on_event(event)
 
     async def _on_transaction(self, events: Sequence[Event[Row]]) -> None:
-        with _Alone(self):
+        with OneCallAtATime(self):
             self.calls.append(self.clock.monotonic())
             await super()._on_transaction(events)
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
-        with _Alone(self):
+        with OneCallAtATime(self):
             self.refreshed_at.append(self.clock.monotonic())
             if self.refresh_gate is not None:
                 await self.refresh_gate.wait()
             await super().on_refresh(snapshot)
 
 
-class _Alone:
+class OneCallAtATime:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
 
@@ -67,8 +67,8 @@ class _Alone:
         self._subject.inside -= 1
 
 
-class Bench:
-    """``async with Bench(...) as bench``: the lane runs, and has been refreshed."""
+class LaneHarness:
+    """``async with LaneHarness(...) as harness``: the lane runs, and has been refreshed."""
 
     def __init__(self, subject: Subject | None = None, *, resumed: bool = False, **policy: Any) -> None:
         self.clock = subject.clock if subject else ManualClock()
@@ -86,7 +86,7 @@ class Bench:
 
     def make_lane(self, name: str, subject: Subject, **policy: Any) -> Lane:
         values = {"drain_timeout_s": 0.5, "health_timeout_s": 0.2, **policy}
-        around = Around(
+        context = LaneContext(
             store=self.registry.store,
             clock=self.clock,
             recent=lambda: self.router.recent(),
@@ -95,7 +95,7 @@ class Bench:
             indebted=self._indebted,
             failures=self.failures,
         )
-        return Lane(name, subject, subject.subscribed_tables, LanePolicy(**values), around)
+        return Lane(name, subject, subject.subscribed_tables, LanePolicy(**values), context)
 
     def add(self, name: str, subject: Subject, **policy: Any) -> Lane:
         lane = self.make_lane(name, subject, **policy)
@@ -103,7 +103,7 @@ class Bench:
         self.router = Router(self.lanes)
         return lane
 
-    async def __aenter__(self) -> Bench:
+    async def __aenter__(self) -> LaneHarness:
         if self._resumed:
             self.lane.resume_at(self.registry.last, None)
         self._tasks = [asyncio.create_task(lane.run()) for lane in self.lanes]
