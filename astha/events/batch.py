@@ -19,7 +19,7 @@ class EventBatch(msgspec.Struct, gc=False):
     transactions: Sequence[Transaction]
     events: list[Event[Row]]  # of all of them
     size_bytes: int
-    untold: bool  # one of them is not told event by event
+    has_unlisted: bool  # one of them is not told event by event
     _tally: Mapping[tuple[str, str], int] | None = None
 
     @classmethod
@@ -28,12 +28,12 @@ class EventBatch(msgspec.Struct, gc=False):
         if len(transactions) == 1:
             return cls(transactions, first.events, first.size_bytes, bool(first.unlisted))
         events: list[Event[Row]] = []
-        size, untold = 0, False
+        size, has_unlisted = 0, False
         for transaction in transactions:
             events += transaction.events
             size += transaction.size_bytes
-            untold = untold or bool(transaction.unlisted)
-        return cls(transactions, events, size, untold)
+            has_unlisted = has_unlisted or bool(transaction.unlisted)
+        return cls(transactions, events, size, has_unlisted)
 
     @property
     def first(self) -> Transaction:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from astha.events import EventBatch, Transaction
 
 _TOGETHER = 256
-"""Transactions in a run that is made here: what is split again and again must not be long."""
+"""Transactions in a batch that is made here: what is split again and again must not be long."""
 
 
 class LaneQueue:
@@ -26,17 +26,17 @@ class LaneQueue:
         return bool(self._waiting)
 
     def __iter__(self) -> Iterator[Transaction]:
-        for run in self._waiting:
-            yield from run.transactions
+        for batch in self._waiting:
+            yield from batch.transactions
 
-    def put(self, run: EventBatch) -> bool:
+    def put(self, batch: EventBatch) -> bool:
         """False, and nothing added, if it does not fit."""
-        events = self.events + len(run.events)
-        size = self.size_bytes + run.size_bytes
+        events = self.events + len(batch.events)
+        size = self.size_bytes + batch.size_bytes
         if events > self.max_events or size > self.max_bytes:
             return False
         self.events, self.size_bytes = events, size
-        self._waiting.append(run)
+        self._waiting.append(batch)
         return True
 
     def first(self) -> Transaction:
@@ -44,25 +44,25 @@ class LaneQueue:
 
     def head(self, events: int) -> EventBatch:
         """The first transactions that came together, as many as have so many events; at least one."""
-        run, rest = self._waiting[0].split(events)
+        batch, rest = self._waiting[0].split(events)
         if rest is not None:
-            self._waiting[0] = run
+            self._waiting[0] = batch
             self._waiting.insert(1, rest)
-        return run
+        return batch
 
     def gather(self, events: int) -> EventBatch:
         """The first transactions, however they came, as many as have so many events; at least one."""
-        run = self.head(events)
-        if len(self._waiting) == 1 or len(run.events) >= events:
-            return run
+        batch = self.head(events)
+        if len(self._waiting) == 1 or len(batch.events) >= events:
+            return batch
         transactions: list[Transaction] = []
         while self._waiting and (not transactions or events >= len(self._waiting[0].events)):
             part = self._waiting.popleft()
             events -= len(part.events)
             transactions += part.transactions
-        run = EventBatch.of(transactions)
-        self._waiting.appendleft(run)
-        return run
+        batch = EventBatch.of(transactions)
+        self._waiting.appendleft(batch)
+        return batch
 
     def fits(self, transaction: Transaction) -> bool:
         return (
@@ -74,16 +74,16 @@ class LaneQueue:
         """So many events of what was taken last are delivered, and then one failed. Whole transactions leave the queue
         and are returned; of the one that failed the next delivery leaves out what was delivered.
         """
-        run, whole = self._waiting[0], 0
-        for transaction in run.transactions:
+        batch, whole = self._waiting[0], 0
+        for transaction in batch.transactions:
             if len(transaction.events) > events:
                 break
             events -= len(transaction.events)
             whole += 1
         self.delivered = events
-        if not whole or whole == len(run.transactions):
+        if not whole or whole == len(batch.transactions):
             return None
-        done, rest = EventBatch.of(run.transactions[:whole]), EventBatch.of(run.transactions[whole:])
+        done, rest = EventBatch.of(batch.transactions[:whole]), EventBatch.of(batch.transactions[whole:])
         self._waiting[0] = rest
         self.events -= len(done.events)
         self.size_bytes -= done.size_bytes
@@ -92,9 +92,9 @@ class LaneQueue:
     def done(self) -> None:
         """With what was taken last."""
         self.delivered = 0
-        run = self._waiting.popleft()
-        self.events -= len(run.events)
-        self.size_bytes -= run.size_bytes
+        batch = self._waiting.popleft()
+        self.events -= len(batch.events)
+        self.size_bytes -= batch.size_bytes
 
     def clear(self) -> None:
         self._waiting.clear()
@@ -104,7 +104,7 @@ class LaneQueue:
         kept = [transaction for transaction in self if wanted(transaction)]
         self.clear()
         for start in range(0, len(kept), _TOGETHER):
-            run = EventBatch.of(kept[start : start + _TOGETHER])
-            self.events += len(run.events)
-            self.size_bytes += run.size_bytes
-            self._waiting.append(run)
+            batch = EventBatch.of(kept[start : start + _TOGETHER])
+            self.events += len(batch.events)
+            self.size_bytes += batch.size_bytes
+            self._waiting.append(batch)

@@ -20,7 +20,7 @@ class Destination(Protocol):
 
     tables: frozenset[str]
 
-    def offer(self, run: EventBatch) -> None: ...
+    def offer(self, batch: EventBatch) -> None: ...
 
     def passed(self, position: Position) -> None: ...
 
@@ -51,12 +51,12 @@ class Router:
             lane.passed(last)
 
     def _route_alike(self, transactions: Sequence[Transaction], tables: frozenset[str]) -> None:
-        """All of the same tables: lanes that get them whole share one run."""
-        run: EventBatch | None = None
+        """All of the same tables: lanes that get them whole share one batch."""
+        batch: EventBatch | None = None
         for lane, whole in self._planned(tables):
             if whole:
-                run = run or EventBatch.of(transactions)
-                lane.offer(run)
+                batch = batch or EventBatch.of(transactions)
+                lane.offer(batch)
             else:
                 lane.offer(EventBatch.of([_part(transaction, lane.tables) for transaction in transactions]))
 

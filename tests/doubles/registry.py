@@ -34,7 +34,7 @@ class SmallRegistry(FakeRegistry):
     def __init__(self) -> None:
         super().__init__()
         self.step = 10  # between positions
-        self.paper: dict[str, LedgerEntry] = {}
+        self.ledger: dict[str, LedgerEntry] = {}
         self.epoch = 1
         self.down = False
         self.invisible = 0  # snapshots to come that do not see the last commit yet
@@ -65,7 +65,7 @@ class SmallRegistry(FakeRegistry):
 
     async def read_ledger(self) -> list[LedgerEntry]:
         self._answer()
-        return list(self.paper.values())
+        return list(self.ledger.values())
 
     async def write_ledger(self, entries: Sequence[LedgerEntry], lease: DaemonLease) -> None:
         self._answer()
@@ -73,7 +73,7 @@ class SmallRegistry(FakeRegistry):
             await self.before_ledger.wait()
         if lease.epoch != self.epoch:
             raise Fenced("another epoch")
-        self.paper.update((entry.component, entry) for entry in entries)
+        self.ledger.update((entry.component, entry) for entry in entries)
 
     async def take_daemon_lease(
         self, name: str, holder: str, ttl_ms: int, *, dead: DaemonLease | None = None

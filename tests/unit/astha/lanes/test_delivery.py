@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
+from astha.backoff import Backoff
 from astha.errors import Reject
 from astha.events import Event
-from astha.lanes.delivery import backoff
 from astha.lanes.state import LaneState
-from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import Fault, ManualClock
 from registry.models import Row
 from tests.doubles.registry import GROUPS, TOPICS, group, topic
-from tests.unit.astha.lanes.harness import Bench, Subject
+from tests.unit.astha.lanes.harness import LaneHarness, Subject
 
 PATIENT: dict[str, Any] = {"breaker_failures": 1_000}
 
@@ -32,33 +31,33 @@ class Chances(ManualClock):
 
 async def test_events_come_in_commit_order_over_all_tables() -> None:
     subject = Subject(ManualClock(), GROUPS, TOPICS)
-    async with Bench(subject) as bench:
+    async with LaneHarness(subject) as harness:
         for number in range(100):
-            bench.offer(bench.registry.commit(group(f"g{number}"), topic(f"t{number}"), group(f"h{number}")))
-        await bench.settle()
+            harness.offer(harness.registry.commit(group(f"g{number}"), topic(f"t{number}"), group(f"h{number}")))
+        await harness.settle()
         wanted = [name for n in range(100) for name in ((GROUPS, f"g{n}"), (TOPICS, f"t{n}"), (GROUPS, f"h{n}"))]
         assert [
             (event.table, str(event.data.__getattribute__(event.data.key[0]))) for event in subject.events
         ] == wanted
-        assert bench.lane.position == bench.registry.last
+        assert harness.lane.position == harness.registry.last
 
 
 async def test_nothing_waits_for_more() -> None:
     """No timed batching: a commit is delivered without the clock moving."""
-    async with Bench() as bench:
-        before = bench.clock.monotonic()
-        bench.commit("a")
-        await bench.settle()
-        assert bench.subject.names == ["a"]
-        assert bench.clock.monotonic() == before
+    async with LaneHarness() as harness:
+        before = harness.clock.monotonic()
+        harness.commit("a")
+        await harness.settle()
+        assert harness.subject.names == ["a"]
+        assert harness.clock.monotonic() == before
 
 
 async def test_whole_transactions_come_in_one_call() -> None:
     subject = Subject(ManualClock(), whole_transactions=True)
-    async with Bench(subject) as bench:
-        bench.commit("a", "b")
-        bench.commit("c")
-        await bench.settle()
+    async with LaneHarness(subject) as harness:
+        harness.commit("a", "b")
+        harness.commit("c")
+        await harness.settle()
         assert [[event.data for event in events] for events in subject.transactions] == [
             [group("a"), group("b")],
             [group("c", 10)],
@@ -67,10 +66,10 @@ async def test_whole_transactions_come_in_one_call() -> None:
 
 async def test_a_whole_transaction_is_retried_whole() -> None:
     subject = Subject(ManualClock(), whole_transactions=True)
-    async with Bench(subject) as bench:
+    async with LaneHarness(subject) as harness:
         subject.misbehave(Fault.FAIL_AFTER_EFFECT, times=2)
-        bench.commit("a", "b")
-        await bench.pass_time(10)
+        harness.commit("a", "b")
+        await harness.pass_time(10)
         assert subject.names == ["a", "b"] * 3
         assert subject.refreshes == 1
 
@@ -95,161 +94,161 @@ class Batches(Subject):
 
 async def test_what_waits_comes_in_one_call_and_nothing_is_waited_for() -> None:
     subject = Batches(ManualClock())
-    async with Bench(subject) as bench:
-        before = bench.clock.monotonic()
+    async with LaneHarness(subject) as harness:
+        before = harness.clock.monotonic()
         for names in ("ab", "c", "def"):
-            bench.commit(*names)
-        await bench.settle()
-        bench.commit("g")
-        await bench.settle()
+            harness.commit(*names)
+        await harness.settle()
+        harness.commit("g")
+        await harness.settle()
         assert subject.batches == [[["a", "b"], ["c"], ["d", "e", "f"]], [["g"]]]
-        assert bench.clock.monotonic() == before
-        assert bench.lane.position == bench.registry.last
+        assert harness.clock.monotonic() == before
+        assert harness.lane.position == harness.registry.last
 
 
 async def test_what_came_in_one_call_is_retried_whole() -> None:
     subject = Batches(ManualClock())
-    async with Bench(subject) as bench:
+    async with LaneHarness(subject) as harness:
         subject.failures = 2
-        bench.commit("a")
-        bench.commit("b", "c")
-        await bench.pass_time(10)
+        harness.commit("a")
+        harness.commit("b", "c")
+        await harness.pass_time(10)
         assert subject.batches == [[["a"], ["b", "c"]]] * 3
         assert subject.names == ["a", "b", "c"]
         assert subject.refreshes == 1
 
 
 async def test_a_long_transaction_is_delivered_in_order_piece_by_piece() -> None:
-    async with Bench() as bench:
+    async with LaneHarness() as harness:
         names = [f"g{number}" for number in range(2_000)]
-        bench.commit(*names)
-        await bench.pass_time(1)
-        assert bench.subject.names == names
+        harness.commit(*names)
+        await harness.pass_time(1)
+        assert harness.subject.names == names
 
 
 async def test_retries_wait_exponentially_up_to_a_cap_and_are_at_most_thirty() -> None:
-    async with Bench(**PATIENT, backoff_initial_s=0.1, backoff_max_s=2.0) as bench:
-        bench.subject.misbehave(Fault.FAIL)
-        bench.commit("a")
-        await bench.pass_time(100)
-        calls = bench.subject.calls
+    async with LaneHarness(**PATIENT, backoff_initial_s=0.1, backoff_max_s=2.0) as harness:
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("a")
+        await harness.pass_time(100)
+        calls = harness.subject.calls
         waits = [later - earlier for earlier, later in pairwise(calls)]
         assert len(calls) == 30
         assert waits == pytest.approx([0.75 * min(2.0, 0.1 * 2**n) for n in range(29)])
 
 
 async def test_attempts_are_counted_as_the_policy_says() -> None:
-    async with Bench(**PATIENT, attempts=3) as bench:
-        bench.subject.misbehave(Fault.FAIL)
-        bench.commit("a")
-        await bench.pass_time(100)
-        assert bench.subject.hits == 3
+    async with LaneHarness(**PATIENT, attempts=3) as harness:
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("a")
+        await harness.pass_time(100)
+        assert harness.subject.hits == 3
 
 
 @pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.5), (1.0, 1.0)])
 async def test_jitter_never_takes_more_than_half(chance: float, factor: float) -> None:
-    policy = LanePolicy(backoff_initial_s=0.1, backoff_max_s=10.0)
-    waits = [backoff(policy, failures, Chances(chance)) for failures in (1, 2, 3, 1_000)]
+    backoff = Backoff(initial_s=0.1, max_s=10.0)
+    waits = [backoff.wait_s(failures, Chances(chance)) for failures in (1, 2, 3, 1_000)]
     assert waits == pytest.approx([0.1 * factor, 0.2 * factor, 0.4 * factor, 10 * factor])
 
 
 async def test_an_event_given_up_is_dropped_and_the_component_refreshes() -> None:
-    async with Bench(**PATIENT) as bench:
-        bench.subject.misbehave(Fault.FAIL, times=30)
-        bench.commit("poison")
-        bench.commit("after")
-        await bench.converge()
-        assert bench.lane.counts.dropped == 1
-        assert bench.subject.refreshes == 2
-        assert bench.subject.events == [], "the refresh contains both: neither is delivered after it"
+    async with LaneHarness(**PATIENT) as harness:
+        harness.subject.misbehave(Fault.FAIL, times=30)
+        harness.commit("poison")
+        harness.commit("after")
+        await harness.converge()
+        assert harness.lane.counts.dropped == 1
+        assert harness.subject.refreshes == 2
+        assert harness.subject.events == [], "the refresh contains both: neither is delivered after it"
 
 
 async def test_a_reject_is_not_retried() -> None:
-    async with Bench() as bench:
-        bench.subject.misbehave(Fault.REJECT, times=1)
-        bench.commit("poison")
-        before = bench.clock.monotonic()
-        await bench.settle()
-        assert bench.clock.monotonic() == before
-        assert bench.subject.hits == 1
-        assert bench.subject.refreshes == 2
-        assert bench.lane.counts.dropped == 1
-        await bench.converge()
+    async with LaneHarness() as harness:
+        harness.subject.misbehave(Fault.REJECT, times=1)
+        harness.commit("poison")
+        before = harness.clock.monotonic()
+        await harness.settle()
+        assert harness.clock.monotonic() == before
+        assert harness.subject.hits == 1
+        assert harness.subject.refreshes == 2
+        assert harness.lane.counts.dropped == 1
+        await harness.converge()
 
 
 async def test_failure_after_effect_means_the_event_comes_again() -> None:
-    async with Bench() as bench:
-        bench.subject.misbehave(Fault.FAIL_AFTER_EFFECT, times=1)
-        bench.commit("a")
-        bench.commit("b")
-        await bench.pass_time(1)
-        assert bench.subject.names == ["a", "a", "b"]
+    async with LaneHarness() as harness:
+        harness.subject.misbehave(Fault.FAIL_AFTER_EFFECT, times=1)
+        harness.commit("a")
+        harness.commit("b")
+        await harness.pass_time(1)
+        assert harness.subject.names == ["a", "a", "b"]
 
 
 async def test_only_the_failed_event_of_a_transaction_is_repeated() -> None:
-    async with Bench() as bench:
-        bench.commit("a", "b", "c")
-        await bench.settle()
-        bench.subject.misbehave(Fault.FAIL_AFTER_EFFECT, times=1)
-        bench.commit("d", "e", "f")
-        await bench.pass_time(1)
-        assert bench.subject.names == ["a", "b", "c", "d", "d", "e", "f"]
+    async with LaneHarness() as harness:
+        harness.commit("a", "b", "c")
+        await harness.settle()
+        harness.subject.misbehave(Fault.FAIL_AFTER_EFFECT, times=1)
+        harness.commit("d", "e", "f")
+        await harness.pass_time(1)
+        assert harness.subject.names == ["a", "b", "c", "d", "d", "e", "f"]
 
 
 async def test_a_delivery_that_hangs_is_cancelled_and_retried() -> None:
-    async with Bench(delivery_timeout_s=5.0, health_interval_s=1_000) as bench:
-        bench.subject.misbehave(Fault.HANG, times=1)
-        bench.commit("a")
-        await bench.pass_time(4.5)
-        assert bench.subject.names == []
-        await bench.pass_time(2)
-        assert bench.subject.names == ["a"]
-        assert bench.lane.state is LaneState.LIVE
-        assert bench.subject.refreshes == 1
+    async with LaneHarness(delivery_timeout_s=5.0, health_interval_s=1_000) as harness:
+        harness.subject.misbehave(Fault.HANG, times=1)
+        harness.commit("a")
+        await harness.pass_time(4.5)
+        assert harness.subject.names == []
+        await harness.pass_time(2)
+        assert harness.subject.names == ["a"]
+        assert harness.lane.state is LaneState.LIVE
+        assert harness.subject.refreshes == 1
 
 
 async def test_a_slow_delivery_within_its_timeout_is_left_alone() -> None:
-    async with Bench(delivery_timeout_s=5.0) as bench:
+    async with LaneHarness(delivery_timeout_s=5.0) as harness:
         gate = asyncio.Event()
-        await _gated(bench, gate)
-        bench.commit("a")
-        await bench.pass_time(4.5)
+        await _gated(harness, gate)
+        harness.commit("a")
+        await harness.pass_time(4.5)
         gate.set()
-        await bench.settle()
-        assert bench.subject.names == ["a"]
+        await harness.settle()
+        assert harness.subject.names == ["a"]
 
 
 async def test_a_component_that_ignores_cancellation_is_broken_out_until_it_returns() -> None:
-    async with Bench(delivery_timeout_s=1.0, breaker_reset_s=1.0) as bench:
-        bench.subject.misbehave(Fault.STUBBORN, times=1)
-        bench.commit("a")
-        await bench.pass_time(10)
-        assert bench.lane.state is LaneState.BROKEN
-        assert "ignores cancellation" in (bench.lane.reason or "")
-        bench.commit("b")
-        await bench.pass_time(100)
-        assert len(bench.subject.calls) == 1, "nothing else is called before it has come back"
-        bench.subject.behave()
-        await bench.converge()
-        bench.commit("c")
-        await bench.settle()
-        assert bench.subject.names[-1] == "c"
+    async with LaneHarness(delivery_timeout_s=1.0, breaker_reset_s=1.0) as harness:
+        harness.subject.misbehave(Fault.STUBBORN, times=1)
+        harness.commit("a")
+        await harness.pass_time(10)
+        assert harness.lane.state is LaneState.BROKEN
+        assert "ignores cancellation" in (harness.lane.reason or "")
+        harness.commit("b")
+        await harness.pass_time(100)
+        assert len(harness.subject.calls) == 1, "nothing else is called before it has come back"
+        harness.subject.behave()
+        await harness.converge()
+        harness.commit("c")
+        await harness.settle()
+        assert harness.subject.names[-1] == "c"
 
 
 async def test_after_a_call_that_ignored_its_cancellation_the_watchdog_still_watches() -> None:
     """A flag left over from the first interruption must neither excuse nor condemn the next call."""
-    async with Bench(delivery_timeout_s=1.0, breaker_reset_s=1.0, **PATIENT) as bench:
-        bench.subject.misbehave(Fault.STUBBORN, times=1)
-        bench.commit("a")
-        await bench.pass_time(1.3)  # cancelled, and ignored
-        bench.subject.behave()
-        await bench.pass_time(0.1)
-        assert bench.subject.names == ["a"]
-        bench.subject.misbehave(Fault.HANG, times=1)
-        bench.commit("b")
-        await bench.pass_time(5)
-        assert bench.subject.names == ["a", "b"], "the second hang was cancelled and retried"
-        assert bench.subject.refreshes == 1
+    async with LaneHarness(delivery_timeout_s=1.0, breaker_reset_s=1.0, **PATIENT) as harness:
+        harness.subject.misbehave(Fault.STUBBORN, times=1)
+        harness.commit("a")
+        await harness.pass_time(1.3)  # cancelled, and ignored
+        harness.subject.behave()
+        await harness.pass_time(0.1)
+        assert harness.subject.names == ["a"]
+        harness.subject.misbehave(Fault.HANG, times=1)
+        harness.commit("b")
+        await harness.pass_time(5)
+        assert harness.subject.names == ["a", "b"], "the second hang was cancelled and retried"
+        assert harness.subject.refreshes == 1
 
 
 async def test_an_error_in_answer_to_cancellation_counts_as_that_error() -> None:
@@ -268,15 +267,15 @@ async def test_an_error_in_answer_to_cancellation_counts_as_that_error() -> None
             await super().on_event(event)
 
     subject = Spiteful(ManualClock())
-    async with Bench(subject, delivery_timeout_s=1.0, health_interval_s=1_000) as bench:
-        bench.commit("a")
-        await bench.pass_time(3)
+    async with LaneHarness(subject, delivery_timeout_s=1.0, health_interval_s=1_000) as harness:
+        harness.commit("a")
+        await harness.pass_time(3)
         assert subject.names == ["a"]
         subject.misbehave(Fault.HANG, times=1)
-        bench.commit("b")
-        await bench.pass_time(5)
+        harness.commit("b")
+        await harness.pass_time(5)
         assert subject.names == ["a", "b"]
-        assert bench.lane.state is LaneState.LIVE
+        assert harness.lane.state is LaneState.LIVE
 
 
 async def test_a_cancellation_of_the_components_own_making_does_not_end_the_lane() -> None:
@@ -292,10 +291,10 @@ async def test_a_cancellation_of_the_components_own_making_does_not_end_the_lane
                 await inner
             await super().on_event(event)
 
-    async with Bench(Careless(ManualClock())) as bench:
-        bench.commit("a")
-        await bench.pass_time(1)
-        assert bench.subject.names == ["a"]
+    async with LaneHarness(Careless(ManualClock())) as harness:
+        harness.commit("a")
+        await harness.pass_time(1)
+        assert harness.subject.names == ["a"]
 
 
 class Odd(BaseException):
@@ -313,23 +312,23 @@ async def test_whatever_is_raised_stays_in_the_lane(error: BaseException) -> Non
                 raise error
             await super().on_event(event)
 
-    async with Bench(Raising(ManualClock()), breaker_reset_s=1.0) as bench:
-        bench.commit("a")
-        await bench.converge()
-        bench.commit("b")
-        await bench.settle()
-        assert bench.subject.names[-1] == "b"
+    async with LaneHarness(Raising(ManualClock()), breaker_reset_s=1.0) as harness:
+        harness.commit("a")
+        await harness.converge()
+        harness.commit("b")
+        await harness.settle()
+        assert harness.subject.names[-1] == "b"
 
 
 @pytest.mark.parametrize("fault", [Fault.EXIT])
 async def test_who_tries_to_end_the_daemon_is_broken_out(fault: Fault) -> None:
-    async with Bench() as bench:
-        bench.subject.misbehave(fault, times=1)
-        bench.commit("a")
-        await bench.settle()
-        assert bench.lane.state is LaneState.BROKEN
-        assert "end the daemon" in (bench.lane.reason or "")
-        await bench.converge()
+    async with LaneHarness() as harness:
+        harness.subject.misbehave(fault, times=1)
+        harness.commit("a")
+        await harness.settle()
+        assert harness.lane.state is LaneState.BROKEN
+        assert "end the daemon" in (harness.lane.reason or "")
+        await harness.converge()
 
 
 async def test_garbage_instead_of_a_coroutine_is_an_error_like_any_other() -> None:
@@ -342,124 +341,124 @@ async def test_garbage_instead_of_a_coroutine_is_an_error_like_any_other() -> No
                 return 42
             return super().on_event(event)
 
-    async with Bench(Garbage(ManualClock())) as bench:
-        bench.commit("a")
-        await bench.pass_time(1)
-        assert bench.subject.names == ["a"]
+    async with LaneHarness(Garbage(ManualClock())) as harness:
+        harness.commit("a")
+        await harness.pass_time(1)
+        assert harness.subject.names == ["a"]
 
 
 async def test_a_lane_that_ends_leaves_a_stubborn_call_behind_and_makes_no_other() -> None:
-    bench = Bench(drain_timeout_s=0.05)
-    async with bench:
-        bench.subject.misbehave(Fault.STUBBORN, times=1)
-        bench.commit("a", "b")
-        bench.commit("c")
-        await bench.settle()
-        bench._tasks[0].cancel()
-        await asyncio.gather(*bench._tasks, return_exceptions=True)
-        straggler = bench.lane.straggler
+    harness = LaneHarness(drain_timeout_s=0.05)
+    async with harness:
+        harness.subject.misbehave(Fault.STUBBORN, times=1)
+        harness.commit("a", "b")
+        harness.commit("c")
+        await harness.settle()
+        harness._tasks[0].cancel()
+        await asyncio.gather(*harness._tasks, return_exceptions=True)
+        straggler = harness.lane.calls.straggler
         assert straggler is not None
-        bench.subject.behave()
+        harness.subject.behave()
         await asyncio.wait({straggler}, timeout=10)
-        assert bench.lane.straggler is None
-        assert bench.subject.names == ["a"], "after its end a lane calls nobody"
+        assert harness.lane.calls.straggler is None
+        assert harness.subject.names == ["a"], "after its end a lane calls nobody"
 
 
 async def test_two_lanes_never_wait_for_each_other() -> None:
-    bench = Bench()
-    other = Subject(bench.clock)
-    bench.add("other", other)
-    async with bench:
-        bench.subject.misbehave(Fault.HANG)
+    harness = LaneHarness()
+    other = Subject(harness.clock)
+    harness.add("other", other)
+    async with harness:
+        harness.subject.misbehave(Fault.HANG)
         for number in range(10):
-            bench.commit(f"g{number}")
-            await bench.settle()
+            harness.commit(f"g{number}")
+            await harness.settle()
             assert other.names[-1] == f"g{number}"
-        assert bench.subject.names == []
+        assert harness.subject.names == []
 
 
 async def test_a_lane_that_is_interrupted_between_two_turns_does_not_look_busy_for_ever() -> None:
-    async with Bench() as bench:
-        bench.commit(*(f"g{number}" for number in range(600)))
-        bench.lane._delivery._turn_ends = -1.0  # its turn is over at the next look
-        while not bench.lane.out_of_breath:  # noqa: ASYNC110  (a state between two turns of the loop)
+    async with LaneHarness() as harness:
+        harness.commit(*(f"g{number}" for number in range(600)))
+        harness.delivery._slice_ends = -1.0  # its turn is over at the next look
+        while not harness.lane.yielding:  # noqa: ASYNC110  (a state between two turns of the loop)
             await asyncio.sleep(0)
-        bench.lane.pause()
-        await bench.settle()
-        assert not bench.lane.out_of_breath
+        harness.lane.pause()
+        await harness.settle()
+        assert not harness.lane.yielding
 
 
 # -- leadership in doubt ------------------------------------------------------------------------------------
 
 
 async def test_without_certain_leadership_nothing_is_delivered() -> None:
-    async with Bench() as bench:
-        bench.leading = False
-        bench.commit("a")
-        await bench.pass_time(5)
-        assert bench.subject.names == []
-        bench.leading = True
-        await bench.pass_time(0.1)
-        assert bench.subject.names == ["a"]
+    async with LaneHarness() as harness:
+        harness.leading = False
+        harness.commit("a")
+        await harness.pass_time(5)
+        assert harness.subject.names == []
+        harness.leading = True
+        await harness.pass_time(0.1)
+        assert harness.subject.names == ["a"]
 
 
 async def test_leadership_lost_within_a_transaction_stops_it_after_the_call_under_way() -> None:
-    async with Bench() as bench:
+    async with LaneHarness() as harness:
         gate = asyncio.Event()
-        await _gated(bench, gate)
-        bench.commit("a", "b", "c")
-        await bench.settle()
-        bench.leading = False
-        await bench.pass_time(1)
+        await _gated(harness, gate)
+        harness.commit("a", "b", "c")
+        await harness.settle()
+        harness.leading = False
+        await harness.pass_time(1)
         gate.set()
-        await bench.pass_time(5)
-        assert bench.subject.names == ["a"]
-        bench.leading = True
-        await bench.pass_time(1)
-        assert bench.subject.names == ["a", "b", "c"]
+        await harness.pass_time(5)
+        assert harness.subject.names == ["a"]
+        harness.leading = True
+        await harness.pass_time(1)
+        assert harness.subject.names == ["a", "b", "c"]
 
 
 async def test_leadership_lost_during_retries_stops_them() -> None:
-    async with Bench(**PATIENT) as bench:
-        bench.subject.misbehave(Fault.FAIL)
-        bench.commit("a")
-        await bench.settle()
-        bench.leading = False
-        await bench.pass_time(60)
-        assert bench.subject.hits == 1
-        bench.subject.behave()
-        bench.leading = True
-        await bench.pass_time(1)
-        assert bench.subject.names == ["a"]
+    async with LaneHarness(**PATIENT) as harness:
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("a")
+        await harness.settle()
+        harness.leading = False
+        await harness.pass_time(60)
+        assert harness.subject.hits == 1
+        harness.subject.behave()
+        harness.leading = True
+        await harness.pass_time(1)
+        assert harness.subject.names == ["a"]
 
 
 async def test_a_piece_of_a_transaction_is_the_most_that_goes_out_without_a_look_at_the_lease() -> None:
-    async with Bench() as bench:
+    async with LaneHarness() as harness:
 
         async def lose(event: Event[Row]) -> None:
-            bench.leading = False
+            harness.leading = False
 
-        bench.lane._delivery._on_event = lose
-        bench.commit(*(f"g{number}" for number in range(2_000)))
-        await bench.settle()
-        assert bench.lane._delivery.calls <= 256
+        harness.delivery._on_event = lose
+        harness.commit(*(f"g{number}" for number in range(2_000)))
+        await harness.settle()
+        assert harness.lane.calls.made - harness.lane.counts.refresh_calls <= 256
 
 
 async def test_reject_is_what_the_message_says() -> None:
-    async with Bench() as bench:
-        bench.subject.misbehave(Fault.REJECT, times=1)
-        bench.subject.refresh_error = Reject("no refresh either")
-        bench.commit("a")
-        await bench.settle()
-        assert "INSERT of consumer_groups at 10 failed once: Reject('never')" in (bench.lane.reason or "")
+    async with LaneHarness() as harness:
+        harness.subject.misbehave(Fault.REJECT, times=1)
+        harness.subject.refresh_error = Reject("no refresh either")
+        harness.commit("a")
+        await harness.settle()
+        assert "INSERT of consumer_groups at 10 failed once: Reject('never')" in (harness.lane.reason or "")
 
 
-async def _gated(bench: Bench, gate: asyncio.Event) -> None:
+async def _gated(harness: LaneHarness, gate: asyncio.Event) -> None:
     """The first delivery from now on waits for the gate."""
-    deliver = bench.subject.on_event
+    deliver = harness.subject.on_event
 
     async def wait(event: Event[Row]) -> None:
         await gate.wait()
         await deliver(event)
 
-    bench.lane._delivery._on_event = wait
+    harness.delivery._on_event = wait

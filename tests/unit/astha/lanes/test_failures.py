@@ -16,8 +16,8 @@ from astha.lanes.state import LaneState
 from astha.testing import Fault, ManualClock
 from registry.contract import ConsistentRead
 from registry.models import Row
-from tests.unit.astha.lanes.harness import Bench, Subject
-from tests.unit.astha.lanes.test_lifecycle import Term
+from tests.unit.astha.lanes.harness import LaneHarness, Subject
+from tests.unit.astha.lanes.test_lifecycle import ServedComponent
 from tests.waiting import eventually
 
 
@@ -49,10 +49,10 @@ class Buggy(Subject):
 
 async def test_a_delivery_that_fails_thirty_times_has_one_traceback() -> None:
     with capture_logs() as lines:
-        async with Bench(Buggy(ManualClock()), breaker_failures=1_000) as bench:
-            bench.commit("a")
-            await bench.pass_time(1_000)
-            assert bench.lane.counts.dropped == 1
+        async with LaneHarness(Buggy(ManualClock()), breaker_failures=1_000) as harness:
+            harness.commit("a")
+            await harness.pass_time(1_000)
+            assert harness.lane.counts.dropped == 1
     (line,) = tracebacks(lines)
     assert (line["component"], line["call"], line["log_level"]) == ("subject", "on_event", "error")
     kind, _, trace = line["exc_info"]
@@ -64,11 +64,11 @@ async def test_a_delivery_that_fails_thirty_times_has_one_traceback() -> None:
 
 async def test_a_call_that_takes_too_long_shows_where_it_was() -> None:
     with capture_logs() as lines:
-        async with Bench(delivery_timeout_s=1.0, breaker_failures=1_000) as bench:
-            bench.subject.misbehave(Fault.HANG, times=1)
-            bench.commit("a")
-            await bench.pass_time(10)
-            assert bench.subject.names == ["a"]
+        async with LaneHarness(delivery_timeout_s=1.0, breaker_failures=1_000) as harness:
+            harness.subject.misbehave(Fault.HANG, times=1)
+            harness.commit("a")
+            await harness.pass_time(10)
+            assert harness.subject.names == ["a"]
     (line,) = tracebacks(lines)
     _, error, _ = line["exc_info"]
     assert "no answer within 1 s" in str(error)
@@ -81,15 +81,15 @@ async def test_refreshes_and_health_too(call: str) -> None:
         raise LookupError("no")
 
     with capture_logs() as lines:
-        async with Bench(health_interval_s=1.0, breaker_reset_s=1.0) as bench:
+        async with LaneHarness(health_interval_s=1.0, breaker_reset_s=1.0) as harness:
             if call == "on_refresh":
-                bench.subject.refresh_error = LookupError("no")
-                bench.lane.refresh("for the test")
+                harness.subject.refresh_error = LookupError("no")
+                harness.lane.refresh("for the test")
             else:
-                bench.subject.health = sick
-            await bench.pass_time(20)
-            bench.subject.behave()
-            await bench.converge()
+                harness.subject.health = sick
+            await harness.pass_time(20)
+            harness.subject.behave()
+            await harness.converge()
     (line,) = tracebacks(lines)
     assert (line["component"], line["call"]) == ("subject", call)
     assert line["exc_info"][0] is LookupError
@@ -101,12 +101,12 @@ async def test_start_and_stop_too(call: str) -> None:
         raise LookupError("no")
 
     with capture_logs() as lines:
-        term = Term()
-        setattr(term.subject, "starting" if call == "start" else "stopping", fail)
-        term.begin()
+        served = ServedComponent()
+        setattr(served.subject, "starting" if call == "start" else "stopping", fail)
+        served.begin()
         wanted = LaneState.BROKEN if call == "start" else LaneState.LIVE
-        await eventually(lambda: term.bench.lane.state is wanted, str(wanted))
-        await term.end()
+        await eventually(lambda: served.harness.lane.state is wanted, str(wanted))
+        await served.end()
     found = tracebacks(lines)
     assert {(line["component"], line["call"]) for line in found} >= {("subject", call)}
     assert found[0]["exc_info"][0] is LookupError
@@ -161,9 +161,9 @@ class Refreshing(Subject):
 
 async def test_a_component_that_tries_to_end_the_daemon_is_named() -> None:
     with capture_logs() as lines:
-        bench = Bench(Refreshing(ManualClock()), breaker_failures=1)
-        task = asyncio.create_task(bench.lane.run())
-        await bench.reach(LaneState.BROKEN)
+        harness = LaneHarness(Refreshing(ManualClock()), breaker_failures=1)
+        task = asyncio.create_task(harness.workers["subject"].run())
+        await harness.reach(LaneState.BROKEN)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     assert [line["exc_info"][0] for line in tracebacks(lines)] == [SystemExit]

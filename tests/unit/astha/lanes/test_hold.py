@@ -20,7 +20,7 @@ from astha.testing import Fault, ManualClock
 from registry.models import DaemonLease, Row
 from registry.position import Position
 from tests.doubles.registry import group
-from tests.unit.astha.lanes.harness import Bench, Subject
+from tests.unit.astha.lanes.harness import LaneHarness, Subject
 
 LEASE = DaemonLease("astha", "me", 1, 0, 60_000)
 HOLD: dict[str, Any] = {"on_exhausted": "hold", "attempts": 3, "breaker_reset_s": 1.0}
@@ -54,18 +54,18 @@ class Log:
                 await self.grew.wait()
 
 
-class HoldBench(Bench):
+class HoldHarness(LaneHarness):
     def __init__(self, subject: Subject | None = None, **policy: Any) -> None:
         self.log = Log()
         super().__init__(subject, **{**HOLD, **policy})
 
-    async def __aenter__(self) -> HoldBench:
+    async def __aenter__(self) -> HoldHarness:
         await super().__aenter__()
         return self
 
     def make_lane(self, name: str, subject: Subject, **policy: Any) -> Lane:
         lane = super().make_lane(name, subject, **policy)
-        lane._around = msgspec.structs.replace(lane._around, replay=self.log.replay)
+        lane.context = msgspec.structs.replace(lane.context, replay=self.log.replay)
         return lane
 
     def commit(self, *names: str) -> Transaction:
@@ -76,33 +76,33 @@ class HoldBench(Bench):
 
 
 async def test_after_the_last_attempt_the_same_event_is_tried_again_and_nothing_is_dropped() -> None:
-    async with HoldBench(backoff_max_s=4.0) as bench:
-        bench.subject.misbehave(Fault.FAIL)
+    async with HoldHarness(backoff_max_s=4.0) as harness:
+        harness.subject.misbehave(Fault.FAIL)
         for name in "abc":
-            bench.commit(name)
-        await bench.pass_time(10)
-        assert (bench.lane.state, bench.lane.queue.events) == (LaneState.HELD, 3)
-        assert "failed" in (bench.lane.reason or "")
-        before = bench.subject.hits
-        await bench.pass_time(100)
-        assert 100 / 4 - 1 <= bench.subject.hits - before <= 2 * 100 / 4 + 5, "with the capped backoff"
-        bench.subject.behave()
-        await bench.pass_time(10)
-        assert bench.lane.state is LaneState.LIVE
-        assert bench.subject.names == ["a", "b", "c"]
-        assert (bench.subject.refreshes, bench.lane.counts.dropped) == (1, 0)
+            harness.commit(name)
+        await harness.pass_time(10)
+        assert (harness.lane.state, harness.lane.queue.events) == (LaneState.HELD, 3)
+        assert "failed" in (harness.lane.reason or "")
+        before = harness.subject.hits
+        await harness.pass_time(100)
+        assert 100 / 4 - 1 <= harness.subject.hits - before <= 2 * 100 / 4 + 5, "with the capped backoff"
+        harness.subject.behave()
+        await harness.pass_time(10)
+        assert harness.lane.state is LaneState.LIVE
+        assert harness.subject.names == ["a", "b", "c"]
+        assert (harness.subject.refreshes, harness.lane.counts.dropped) == (1, 0)
 
 
 @pytest.mark.parametrize("fault", [Fault.REJECT, Fault.EXIT, Fault.HANG])
 async def test_whatever_the_error_nothing_is_dropped(fault: Fault) -> None:
-    async with HoldBench(delivery_timeout_s=1.0) as bench:
-        bench.subject.misbehave(fault)
-        bench.commit("a")
-        await bench.pass_time(100)
-        assert bench.lane.state is LaneState.HELD
-        bench.subject.behave()
-        await bench.pass_time(60)
-        assert (bench.lane.state, bench.subject.names, bench.subject.refreshes) == (LaneState.LIVE, ["a"], 1)
+    async with HoldHarness(delivery_timeout_s=1.0) as harness:
+        harness.subject.misbehave(fault)
+        harness.commit("a")
+        await harness.pass_time(100)
+        assert harness.lane.state is LaneState.HELD
+        harness.subject.behave()
+        await harness.pass_time(60)
+        assert (harness.lane.state, harness.subject.names, harness.subject.refreshes) == (LaneState.LIVE, ["a"], 1)
 
 
 class FailsAt(Subject):
@@ -122,38 +122,38 @@ class FailsAt(Subject):
 async def test_what_was_delivered_before_the_one_that_fails_does_not_come_again(together: bool) -> None:
     names = [f"g{number}" for number in range(40)]
     subject = FailsAt(ManualClock(), "g25")
-    async with HoldBench(subject) as bench:
-        bench.commit("warm")  # quick: the next ones come in runs
+    async with HoldHarness(subject) as harness:
+        harness.commit("warm")  # quick: the next ones come in runs
         if together:
-            bench.commit(*names)
+            harness.commit(*names)
         else:
-            bench.offer(*(bench.registry.commit(group(name)) for name in names))
-        await bench.pass_time(100)
-        assert bench.lane.state is LaneState.HELD
+            harness.offer(*(harness.registry.commit(group(name)) for name in names))
+        await harness.pass_time(100)
+        assert harness.lane.state is LaneState.HELD
         assert subject.names == ["warm", *names[:25]]
         subject.bad = None
-        await bench.pass_time(60)
+        await harness.pass_time(60)
         assert subject.names == ["warm", *names]
-        assert bench.lane.position == bench.registry.last
+        assert harness.lane.position == harness.registry.last
 
 
 async def test_more_than_the_queue_holds_is_read_again_in_order_and_once() -> None:
-    async with HoldBench(max_events=10) as bench:
-        bench.subject.misbehave(Fault.FAIL)
+    async with HoldHarness(max_events=10) as harness:
+        harness.subject.misbehave(Fault.FAIL)
         names = [f"g{number}" for number in range(100)]
         for name in names:
-            bench.commit(name)
-        await bench.pass_time(30)
-        assert bench.lane.state is LaneState.HELD
-        assert bench.lane.queue.events == 10, "memory is bounded"
-        bench.subject.behave()
-        await bench.pass_time(60)
-        bench.commit("last")
-        await bench.pass_time(1)
-        assert bench.subject.names == [*names, "last"]
-        assert (bench.subject.refreshes, bench.lane.counts.dropped) == (1, 0)
-        assert len(bench.log.opened) == 1
-        assert bench.lane.position == bench.registry.last
+            harness.commit(name)
+        await harness.pass_time(30)
+        assert harness.lane.state is LaneState.HELD
+        assert harness.lane.queue.events == 10, "memory is bounded"
+        harness.subject.behave()
+        await harness.pass_time(60)
+        harness.commit("last")
+        await harness.pass_time(1)
+        assert harness.subject.names == [*names, "last"]
+        assert (harness.subject.refreshes, harness.lane.counts.dropped) == (1, 0)
+        assert len(harness.log.opened) == 1
+        assert harness.lane.position == harness.registry.last
 
 
 class Busy(FailsAt):
@@ -162,110 +162,117 @@ class Busy(FailsAt):
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock, "g0")
         self.more = 0
-        self.bench: HoldBench | None = None
+        self.harness: HoldHarness | None = None
 
     async def on_event(self, event: Event[Row]) -> None:
         await super().on_event(event)
-        if self.more and self.bench is not None:
+        if self.more and self.harness is not None:
             self.more -= 1
-            self.bench.commit(f"m{self.more}")
+            self.harness.commit(f"m{self.more}")
             await asyncio.sleep(0)
 
 
 async def test_it_converges_while_the_stream_goes_on() -> None:
     subject = Busy(ManualClock())
-    async with HoldBench(subject, max_events=10) as bench:
-        subject.bench = bench
+    async with HoldHarness(subject, max_events=10) as harness:
+        subject.harness = harness
         for number in range(50):
-            bench.commit(f"g{number}")
-        await bench.pass_time(20)
+            harness.commit(f"g{number}")
+        await harness.pass_time(20)
         subject.bad, subject.more = None, 200
-        await bench.pass_time(100)
+        await harness.pass_time(100)
         wanted = [*(f"g{number}" for number in range(50)), *(f"m{number}" for number in reversed(range(200)))]
         assert subject.names == wanted
-        assert not bench.lane._behind
-        assert bench.lane.state is LaneState.LIVE
+        assert not harness.lane.intake.behind
+        assert harness.lane.state is LaneState.LIVE
 
 
 async def test_what_can_not_be_read_again_now_is_tried_later() -> None:
-    async with HoldBench(max_events=10) as bench:
-        bench.subject.misbehave(Fault.FAIL)
+    async with HoldHarness(max_events=10) as harness:
+        harness.subject.misbehave(Fault.FAIL)
         names = [f"g{number}" for number in range(30)]
         for name in names:
-            bench.commit(name)
-        await bench.pass_time(20)
-        bench.log.error = SourceLost("no free slot")
-        bench.subject.behave()
-        await bench.pass_time(60)
-        assert bench.lane.state is LaneState.HELD
-        assert "can't be read again: no free slot" in (bench.lane.reason or "")
-        bench.log.error = None
-        await bench.pass_time(60)
-        assert bench.subject.names == names
+            harness.commit(name)
+        await harness.pass_time(20)
+        harness.log.error = SourceLost("no free slot")
+        harness.subject.behave()
+        await harness.pass_time(60)
+        assert harness.lane.state is LaneState.HELD
+        assert "can't be read again: no free slot" in (harness.lane.reason or "")
+        harness.log.error = None
+        await harness.pass_time(60)
+        assert harness.subject.names == names
 
 
 async def test_health_start_and_the_like_hold_too() -> None:
-    async with HoldBench(health_interval_s=1.0) as bench:
-        bench.subject.healthy = False
-        await bench.pass_time(2)
-        assert bench.lane.state is LaneState.HELD
-        bench.commit("a")
-        await bench.pass_time(30)
-        assert bench.subject.names == []
-        bench.subject.healthy = True
-        await bench.pass_time(60)
-        assert (bench.lane.state, bench.subject.names, bench.subject.refreshes) == (LaneState.LIVE, ["a"], 1)
+    async with HoldHarness(health_interval_s=1.0) as harness:
+        harness.subject.healthy = False
+        await harness.pass_time(2)
+        assert harness.lane.state is LaneState.HELD
+        harness.commit("a")
+        await harness.pass_time(30)
+        assert harness.subject.names == []
+        harness.subject.healthy = True
+        await harness.pass_time(60)
+        assert (harness.lane.state, harness.subject.names, harness.subject.refreshes) == (LaneState.LIVE, ["a"], 1)
 
 
 async def test_giving_up_is_said_loudly_and_followed_by_a_refresh() -> None:
-    async with HoldBench() as bench:
-        bench.subject.misbehave(Fault.FAIL)
-        bench.commit("a")
-        await bench.pass_time(20)
+    async with HoldHarness() as harness:
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("a")
+        await harness.pass_time(20)
         with capture_logs() as lines:
-            bench.lane.give_up("the database keeps 10 bytes of changes for it; the budget is 9")
-        assert bench.lane.state is LaneState.BROKEN
+            harness.lane.force_open_circuit("the database keeps 10 bytes of changes for it; the budget is 9")
+        assert harness.lane.state is LaneState.BROKEN
         (line,) = [line for line in lines if line["log_level"] == "error"]
         assert (line["event"], line["component"]) == ("component loses events that it wanted to hold", "subject")
-        assert bench.lane.counts.dropped == 1
-        bench.subject.behave()
-        await bench.converge()
-        assert bench.subject.refreshes == 2
+        assert harness.lane.counts.dropped == 1
+        harness.subject.behave()
+        await harness.converge()
+        assert harness.subject.refreshes == 2
 
 
 async def test_a_held_component_holds_the_source_and_goes_on_from_there_after_a_crash() -> None:
-    async with HoldBench() as bench:
-        ledger = Ledger(bench.registry.store, bench.clock)
-        bench.commit("a")
-        await bench.settle()
-        position = bench.lane.position
-        bench.subject.misbehave(Fault.FAIL)
-        bench.commit("b")
-        await bench.pass_time(20)
-        assert bench.lane.state is LaneState.HELD
-        assert await ledger.write(bench.lanes, bench.registry.last, LEASE) == position
-        page = bench.registry.paper["subject"]
+    async with HoldHarness() as harness:
+        ledger = Ledger(harness.registry.store, harness.clock)
+        harness.commit("a")
+        await harness.settle()
+        position = harness.lane.position
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("b")
+        await harness.pass_time(20)
+        assert harness.lane.state is LaneState.HELD
+        written = await ledger.write(lambda: [harness.lane.progress()], harness.registry.last, LEASE)
+        assert written.acknowledged == position
+        page = harness.registry.ledger["subject"]
         assert (page.state, page.position, page.refresh_owed) == ("held", position, False)
-        restarted = bench.make_lane("subject", bench.subject)
-        await Ledger(bench.registry.store, bench.clock).open([restarted])
+        restarted = harness.make_lane("subject", harness.subject)
+        restored = await Ledger(harness.registry.store, harness.clock).open([restarted.progress()])
+        restarted.restore(restored["subject"])
         assert (restarted.state, restarted.position) == (LaneState.LIVE, position)
 
 
 async def test_another_history_ends_the_holding() -> None:
-    async with HoldBench() as bench:
-        bench.subject.misbehave(Fault.FAIL)
-        bench.commit("a")
-        await bench.pass_time(20)
-        bench.lane.start_over("the slot is gone")
-        bench.subject.behave()
-        await bench.converge()
-        assert bench.subject.refreshes == 2
+    async with HoldHarness() as harness:
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("a")
+        await harness.pass_time(20)
+        harness.lane.start_over("the slot is gone")
+        harness.subject.behave()
+        await harness.converge()
+        assert harness.subject.refreshes == 2
 
 
 async def test_the_stream_does_not_wait_for_one_that_reads_again() -> None:
-    async with HoldBench(max_events=10) as bench:
-        bench.lane._delivery.out_of_breath = True
-        busy = [bench.lane.out_of_breath]
-        bench.lane._behind = True
-        assert [*busy, bench.lane.out_of_breath] == [True, False]
-        bench.lane._behind = bench.lane._delivery.out_of_breath = False
+    async with HoldHarness(max_events=10) as harness:
+        seen = []
+        for behind in (False, True):
+            harness.lane.intake.behind = behind
+            harness.delivery._slice_ends = -1.0  # its time slice is over
+            yielding = asyncio.create_task(harness.delivery._yield())
+            await asyncio.sleep(0)
+            seen.append(harness.lane.yielding)
+            await yielding
+        assert seen == [True, False]
+        harness.lane.intake.behind = False

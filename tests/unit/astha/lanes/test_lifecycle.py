@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from astha.events import EventBatch
-from astha.lanes.lifecycle import Service
+from astha.lanes.lifecycle import Lifecycle
 from astha.lanes.state import LaneState
 from astha.testing import Fault, ManualClock
-from tests.unit.astha.lanes.harness import Bench, Subject, _Alone
+from tests.unit.astha.lanes.harness import LaneHarness, OneCallAtATime, Subject
 from tests.waiting import eventually
 
 
@@ -23,35 +23,36 @@ class Whole(Subject):
         self.stopping: Callable[[], Awaitable[None]] | None = None
 
     async def start(self) -> None:
-        with _Alone(self):
+        with OneCallAtATime(self):
             self.log.append("start")
             if self.starting is not None:
                 await self.starting()
 
     async def stop(self) -> None:
-        with _Alone(self):
+        with OneCallAtATime(self):
             self.log.append("stop")
             if self.stopping is not None:
                 await self.stopping()
 
 
-class Term:
+class ServedComponent:
     """A component served, by one lane after another."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.subject = Whole(self.clock)
-        self.bench = Bench(self.subject, refresh_timeout_s=0.05, drain_timeout_s=0.05, breaker_reset_s=1.0)
-        self.service = Service("subject", self.subject, self.bench.lane.policy, self.clock, self.bench.failures)
+        self.harness = LaneHarness(self.subject, refresh_timeout_s=0.05, drain_timeout_s=0.05, breaker_reset_s=1.0)
+        self.lifecycle = Lifecycle("subject", self.subject, self.harness.lane.policy, self.clock, self.harness.failures)
         self.streaming = asyncio.Event()
         self.streaming.set()
         self.task = asyncio.create_task(asyncio.sleep(0))
 
     def begin(self) -> None:
-        lane = self.bench.make_lane("subject", self.subject, **self.bench.lane.policy.model_dump())
-        self.bench.lane = lane
-        self.bench.lanes[:] = [lane]
-        self.task = asyncio.create_task(self.service.serve(lane, self.streaming))
+        lane = self.harness.make_lane("subject", self.subject, **self.harness.lane.policy.model_dump())
+        self.harness.lane = lane
+        self.harness.lanes[:] = [lane]
+        self.harness.persist()
+        self.task = asyncio.create_task(self.lifecycle.serve(lane, self.streaming))
 
     async def end(self) -> None:
         self.task.cancel()
@@ -67,25 +68,25 @@ async def stubborn(released: asyncio.Event) -> None:
 
 
 async def test_start_comes_first_and_stop_last() -> None:
-    term = Term()
-    term.begin()
-    await term.bench.reach(LaneState.LIVE)
-    term.bench.commit("a")
-    await term.bench.settle()
-    await term.end()
-    assert term.subject.log == ["start", "stop"]
-    assert term.subject.names == ["a"]
+    served = ServedComponent()
+    served.begin()
+    await served.harness.reach(LaneState.LIVE)
+    served.harness.commit("a")
+    await served.harness.settle()
+    await served.end()
+    assert served.subject.log == ["start", "stop"]
+    assert served.subject.names == ["a"]
 
 
 async def test_nothing_starts_before_the_stream_has_a_beginning() -> None:
-    term = Term()
-    term.streaming.clear()
-    term.begin()
-    await term.bench.settle()
-    assert term.subject.log == []
-    term.streaming.set()
-    await term.bench.reach(LaneState.LIVE)
-    await term.end()
+    served = ServedComponent()
+    served.streaming.clear()
+    served.begin()
+    await served.harness.settle()
+    assert served.subject.log == []
+    served.streaming.set()
+    await served.harness.reach(LaneState.LIVE)
+    await served.end()
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no"), SystemExit(1), BaseException("odd"), asyncio.CancelledError()])
@@ -93,39 +94,39 @@ async def test_a_start_that_fails_is_tried_again_with_backoff(error: BaseExcepti
     async def fail() -> None:
         raise error
 
-    term = Term()
-    term.subject.starting = fail
-    term.begin()
-    await eventually(lambda: term.bench.lane.state is LaneState.BROKEN, "a broken lane")
-    assert "start failed" in (term.bench.lane.reason or "")
-    await eventually(lambda: _later(term, lambda: len(term.subject.log) >= 4), "several attempts")
-    term.subject.starting = None
-    await eventually(lambda: _later(term, lambda: term.bench.lane.state is LaneState.LIVE), "recovery")
-    await term.end()
-    assert term.subject.log[-1] == "stop"
+    served = ServedComponent()
+    served.subject.starting = fail
+    served.begin()
+    await eventually(lambda: served.harness.lane.state is LaneState.BROKEN, "a broken lane")
+    assert "start failed" in (served.harness.lane.reason or "")
+    await eventually(lambda: _later(served, lambda: len(served.subject.log) >= 4), "several attempts")
+    served.subject.starting = None
+    await eventually(lambda: _later(served, lambda: served.harness.lane.state is LaneState.LIVE), "recovery")
+    await served.end()
+    assert served.subject.log[-1] == "stop"
 
 
 async def test_a_start_that_hangs_is_cancelled_and_tried_again() -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    term = Term()
-    term.subject.starting = hang
-    term.begin()
-    await eventually(lambda: _later(term, lambda: len(term.subject.log) >= 3), "several attempts")
-    term.subject.starting = None
-    await eventually(lambda: _later(term, lambda: term.bench.lane.state is LaneState.LIVE), "recovery")
-    await term.end()
+    served = ServedComponent()
+    served.subject.starting = hang
+    served.begin()
+    await eventually(lambda: _later(served, lambda: len(served.subject.log) >= 3), "several attempts")
+    served.subject.starting = None
+    await eventually(lambda: _later(served, lambda: served.harness.lane.state is LaneState.LIVE), "recovery")
+    await served.end()
 
 
 async def test_a_start_that_ignores_cancellation_is_waited_for_but_not_by_the_end() -> None:
     released = asyncio.Event()
-    term = Term()
-    term.subject.starting = lambda: stubborn(released)
-    term.begin()
-    await eventually(lambda: term.bench.lane.state is LaneState.BROKEN, "a broken lane")
-    await term.end()  # in bounded time
-    assert term.subject.log == ["start"], "no stop while start is under way"
+    served = ServedComponent()
+    served.subject.starting = lambda: stubborn(released)
+    served.begin()
+    await eventually(lambda: served.harness.lane.state is LaneState.BROKEN, "a broken lane")
+    await served.end()  # in bounded time
+    assert served.subject.log == ["start"], "no stop while start is under way"
     released.set()
     await asyncio.sleep(0)
 
@@ -134,38 +135,38 @@ async def test_a_stop_that_never_ends_does_not_hold_up_the_end() -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    term = Term()
-    term.subject.stopping = hang
-    term.begin()
-    await term.bench.reach(LaneState.LIVE)
-    await term.end()
+    served = ServedComponent()
+    served.subject.stopping = hang
+    served.begin()
+    await served.harness.reach(LaneState.LIVE)
+    await served.end()
 
 
 async def test_the_next_term_waits_for_a_call_of_the_last_one() -> None:
     """Leadership lost and won again while a component ignores its cancellation: never two calls at once."""
-    term = Term()
-    term.begin()
-    await term.bench.reach(LaneState.LIVE)
-    term.subject.misbehave(Fault.STUBBORN, times=1)
-    term.bench.router._lanes = term.bench.lanes
-    term.bench.lane.offer(EventBatch.of([term.bench.registry.commit()]))
-    term.bench.commit("a")
-    await term.bench.settle()
-    await term.end()
-    assert term.subject.log == ["start"], "no stop either"
-    term.begin()
-    await eventually(lambda: term.bench.lane.state is LaneState.BROKEN, "a broken lane")
-    assert "has not come back" in (term.bench.lane.reason or "")
-    await term.bench.pass_time(100)
-    assert term.subject.log == ["start"]
-    assert term.subject.refreshes == 1
-    term.subject.behave()
-    await eventually(lambda: _later(term, lambda: term.bench.lane.state is LaneState.LIVE), "recovery")
-    assert term.subject.log == ["start", "start"]
-    await term.end()
-    assert term.subject.log == ["start", "start", "stop"]
+    served = ServedComponent()
+    served.begin()
+    await served.harness.reach(LaneState.LIVE)
+    served.subject.misbehave(Fault.STUBBORN, times=1)
+    served.harness.router._lanes = served.harness.lanes
+    served.harness.lane.offer(EventBatch.of([served.harness.registry.commit()]))
+    served.harness.commit("a")
+    await served.harness.settle()
+    await served.end()
+    assert served.subject.log == ["start"], "no stop either"
+    served.begin()
+    await eventually(lambda: served.harness.lane.state is LaneState.BROKEN, "a broken lane")
+    assert "has not returned" in (served.harness.lane.reason or "")
+    await served.harness.pass_time(100)
+    assert served.subject.log == ["start"]
+    assert served.subject.refreshes == 1
+    served.subject.behave()
+    await eventually(lambda: _later(served, lambda: served.harness.lane.state is LaneState.LIVE), "recovery")
+    assert served.subject.log == ["start", "start"]
+    await served.end()
+    assert served.subject.log == ["start", "start", "stop"]
 
 
-async def _later(term: Term, condition: Callable[[], bool]) -> bool:
-    await term.bench.pass_time(1.1)
+async def _later(served: ServedComponent, condition: Callable[[], bool]) -> bool:
+    await served.harness.pass_time(1.1)
     return condition()

@@ -8,108 +8,109 @@ from typing import Any
 
 import pytest
 
-from astha.lanes.state import LaneState
+from astha.lanes.inspection import stuck_seconds
+from astha.lanes.state import LaneState, RestoredLane
 from astha.testing import Fault
 from tests.doubles.registry import GROUPS, group
-from tests.unit.astha.lanes.harness import Bench
+from tests.unit.astha.lanes.harness import LaneHarness
 from tests.waiting import eventually
 
 
 async def test_how_long_a_delivery_has_been_tried_is_known() -> None:
-    async with Bench(breaker_failures=1_000, backoff_max_s=2.0) as bench:
-        assert bench.lane.stuck_s == 0
-        bench.subject.misbehave(Fault.FAIL)
-        bench.commit("a")
-        await bench.pass_time(10)
-        bench.commit("b")
-        assert bench.lane.state is LaneState.LIVE
-        assert bench.lane.stuck_s >= 10
-        bench.subject.behave()
-        await bench.pass_time(3)
-        assert bench.subject.names == ["a", "b"]
-        assert bench.lane.stuck_s == 0
+    async with LaneHarness(breaker_failures=1_000, backoff_max_s=2.0) as harness:
+        assert stuck_seconds(harness.lane) == 0
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("a")
+        await harness.pass_time(10)
+        harness.commit("b")
+        assert harness.lane.state is LaneState.LIVE
+        assert stuck_seconds(harness.lane) >= 10
+        harness.subject.behave()
+        await harness.pass_time(3)
+        assert harness.subject.names == ["a", "b"]
+        assert stuck_seconds(harness.lane) == 0
 
 
 async def test_consecutive_failures_open_the_breaker() -> None:
-    async with Bench(breaker_failures=5) as bench:
-        bench.subject.misbehave(Fault.FAIL)
-        bench.commit("a")
-        await bench.pass_time(8)
-        assert bench.lane.state is LaneState.BROKEN
-        assert bench.subject.hits == 5
-        assert not bench.lane.breaker.closed
+    async with LaneHarness(breaker_failures=5) as harness:
+        harness.subject.misbehave(Fault.FAIL)
+        harness.commit("a")
+        await harness.pass_time(8)
+        assert harness.lane.state is LaneState.BROKEN
+        assert harness.subject.hits == 5
+        assert not harness.lane.breaker.closed
 
 
 async def test_failures_between_successes_do_not() -> None:
-    async with Bench(breaker_failures=3) as bench:
+    async with LaneHarness(breaker_failures=3) as harness:
         for number in range(10):
-            bench.subject.misbehave(Fault.FAIL, times=2)
-            bench.commit(f"g{number}")
-            await bench.pass_time(5)
-        assert bench.lane.counts.broken == 0
-        assert len(bench.subject.names) == 10
+            harness.subject.misbehave(Fault.FAIL, times=2)
+            harness.commit(f"g{number}")
+            await harness.pass_time(5)
+        assert harness.lane.counts.broken == 0
+        assert len(harness.subject.names) == 10
 
 
 async def test_while_broken_nothing_is_kept_and_the_position_does_not_count() -> None:
-    async with Bench() as bench:
-        bench.lane.break_out("test")
+    async with LaneHarness() as harness:
+        harness.lane.open_circuit("test")
         for number in range(1_000):
-            bench.commit(f"g{number}")
-        assert bench.lane.queue.events == 0
-        assert bench.lane.owes_refresh
+            harness.commit(f"g{number}")
+        assert harness.lane.queue.events == 0
+        assert not harness.lane.state.keeps_position()
 
 
 async def test_a_full_lane_breaks_out() -> None:
-    async with Bench(max_events=10) as bench:
-        bench.subject.misbehave(Fault.HANG)
+    async with LaneHarness(max_events=10) as harness:
+        harness.subject.misbehave(Fault.HANG)
         for number in range(11):
-            bench.commit(f"g{number}")
-        assert bench.lane.state is LaneState.BROKEN
-        assert "fell behind: 10 events" in (bench.lane.reason or "")
-        bench.subject.behave()
-        await bench.converge()
+            harness.commit(f"g{number}")
+        assert harness.lane.state is LaneState.BROKEN
+        assert "queue full: 10 events" in (harness.lane.reason or "")
+        harness.subject.behave()
+        await harness.converge()
 
 
 async def test_bytes_count_as_well() -> None:
-    async with Bench(max_bytes=1_000) as bench:
-        bench.subject.misbehave(Fault.HANG)
+    async with LaneHarness(max_bytes=1_000) as harness:
+        harness.subject.misbehave(Fault.HANG)
         for number in range(3):
-            bench.offer(bench.registry.commit(group(f"g{number}"), size=400))
-        assert bench.lane.state is LaneState.BROKEN
+            harness.offer(harness.registry.commit(group(f"g{number}"), size=400))
+        assert harness.lane.state is LaneState.BROKEN
 
 
 async def test_recovery_waits_for_the_breaker_then_asks_then_refreshes() -> None:
-    async with Bench(breaker_reset_s=10.0) as bench:
-        bench.lane.break_out("test")
-        await bench.pass_time(9.9)
-        await bench.reach(LaneState.BROKEN)
-        assert bench.subject.refreshes == 1
-        await bench.pass_time(0.2)
-        assert bench.lane.state is LaneState.LIVE
-        assert bench.subject.refreshes == 2
-        assert bench.lane.breaker.closed
+    async with LaneHarness(breaker_reset_s=10.0) as harness:
+        harness.lane.open_circuit("test")
+        await harness.pass_time(9.9)
+        await harness.reach(LaneState.BROKEN)
+        assert harness.subject.refreshes == 1
+        await harness.pass_time(0.2)
+        assert harness.lane.state is LaneState.LIVE
+        assert harness.subject.refreshes == 2
+        assert harness.lane.breaker.closed
 
 
 async def test_a_component_that_is_still_unhealthy_stays_broken() -> None:
-    async with Bench(breaker_reset_s=10.0) as bench:
-        bench.subject.healthy = False
-        bench.lane.break_out("test")
-        await bench.pass_time(35)
-        assert bench.lane.state is LaneState.BROKEN
-        assert bench.subject.refreshes == 1
-        bench.subject.healthy = True
-        await bench.converge()
+    async with LaneHarness(breaker_reset_s=10.0) as harness:
+        harness.subject.healthy = False
+        harness.lane.open_circuit("test")
+        await harness.pass_time(35)
+        assert harness.lane.state is LaneState.BROKEN
+        assert harness.subject.refreshes == 1
+        harness.subject.healthy = True
+        await harness.converge()
 
 
 async def test_a_component_that_is_healthy_but_fails_at_once_is_left_alone_again() -> None:
-    async with Bench(breaker_reset_s=10.0, breaker_failures=5) as bench:
-        bench.subject.refresh_error = RuntimeError("no")
-        bench.lane.break_out("test")
-        await bench.pass_time(10.5)
-        assert bench.lane.state is LaneState.BROKEN
-        assert bench.lane.counts.failed_refreshes == 1, "one try: the breaker is half open"
-        bench.subject.behave()
-        await bench.converge()
+    async with LaneHarness(breaker_reset_s=10.0, breaker_failures=5) as harness:
+        harness.subject.refresh_error = RuntimeError("no")
+        harness.lane.open_circuit("test")
+        await harness.pass_time(10.5)
+        assert harness.lane.state is LaneState.BROKEN
+        assert harness.lane.counts.failed_refreshes == 1, "one try: the breaker is half open"
+        harness.subject.behave()
+        await harness.converge()
 
 
 async def _raise() -> bool:
@@ -138,19 +139,19 @@ def _answer(value: object) -> Callable[[], Awaitable[Any]]:
     ids=["raises", "exits", "hangs", "False", "None", "1", "text", "object"],
 )
 async def test_anything_but_a_plain_true_in_time_breaks_it(health: Callable[[], Awaitable[Any]]) -> None:
-    async with Bench(health_interval_s=10.0, health_timeout_s=0.05, breaker_reset_s=1.0) as bench:
-        bench.subject.health = health
-        await bench.pass_time(10.1)
-        await bench.reach(LaneState.BROKEN)
-        assert "health" in (bench.lane.reason or "")
-        bench.subject.behave()
-        await eventually(lambda: _advance(bench), "recovery")
-        await bench.converge()
+    async with LaneHarness(health_interval_s=10.0, health_timeout_s=0.05, breaker_reset_s=1.0) as harness:
+        harness.subject.health = health
+        await harness.pass_time(10.1)
+        await harness.reach(LaneState.BROKEN)
+        assert "health" in (harness.lane.reason or "")
+        harness.subject.behave()
+        await eventually(lambda: _advance(harness), "recovery")
+        await harness.converge()
 
 
-async def _advance(bench: Bench) -> bool:
-    await bench.pass_time(1.1)
-    return bench.lane.state is LaneState.LIVE
+async def _advance(harness: LaneHarness) -> bool:
+    await harness.pass_time(1.1)
+    return harness.lane.state is LaneState.LIVE
 
 
 async def test_a_component_is_not_asked_again_before_it_has_answered() -> None:
@@ -167,193 +168,193 @@ async def test_a_component_is_not_asked_again_before_it_has_answered() -> None:
                     raise
 
     ended = False
-    async with Bench(health_interval_s=1.0, health_timeout_s=0.01, breaker_reset_s=1.0) as bench:
-        bench.subject.health = stubborn
-        await bench.pass_time(1.1)
-        await bench.reach(LaneState.BROKEN)
+    async with LaneHarness(health_interval_s=1.0, health_timeout_s=0.01, breaker_reset_s=1.0) as harness:
+        harness.subject.health = stubborn
+        await harness.pass_time(1.1)
+        await harness.reach(LaneState.BROKEN)
         for _ in range(5):
-            await bench.pass_time(1.1)
+            await harness.pass_time(1.1)
             await asyncio.sleep(0.02)
         assert asked == 1
         ended = True
 
 
 async def test_broken_in_the_middle_of_a_call_it_may_finish_within_the_drain_timeout() -> None:
-    async with Bench(drain_timeout_s=5.0, breaker_reset_s=1_000) as bench:
+    async with LaneHarness(drain_timeout_s=5.0, breaker_reset_s=1_000) as harness:
         gate = asyncio.Event()
-        deliver = bench.subject.on_event
+        deliver = harness.subject.on_event
 
         async def wait(event: Any) -> None:
             await gate.wait()
             await deliver(event)
 
-        bench.lane._delivery._on_event = wait
-        bench.commit("a", "b")
-        await bench.settle()
-        bench.lane.break_out("test")
-        await bench.pass_time(4)
+        harness.delivery._on_event = wait
+        harness.commit("a", "b")
+        await harness.settle()
+        harness.lane.open_circuit("test")
+        await harness.pass_time(4)
         gate.set()
-        await bench.settle()
-        assert bench.subject.names == ["a"], "what is in hand is finished, nothing new is begun"
-        assert bench.lane.reason == "test"
+        await harness.settle()
+        assert harness.subject.names == ["a"], "what is in hand is finished, nothing new is begun"
+        assert harness.lane.reason == "test"
 
 
 async def test_after_the_drain_timeout_it_is_cancelled() -> None:
-    async with Bench(drain_timeout_s=5.0, delivery_timeout_s=1_000, breaker_reset_s=1.0) as bench:
-        bench.subject.misbehave(Fault.HANG, times=1)
-        bench.commit("a")
-        await bench.settle()
-        bench.lane.break_out("test")
-        await bench.pass_time(4.5)
-        assert bench.subject.inside == 1
-        await bench.pass_time(1)
-        assert bench.subject.inside == 0
-        await bench.converge()
+    async with LaneHarness(drain_timeout_s=5.0, delivery_timeout_s=1_000, breaker_reset_s=1.0) as harness:
+        harness.subject.misbehave(Fault.HANG, times=1)
+        harness.commit("a")
+        await harness.settle()
+        harness.lane.open_circuit("test")
+        await harness.pass_time(4.5)
+        assert harness.subject.inside == 1
+        await harness.pass_time(1)
+        assert harness.subject.inside == 0
+        await harness.converge()
 
 
 async def test_a_call_that_fails_while_being_hurried_does_not_hurry_the_next() -> None:
-    async with Bench(drain_timeout_s=5.0, breaker_reset_s=1.0, refresh_timeout_s=1_000) as bench:
+    async with LaneHarness(drain_timeout_s=5.0, breaker_reset_s=1.0, refresh_timeout_s=1_000) as harness:
         fail = asyncio.Event()
 
         async def fail_late(event: Any) -> None:
             await fail.wait()
             raise RuntimeError("failed after all")
 
-        bench.lane._delivery._on_event = fail_late
-        bench.commit("a")
-        await bench.settle()
-        bench.lane.break_out("test")
+        harness.delivery._on_event = fail_late
+        harness.commit("a")
+        await harness.settle()
+        harness.lane.open_circuit("test")
         fail.set()
-        await bench.settle()
-        bench.subject.refresh_gate = asyncio.Event()
-        await bench.pass_time(60)  # far beyond the old deadline, within the refresh's own
-        assert bench.lane.counts.failed_refreshes == 0
-        bench.subject.refresh_gate.set()
-        bench.lane._delivery._on_event = bench.subject.on_event
-        await bench.converge()
+        await harness.settle()
+        harness.subject.refresh_gate = asyncio.Event()
+        await harness.pass_time(60)  # far beyond the old deadline, within the refresh's own
+        assert harness.lane.counts.failed_refreshes == 0
+        harness.subject.refresh_gate.set()
+        harness.delivery._on_event = harness.subject.on_event
+        await harness.converge()
 
 
 async def test_pause_and_resume() -> None:
-    async with Bench() as bench:
-        bench.lane.pause()
-        await bench.settle()
-        bench.commit("a")
-        await bench.pass_time(1_000)
-        assert bench.lane.state is LaneState.PAUSED
-        assert bench.subject.names == []
-        assert bench.lane.queue.events == 0
-        bench.lane.refresh("an operator asked")
-        bench.lane.break_out("test")
-        bench.lane.start_over("another history")
-        assert bench.lane.state is LaneState.PAUSED, "only resume ends a pause"
-        bench.lane.resume()
-        await bench.converge()
+    async with LaneHarness() as harness:
+        harness.lane.pause()
+        await harness.settle()
+        harness.commit("a")
+        await harness.pass_time(1_000)
+        assert harness.lane.state is LaneState.PAUSED
+        assert harness.subject.names == []
+        assert harness.lane.queue.events == 0
+        harness.lane.refresh("an operator asked")
+        harness.lane.open_circuit("test")
+        harness.lane.start_over("another history")
+        assert harness.lane.state is LaneState.PAUSED, "only resume ends a pause"
+        harness.lane.resume()
+        await harness.converge()
 
 
 async def test_a_pause_during_a_refresh_outlasts_it() -> None:
-    async with Bench() as bench:
-        bench.subject.refresh_gate = asyncio.Event()
-        bench.lane.refresh("test")
-        await bench.settle()
-        bench.lane.pause()
-        bench.subject.refresh_gate.set()
-        await bench.settle()
-        assert bench.lane.state is LaneState.PAUSED
-        bench.lane.resume()
-        await bench.converge()
+    async with LaneHarness() as harness:
+        harness.subject.refresh_gate = asyncio.Event()
+        harness.lane.refresh("test")
+        await harness.settle()
+        harness.lane.pause()
+        harness.subject.refresh_gate.set()
+        await harness.settle()
+        assert harness.lane.state is LaneState.PAUSED
+        harness.lane.resume()
+        await harness.converge()
 
 
 async def test_a_break_out_during_a_refresh_outlasts_it() -> None:
-    async with Bench(breaker_reset_s=100.0) as bench:
-        bench.subject.refresh_gate = asyncio.Event()
-        bench.lane.refresh("test")
-        await bench.settle()
-        bench.lane.break_out("test")
-        bench.subject.refresh_gate.set()
-        await bench.settle()
-        assert bench.lane.state is LaneState.BROKEN
-        await bench.converge()
+    async with LaneHarness(breaker_reset_s=100.0) as harness:
+        harness.subject.refresh_gate = asyncio.Event()
+        harness.lane.refresh("test")
+        await harness.settle()
+        harness.lane.open_circuit("test")
+        harness.subject.refresh_gate.set()
+        await harness.settle()
+        assert harness.lane.state is LaneState.BROKEN
+        await harness.converge()
 
 
 async def test_paused_and_resumed_at_once_during_a_refresh_it_refreshes_again() -> None:
-    async with Bench() as bench:
-        bench.subject.refresh_gate = asyncio.Event()
-        bench.lane.refresh("test")
-        await bench.settle()
-        bench.lane.pause()
-        bench.commit("meanwhile")
-        bench.lane.resume()
-        bench.subject.refresh_gate.set()
-        await bench.converge()
+    async with LaneHarness() as harness:
+        harness.subject.refresh_gate = asyncio.Event()
+        harness.lane.refresh("test")
+        await harness.settle()
+        harness.lane.pause()
+        harness.commit("meanwhile")
+        harness.lane.resume()
+        harness.subject.refresh_gate.set()
+        await harness.converge()
 
 
 async def test_an_operators_refresh_does_not_wait_for_the_breaker() -> None:
-    async with Bench(breaker_reset_s=1_000) as bench:
-        bench.lane.break_out("test")
-        await bench.settle()
-        bench.lane.refresh("an operator asked")
-        await bench.settle()
-        assert bench.lane.state is LaneState.LIVE
+    async with LaneHarness(breaker_reset_s=1_000) as harness:
+        harness.lane.open_circuit("test")
+        await harness.settle()
+        harness.lane.refresh("an operator asked")
+        await harness.settle()
+        assert harness.lane.state is LaneState.LIVE
 
 
 async def test_every_change_of_state_asks_for_the_ledger() -> None:
-    async with Bench(breaker_reset_s=1.0) as bench:
-        before = bench.changes
-        bench.lane.break_out("test")
-        assert bench.changes == before + 1
-        await bench.pass_time(1.1)
-        assert bench.lane.state is LaneState.LIVE
-        assert bench.changes == before + 3
+    async with LaneHarness(breaker_reset_s=1.0) as harness:
+        before = harness.changes
+        harness.lane.open_circuit("test")
+        assert harness.changes == before + 1
+        await harness.pass_time(1.1)
+        assert harness.lane.state is LaneState.LIVE
+        assert harness.changes == before + 3
 
 
 async def test_a_broken_component_comes_back_every_time() -> None:
-    async with Bench(breaker_reset_s=1.0) as bench:
+    async with LaneHarness(breaker_reset_s=1.0) as harness:
         for number in range(20):
-            bench.lane.break_out(f"for the {number}th time")
-            await bench.converge()
-            bench.commit(f"g{number}")
-            await bench.settle()
-            assert bench.subject.names[-1] == f"g{number}"
-        assert bench.subject.rows[GROUPS]
+            harness.lane.open_circuit(f"for the {number}th time")
+            await harness.converge()
+            harness.commit(f"g{number}")
+            await harness.settle()
+            assert harness.subject.names[-1] == f"g{number}"
+        assert harness.subject.rows[GROUPS]
 
 
 @pytest.mark.parametrize("turns", range(4))
 async def test_broken_out_while_its_worker_is_about_to_begin_it_begins(turns: int) -> None:
-    bench = Bench(breaker_reset_s=1.0)
-    bench.lane.resume_at(bench.registry.last, None)
-    bench._tasks = [asyncio.create_task(bench.lane.run())]
+    harness = LaneHarness(breaker_reset_s=1.0)
+    harness.lane.restore(RestoredLane(None, harness.registry.last))
+    harness._tasks = [asyncio.create_task(harness.workers["subject"].run())]
     for _ in range(turns):
         await asyncio.sleep(0)
-    bench.lane.break_out("full before it could begin")
-    await bench.converge()
-    await bench.__aexit__(None, None, None)
+    harness.lane.open_circuit("full before it could begin")
+    await harness.converge()
+    await harness.__aexit__(None, None, None)
 
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_interrupted_at_any_moment_of_a_recovery_it_recovers(turns: int) -> None:
     """Broken out after each number of turns of the event loop: some fall into waits, some between them."""
-    async with Bench(breaker_reset_s=1.0) as bench:
-        bench.lane.refresh("test")
+    async with LaneHarness(breaker_reset_s=1.0) as harness:
+        harness.lane.refresh("test")
         for _ in range(turns):
             await asyncio.sleep(0)
-        bench.lane.pause()
+        harness.lane.pause()
         for _ in range(turns % 3):
             await asyncio.sleep(0)
-        bench.lane.resume()
-        bench.commit("a")
-        await bench.converge()
-        bench.commit("b")
-        await bench.settle()
-        assert bench.subject.names[-1] == "b"
+        harness.lane.resume()
+        harness.commit("a")
+        await harness.converge()
+        harness.commit("b")
+        await harness.settle()
+        assert harness.subject.names[-1] == "b"
 
 
 @pytest.mark.parametrize("turns", range(12))
 async def test_ended_at_any_moment_a_lane_ends(turns: int) -> None:
-    async with Bench() as bench:
-        bench.commit(*(f"g{number}" for number in range(300)))
+    async with LaneHarness() as harness:
+        harness.commit(*(f"g{number}" for number in range(300)))
         for _ in range(turns):
             await asyncio.sleep(0)
-        bench.lane.refresh("interrupts the worker")
-        bench._tasks[0].cancel()
-        await asyncio.wait_for(asyncio.gather(*bench._tasks, return_exceptions=True), 10)
-        assert bench.lane.straggler is None
+        harness.lane.refresh("interrupts the worker")
+        harness._tasks[0].cancel()
+        await asyncio.wait_for(asyncio.gather(*harness._tasks, return_exceptions=True), 10)
+        assert harness.lane.calls.straggler is None

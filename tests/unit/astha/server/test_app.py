@@ -73,7 +73,7 @@ class TestHealth:
     ) -> None:
         await stage.lead()
         audit, index = stage.daemon.lanes
-        audit.break_out("it raised")
+        audit.open_circuit("it raised")
         index.pause()
         assert await ready(client) == (
             503,
@@ -84,7 +84,7 @@ class TestHealth:
         await stage.lead()
         stage.pass_by(topics(950, "a"))
         assert await ready(client) == (200, [])
-        stage.daemon.lanes[0]._moved -= 21
+        stage.daemon.lanes[0].intake.progress_at -= 21
         status, (reason,) = await ready(client)
         assert (status, reason) == (
             503, "component audit makes no progress: the same delivery has been tried for 21 s"
@@ -142,7 +142,7 @@ class TestStatus:
 
     async def test_a_secret_in_a_librarys_message_is_not_shown(self, client: Client, stage: Stage) -> None:
         await stage.lead()
-        stage.daemon.lanes[0].break_out(f"can't connect with {PASSWORD}")
+        stage.daemon.lanes[0].open_circuit(f"can't connect with {PASSWORD}")
         for path in ("/status", "/readyz"):
             text = await (await client.get(path, headers=BEARER)).text()
             assert "can't connect with ***" in text
@@ -331,7 +331,7 @@ class TestClients:
 
     async def test_without_the_token_probes_see_no_names(self, client: Client, stage: Stage) -> None:
         await stage.lead()
-        stage.daemon.lanes[0].break_out("it raised")
+        stage.daemon.lanes[0].open_circuit("it raised")
         response = await client.get("/readyz")
         assert (response.status, (await response.json())["reasons"]) == (
             503, ["reasons (1) are shown to callers with a token"]

@@ -44,7 +44,7 @@ async def busy_stage() -> Stage:
     audit.counts.delivered["topics", "INSERT"] += 3
     audit.counts.latency_us[(3000).bit_length()] += 2  # two transactions of 3 ms
     audit.counts.latency_sum_us += 6000
-    index.break_out("it raised")
+    index.open_circuit("it raised")
     stage.pass_by(topics(950, "d", committed_at=committed))
     return stage
 
