@@ -15,7 +15,7 @@ from astha.lanes.state import LaneState
 from astha.server.status import DaemonIdentity, report
 from astha.settings import Settings
 from astha.telemetry.metrics import DaemonCollector
-from astha.wiring import Assembly, assemble
+from astha.wiring import AssembledDaemon, assemble
 from components.segment_store.maintenance.retention import TopicRetention
 from registry.connect import open_store
 from registry.contract import MetadataStore
