@@ -28,11 +28,11 @@ from benchmarks.registries import new_registry
 from components import iceberg_updater
 from components.compactor.executor_factory import open_executor
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.classic import ClassicSession
 from components.compactor.subscriber import Compactor
 from components.lib.lake.iceberg import open_catalog
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.locations import canonical
+from components.lib.spark.classic import ClassicSession
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.inputs import FileDraft

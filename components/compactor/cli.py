@@ -33,9 +33,9 @@ from registry.models import Compaction, CompactionStatus, Savings
 
 if TYPE_CHECKING:
     from components.compactor.execution.outcome import Outcome
-    from components.compactor.execution.planner import Planned
     from components.compactor.explain import Standing
     from components.compactor.merge import Strategy
+    from components.compactor.planning.planner import Planned
 
 _STRATEGIES = ("auto", "copy", "binpack", "sort", "zorder")
 
@@ -162,7 +162,7 @@ def run_command(
     """
 
     async def work(desk: Desk) -> tuple[list[tuple[str, Planned]], list[Outcome]]:
-        from components.compactor.execution.planner import Wish
+        from components.compactor.planning.planner import Wish
         from components.compactor.run_once import plan_table, run_jobs
 
         wish = Wish(trigger="manual", forced=True, strategy=strategy)
@@ -196,7 +196,7 @@ def run_command(
 
 
 def _exit_with(name: str, outcomes: list[Outcome]) -> None:
-    from components.compactor.spark.errors import SessionProblem
+    from components.lib.spark.errors import SessionProblem
 
     failed = [one for one in outcomes if one.status != "done"]
     if not failed:

@@ -77,8 +77,8 @@ def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:
 
 
 def _translated(error: Exception, settings: Settings) -> Exception:
-    from components.compactor.spark.errors import SparkError
     from components.lib.lake.storage.objects import StorageUnavailable
+    from components.lib.spark.errors import SparkError
 
     if isinstance(error, SparkError | StorageUnavailable):
         return Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE)

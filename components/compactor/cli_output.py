@@ -19,8 +19,8 @@ from registry.models import Compaction, Savings
 if TYPE_CHECKING:
     from components.compactor.execution.job import Job
     from components.compactor.execution.outcome import Outcome
-    from components.compactor.execution.planner import Planned
     from components.compactor.explain import Standing
+    from components.compactor.planning.planner import Planned
 
 _LONGEST = 80
 

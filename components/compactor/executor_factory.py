@@ -8,8 +8,8 @@ from astha.redaction import Concealment
 from astha.subscribers.context import LakeSettings
 from components.compactor.merge import merge
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.environment import with_lake
 from components.compactor.spark.executor import SparkExecutor, open_session
+from components.lib.spark.environment import with_lake
 
 
 def open_executor(settings: CompactorSettings, lake: LakeSettings, conceal: Concealment) -> SparkExecutor:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from components.compactor.execution.left_out import newest_left_out
+from components.compactor.planning.left_out import newest_left_out
 from components.compactor.scheduling.counters import Counters
 from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
 from components.compactor.scheduling.scoring import Heap, judge

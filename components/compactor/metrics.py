@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from astha.subscribers import Metric
 from components.compactor.execution.job import Job
-from components.compactor.execution.left_out import LeftOut
 from components.compactor.execution.outcome import Outcome
+from components.compactor.planning.left_out import LeftOut
 from components.compactor.scheduling.journal import Decision
 from components.compactor.scheduling.policy_cache import Tables
 from components.compactor.scheduling.scheduler import Decider

@@ -12,10 +12,10 @@ from uuid import uuid4
 import structlog
 
 from components.compactor.cli_context import Desk
-from components.compactor.execution.compaction_spec import Assignment
 from components.compactor.execution.job import Job, Workshop
 from components.compactor.execution.outcome import Outcome
-from components.compactor.execution.planner import Planned, Planning, Wish
+from components.compactor.planning.compaction_spec import Assignment
+from components.compactor.planning.planner import Planned, Planning, Wish
 from components.compactor.spark.executor_protocol import Executor
 from components.lib.lake.storage.objects import Objects
 from components.lib.lake.table_lookup import full_name

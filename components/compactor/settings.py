@@ -8,8 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from components.compactor.execution.job_settings import JobLimits
 from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
-from components.compactor.spark.settings import SparkSettings
 from components.lib.lake.table_properties import size_bytes
+from components.lib.spark.settings import SparkSettings
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]

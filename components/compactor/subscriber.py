@@ -20,23 +20,23 @@ import structlog
 from astha.errors import Retry
 from astha.events import Event, Operation
 from astha.subscribers import ComponentContext, Metric, Problem, Work
-from components.compactor.execution.failpoints import Reached, go_on
 from components.compactor.execution.job import Workshop
+from components.compactor.execution.job_context import Reached, go_on
 from components.compactor.execution.outcome import Outcome
-from components.compactor.execution.planner import Planning, Wish
 from components.compactor.execution.running_jobs import Crew
 from components.compactor.journal_writer import Records
 from components.compactor.metrics import Tallies
+from components.compactor.planning.file_selection import Plan
+from components.compactor.planning.planner import Planning, Wish
 from components.compactor.scheduling.budget import Limits
 from components.compactor.scheduling.explanation import explain_decision
-from components.compactor.scheduling.file_selection import Plan
 from components.compactor.scheduling.policy import PolicyProblem
 from components.compactor.scheduling.scheduler import Candidate, Decider
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor_protocol import Executor, SessionProblem
-from components.compactor.spark.process_memory import Memory
 from components.lib.lake.problem_log import Troubles
 from components.lib.lake.storage.objects import Objects
+from components.lib.spark.process_memory import Memory
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats

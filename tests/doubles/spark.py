@@ -8,11 +8,11 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
-from components.compactor.spark.error_mapping import explain
-from components.compactor.spark.errors import SessionLost, SparkError
 from components.compactor.spark.messages import Order, Outcome, unpack
-from components.compactor.spark.session import Job
 from components.compactor.spark.worker_probe import Fitness, describe
+from components.lib.spark.error_mapping import explain
+from components.lib.spark.errors import SessionLost, SparkError
+from components.lib.spark.session import Job
 
 
 class Puppet:

@@ -15,11 +15,11 @@ import msgspec
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
-from components.compactor.execution.compaction_spec import Assignment
-from components.compactor.execution.failpoints import Step
 from components.compactor.execution.job import Job, Workshop
+from components.compactor.execution.job_context import Step
 from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeResult, MergeTask
+from components.compactor.planning.compaction_spec import Assignment
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects

@@ -19,19 +19,19 @@ from pyspark import SparkContext
 
 from astha.events import Event, Operation
 from astha.subscribers import ComponentContext
-from components.compactor.execution.failpoints import Step
+from components.compactor.execution.job_context import Step
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark import worker_lease
-from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.executor import SparkExecutor
-from components.compactor.spark.jvm import Jvm
-from components.compactor.spark.session import Job
 from components.compactor.subscriber import Compactor
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.output_streams import Writable
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.jvm import Jvm
+from components.lib.spark.session import Job
 from registry.forwarding import ForwardingStore
 from registry.inputs import FileDraft
 from registry.models import FileOperation, Row, TableFile

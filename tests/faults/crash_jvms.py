@@ -18,14 +18,14 @@ import psutil
 from pyspark import SparkContext
 
 from components.compactor.merge import MergeResult, MergeTask, merge
-from components.compactor.spark.classic import ClassicSession
 from components.compactor.spark.executor import SparkExecutor
-from components.compactor.spark.jvm import Jvm
-from components.compactor.spark.session import Job
-from components.compactor.spark.settings import SparkSettings
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.output_streams import Writable
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.jvm import Jvm
+from components.lib.spark.session import Job
+from components.lib.spark.settings import SparkSettings
 from registry.private_files import PRIVATE, Modes
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from pyiceberg.types import NestedField, StringType
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext
-from components.compactor.execution.failpoints import Step
+from components.compactor.execution.job_context import Step
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.iceberg import TableCommit

@@ -12,9 +12,9 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from components.compactor.planning.file_selection import Selection, plan
 from components.compactor.scheduling.budget import Limits
 from components.compactor.scheduling.counters import COUNTED_TYPE, PERIODS, Counters, tier_of
-from components.compactor.scheduling.file_selection import Selection, plan
 from components.compactor.scheduling.policy import Policy
 from components.compactor.scheduling.scheduler import Decider
 from components.compactor.scheduling.scoring import judge

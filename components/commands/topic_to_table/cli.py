@@ -120,8 +120,8 @@ class _Work:
     async def run(self, settings: Settings) -> bool:
         """False if it was stopped before its end."""
         from components.commands.topic_to_table.errors import BadRecord, RoundFailed
-        from components.compactor.spark.errors import SparkError
         from components.lib.lake.storage.objects import StorageUnavailable
+        from components.lib.spark.errors import SparkError
 
         clock = SystemLoopClock()
         url = settings.registry.url.get_secret_value()

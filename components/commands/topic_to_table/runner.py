@@ -9,8 +9,8 @@ from contextlib import suppress
 from astha.clock import LoopClock
 from components.commands.topic_to_table.errors import RoundFailed
 from components.commands.topic_to_table.sink import TopicTable
-from components.compactor.spark.errors import SessionProblem, SparkError
 from components.lib.lake.storage.objects import StorageUnavailable
+from components.lib.spark.errors import SessionProblem, SparkError
 from components.lib.streams.read_context import Reading
 from registry.errors import Unavailable
 

@@ -16,12 +16,12 @@ from components.commands.topic_to_table.conversion import PLACE
 from components.commands.topic_to_table.errors import BadRecord, RoundFailed, TopicTableError
 from components.commands.topic_to_table.writer import NAME, RoundOrder, topic_table_format
 from components.compactor.cli_context import Desk
-from components.compactor.spark.environment import with_lake
-from components.compactor.spark.errors import OutOfMemory, SessionLost, SparkError
 from components.compactor.spark.executor import open_session
-from components.compactor.spark.session import Session
-from components.compactor.spark.settings import SparkSettings
 from components.compactor.spark.worker_lease import addresses
+from components.lib.spark.environment import with_lake
+from components.lib.spark.errors import OutOfMemory, SessionLost, SparkError
+from components.lib.spark.session import Session
+from components.lib.spark.settings import SparkSettings
 from components.lib.spark_format import register
 from components.lib.streams.spark_source import SPLIT_BYTES
 from registry.contract import MetadataStore
@@ -127,8 +127,8 @@ def _nobody_cares() -> None:
 
 
 def _spark(session: Session) -> SparkSession:
-    from components.compactor.spark.classic import ClassicSession
-    from components.compactor.spark.connect import ConnectSession
+    from components.lib.spark.classic import ClassicSession
+    from components.lib.spark.connect import ConnectSession
 
     if isinstance(session, ClassicSession):
         from pyspark.sql import SparkSession

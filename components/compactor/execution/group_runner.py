@@ -10,12 +10,12 @@ import msgspec
 from astha.clock import LoopClock
 from astha.errors import AsthaError
 from components.compactor.execution.cancellation import Brake, Ended, Touched, to_the_end
-from components.compactor.execution.compaction_spec import Assignment
-from components.compactor.execution.failpoints import Reached, Step, go_on
+from components.compactor.execution.job_context import Reached, Step, go_on
 from components.compactor.execution.job_settings import JobLimits
 from components.compactor.execution.output_names import Names
-from components.compactor.execution.result_check import Mismatch, compare
+from components.compactor.execution.swap import Mismatch, compare
 from components.compactor.merge import BadFile, MergeFailed, MergeInput, MergeResult, MergeTask
+from components.compactor.planning.compaction_spec import Assignment
 from components.compactor.spark.executor_protocol import Executor, SparkError
 from components.lib.lake.registration.upload_removal import remove
 from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageRefused

@@ -25,16 +25,16 @@ import structlog
 
 from astha.clock import LoopClock
 from components.compactor.execution.cancellation import Brake, Ended, Touched, settle, to_the_end
-from components.compactor.execution.compaction_spec import Assignment, halves
-from components.compactor.execution.failpoints import Reached, Step, go_on
 from components.compactor.execution.group_queue import Piece, Worklist
 from components.compactor.execution.group_runner import GroupRun, Swapped, Undecided
+from components.compactor.execution.job_context import Reached, Step, go_on
 from components.compactor.execution.job_settings import JobLimits
 from components.compactor.execution.lease import Claim
 from components.compactor.execution.outcome import Outcome, Tally
 from components.compactor.execution.output_names import Names
-from components.compactor.execution.result_check import Mismatch
+from components.compactor.execution.swap import Mismatch
 from components.compactor.merge import BadFile, BadInput, MergeFailed
+from components.compactor.planning.compaction_spec import Assignment, halves
 from components.compactor.spark.executor_protocol import (
     Executor,
     JobFailed,

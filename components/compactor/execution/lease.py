@@ -6,9 +6,9 @@ import structlog
 
 from astha.clock import LoopClock
 from components.compactor.execution.cancellation import Brake
-from components.compactor.execution.compaction_spec import Assignment
 from components.compactor.execution.outcome import Outcome
 from components.compactor.execution.output_names import Names
+from components.compactor.planning.compaction_spec import Assignment
 from registry.contract import MetadataStore
 from registry.errors import Conflict, NotFound, RegistryError, Unavailable
 from registry.inputs import CompactionDraft

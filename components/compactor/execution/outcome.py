@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from components.compactor.execution.group_runner import Swapped
-from components.compactor.execution.left_out import told_left_out
 from components.compactor.merge import BadFile
+from components.compactor.planning.left_out import told_left_out
 from registry.inputs import CompactionOutcome
 from registry.json_text import JsonText, parse_json, to_json_text
 from registry.models import TableFile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from components.compactor.execution.compaction_spec import Assignment
+from components.compactor.planning.compaction_spec import Assignment
 from components.lib.lake.files import engine_of
 from components.lib.lake.registration.upload_intents import purpose_of
 from components.lib.lake.schema.table_schema import TableSchema

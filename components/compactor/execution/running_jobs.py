@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from components.compactor.execution.compaction_spec import Assignment
 from components.compactor.execution.job import Job, Workshop
 from components.compactor.execution.outcome import Outcome
+from components.compactor.planning.compaction_spec import Assignment
 
 
 class Crew:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from components.compactor.scheduling.file_selection import Plan
+from components.compactor.planning.file_selection import Plan
 from components.compactor.scheduling.policy import Policy
 from components.compactor.scheduling.scoring import Heap, Verdict
 from registry.json_text import JsonText, JsonValue, to_json_text

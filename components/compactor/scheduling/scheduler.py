@@ -18,11 +18,11 @@ import msgspec
 
 from astha.errors import Reject
 from astha.events import Event, Operation
+from components.compactor.planning.file_selection import Plan
 from components.compactor.scheduling.backoff import Ending, Patience
 from components.compactor.scheduling.budget import HOUR_MS, Budget, Limits
 from components.compactor.scheduling.counter_sync import Drift, read_counts
 from components.compactor.scheduling.counters import Counters, Key
-from components.compactor.scheduling.file_selection import Plan
 from components.compactor.scheduling.journal import Decision, Journal
 from components.compactor.scheduling.policy import Policy
 from components.compactor.scheduling.policy_cache import Known, Tables

@@ -22,14 +22,14 @@ import msgspec
 
 from astha.redaction import Concealment
 from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect
-from components.compactor.spark.errors import MergeTimeout, SessionLost, SparkError, StillWriting
 from components.compactor.spark.messages import Order, pack
-from components.compactor.spark.process_memory import Memory, memory_below
 from components.compactor.spark.result_mapping import read_answer
-from components.compactor.spark.session import Job, Session
 from components.compactor.spark.session_pool import Live, OpenSession, Sessions
-from components.compactor.spark.settings import SparkSettings
 from components.compactor.spark.worker_lease import Call, Leash
+from components.lib.spark.errors import MergeTimeout, SessionLost, SparkError, StillWriting
+from components.lib.spark.process_memory import Memory, memory_below
+from components.lib.spark.session import Job, Session
+from components.lib.spark.settings import SparkSettings
 
 T = TypeVar("T")
 
@@ -77,10 +77,10 @@ def open_session(
 ) -> Session:
     # Here, because each brings its own half of PySpark.
     if settings.connect:
-        from components.compactor.spark.connect import ConnectSession
+        from components.lib.spark.connect import ConnectSession
 
         return ConnectSession(settings, conceal)
-    from components.compactor.spark.classic import ClassicSession
+    from components.lib.spark.classic import ClassicSession
 
     return ClassicSession(settings, host, ended, conceal)
 

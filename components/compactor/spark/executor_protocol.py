@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from components.compactor.merge import BadFile, MergeFailed, MergeResult, MergeTask
-from components.compactor.spark.errors import (
+from components.lib.spark.errors import (
     JobFailed,
     MergeCrashed,
     MergeTimeout,

@@ -6,10 +6,10 @@ import pickle
 from typing import Any
 
 from astha.errors import AsthaError
-from components.compactor.spark.error_mapping import UNFIT
-from components.compactor.spark.errors import JobFailed, MergeCrashed, OutOfMemory, SessionProblem, SparkError
 from components.compactor.spark.messages import Outcome
 from components.compactor.spark.worker_lease import Call
+from components.lib.spark.error_mapping import UNFIT
+from components.lib.spark.errors import JobFailed, MergeCrashed, OutOfMemory, SessionProblem, SparkError
 
 
 def read_answer(data: bytes, call: Call) -> Any:

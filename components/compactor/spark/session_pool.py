@@ -13,13 +13,13 @@ from uuid import uuid4
 
 import structlog
 
-from components.compactor.spark.errors import SessionLost, SessionProblem
 from components.compactor.spark.messages import Order, Outcome, pack
 from components.compactor.spark.result_mapping import read_answer
-from components.compactor.spark.session import Job, Session
-from components.compactor.spark.settings import SparkSettings
 from components.compactor.spark.worker_lease import Leash, addresses
 from components.compactor.spark.worker_probe import Fitness, check_fitness, describe
+from components.lib.spark.errors import SessionLost, SessionProblem
+from components.lib.spark.session import Job, Session
+from components.lib.spark.settings import SparkSettings
 
 log = structlog.get_logger(__name__)
 

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from components.compactor.spark.errors import SessionProblem
-from components.compactor.spark.settings import SparkSettings
+from components.lib.spark.errors import SessionProblem
+from components.lib.spark.settings import SparkSettings
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,8 @@ import socket
 import msgspec
 
 from astha.version import version
-from components.compactor.spark.error_mapping import UNFIT
-from components.compactor.spark.errors import SessionProblem
+from components.lib.spark.error_mapping import UNFIT
+from components.lib.spark.errors import SessionProblem
 
 
 class Fitness(msgspec.Struct, frozen=True):

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
-from components.compactor.execution.compaction_spec import Assignment
-from components.compactor.execution.failpoints import Step
 from components.compactor.execution.job import Job, Workshop
+from components.compactor.execution.job_context import Step
 from components.compactor.execution.job_settings import JobLimits
 from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import merge
+from components.compactor.planning.compaction_spec import Assignment
 from components.compactor.spark.executor_protocol import Executor
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.locations import parse

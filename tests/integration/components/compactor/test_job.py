@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from components.compactor.execution.failpoints import Step
 from components.compactor.execution.job import Job
-from components.compactor.execution.left_out import read_left_out
+from components.compactor.execution.job_context import Step
 from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeFailed, MergeResult, MergeTask
+from components.compactor.planning.left_out import read_left_out
 from components.compactor.spark.executor_protocol import (
     JobFailed,
     MergeCrashed,

@@ -21,13 +21,13 @@ from structlog.testing import capture_logs
 
 from astha.subscribers.context import LakeSettings, S3Settings
 from components.compactor.merge import MergeFailed, MergeTask
-from components.compactor.spark.classic import ClassicSession
-from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionLost, SessionProblem
 from components.compactor.spark.executor import SparkExecutor
-from components.compactor.spark.settings import SparkSettings
 from components.lib.lake.storage.objects import StorageUnavailable
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.errors import JobFailed, OutOfMemory, SessionLost, SessionProblem
+from components.lib.spark.settings import SparkSettings
 from deploy.servers.spark import SparkCluster, SparkConnectServer, SparkProcess
-from tests.integration.components.compactor.chores import attempts, chore, written
+from tests.integration.components.compactor.worker_tasks import attempts, chore, written
 from tests.lake import rows_of
 from tests.parquet_files import PLAIN, row
 from tests.unit.components.compactor.merge import groups

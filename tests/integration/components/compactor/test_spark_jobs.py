@@ -13,20 +13,20 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from components.compactor.execution.failpoints import Step
 from components.compactor.execution.job import Job
+from components.compactor.execution.job_context import Step
 from components.compactor.execution.outcome import Outcome
 from components.compactor.merge import MergeResult
 from components.compactor.scheduling.policy import Policy
-from components.compactor.spark.errors import MergeCrashed
 from components.compactor.spark.executor import SparkExecutor
-from components.compactor.spark.settings import SparkSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects
+from components.lib.spark.errors import MergeCrashed
+from components.lib.spark.settings import SparkSettings
 from registry.connect import open_store
 from tests.integration.components.compactor.harness import QUICK, Bench, Gate
-from tests.integration.components.compactor.patient import merge_patiently
+from tests.integration.components.compactor.waiting_merge import merge_patiently
 from tests.poison import HANGS, poison
 from tests.waiting import eventually
 

@@ -19,8 +19,8 @@ from components.commands.topic_to_table.errors import BadRecord
 from components.commands.topic_to_table.session import SparkRounds, explain
 from components.commands.topic_to_table.sink import TopicTable, Wish
 from components.commands.topic_to_table.writer import RoundOrder
-from components.compactor.spark.classic import ClassicSession
-from components.compactor.spark.settings import SparkSettings
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.settings import SparkSettings
 from tests.integration.components.commands.topic_to_table.harness import TABLE, TOPIC, Shop, finish, open_shop, orders
 from tests.lake import environment_of, files_below
 from tests.waiting import eventually

@@ -7,9 +7,9 @@ import pytest
 from components.commands.topic_to_table.errors import BadRecord, RoundFailed
 from components.commands.topic_to_table.runner import may_pass
 from components.commands.topic_to_table.session import explain
-from components.compactor.spark.classic import ClassicSession
-from components.compactor.spark.errors import JobFailed, OutOfMemory
-from components.compactor.spark.settings import SparkSettings
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.errors import JobFailed, OutOfMemory
+from components.lib.spark.settings import SparkSettings
 
 TRACE = """[PYTHON_EXCEPTION] Job aborted due to stage failure: Traceback (most recent call last):
   File "x.py", line 1, in write

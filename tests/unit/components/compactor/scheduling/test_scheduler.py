@@ -5,8 +5,8 @@ import pytest
 
 from astha.errors import Reject
 from astha.events import Commit
+from components.compactor.planning.file_selection import Plan, Selection, plan
 from components.compactor.scheduling.budget import Limits
-from components.compactor.scheduling.file_selection import Plan, Selection, plan
 from components.compactor.scheduling.journal import Decision
 from components.compactor.scheduling.policy import Policy
 from components.compactor.scheduling.scheduler import Candidate, Decider

@@ -12,7 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.compactor.merge import MergeResult, MergeTask
-from components.compactor.spark.errors import (
+from components.compactor.spark.executor import Running, SparkExecutor
+from components.compactor.spark.messages import Order, Outcome
+from components.compactor.spark.worker_lease import addresses
+from components.compactor.spark.worker_probe import Fitness
+from components.lib.spark.errors import (
     JobFailed,
     MergeTimeout,
     OutOfMemory,
@@ -21,11 +25,7 @@ from components.compactor.spark.errors import (
     SparkError,
     StillWriting,
 )
-from components.compactor.spark.executor import Running, SparkExecutor
-from components.compactor.spark.messages import Order, Outcome
-from components.compactor.spark.settings import SparkSettings
-from components.compactor.spark.worker_lease import addresses
-from components.compactor.spark.worker_probe import Fitness
+from components.lib.spark.settings import SparkSettings
 from tests.doubles.spark import FakeSession, Puppet, obey
 from tests.waiting import eventually
 

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from components.compactor.spark.errors import SessionProblem
-from components.compactor.spark.settings import SparkSettings
 from components.compactor.spark.worker_lease import Leash, addresses
+from components.lib.spark.errors import SessionProblem
+from components.lib.spark.settings import SparkSettings
 from tests.doubles.spark import Puppet
 from tests.waiting import eventually
 

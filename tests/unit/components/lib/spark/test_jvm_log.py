@@ -3,7 +3,7 @@ from __future__ import annotations
 from structlog.testing import capture_logs
 
 from astha.redaction import Concealment
-from components.compactor.spark.jvm_log import LogRelay
+from components.lib.spark.jvm_log import LogRelay
 
 
 def test_what_the_jvm_says() -> None:

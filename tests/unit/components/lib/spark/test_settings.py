@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from components.compactor.spark.settings import SparkSettings
+from components.lib.spark.settings import SparkSettings
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from astha.subscribers.context import LakeSettings, S3Settings
-from components.compactor.spark.environment import environment_for, with_lake
-from components.compactor.spark.settings import SparkSettings
+from components.lib.spark.environment import environment_for, with_lake
+from components.lib.spark.settings import SparkSettings
 
 MACHINE = {
     "PATH": "/bin", "LC_ALL": "C", "JAVA_HOME": "/java", "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": "/here",

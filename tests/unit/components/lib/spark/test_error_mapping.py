@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from components.compactor.spark.error_mapping import explain
-from components.compactor.spark.errors import JobFailed, MergeCrashed, OutOfMemory, SessionProblem, SparkError
+from components.lib.spark.error_mapping import explain
+from components.lib.spark.errors import JobFailed, MergeCrashed, OutOfMemory, SessionProblem, SparkError
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from astha.redaction import NOTHING
-from components.compactor.spark.classic import ClassicSession
-from components.compactor.spark.errors import OutOfMemory, SessionLost, SparkError
-from components.compactor.spark.jvm import Jvm
-from components.compactor.spark.settings import SparkSettings
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.errors import OutOfMemory, SessionLost, SparkError
+from components.lib.spark.jvm import Jvm
+from components.lib.spark.settings import SparkSettings
 
 
 @pytest.mark.parametrize(

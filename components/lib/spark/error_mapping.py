@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from components.compactor.spark.errors import JobFailed, MergeCrashed, OutOfMemory, SessionProblem, SparkError
+from components.lib.spark.errors import JobFailed, MergeCrashed, OutOfMemory, SessionProblem, SparkError
 
 _MEMORY = re.compile(
     r"java\.lang\.OutOfMemoryError|OOMKilled|[Mm]emory limit|exceeding (?:physical|memory)|"

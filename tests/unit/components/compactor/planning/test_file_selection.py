@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.compactor.scheduling import file_selection
-from components.compactor.scheduling.explanation import explain_plan
-from components.compactor.scheduling.file_selection import (
+from components.compactor.planning import file_selection
+from components.compactor.planning.file_selection import (
     ASKED,
     BAD_FILES,
     Plan,
@@ -17,6 +16,7 @@ from components.compactor.scheduling.file_selection import (
     gather,
     plan,
 )
+from components.compactor.scheduling.explanation import explain_plan
 from components.compactor.scheduling.policy import Policy
 from components.compactor.scheduling.quiet_hours import read_quiet_hours
 from components.compactor.scheduling.scoring import DEAR, DISABLED, FILLS, MANY, OVER, QUIET, YOUNG

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from components.compactor.execution.result_check import Mismatch, compare
+from components.compactor.execution.swap import Mismatch, compare
 from components.compactor.merge import MergeInput, MergeResult, MergeTask
 from registry.inputs import FileDraft
 

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 
 from astha.redaction import is_secret_name
 from astha.subscribers.context import LakeSettings
-from components.compactor.spark.settings import SparkSettings
+from components.lib.spark.settings import SparkSettings
 
 NEEDED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "HOSTNAME"),

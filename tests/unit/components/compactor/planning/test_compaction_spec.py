@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from components.compactor.execution.compaction_spec import halves
+from components.compactor.planning.compaction_spec import halves
 from registry.models import TableFile
 from tests.parquet_files import as_row
 from tests.samples import file

@@ -3,14 +3,14 @@
 A worker that has had nothing to do for a minute is ended, so most jobs meet new ones: without this each of those would
 load for two seconds what it needs.
 
-    python -m components.compactor.spark.daemon   is what Spark runs instead of   python -m pyspark.daemon
+    python -m components.compactor.spark.worker_daemon   is what Spark runs instead of   python -m pyspark.daemon
 """
 
 from __future__ import annotations
 
 import os
 
-MODULE = "components.compactor.spark.daemon"
+MODULE = "components.compactor.spark.worker_daemon"
 
 
 def main() -> None:

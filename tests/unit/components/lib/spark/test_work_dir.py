@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from components.compactor.spark.work_dir import Scratch
+from components.lib.spark.work_dir import Scratch
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_what_somebody_uses_stays(directory: Path) -> None:
 def test_a_jvm_that_outlives_the_daemon_keeps_it(directory: Path) -> None:
     program = (
         "import subprocess, sys\n"
-        "from components.compactor.spark.work_dir import Scratch\n"
+        "from components.lib.spark.work_dir import Scratch\n"
         "made = Scratch()\n"
         "subprocess.Popen([sys.executable, '-c', 'input()'], pass_fds=[made.lock])\n"
         "print(made.path)\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from astha.redaction import NOTHING
-from components.compactor.spark.errors import SessionProblem
-from components.compactor.spark.jvm import Jvm, _placed, find_java
+from components.lib.spark.errors import SessionProblem
+from components.lib.spark.jvm import Jvm, _placed, find_java
 
 
 def program(path: Path, text: str) -> Path:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from astha.subscribers import LakeSettings
-from components.compactor.execution.compaction_spec import Assignment
-from components.compactor.execution.failpoints import Reached, Step, go_on
-from components.compactor.execution.left_out import LeftOut
+from components.compactor.execution.job_context import Reached, Step, go_on
 from components.compactor.merge import Strategy
+from components.compactor.planning.compaction_spec import Assignment
+from components.compactor.planning.file_selection import Plan, gather, plan
+from components.compactor.planning.left_out import LeftOut
 from components.compactor.scheduling.explanation import explain_plan
-from components.compactor.scheduling.file_selection import Plan, gather, plan
 from components.compactor.scheduling.policy import Policy, read_policy
 from registry.clock import Clock
 from registry.contract import MetadataStore

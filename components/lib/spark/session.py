@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from components.compactor.spark.errors import SparkError
+from components.lib.spark.errors import SparkError
 
 
 class Job(msgspec.Struct, frozen=True):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from astha.redaction import Concealment
 from components.compactor.spark import worker
-from components.compactor.spark.error_mapping import explain
-from components.compactor.spark.errors import SessionLost, SessionProblem, SparkError
-from components.compactor.spark.session import Job
-from components.compactor.spark.settings import SparkSettings
+from components.lib.spark.error_mapping import explain
+from components.lib.spark.errors import SessionLost, SessionProblem, SparkError
+from components.lib.spark.session import Job
+from components.lib.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from pyspark.sql.connect.session import SparkSession

@@ -21,13 +21,13 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING
 
 from astha.redaction import Concealment
-from components.compactor.spark import daemon, worker
-from components.compactor.spark.environment import environment_for
-from components.compactor.spark.error_mapping import explain
-from components.compactor.spark.errors import OutOfMemory, SessionLost, SessionProblem, SparkError
-from components.compactor.spark.jvm import JAVA_OPTIONS, Jvm, find_java
-from components.compactor.spark.session import Job
-from components.compactor.spark.settings import SparkSettings
+from components.compactor.spark import worker, worker_daemon
+from components.lib.spark.environment import environment_for
+from components.lib.spark.error_mapping import explain
+from components.lib.spark.errors import OutOfMemory, SessionLost, SessionProblem, SparkError
+from components.lib.spark.jvm import JAVA_OPTIONS, Jvm, find_java
+from components.lib.spark.session import Job
+from components.lib.spark.settings import SparkSettings
 
 if TYPE_CHECKING:
     from py4j.protocol import Py4JJavaError
@@ -184,7 +184,7 @@ class ClassicSession:
             "spark.driver.memory": settings.memory,
         }
         if settings.master.startswith("local") and self._python == sys.executable:
-            chosen["spark.python.daemon.module"] = daemon.MODULE  # elsewhere it may not be installed
+            chosen["spark.python.daemon.module"] = worker_daemon.MODULE  # elsewhere it may not be installed
         if self._host is not None:
             chosen["spark.driver.host"] = self._host
         if settings.host is not None:

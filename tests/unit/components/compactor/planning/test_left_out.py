@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from components.compactor.execution.left_out import LeftOut, Wait, newest_left_out, noted, read_left_out, told_left_out
 from components.compactor.merge import BadFile
+from components.compactor.planning.left_out import LeftOut, Wait, newest_left_out, noted, read_left_out, told_left_out
 from registry.contract import MetadataStore
 from registry.json_text import to_json_text
 from registry.models import Compaction, CompactionStatus

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from astha.redaction import Concealment
-from components.compactor.spark.errors import SessionLost, SessionProblem
-from components.compactor.spark.jvm_log import LogRelay
-from components.compactor.spark.work_dir import Scratch
+from components.lib.spark.errors import SessionLost, SessionProblem
+from components.lib.spark.jvm_log import LogRelay
+from components.lib.spark.work_dir import Scratch
 
 OLDEST_JAVA = 17
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
