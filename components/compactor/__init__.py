@@ -21,9 +21,9 @@ __all__ = ["create"]
 def create(settings: Mapping[str, Any], context: ComponentContext) -> Compactor:
     """ValueError (pydantic's) if the settings are not this component's."""
     # Here, because `astha --help` loads this package's commands, but should not wait for Arrow.
-    from components.compactor.executor_factory import open_executor
     from components.compactor.settings import CompactorSettings
+    from components.compactor.spark.executor import open_executor
     from components.compactor.subscriber import Compactor
 
     chosen = CompactorSettings.model_validate(dict(settings))
-    return Compactor(chosen, context, partial(open_executor, chosen, context.lake, context.concealment))
+    return Compactor(chosen, context, partial(open_executor, chosen.spark, context.lake, context.concealment))

@@ -95,9 +95,9 @@ async def _opened(desk: Desk, given: Executor | None) -> AsyncIterator[Executor]
     if given is not None:
         yield given
         return
-    from components.compactor.executor_factory import open_executor
+    from components.compactor.spark.executor import open_executor
 
-    executor = open_executor(desk.component_settings(), desk.settings.lake, desk.settings.concealment())
+    executor = open_executor(desk.component_settings().spark, desk.settings.lake, desk.settings.concealment())
     try:
         yield executor
     finally:

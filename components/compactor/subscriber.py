@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from typing import Protocol, runtime_checkable
 from uuid import uuid4
 
 import msgspec
@@ -33,10 +32,9 @@ from components.compactor.scheduling.explanation import explain_decision
 from components.compactor.scheduling.policy import PolicyProblem
 from components.compactor.scheduling.scheduler import Candidate, Decider
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.executor_protocol import Executor, SessionProblem
+from components.compactor.spark.executor_protocol import Executor, ReportsMemory, SessionProblem
 from components.lib.lake.problem_log import Troubles
 from components.lib.lake.storage.objects import Objects
-from components.lib.spark.process_memory import Memory
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats
@@ -49,13 +47,6 @@ _SHORTEST_S = 0.01  # between two looks at what may begin, if nothing happens
 _NOTES_EVERY_S = 0.1  # what was decided meanwhile is written in one call
 _STUCK_S = 3600.0  # a job that finishes no group for so long is reported; one that is merged takes minutes
 _FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
-
-
-@runtime_checkable
-class Weighed(Protocol):
-    """An executor that knows what its processes hold."""
-
-    async def memory(self) -> Memory: ...
 
 
 class Compactor:
@@ -333,7 +324,7 @@ class Compactor:
         while True:
             await self._attempt("upkeep", step)
             executor: object = self._executor
-            if isinstance(executor, Weighed):
+            if isinstance(executor, ReportsMemory):
                 memory = await executor.memory()
                 self._memory = {"jvm": memory.jvm, "workers": memory.workers}
             await self._clock.sleep(settings.check_every_s)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,13 +19,14 @@ import psutil
 from pyspark import SparkContext
 
 from components.compactor.merge import MergeResult, MergeTask, merge
+from components.compactor.spark import worker_daemon
 from components.compactor.spark.executor import SparkExecutor
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.output_streams import Writable
 from components.lib.spark.classic import ClassicSession
 from components.lib.spark.jvm import Jvm
-from components.lib.spark.session import Job
+from components.lib.spark.session import SparkJob
 from components.lib.spark.settings import SparkSettings
 from registry.private_files import PRIVATE, Modes
 
@@ -61,8 +63,8 @@ class DoomedSession(ClassicSession):
         self._jvm.process.kill()
         return True
 
-    def run(self, job: Job) -> bytes:
-        ours = "shop." in job.told  # not the task that looks whether workers are there
+    def run(self, job: SparkJob) -> bytes:
+        ours = "shop." in job.description  # not the task that looks whether workers are there
         if ours:
             self.kill_at(Point.SENDING)
         answer = super().run(job)
@@ -74,13 +76,17 @@ class DoomedSession(ClassicSession):
         self.kill_at(Point.STARTING)
         super()._watch(jvm)
 
-    def _connected(self, port: int, secret: str) -> SparkContext:
+    def _connect(self, port: int, secret: str) -> SparkContext:
         self.kill_at(Point.CONNECTING)
-        return super()._connected(port, secret)
+        return super()._connect(port, secret)
 
 
 def open_executor() -> SparkExecutor:
-    return SparkExecutor(SparkSettings(master="local[2]", memory="512m"), merge_fatally, DoomedSession)
+    return SparkExecutor(
+        SparkSettings(master="local[2]", memory="512m"),
+        merge_fatally,
+        partial(DoomedSession, worker_daemon=worker_daemon.MODULE),
+    )
 
 
 def marker(table: Path) -> Path:

@@ -38,11 +38,11 @@ from components.compactor.planning.compaction_spec import Assignment, halves
 from components.compactor.spark.executor_protocol import (
     Executor,
     JobFailed,
-    MergeCrashed,
-    MergeTimeout,
     OutOfMemory,
     SessionLost,
     SparkError,
+    TaskTimeout,
+    WorkerCrashed,
 )
 from components.lib.lake.isolation import NoChild
 from components.lib.lake.schema.table_schema import SchemaProblem
@@ -184,7 +184,7 @@ class Job:
             return [piece.without(touched.paths)]
         except OutOfMemory as error:
             return self._halved(piece, error) or await self._without_bad(piece, error)
-        except (BadInput, ObjectMissing, MergeCrashed, MergeTimeout) as error:
+        except (BadInput, ObjectMissing, WorkerCrashed, TaskTimeout) as error:
             return await self._without_bad(piece, error)
         except (MergeFailed, Mismatch) as error:
             return self._keep(error)

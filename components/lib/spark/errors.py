@@ -1,17 +1,17 @@
-"""What a merge on Spark may raise, beside what the merge itself does (MergeFailed, StorageError).
+"""What work on Spark raises, besides the errors of the work itself.
 
 SparkError
-|-- SessionProblem   no session can be had, or its workers are unfit   -> fix what the message names
-|-- SessionLost      the JVM or the server went away                   -> retry: the next call gets a new session
-|-- OutOfMemory      a heap, a worker or the whole machine was full    -> a smaller group
-|-- JobFailed        the job failed, and nobody knows the reason       -> retry a few times, then report it
-|   `-- MergeCrashed the worker crashed, or the merge raised something -> look at each of its files alone
-|                    that it does not know
-|-- MergeTimeout     it took longer than it may, and was ended         -> look at each of its files alone
-`-- StillWriting     it was cancelled, and may write nevertheless      -> leave its intents to the cleaner
+|-- SessionProblem    no session can be had, or its workers are unfit   -> fix what the message names
+|-- SessionLost       the JVM or the server went away                   -> retry: the next call gets a new session
+|-- OutOfMemory       a heap, a worker or the whole machine was full    -> give a task less to do
+|-- JobFailed         the job failed for a reason that is not known     -> retry a few times, then report it
+|   `-- WorkerCrashed the worker crashed, or its task raised an error   -> look at each input of the task alone
+|                     that is not ours
+|-- TaskTimeout       the task exceeded its time limit and was ended    -> look at each input of the task alone
+`-- StillWriting      the task was cancelled and may still write        -> leave its upload intents to the cleaner
 
-``settled`` says whether all that the task may have written is written: then its outputs can be removed for good.
-Otherwise a worker may still be at work, or a request that it has sent may still be carried out.
+``settled``: the task writes nothing any more, so its outputs can be removed for good. Otherwise a worker may still be
+running, or a request that it sent may still be carried out.
 """
 
 from __future__ import annotations
@@ -20,24 +20,20 @@ from astha.errors import AsthaError
 
 __all__ = [
     "JobFailed",
-    "MergeCrashed",
-    "MergeTimeout",
     "OutOfMemory",
     "SessionLost",
     "SessionProblem",
     "SparkError",
     "StillWriting",
+    "TaskTimeout",
+    "WorkerCrashed",
 ]
 
 
 class SparkError(AsthaError):
-    """Base of all; the message names the thing, the value and the way out."""
+    """Base of all. The message names the thing, the value and the way out."""
 
     settled = True
-
-    def unsettled(self) -> SparkError:
-        self.settled = False
-        return self
 
 
 class SessionProblem(SparkError):
@@ -56,11 +52,11 @@ class JobFailed(SparkError):
     pass
 
 
-class MergeCrashed(JobFailed):
+class WorkerCrashed(JobFailed):
     pass
 
 
-class MergeTimeout(SparkError):
+class TaskTimeout(SparkError):
     pass
 
 

@@ -1,11 +1,10 @@
-"""The JVM in which a session lives: found, started, watched, ended."""
+"""The JVM of a session: found, started, watched, ended."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import struct
 import subprocess
 import time
 from collections.abc import Mapping
@@ -14,125 +13,127 @@ from pathlib import Path
 from astha.redaction import Concealment
 from components.lib.spark.errors import SessionLost, SessionProblem
 from components.lib.spark.jvm_log import LogRelay
-from components.lib.spark.work_dir import Scratch
+from components.lib.spark.pyspark_internals import CONNECTION_FILE, read_connection
+from components.lib.spark.work_dir import WorkDir
 
 OLDEST_JAVA = 17
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
-_LOOK_EVERY_S = 0.02
-_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # of a JVM that writes one command line and ends
-_SHORT_ENOUGH = 60  # bytes of a directory for a socket with a long name: the whole path may have about 100
+_POLL_S = 0.02
+_LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # for the JVM that prints one command line
+_MOST_SOCKET_DIR_BYTES = 60  # sockets have long names, and a path may have about 100 bytes
 _NOISE = ("\tat ", "WARNING: Using incubator modules")
 _WAY_OUT = f"install Java {OLDEST_JAVA} or newer (a headless JRE is enough), or set JAVA_HOME to one"
 
 
-def find_java(given: Mapping[str, str] | None = None) -> str:
-    """As Spark's own scripts look for it, and run with the environment that is given. SessionProblem if there is none,
-    or one that Spark can't use.
+def find_java(environment: Mapping[str, str] | None = None) -> str:
+    """Looks for Java as Spark's own scripts do; ``environment`` is what it runs with. Raises `SessionProblem` if there
+    is none, or one that Spark can't use.
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     if found is None:
         raise SessionProblem(f"there is no java on the PATH, and Spark needs one: {_WAY_OUT}")
     try:
-        told = subprocess.run(  # noqa: S603
-            [found, "-version"], capture_output=True, text=True, timeout=60, check=False, env=given
+        run = subprocess.run(  # noqa: S603
+            [found, "-version"], capture_output=True, text=True, timeout=60, check=False, env=environment
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SessionProblem(f"{found} can't be run ({error}): {_WAY_OUT}") from error
-    words = told.stderr + told.stdout
-    version = re.search(r'version "(?:1\.)?(\d+)', words)
+    output = run.stderr + run.stdout
+    version = re.search(r'version "(?:1\.)?(\d+)', output)
     if version is None:
-        raise SessionProblem(f"{found} does not tell its version ({words.strip()[:200]!r}): {_WAY_OUT}")
+        raise SessionProblem(f"{found} does not report its version ({output.strip()[:200]!r}): {_WAY_OUT}")
     if int(version[1]) < OLDEST_JAVA:
         raise SessionProblem(f"{found} is Java {version[1]}, and Spark needs {OLDEST_JAVA}: {_WAY_OUT}")
     return found
 
 
 class Jvm:
-    """A gateway process of Spark. It ends by itself when this process does: its standard input closes."""
+    """A gateway process of Spark. It exits when this process does, because its standard input closes."""
 
     def __init__(
-        self, spark_home: Path, properties: Mapping[str, str], given: Mapping[str, str], conceal: Concealment
+        self, spark_home: Path, properties: Mapping[str, str], environment: Mapping[str, str], conceal: Concealment
     ) -> None:
-        """``given`` is its environment, to which is added what Spark wants to find there."""
-        self._scratch = Scratch()
-        here = self._scratch.path
-        self._told = here / "gateway"
-        self._settings = here / "spark.properties"
-        environment = {
-            "SPARK_LAUNCHER_OPTS": _LAUNCHER,
-            **given,
+        """Adds to ``environment`` what Spark wants to find there."""
+        self._work_dir = WorkDir()
+        directory = self._work_dir.path
+        self._connection_file = directory / "gateway"
+        self._properties_file = directory / "spark.properties"
+        variables = {
+            "SPARK_LAUNCHER_OPTS": _LAUNCHER_OPTIONS,
+            **environment,
             "SPARK_CONNECT_MODE": "0",
-            "SPARK_LOCAL_DIRS": str(here),
-            "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._told),
+            "SPARK_LOCAL_DIRS": str(directory),
+            CONNECTION_FILE: str(self._connection_file),
         }
-        command = [str(spark_home / "bin" / "spark-submit"), "--properties-file", str(self._settings)]
+        command = [str(spark_home / "bin" / "spark-submit"), "--properties-file", str(self._properties_file)]
         try:
-            # In a file: what stands on a command line is seen by every user of the machine.
-            self._settings.touch(0o600)
-            self._settings.write_text(_written(_placed(properties, here)), encoding="utf-8")
-            # A session of its own: an interrupt of the terminal is the daemon's to answer.
+            # In a file, because every user of the machine sees command lines.
+            self._properties_file.touch(0o600)
+            self._properties_file.write_text(
+                _as_java_properties(_with_directory(properties, directory)), encoding="utf-8"
+            )
+            # A session of its own: only the daemon handles an interrupt from the terminal.
             self.process = subprocess.Popen(  # noqa: S603
                 [*command, "--load-spark-defaults", "pyspark-shell"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=variables,
                 start_new_session=True,
-                pass_fds=[self._scratch.lock],
+                pass_fds=[self._work_dir.lock],
             )
         except OSError as error:
-            self._scratch.remove()
+            self._work_dir.remove()
             raise SessionProblem(
-                f"{command[0]} can't be run ({error}): is PySpark installed whole, and room in {here.parent}?"
+                f"{command[0]} can't be run ({error}): is all of PySpark installed, and space in {directory.parent}?"
             ) from error
         assert self.process.stdout is not None  # noqa: S101
         self._log = LogRelay(self.process.stdout, conceal)
 
-    def address(self, limit_s: float) -> tuple[int, str]:
-        """Port and secret of the gateway, once it listens. SessionProblem if it does not come up."""
+    def connection(self, limit_s: float) -> tuple[int, str]:
+        """Waits until the gateway listens, and returns its port and secret. Raises `SessionProblem` if it does not."""
         end = time.monotonic() + limit_s
-        while not self._told.exists():
+        while not self._connection_file.exists():
             code = self.process.poll()
             if code is not None and code < 0:
                 raise SessionProblem(
-                    f"the JVM was killed by signal {-code} while it started: see whether this machine has the memory"
+                    f"the JVM was killed by signal {-code} while it started: check the memory of this machine"
                 )
             if code is not None:
-                raise SessionProblem(f"the JVM did not start (code {code}): {self._complaint()}")
+                raise SessionProblem(f"the JVM did not start (code {code}): {self._startup_output()}")
             if time.monotonic() > end:
                 raise SessionProblem(
-                    f"the JVM did not start within {limit_s:.0f} s: look at the load of this machine, or raise start_s"
+                    f"the JVM did not start within {limit_s:.0f} s: check the load of this machine, or raise start_s"
                 )
-            time.sleep(_LOOK_EVERY_S)
-        content = self._told.read_bytes()
-        port, length = struct.unpack_from(">ii", content)
-        self._told.unlink()
-        self._settings.unlink()  # read by now
-        return port, content[8 : 8 + length].decode()
+            time.sleep(_POLL_S)
+        content = self._connection_file.read_bytes()
+        self._connection_file.unlink()
+        self._properties_file.unlink()  # the JVM has read it
+        return read_connection(content)
 
     def started(self) -> None:
-        """From now on it is heard: nobody else tells what it has to say."""
-        self._log.aloud = True
+        """From now on its log is forwarded at its own levels."""
+        self._log.quiet = False
 
-    def _complaint(self) -> str:
-        """Its last words, without where in its code they come from."""
-        words = self._log.last_words().splitlines()
-        return "\n".join(line for line in words if not line.startswith(_NOISE))[-2_000:]
+    def _startup_output(self) -> str:
+        """Returns its last lines, without stack traces."""
+        lines = self._log.last_lines().splitlines()
+        return "\n".join(line for line in lines if not line.startswith(_NOISE))[-2_000:]
 
-    def death(self) -> SessionLost:
+    def lost(self) -> SessionLost:
         code = self.process.poll()
         if code is None:
-            return SessionLost("the JVM of the Spark session does not answer any more")
+            return SessionLost("the JVM of the Spark session no longer answers")
         if code < 0:
             return SessionLost(f"the JVM of the Spark session was killed by signal {-code}")
-        words = [line for line in self._log.last_words().splitlines() if "\t" in line or "Error" in line]
-        shown = f": {words[-1]}" if words else ""
+        lines = [line for line in self._log.last_lines().splitlines() if "\t" in line or "Error" in line]
+        shown = f": {lines[-1]}" if lines else ""
         return SessionLost(f"the JVM of the Spark session ended with code {code}{shown}")
 
     def end(self, limit_s: float) -> None:
-        """Asked first, then made to."""
+        """Closes its standard input, at which it exits; kills it after ``limit_s``."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
@@ -142,26 +143,25 @@ class Jvm:
         self._log.join()
         if self.process.stdout is not None:
             self.process.stdout.close()
-        self._scratch.remove()
+        self._work_dir.remove()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
 
 
-def _placed(properties: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Libraries that unpack themselves do so there, too: a killed JVM does not remove them. A local JVM and its workers
-    talk through sockets there: over TCP a small task waits for acknowledgements, some 30 ms of it.
+def _with_directory(properties: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """Libraries that unpack themselves do so there too, because a killed JVM does not remove them. A local JVM and its
+    workers talk through Unix sockets there: over TCP a small task waits some 30 ms for acknowledgements.
     """
-    placed = {**properties, JAVA_OPTIONS: f'-Djava.io.tmpdir="{directory}" {properties.get(JAVA_OPTIONS, "")}'.strip()}
-    if properties.get("spark.master", "").startswith("local") and len(os.fsencode(directory)) <= _SHORT_ENOUGH:
-        placed.setdefault("spark.python.unix.domain.socket.enabled", "true")
-        placed.setdefault("spark.python.unix.domain.socket.dir", str(directory))
-    return placed
+    found = {**properties, JAVA_OPTIONS: f'-Djava.io.tmpdir="{directory}" {properties.get(JAVA_OPTIONS, "")}'.strip()}
+    if properties.get("spark.master", "").startswith("local") and len(os.fsencode(directory)) <= _MOST_SOCKET_DIR_BYTES:
+        found.setdefault("spark.python.unix.domain.socket.enabled", "true")
+        found.setdefault("spark.python.unix.domain.socket.dir", str(directory))
+    return found
 
 
-def _written(properties: Mapping[str, str]) -> str:
-    """As Java reads properties."""
+def _as_java_properties(properties: Mapping[str, str]) -> str:
     escapes = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
     return "".join(
         f"{name} {''.join(escapes.get(letter, letter) for letter in value)}\n" for name, value in properties.items()

@@ -1,4 +1,4 @@
-"""What the JVM says, as lines of the daemon's own log."""
+"""Forwards the JVM's log to the daemon's own."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _LEVELS = {
     "ERROR": logging.ERROR,
     "FATAL": logging.ERROR,
 }
-_LONGEST = 4_000
-_KEPT = 40
+_MOST_CHARACTERS = 4_000
+_LINES_KEPT = 40
 
 
 class LogRelay:
-    """Reads until the JVM closes its end. What has no level is from a worker or the launcher: heard at debug. So is
-    all that it says while it starts, unless ``aloud``: why it did not start is told by who has started it, once.
+    """Reads until the JVM closes its output. Lines without a level are a worker's or the launcher's, and are logged at
+    debug. While ``quiet``, so is everything: the starter of the JVM reports why it did not start, once.
     """
 
-    def __init__(self, lines: Iterable[bytes], conceal: Concealment, *, aloud: bool = False) -> None:
-        self.aloud = aloud
+    def __init__(self, lines: Iterable[bytes], conceal: Concealment, *, quiet: bool = True) -> None:
+        self.quiet = quiet
         self._lines = lines
         self._conceal = conceal
-        self._last: deque[str] = deque(maxlen=_KEPT)
+        self._last: deque[str] = deque(maxlen=_LINES_KEPT)
         self._thread = Thread(target=self._read, name="spark-log", daemon=True)
         self._thread.start()
 
-    def last_words(self, wait_s: float = 1.0) -> str:
-        """Of a JVM that has ended, or does not start."""
+    def last_lines(self, wait_s: float = 1.0) -> str:
+        """Waits ``wait_s`` for the end of the output, and returns the last lines of it."""
         self._thread.join(wait_s)
         return "\n".join(self._last)
 
@@ -48,13 +48,14 @@ class LogRelay:
 
     def _read(self) -> None:
         for raw in self._lines:
-            line = self._conceal(raw.decode(errors="replace").rstrip())[:_LONGEST]
+            line = self._conceal(raw.decode(errors="replace").rstrip())[:_MOST_CHARACTERS]
             if not line:
                 continue
             self._last.append(line)
             level, tab, rest = line.partition("\t")
             if tab and level in _LEVELS:
                 logger, _, message = rest.partition("\t")
-                log.log(_LEVELS[level] if self.aloud else logging.DEBUG, "spark says", logger=logger, message=message)
+                level_number = logging.DEBUG if self.quiet else _LEVELS[level]
+                log.log(level_number, "spark log", logger=logger, message=message)
             else:
-                log.debug("spark says", message=line)
+                log.debug("spark log", message=line)

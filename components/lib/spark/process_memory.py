@@ -1,4 +1,4 @@
-"""What the JVM of a session and the workers below it hold."""
+"""The memory of a session's JVM and of the workers below it."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import msgspec
 import psutil
 
 
-class Memory(msgspec.Struct, frozen=True):
-    """Resident bytes. Workers share pages with the process that they were forked from: their sum is an upper bound."""
+class ProcessMemory(msgspec.Struct, frozen=True):
+    """Resident bytes. The workers' sum is an upper bound: they share pages with the process they were forked from."""
 
     jvm: int = 0
     workers: int = 0
     processes: int = 0
 
 
-def memory_below(pid: int) -> Memory:
-    """Processes that end while they are counted count nothing."""
+def memory_of_session(pid: int) -> ProcessMemory:
+    """``pid`` is the JVM's. Processes that end meanwhile count as zero."""
     try:
         jvm = psutil.Process(pid)
         below = jvm.children(recursive=True)
         own = jvm.memory_info().rss
     except psutil.Error:
-        return Memory()
+        return ProcessMemory()
     workers = [size for process in below if (size := _resident(process))]
-    return Memory(own, sum(workers), len(workers))
+    return ProcessMemory(own, sum(workers), len(workers))
 
 
 def _resident(process: psutil.Process) -> int:

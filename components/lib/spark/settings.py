@@ -1,4 +1,4 @@
-"""What subscriptions.yaml may say under `settings: spark:` of the compactor."""
+"""Settings of a Spark session: `settings: spark:` of the compactor in subscriptions.yaml."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from astha.redaction import is_secret_name, secrets_in_url
 Seconds = Annotated[float, Field(gt=0)]
 
 _MASTERS = "local[N], spark://HOST:PORT, yarn, k8s://URL, or sc://HOST:PORT for Spark Connect"
-_OURS = {
+_RESERVED = {
     "spark.master": "master",
     "spark.remote": "master",
     "spark.app.name": "name",
@@ -23,39 +23,46 @@ _OURS = {
 }
 
 
-def _written(value: object) -> object:
-    """YAML's booleans and numbers as Spark writes them."""
+def _as_text(value: object) -> object:
+    """Returns YAML's booleans and numbers as Spark writes them."""
     return str(value).lower() if isinstance(value, bool | int | float) else value
 
 
 class SparkSettings(BaseModel):
-    """Where merges run. The defaults need Java 17 on this machine, and nothing else."""
+    """The defaults need Java 17 on this machine, and nothing else."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     master: str = Field("local[2]", description=f"Where tasks run: {_MASTERS}.")
-    options: dict[str, Annotated[SecretStr, BeforeValidator(_written)]] = Field(
-        {}, description="Settings of Spark by name, such as spark.executor.memory: 4g. They win over those chosen here."
+    options: dict[str, Annotated[SecretStr, BeforeValidator(_as_text)]] = Field(
+        {}, description="Spark properties, such as spark.executor.memory: 4g. They override those that Astha sets."
     )
     environment: tuple[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")], ...] = Field(
         (),
-        description="Names of further environment variables for the JVM and its workers, such as HTTPS_PROXY; a name"
-        " may end in *. They get what Java, Spark and Python need, and no variable of this process beyond that.",
+        description="Environment variables that the JVM and its workers get besides those that Java, Spark and Python"
+        " need, such as HTTPS_PROXY. A name may end in *.",
     )
-    name: str = Field("astha-compactor", description="The application's name in Spark.")
-    memory: str = Field("1g", description="Heap of the JVM in which the session lives. Merges happen outside of it.")
-    python: str | None = Field(None, description="The workers' Python; the one that runs this, if not given.")
+    name: str = Field("astha-compactor", description="Name of the application in Spark.")
+    memory: str = Field("1g", description="Heap of the session's JVM. Merges use memory outside of it.")
+    python: str | None = Field(
+        None, description="Python executable of the workers. Default: the one that runs the daemon."
+    )
     host: str | None = Field(
-        None, description="Address at which workers reach this process; that of the way to the master, if not given."
+        None,
+        description="Address at which workers reach the daemon. Default: the local address of the route to the master.",
     )
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
-        0, description="Port at which workers report to this process; 0 for a free one."
+        0, description="Port at which workers connect to the daemon; 0 for a free one."
     )
-    parallel: Annotated[int, Field(ge=1)] = Field(16, description="Tasks handed to Spark at once; more wait here.")
-    start_s: Seconds = Field(120.0, description="How long a session may take to start.")
-    answer_s: Seconds = Field(30.0, description="How long a session may take to answer before it counts as dead.")
-    stop_s: Seconds = Field(5.0, description="How long a cancelled task may take to end what it is writing.")
-    log_level: Literal["debug", "info", "warn", "error"] = Field("warn", description="From which level Spark is heard.")
+    parallel: Annotated[int, Field(ge=1)] = Field(
+        16, description="Most tasks submitted to Spark at a time; further ones wait in the daemon."
+    )
+    start_s: Seconds = Field(120.0, description="Most seconds for a session to start.")
+    answer_s: Seconds = Field(30.0, description="Most seconds for a session to answer before it is replaced.")
+    stop_s: Seconds = Field(5.0, description="Most seconds for a cancelled task to finish what it is writing.")
+    log_level: Literal["debug", "info", "warn", "error"] = Field(
+        "warn", description="Lowest level of Spark's log messages that are logged."
+    )
 
     @field_validator("master")
     @classmethod
@@ -64,18 +71,18 @@ class SparkSettings(BaseModel):
             return given
         if given.startswith(("spark://", "sc://", "k8s://")) and urlsplit(given).netloc:
             return given
-        raise ValueError(f"{given!r} is no master of Spark: write {_MASTERS}")
+        raise ValueError(f"{given!r} is not a Spark master: use {_MASTERS}")
 
     @field_validator("options")
     @classmethod
     def _allowed(cls, given: dict[str, SecretStr]) -> dict[str, SecretStr]:
         for name, value in given.items():
             if not name.startswith("spark."):
-                raise ValueError(f"{name!r} is no setting of Spark: their names begin with spark.")
-            if name in _OURS:
-                raise ValueError(f"{name} is set by {_OURS[name]!r}, beside 'options'")
+                raise ValueError(f"{name!r} is not a Spark property: their names begin with 'spark.'")
+            if name in _RESERVED:
+                raise ValueError(f"{name} is set by {_RESERVED[name]!r}, not under 'options'")
             if name == "spark.speculation" and value.get_secret_value() == "true":
-                raise ValueError("spark.speculation: a task that writes files must not run twice at once")
+                raise ValueError("spark.speculation: a task that writes files must not run twice at a time")
         return given
 
     @property
@@ -87,8 +94,8 @@ class SparkSettings(BaseModel):
         return self.master.startswith("local")
 
     @property
-    def place(self) -> str:
-        """The master without the token that a Connect address may carry."""
+    def address(self) -> str:
+        """The master, without the token that a Connect address may contain."""
         return self.master.partition("/;")[0]
 
     def secrets(self) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""A session's directory for whatever its JVM keeps on disk. Nobody removes what a kill leaves behind but the next one.
+"""A session's directory for what its JVM keeps on disk.
 
-Who lives holds a lock on the directory: this process, and the JVM, which inherits it and may live a moment longer. One
-that nobody holds is swept away when the next session is made.
+This process holds a lock on it, and so does the JVM, which inherits the lock and may live a moment longer. A directory
+that is not locked was left by a killed session; the next session removes it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ import structlog
 log = structlog.get_logger(__name__)
 
 _PREFIX = "astha-spark-"
-_OPENED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
-class Scratch:
+class WorkDir:
     def __init__(self) -> None:
-        sweep(Path(tempfile.gettempdir()))
+        remove_abandoned(Path(tempfile.gettempdir()))
         while True:
             self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
             with suppress(FileNotFoundError):
-                self.lock = os.open(self.path, _OPENED)
+                self.lock = os.open(self.path, _OPEN_FLAGS)
                 fcntl.flock(self.lock, fcntl.LOCK_EX)
                 if self.path.exists():
                     return
-                os.close(self.lock)  # swept between its making and its lock
+                os.close(self.lock)  # removed between its creation and the lock
 
     def remove(self) -> None:
         if self.lock >= 0:
@@ -40,15 +40,15 @@ class Scratch:
             self.lock = -1
 
 
-def sweep(directory: Path) -> None:
-    """What is another user's, or can't be removed, stays."""
+def remove_abandoned(directory: Path) -> None:
+    """Leaves directories of other users, and those that can't be removed."""
     for path in directory.glob(f"{_PREFIX}*"):
         with suppress(OSError):
-            lock = os.open(path, _OPENED)
+            lock = os.open(path, _OPEN_FLAGS)
             try:
                 if os.fstat(lock).st_uid == os.getuid():
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(path, ignore_errors=True)
-                    log.info("removed what a killed Spark session has left", directory=str(path))
+                    log.info("abandoned spark directory removed", directory=str(path))
             finally:
                 os.close(lock)

@@ -81,7 +81,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> list[Executor]:
     def opened(_settings: CompactorSettings, _lake: LakeSettings, _conceal: Concealment) -> Executor:
         return chosen[0]
 
-    monkeypatch.setattr("components.compactor.executor_factory.open_executor", opened)
+    monkeypatch.setattr("components.compactor.spark.executor.open_executor", opened)
     return chosen
 
 

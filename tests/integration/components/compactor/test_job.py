@@ -16,12 +16,12 @@ from components.compactor.merge import MergeFailed, MergeResult, MergeTask
 from components.compactor.planning.left_out import read_left_out
 from components.compactor.spark.executor_protocol import (
     JobFailed,
-    MergeCrashed,
-    MergeTimeout,
     OutOfMemory,
     SessionLost,
     SessionProblem,
     StillWriting,
+    TaskTimeout,
+    WorkerCrashed,
 )
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import StorageUnavailable
@@ -117,7 +117,7 @@ class Harmed(LocalExecutor):
 
 
 @pytest.mark.parametrize(
-    "error", [MergeCrashed("a worker crashed: Aborted"), MergeTimeout("it took too long"), OutOfMemory("heap")]
+    "error", [WorkerCrashed("a worker crashed: Aborted"), TaskTimeout("it took too long"), OutOfMemory("heap")]
 )
 async def test_a_file_that_harms_its_reader_is_left_out_alone(bench: Bench, error: Exception) -> None:
     files = await bench.insert(files=2 if isinstance(error, OutOfMemory) else 4)
@@ -155,7 +155,7 @@ async def test_bad_files_are_named_by_the_merge_itself(bench: Bench) -> None:
 async def test_a_crash_that_no_file_alone_explains(bench: Bench) -> None:
     files = await bench.insert(files=4)
     more = await bench.insert(files=2)
-    executor = ScriptedExecutor(*[MergeCrashed("a worker crashed: Aborted")] * 3)
+    executor = ScriptedExecutor(*[WorkerCrashed("a worker crashed: Aborted")] * 3)
     outcome = await (await bench.job(executor, files, more)).run()
     assert [len(task.inputs) for task in executor.tasks] == [4, 2, 2, 2]
     assert (outcome.status, outcome.groups, outcome.reason) == ("done", 1, "a worker crashed: Aborted")

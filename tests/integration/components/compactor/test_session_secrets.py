@@ -20,7 +20,7 @@ DEADLINE_S = 180.0
 COMPONENT = """
 import asyncio, logging, pathlib
 from astha.subscribers import Component, handles
-from components.compactor.executor_factory import open_executor
+from components.compactor.spark.executor import open_executor
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark import classic
 from registry.models import Topic
@@ -39,7 +39,7 @@ class Holder(Component):
         super().__init__()
         context.conceal("told-by-the-component")
         chosen = CompactorSettings.model_validate(settings)
-        self._executor = open_executor(chosen, context.lake, context.concealment)
+        self._executor = open_executor(chosen.spark, context.lake, context.concealment)
 
     @handles(Topic)
     async def topic(self, event):

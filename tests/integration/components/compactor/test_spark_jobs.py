@@ -22,7 +22,7 @@ from components.compactor.spark.executor import SparkExecutor
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects
-from components.lib.spark.errors import MergeCrashed
+from components.lib.spark.errors import WorkerCrashed
 from components.lib.spark.settings import SparkSettings
 from registry.connect import open_store
 from tests.integration.components.compactor.harness import QUICK, Bench, Gate
@@ -97,13 +97,13 @@ async def aborted(spark: SparkExecutor, bench: Bench) -> None:
     good = bench.read([files[0], *files[2:]])
     poison(parse(files[1].file_path).path)
     assignment = await bench.assign(policy=Policy(copy_above_bytes=1), strategy="copy")
-    crashes: list[MergeCrashed] = []
+    crashes: list[WorkerCrashed] = []
     merge = spark.merge
 
     async def recorded(*arguments: Any, **options: Any) -> MergeResult:
         try:
             return await merge(*arguments, **options)
-        except MergeCrashed as crash:
+        except WorkerCrashed as crash:
             crashes.append(crash)
             raise
 

@@ -12,21 +12,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.compactor.merge import MergeResult, MergeTask
-from components.compactor.spark.executor import Running, SparkExecutor
-from components.compactor.spark.messages import Order, Outcome
-from components.compactor.spark.worker_lease import addresses
-from components.compactor.spark.worker_probe import Fitness
+from components.compactor.spark.executor import RunningTask, SparkExecutor
+from components.compactor.spark.messages import TaskReply, TaskRequest
+from components.compactor.spark.worker_probe import WorkerVersions
 from components.lib.spark.errors import (
     JobFailed,
-    MergeTimeout,
     OutOfMemory,
     SessionLost,
     SessionProblem,
     SparkError,
     StillWriting,
+    TaskTimeout,
 )
+from components.lib.spark.network import driver_addresses
 from components.lib.spark.settings import SparkSettings
-from tests.doubles.spark import FakeSession, Puppet, obey
+from tests.doubles.spark import FakeSession, ScriptedWorker, follow_protocol
 from tests.waiting import eventually
 
 RESULT = MergeResult(
@@ -90,7 +90,7 @@ async def test_a_session_is_started_by_the_first_merge_and_kept(stage: Stage) ->
     await asyncio.gather(*(stage.executor.merge(ON_DISK) for _ in range(5)))
     assert stage.executor.sessions_started == 1
     assert len(stage.session.jobs) == 5
-    assert stage.session.jobs[0].told == "astha op: shop.orders"
+    assert stage.session.jobs[0].description == "astha op: shop.orders"
 
 
 async def test_a_problem_of_the_start_is_everybodys_and_is_tried_again(stage: Stage) -> None:
@@ -105,19 +105,19 @@ async def test_a_problem_of_the_start_is_everybodys_and_is_tried_again(stage: St
 
 
 async def test_workers_of_another_version_are_refused(stage: Stage) -> None:
-    stage.session.fitness = Fitness("there", "0.0.1", "3.11", "22")
+    stage.session.versions = WorkerVersions("there", "0.0.1", "3.11", "22")
     with pytest.raises(SessionProblem, match=r"the worker on there has astha 0\.0\.1"):
         await stage.executor.merge(ON_DISK)
     assert stage.session.closed.is_set()
 
 
 async def test_a_worker_that_stops_says_goodbye(stage: Stage) -> None:
-    def stop(order: Order, _session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        puppet = Puppet(order.leash, order.token)
-        assert (puppet.hear(), puppet.hear()) == ("go", "stop")
-        puppet.leave()
-        return Outcome("stopped")
+    def stop(request: TaskRequest, _session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        worker = ScriptedWorker(request.lease_address, request.token)
+        assert (worker.receive(), worker.receive()) == ("go", "stop")
+        worker.say_bye()
+        return TaskReply("stopped")
 
     stage.session.script = stop
     merging = asyncio.create_task(stage.executor.merge(ON_S3))
@@ -131,61 +131,61 @@ async def test_a_worker_that_stops_says_goodbye(stage: Stage) -> None:
 async def test_a_worker_that_can_not_be_stopped_is_reported(stage: Stage) -> None:
     with released() as end:
 
-        def ignore(order: Order, _session: FakeSession) -> Outcome:
-            assert order.leash is not None
-            puppet = Puppet(order.leash, order.token)
+        def ignore(request: TaskRequest, _session: FakeSession) -> TaskReply:
+            assert request.lease_address is not None
+            worker = ScriptedWorker(request.lease_address, request.token)
             end.wait(30)
-            puppet.die()
-            return Outcome("stopped")
+            worker.die()
+            return TaskReply("stopped")
 
         stage.session.script = ignore
         merging = asyncio.create_task(stage.executor.merge(ON_DISK))
         await eventually(lambda: [one.state for one in stage.executor.progress()] == ["running"], "a worker at work")
         merging.cancel()
         merging.cancel()
-        with pytest.raises(StillWriting, match="its intents are the cleaner's") as raised:
+        with pytest.raises(StillWriting, match="left to the cleaner") as raised:
             await merging
         assert not raised.value.settled
         assert stage.session.cancelled
 
 
 async def test_a_worker_that_takes_too_long_is_stopped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("components.compactor.spark.executor._LOOK_S", 0.02)
+    monkeypatch.setattr("components.compactor.spark.executor._CHECK_LIMIT_S", 0.02)
     limited = msgspec.structs.replace(ON_DISK, limit_s=0.1)
 
-    def stop(order: Order, _session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        assert order.limit_s == limited.limit_s
-        puppet = Puppet(order.leash, order.token)
-        assert (puppet.hear(), puppet.hear()) == ("go", "stop")
-        puppet.leave()
-        return Outcome("stopped")
+    def stop(request: TaskRequest, _session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        assert request.limit_s == limited.limit_s
+        worker = ScriptedWorker(request.lease_address, request.token)
+        assert (worker.receive(), worker.receive()) == ("go", "stop")
+        worker.say_bye()
+        return TaskReply("stopped")
 
     stage.session.script = stop
-    with pytest.raises(MergeTimeout, match=r"longer than 0 s in process 2 on here, and was ended") as raised:
+    with pytest.raises(TaskTimeout, match=r"longer than 0 s in process 2 on here, and was ended") as raised:
         await stage.executor.merge(limited)
     assert raised.value.settled
     assert stage.executor.progress() == []
-    stage.session.script = obey
+    stage.session.script = follow_protocol
     assert await stage.executor.merge(limited) == RESULT
     assert stage.executor.sessions_started == 1
 
 
 async def test_a_task_that_waits_for_a_worker_is_not_overdue(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("components.compactor.spark.executor._LOOK_S", 0.01)
+    monkeypatch.setattr("components.compactor.spark.executor._CHECK_LIMIT_S", 0.01)
     looks = threading.Semaphore(0)
-    overdue = vars(Running)["overdue"].fget
+    overdue = vars(RunningTask)["overdue"].fget
 
-    def look(running: Running) -> bool:
+    def look(running: RunningTask) -> bool:
         looks.release()
         return bool(overdue(running))
 
-    def wait_for_a_core(order: Order, session: FakeSession) -> Outcome:
+    def wait_for_a_core(request: TaskRequest, session: FakeSession) -> TaskReply:
         for _ in range(5):
             assert looks.acquire(timeout=30)
-        return obey(order, session)
+        return follow_protocol(request, session)
 
-    monkeypatch.setattr(Running, "overdue", property(look))
+    monkeypatch.setattr(RunningTask, "overdue", property(look))
     stage.session.script = wait_for_a_core
     assert await stage.executor.merge(msgspec.structs.replace(ON_DISK, limit_s=0.001)) == RESULT
 
@@ -196,7 +196,7 @@ async def test_what_may_wait_is_asked_in_a_thread(stage: Stage, monkeypatch: pyt
 
     def find(settings: SparkSettings) -> tuple[str, str]:
         asked.append(threading.current_thread())
-        return addresses(settings)
+        return driver_addresses(settings)
 
     def explain(error: Exception) -> SparkError:
         asked.append(threading.current_thread())
@@ -205,7 +205,7 @@ async def test_what_may_wait_is_asked_in_a_thread(stage: Stage, monkeypatch: pyt
     def ping() -> None:
         raise ConnectionError("gone")
 
-    monkeypatch.setattr("components.compactor.spark.session_pool.addresses", find)
+    monkeypatch.setattr("components.compactor.spark.session_pool.driver_addresses", find)
     await stage.executor.merge(ON_DISK)
     monkeypatch.setattr(stage.session, "explain", explain)
     monkeypatch.setattr(stage.session, "ping", ping)
@@ -219,11 +219,11 @@ async def test_what_may_wait_is_asked_in_a_thread(stage: Stage, monkeypatch: pyt
 async def test_what_a_dead_worker_had_sent_may_still_be_carried_out(
     stage: Stage, task: MergeTask, settled: bool
 ) -> None:
-    def die(order: Order, _session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        puppet = Puppet(order.leash, order.token)
-        puppet.hear()
-        puppet.die()
+    def die(request: TaskRequest, _session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        worker = ScriptedWorker(request.lease_address, request.token)
+        worker.receive()
+        worker.die()
         raise RuntimeError("Python worker exited unexpectedly (crashed)")
 
     stage.session.script = die
@@ -236,12 +236,12 @@ async def test_what_a_dead_worker_had_sent_may_still_be_carried_out(
 async def test_an_attempt_after_a_death(stage: Stage, task: MergeTask, error: type[SparkError]) -> None:
     """On the same executor it would only die again; where requests may still be under way, it could be overtaken."""
 
-    def die_and_try_again(order: Order, session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        puppet = Puppet(order.leash, order.token)
-        puppet.hear()
-        puppet.die()
-        return obey(order, session)
+    def die_and_try_again(request: TaskRequest, session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        worker = ScriptedWorker(request.lease_address, request.token)
+        worker.receive()
+        worker.die()
+        return follow_protocol(request, session)
 
     stage.session.script = die_and_try_again
     with pytest.raises(error) as raised:
@@ -250,29 +250,29 @@ async def test_an_attempt_after_a_death(stage: Stage, task: MergeTask, error: ty
 
 
 async def test_a_second_attempt_waits_for_the_end_of_the_first(stage: Stage) -> None:
-    def twice(order: Order, session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        first = Puppet(order.leash, order.token, parent=1)
-        assert first.hear() == "go"
-        second = Puppet(order.leash, order.token, parent=7)
-        assert first.hear() == "stop"
-        first.leave()
-        assert second.hear() == "go"
-        second.leave()
-        return Outcome("done", pickle.dumps(RESULT))
+    def twice(request: TaskRequest, session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        first = ScriptedWorker(request.lease_address, request.token, parent=1)
+        assert first.receive() == "go"
+        second = ScriptedWorker(request.lease_address, request.token, parent=7)
+        assert first.receive() == "stop"
+        first.say_bye()
+        assert second.receive() == "go"
+        second.say_bye()
+        return TaskReply("done", pickle.dumps(RESULT))
 
     stage.session.script = twice
     assert await stage.executor.merge(ON_S3) == RESULT
 
 
 async def test_a_session_that_dies_in_the_middle(stage: Stage) -> None:
-    def lose(order: Order, _session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        puppet = Puppet(order.leash, order.token)
-        assert puppet.hear() == "go"
+    def lose(request: TaskRequest, _session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        worker = ScriptedWorker(request.lease_address, request.token)
+        assert worker.receive() == "go"
         stage.ended[0]()
-        assert puppet.hear() == "stop"
-        puppet.die()
+        assert worker.receive() == "stop"
+        worker.die()
         raise SessionLost("the JVM was killed")
 
     stage.session.script = lose
@@ -286,7 +286,7 @@ async def test_a_session_that_dies_in_the_middle(stage: Stage) -> None:
 
 
 async def test_a_session_that_died_before_anybody_began_is_nobodys_news(stage: Stage) -> None:
-    def lose(_order: Order, _session: FakeSession) -> Outcome:
+    def lose(_request: TaskRequest, _session: FakeSession) -> TaskReply:
         raise SessionLost("SESSION_CHANGED")
 
     stage.session.script = lose
@@ -315,10 +315,10 @@ async def test_without_a_leash_nothing_is_certain(stage: Stage) -> None:
     stage.session.reachable = False
     with capture_logs() as logs, released() as end:
 
-        def write(order: Order, session: FakeSession) -> Outcome:
-            assert order.leash is None
+        def write(request: TaskRequest, session: FakeSession) -> TaskReply:
+            assert request.lease_address is None
             if len(session.jobs) == 1:
-                return Outcome("done", pickle.dumps(RESULT))
+                return TaskReply("done", pickle.dumps(RESULT))
             end.wait(30)
             raise RuntimeError("cancelled")
 
@@ -333,7 +333,7 @@ async def test_without_a_leash_nothing_is_certain(stage: Stage) -> None:
 
 
 async def test_a_task_that_waits_here_leaves_no_trace() -> None:
-    def hang(order: Order, session: FakeSession) -> Outcome:
+    def hang(request: TaskRequest, session: FakeSession) -> TaskReply:
         session.closed.wait(30)
         raise SessionLost("closed")
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from astha.subscribers.context import LakeSettings, S3Settings
-from components.lib.spark.environment import environment_for, with_lake
+from components.lib.spark.environment import jvm_environment, with_lake_credentials
 from components.lib.spark.settings import SparkSettings
 
 MACHINE = {
@@ -16,14 +16,14 @@ MACHINE = {
 
 
 def test_what_is_needed_is_passed_and_nothing_else() -> None:
-    passed = environment_for(SparkSettings(), MACHINE)
+    passed = jvm_environment(SparkSettings(), MACHINE)
     needed = {"PATH", "LC_ALL", "JAVA_HOME", "SPARK_LOCAL_IP", "PYTHONPATH", "HADOOP_TOKEN_FILE_LOCATION"}
     assert passed == {name: MACHINE[name] for name in needed}
 
 
 def test_more_is_passed_if_it_is_named() -> None:
     settings = SparkSettings(environment=("HTTPS_PROXY", "SPARK_AUTH_*"))
-    more = environment_for(settings, MACHINE).keys() - environment_for(SparkSettings(), MACHINE).keys()
+    more = jvm_environment(settings, MACHINE).keys() - jvm_environment(SparkSettings(), MACHINE).keys()
     assert more == {"HTTPS_PROXY", "SPARK_AUTH_TOKEN"}
 
 
@@ -35,6 +35,8 @@ def test_what_can_be_no_name_is_refused(name: str) -> None:
 
 def test_the_machines_keys_are_passed_only_where_the_lake_has_none() -> None:
     own = LakeSettings(s3=S3Settings(access_key=SecretStr("a"), secret_key=SecretStr("b")))
-    assert not any(name.startswith("AWS_") for name in environment_for(with_lake(SparkSettings(), own), MACHINE))
-    none = environment_for(with_lake(SparkSettings(), LakeSettings()), MACHINE)
+    assert not any(
+        name.startswith("AWS_") for name in jvm_environment(with_lake_credentials(SparkSettings(), own), MACHINE)
+    )
+    none = jvm_environment(with_lake_credentials(SparkSettings(), LakeSettings()), MACHINE)
     assert {name for name in none if name.startswith("AWS_")} == {"AWS_SECRET_ACCESS_KEY", "AWS_REGION"}

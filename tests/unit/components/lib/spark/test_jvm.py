@@ -8,7 +8,7 @@ import pytest
 
 from astha.redaction import NOTHING
 from components.lib.spark.errors import SessionProblem
-from components.lib.spark.jvm import Jvm, _placed, find_java
+from components.lib.spark.jvm import Jvm, _with_directory, find_java
 
 
 def program(path: Path, text: str) -> Path:
@@ -49,13 +49,13 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
     program(tmp_path / "bin" / "spark-submit", "import sys; print('ERROR\\tMain\\tno such class'); sys.exit(4)")
     jvm = Jvm(tmp_path, {}, {}, NOTHING)
     with pytest.raises(SessionProblem, match=r"did not start \(code 4\): ERROR\tMain\tno such class"):
-        jvm.address(30)
+        jvm.connection(30)
     jvm.end(1)
 
 
 def test_what_can_not_be_run_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(SessionProblem, match=r"can't be run .*is PySpark installed whole, and room in "):
+    with pytest.raises(SessionProblem, match=r"can't be run .*is all of PySpark installed, and space in "):
         Jvm(tmp_path, {}, {}, NOTHING)
     assert list(tmp_path.iterdir()) == []
 
@@ -64,7 +64,7 @@ def test_a_jvm_that_is_killed_while_it_starts(tmp_path: Path) -> None:
     program(tmp_path / "bin" / "spark-submit", "import os; os.kill(os.getpid(), 9)")
     jvm = Jvm(tmp_path, {}, {}, NOTHING)
     with pytest.raises(SessionProblem, match="killed by signal 9 while it started"):
-        jvm.address(30)
+        jvm.connection(30)
     jvm.end(1)
 
 
@@ -81,9 +81,9 @@ def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
         "sys.stdin.read()\n",
     )
     jvm = Jvm(tmp_path, {"spark.secret": "a\\b\nc"}, {}, NOTHING)
-    directory = jvm._scratch.path
+    directory = jvm._work_dir.path
     options = f'spark.driver.extraJavaOptions -Djava.io.tmpdir="{directory}"'
-    assert jvm.address(30) == (4711, f"spark.secret a\\\\b\\nc\n{options}\n600")
+    assert jvm.connection(30) == (4711, f"spark.secret a\\\\b\\nc\n{options}\n600")
     assert list(directory.iterdir()) == []  # nothing to find after a kill
     jvm.end(30)  # its standard input closes
     assert jvm.process.poll() == 0
@@ -95,10 +95,10 @@ def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
     [("local[2]", "/short", True), ("local[2]", "/long" * 20, False), ("spark://host:7077", "/short", False)],
 )
 def test_workers_are_reached_by_sockets_where_that_can_be(master: str, directory: str, sockets: bool) -> None:
-    found = _placed({"spark.master": master}, Path(directory))
+    found = _with_directory({"spark.master": master}, Path(directory))
     assert ("spark.python.unix.domain.socket.enabled" in found) is sockets
     assert (
-        _placed({**found, "spark.python.unix.domain.socket.enabled": "false"}, Path(directory))[
+        _with_directory({**found, "spark.python.unix.domain.socket.enabled": "false"}, Path(directory))[
             "spark.python.unix.domain.socket.enabled"
         ]
         == "false"
@@ -111,4 +111,4 @@ def test_a_jvm_that_does_not_end_is_killed(tmp_path: Path) -> None:
     jvm.end(0.01)
     assert jvm.process.poll() == -9
     assert not Path(f"/proc/{jvm.process.pid}").exists()
-    assert "killed by signal 9" in str(jvm.death())
+    assert "killed by signal 9" in str(jvm.lost())

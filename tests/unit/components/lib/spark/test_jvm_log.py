@@ -9,14 +9,14 @@ from components.lib.spark.jvm_log import LogRelay
 def test_what_the_jvm_says() -> None:
     lines = [b"WARN\tTaskSetManager\tlost a task\n", b"Traceback of a worker: hidden\n", b"\n", b"ERROR\tX\t\xff\n"]
     with capture_logs() as logs:
-        relay = LogRelay(lines, Concealment(["hidden"]), aloud=True)
+        relay = LogRelay(lines, Concealment(["hidden"]), quiet=False)
         relay.join()
     assert [(entry["log_level"], entry["message"]) for entry in logs] == [
         ("warning", "lost a task"),
         ("debug", "Traceback of a worker: ***"),
         ("error", "\ufffd"),
     ]
-    assert relay.last_words().splitlines()[0] == "WARN\tTaskSetManager\tlost a task"
+    assert relay.last_lines().splitlines()[0] == "WARN\tTaskSetManager\tlost a task"
 
 
 def test_while_it_starts_it_is_not_heard() -> None:
@@ -25,4 +25,4 @@ def test_while_it_starts_it_is_not_heard() -> None:
         relay = LogRelay([b"ERROR\tSparkContext\tError initializing SparkContext.\n"], Concealment([]))
         relay.join()
     assert [entry["log_level"] for entry in logs] == ["debug"]
-    assert "Error initializing" in relay.last_words()
+    assert "Error initializing" in relay.last_lines()

@@ -27,11 +27,11 @@ def test_masters(master: str) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"master": "mesos://host:5050"}, "is no master of Spark: write local"),
-        ({"master": "spark://"}, "is no master of Spark"),
-        ({"options": {"executor.memory": "4g"}}, "their names begin with spark"),
+        ({"master": "mesos://host:5050"}, "is not a Spark master: use local"),
+        ({"master": "spark://"}, "is not a Spark master"),
+        ({"options": {"executor.memory": "4g"}}, "their names begin with 'spark"),
         ({"options": {"spark.master": "yarn"}}, "spark.master is set by 'master'"),
-        ({"options": {"spark.speculation": True}}, "must not run twice at once"),
+        ({"options": {"spark.speculation": True}}, "must not run twice at a time"),
         ({"cores": 2}, "Extra inputs are not permitted"),
     ],
 )
@@ -53,5 +53,5 @@ def test_secrets_are_known_and_not_shown() -> None:
         }
     )
     assert set(settings.secrets()) == {"hidden", "abcdef"}
-    assert settings.place == "sc://host:443"
+    assert settings.address == "sc://host:443"
     assert "hidden" not in repr(settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from components.lib.spark.work_dir import Scratch
+from components.lib.spark.work_dir import WorkDir
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_removed_with_all_that_is_in_it(directory: Path) -> None:
-    scratch = Scratch()
+    scratch = WorkDir()
     (scratch.path / "blocks").mkdir()
     (scratch.path / "blocks" / "block").touch()
     scratch.remove()
@@ -30,13 +30,13 @@ def test_what_a_killed_process_has_left_goes_with_the_next(directory: Path) -> N
     left.mkdir()
     (left / "spark.properties").write_text("spark.secret hidden")
     (directory / "another").mkdir()
-    scratch = Scratch()
+    scratch = WorkDir()
     assert set(directory.iterdir()) == {scratch.path, directory / "another"}
     scratch.remove()
 
 
 def test_what_somebody_uses_stays(directory: Path) -> None:
-    first, second = Scratch(), Scratch()
+    first, second = WorkDir(), WorkDir()
     assert set(directory.iterdir()) == {first.path, second.path}
     second.remove()
     assert list(directory.iterdir()) == [first.path]
@@ -46,8 +46,8 @@ def test_what_somebody_uses_stays(directory: Path) -> None:
 def test_a_jvm_that_outlives_the_daemon_keeps_it(directory: Path) -> None:
     program = (
         "import subprocess, sys\n"
-        "from components.lib.spark.work_dir import Scratch\n"
-        "made = Scratch()\n"
+        "from components.lib.spark.work_dir import WorkDir\n"
+        "made = WorkDir()\n"
         "subprocess.Popen([sys.executable, '-c', 'input()'], pass_fds=[made.lock])\n"
         "print(made.path)\n"
     )
@@ -58,11 +58,11 @@ def test_a_jvm_that_outlives_the_daemon_keeps_it(directory: Path) -> None:
         assert daemon.stdout is not None
         path = Path(daemon.stdout.readline().decode().strip())
         assert daemon.wait(30) == 0
-        Scratch().remove()
+        WorkDir().remove()
         assert path.exists()
         daemon.stdin.close()
         daemon.stdout.read()  # ends with the last process that has it
-    Scratch().remove()
+    WorkDir().remove()
     assert not path.exists()
 
 
@@ -70,5 +70,5 @@ def test_a_link_is_not_followed(directory: Path, tmp_path_factory: pytest.TempPa
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     (elsewhere / "file").touch()
     (directory / "astha-spark-link").symlink_to(elsewhere)
-    Scratch().remove()
+    WorkDir().remove()
     assert (elsewhere / "file").exists()

@@ -10,12 +10,12 @@ from zipimport import zipimporter
 
 import pytest
 
-from components.compactor.spark.worker_tuning import Unchanging, break_habits
+from components.lib.spark.worker_daemon import UnchangingArchive, tune_worker
 
 
 @pytest.fixture
 def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, str]]:
-    """Spark's own, and one that somebody gave to it; a module of each is loaded."""
+    """An archive of Spark's and a user's; a module of each is loaded."""
     paths = []
     for name in ("pyspark.zip", "theirs.zip"):
         path = tmp_path / name
@@ -32,13 +32,13 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     gc.unfreeze()
 
 
-def test_archives_of_sparks_are_not_read_again(archives: tuple[str, str]) -> None:
+def test_sparks_own_archives_are_not_read_again(archives: tuple[str, str]) -> None:
     sparks, theirs = archives
 
-    break_habits()
+    tune_worker()
     importlib.invalidate_caches()
 
-    assert isinstance(sys.path_importer_cache[sparks], Unchanging)
+    assert isinstance(sys.path_importer_cache[sparks], UnchangingArchive)
     assert isinstance(sys.path_importer_cache[theirs], zipimporter)
     assert importlib.import_module("pyspark_second").told == "second"
     assert importlib.import_module("theirs_second").told == "second"
