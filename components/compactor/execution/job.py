@@ -29,7 +29,7 @@ from components.compactor.execution.group_queue import Piece, Worklist
 from components.compactor.execution.group_runner import GroupRun, Swapped, Undecided
 from components.compactor.execution.job_context import Reached, Step, go_on
 from components.compactor.execution.job_settings import JobLimits
-from components.compactor.execution.lease import Claim
+from components.compactor.execution.claim import Claim
 from components.compactor.execution.outcome import Outcome, Tally
 from components.compactor.execution.output_names import Names
 from components.compactor.execution.swap import Mismatch
