@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from astha.subscribers import ComponentContext
-from components.compactor.execution.cancellation import settle
+from astha.tasks import to_completion
 from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
@@ -31,13 +31,7 @@ class ProcessExecutor:
     async def merge(self, task: MergeTask) -> MergeResult:
         """Cancelled, it ends when the process has done what it was at."""
         async with self._free:
-            asked = asyncio.ensure_future(self._ask(task))
-            try:
-                answer = await asyncio.shield(asked)
-            except asyncio.CancelledError:
-                await settle(asked)
-                asked.exception()  # seen
-                raise
+            answer = await to_completion(self._ask(task))
         if isinstance(answer, Exception):
             raise answer
         return answer

@@ -149,7 +149,7 @@ async def table(url: str, warehouse: Path) -> AsyncIterator[Table]:
 async def test_others_at_every_step(table: Table, action: str) -> None:
     for step in list(Step)[1:]:
         await table.prepare(f"{action}_{step}")
-        job = await table.bench.job(reached=Gate(step, lambda: ACTIONS[action](table)))
+        job = await table.bench.job(on_step=Gate(step, lambda: ACTIONS[action](table)))
         outcome = await job.run()
         assert outcome.status in ("done", "aborted"), outcome
         assert await table.bench.ids() == table.expected, step

@@ -12,7 +12,6 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext
-from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
@@ -21,6 +20,7 @@ from components.iceberg_updater.subscriber import IcebergUpdater
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Conflict
+from tests.doubles.merging import LocalExecutor
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.compactor.harness import Bench
 from tests.lake import iceberg_tables

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext
 from components.commands.verify.verification import Options, Verification
-from components.compactor.execution.job_settings import JobLimits
+from components.compactor.execution.job_context import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.registration.upload_cleaner import clean_intents

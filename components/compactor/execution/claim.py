@@ -1,27 +1,32 @@
-"""A partition claimed in the registry, and the signs of life that keep it so."""
+"""A job's claim on a partition: one row ``running`` in the registry, kept alive by heartbeats."""
 
 from __future__ import annotations
 
 import structlog
 
+from astha.backoff import Backoff
 from astha.clock import LoopClock
-from components.compactor.execution.cancellation import Brake
-from components.compactor.execution.outcome import Outcome
-from components.compactor.execution.output_names import Names
-from components.compactor.planning.compaction_spec import Assignment
+from components.compactor.execution.cancellation import Cancellation
+from components.compactor.execution.outcome import JobOutcome
+from components.compactor.execution.output_names import OutputNames
+from components.compactor.planning.compaction_spec import CompactionSpec
+from registry.clock import Clock, UnchangedValues
 from registry.contract import MetadataStore
 from registry.errors import Conflict, NotFound, RegistryError, Unavailable
-from registry.inputs import CompactionDraft
+from registry.inputs import CompactionDraft, CompactionOutcome
 from registry.models import Compaction
 
 log = structlog.get_logger(__name__)
 
 _ATTEMPTS = 5
-_WAIT_S = 0.2  # doubles
+_BACKOFF = Backoff(initial_s=0.2, max_s=3.2)
+
+_UNCHANGED = 2.0
+"""Times `stale_after_s`: a claim that did not change for so long while we watched is stale by any clock."""
 
 
 class Claim:
-    """One row ``running`` is one claim. Who loses it loses nothing but time: the swap tells the truth."""
+    """Saves work, and protects nothing: a job that loses its claim finds its inputs gone when it swaps."""
 
     def __init__(self, store: MetadataStore, clock: LoopClock, row: Compaction, owner: str) -> None:
         self._store = store
@@ -34,67 +39,97 @@ class Claim:
         cls,
         store: MetadataStore,
         clock: LoopClock,
-        assignment: Assignment,
+        spec: CompactionSpec,
         operation_id: str,
         owner: str,
         stale_s: float,
     ) -> Claim:
-        """Conflict says who is at work on the partition."""
+        """Raises `Conflict`, which names the owner, if another job has the partition."""
         draft = CompactionDraft(
-            table_id=assignment.table.id,
-            table_name=assignment.name,
-            partition_path=assignment.partition_path,
-            trigger=assignment.trigger,
-            rule=assignment.rule,
-            strategy=assignment.strategy,
-            explanation=assignment.explanation,
-            position=assignment.position,
-            input_files=len(assignment.files),
-            input_bytes=assignment.input_bytes,
+            table_id=spec.table.id,
+            table_name=spec.name,
+            partition_path=spec.partition_path,
+            trigger=spec.trigger,
+            rule=spec.rule,
+            strategy=spec.strategy,
+            explanation=spec.explanation,
+            position=spec.position,
+            input_files=len(spec.files),
+            input_bytes=spec.input_bytes,
         )
-        wait_s = _WAIT_S
-        for left in reversed(range(_ATTEMPTS)):
-            try:
+        # After `Unavailable` it may have begun: the registry returns the same row for the same operation.
+        async for attempt in _BACKOFF.retrying(clock, retry_on=_is_unavailable, attempts=_ATTEMPTS):
+            with attempt:
                 row = await store.begin_compaction(
                     draft, operation_id=operation_id, owner=owner, stale_after_ms=int(stale_s * 1000)
                 )
-            except Unavailable:  # it may have begun: the same operation is answered with the same row
-                if not left:
-                    raise
-                await clock.sleep(wait_s)
-                wait_s *= 2
-            else:
-                break
         return cls(store, clock, row, owner)
 
-    async def beat(self, every_s: float, names: Names, brake: Brake) -> None:
-        """For ever: renew the claim and the intents, and listen for a cancellation."""
+    async def heartbeat(self, every_s: float, names: OutputNames, cancellation: Cancellation) -> None:
+        """Runs until it is cancelled. Renews the claim and the upload intents, and reads whether to cancel the job."""
         while True:
             await self._clock.sleep(every_s)
             try:
                 await names.renew()
                 rows = await self._store.renew_compactions([self.row.id], owner=self._owner)
             except RegistryError as error:
-                log.warning("no sign of life could be given", compaction=self.row.id, error=str(error))
+                log.warning("compaction heartbeat failed", compaction=self.row.id, error=str(error))
                 continue
             if not rows:
-                brake.end("aborted", "another compactor has taken this one for dead")
+                cancellation.stop("aborted", "another compactor has taken over")
             elif rows[0].cancel_requested:
-                brake.end("cancelled", "cancelled by request")
+                cancellation.stop("cancelled", "cancelled by request")
 
-    async def finish(self, outcome: Outcome) -> None:
-        """What can't be written now is found by whoever takes the claim over."""
-        wait_s = _WAIT_S
-        told = outcome.told(self.row.explanation)
-        for left in reversed(range(_ATTEMPTS)):
-            try:
-                await self._store.finish_compaction(self.row.id, told, owner=self._owner)
-            except Unavailable as error:
-                if left:
-                    await self._clock.sleep(wait_s)
-                    wait_s *= 2
-                    continue
-                log.warning("the end of a compaction could not be written", compaction=self.row.id, error=str(error))
-            except (Conflict, NotFound) as error:
-                log.warning("a compaction had ended otherwise", compaction=self.row.id, error=str(error))
-            return
+    async def finish(self, outcome: JobOutcome) -> None:
+        """Writes the outcome to the journal. If that fails, the claim becomes stale, and is aborted as such."""
+        record = outcome.to_record(self.row.explanation)
+        try:
+            async for attempt in _BACKOFF.retrying(self._clock, retry_on=_is_unavailable, attempts=_ATTEMPTS):
+                with attempt:
+                    await self._store.finish_compaction(self.row.id, record, owner=self._owner)
+        except Unavailable as error:
+            log.warning("compaction outcome not recorded", compaction=self.row.id, error=str(error))
+        except (Conflict, NotFound) as error:
+            log.warning("compaction had another outcome already", compaction=self.row.id, error=str(error))
+
+
+async def abort_stale_claims(
+    store: MetadataStore,
+    clock: Clock,
+    stale_after_s: float,
+    watch: UnchangedValues[int, int] | None = None,
+    *,
+    by_age: bool = True,
+) -> list[Compaction]:
+    """Aborts claims without a heartbeat for ``stale_after_s``. A job that lives all the same learns it at its next one.
+
+    ``watch`` holds the time of each claim's last heartbeat, by id. Without ``by_age`` only ``watch`` counts, not the
+    wall clock. Files of aborted jobs are left to the cleaner.
+    """
+    aborted = []
+    rows = await store.list_compactions(statuses=["running"])
+    watched = {} if watch is None else watch.seconds({row.id: row.updated_at for row in rows})
+    for row in rows:
+        silent_s = (clock.now_ms() - row.updated_at) / 1000 if by_age else 0.0
+        if watched.get(row.id, 0.0) >= stale_after_s * _UNCHANGED:
+            silent_s = max(silent_s, watched[row.id])
+        if row.owner is None or silent_s < stale_after_s:
+            continue
+        reason = f"no heartbeat of {row.owner} for {silent_s:.0f} s"
+        try:
+            aborted.append(
+                await store.finish_compaction(
+                    row.id, CompactionOutcome(status="aborted", reason=reason), owner=row.owner
+                )
+            )
+        except (Conflict, NotFound):
+            continue  # it has ended meanwhile
+        log.warning(
+            "stale compaction aborted", table=row.table_name, partition=row.partition_path, reason=reason,
+            compaction=row.id,
+        )  # fmt: skip
+    return aborted
+
+
+def _is_unavailable(error: BaseException) -> bool:
+    return isinstance(error, Unavailable)

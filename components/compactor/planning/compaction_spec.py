@@ -1,4 +1,4 @@
-"""What a job is given to do: groups of files of one partition, as they were read, and how to merge them."""
+"""What a job is to do: groups of files of one partition, as they were read, and how to merge them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ import msgspec
 from astha.subscribers import LakeSettings
 from components.compactor.merge import Strategy
 from components.compactor.scheduling.policy import Policy
-from components.compactor.scheduling.scoring import Heap
+from components.compactor.scheduling.scoring import FileSet
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.table_lookup import full_name
 from registry.json_text import EMPTY_OBJECT, JsonText
 from registry.models import CompactionTrigger, LakeTable, TableFile, TableMetadata
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionSpec(msgspec.Struct, frozen=True, kw_only=True):
     table: LakeTable
     partition_path: str
     groups: tuple[tuple[TableFile, ...], ...]
-    versions: tuple[TableMetadata, ...]  # all that the table has had, the current one first
+    versions: tuple[TableMetadata, ...]  # all of the table, the current one first
     lake: LakeSettings
     policy: Policy = Policy()
     strategy: Strategy = "auto"
-    strategy_why: str = "the strategy was asked for"
+    strategy_reason: str = "the strategy was requested"
     memory_bytes: int = 1 << 30
-    least: int = 2  # files that are worth a merge, when some of a group have gone
+    min_files: int = 2  # per group; fewer are not worth a merge when others were removed
     trigger: CompactionTrigger = "manual"
-    rule: str = "asked for"
+    rule: str = "requested"
     explanation: JsonText = EMPTY_OBJECT
     position: int | None = None
 
@@ -45,19 +45,19 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
         return sum(file.file_size for file in self.files)
 
     def outputs_of(self, files: Sequence[TableFile]) -> tuple[int, int]:
-        """How many files a group should become, and how large each of them."""
+        """Returns how many files to write for a group, and the size of each."""
         size = sum(file.file_size for file in files)
-        count = Heap(len(files), size).outputs(self.policy)
+        count = FileSet(len(files), size).outputs(self.policy)
         return count, max(self.policy.target_bytes, -(-size // count))
 
     def versions_of(self, files: Iterable[TableFile]) -> tuple[TableMetadata, ...]:
-        """The current one, then the older ones that the files name."""
+        """Returns the current version, then the older ones that the files have."""
         named = {file.schema_version for file in files}
         current = self.versions[0]
         return (current, *(version for version in self.versions[1:] if version.schema_version in named))
 
     def retired_ids(self, named: Iterable[TableMetadata]) -> tuple[int, ...]:
-        """Field ids of the versions that are not named: a file that another engine wrote may still have them."""
+        """Returns field ids of versions that are not named: a file that another engine wrote may still have them."""
         numbers = {version.schema_version for version in named}
         others = [version for version in self.versions if version.schema_version not in numbers]
         found: set[int] = set()
@@ -65,7 +65,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def halves(files: Sequence[TableFile]) -> tuple[Sequence[TableFile], Sequence[TableFile]] | None:
-    """Two groups of about the same size, of at least two files each; None for what can't be halved any more."""
+    """Returns two groups of about the same size, of at least two files each, or None for fewer than three files."""
     if len(files) < 3:
         return None
     total = sum(file.file_size for file in files)

@@ -1,7 +1,7 @@
-"""Exact groups of files, from a partition's rows as they are now.
+"""The plan of a partition: which of its files are merged, and in which groups.
 
-The counters have said that it is worth a look; here the same rules are asked for every file. What is picked is divided
-into groups of at most the policy's size, in the order in which the files came, so that what was written
+The counters have decided that it is worth a plan; here the same rules are applied to every file. The chosen files are
+divided into groups of at most the policy's size, in the order in which they were registered, so that what was written
 together stays together.
 """
 
@@ -12,25 +12,37 @@ from types import MappingProxyType
 
 import msgspec
 
-from components.compactor.merge import Strategy
+from components.compactor.merge import Strategy, choose_strategy
 from components.compactor.scheduling.counters import COUNTED_TYPE
 from components.compactor.scheduling.policy import Policy
-from components.compactor.scheduling.scoring import DEAR, DISABLED, OVER, QUIET, YOUNG, Heap
+from components.compactor.scheduling.scoring import (
+    DISABLED,
+    NO_LONGER_NEEDED,
+    QUIET,
+    TOO_EXPENSIVE,
+    YOUNG,
+    FileSet,
+    Verdict,
+)
+from registry.json_text import JsonText, JsonValue, to_json_text
 from registry.models import TableFile
 
 MOST_FILES = 20_000
-"""Of one plan: what is beyond is left to the next one, so that a plan's memory has a bound."""
+"""Per plan, to bound its memory. Further files are left to the next plan."""
+
+MOST_GROUPS_SHOWN = 20
+"""In an explanation."""
 
 MOST_IN_GROUP = 5_000
 
-ASKED = "asked for"
+REQUESTED = "requested"
 BAD_FILES = "files can't be read"
 
 
-class Group(msgspec.Struct, frozen=True):
+class FileGroup(msgspec.Struct, frozen=True):
     files: tuple[TableFile, ...]
-    outputs: int  # files that it should become
-    target_bytes: int  # so large each, at the present compression
+    outputs: int  # files to write
+    target_bytes: int  # of each output, at the present compression
 
     @property
     def size_bytes(self) -> int:
@@ -38,17 +50,17 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """No groups: `rule` and `reason` say why not, and `ripe_at` when to look again if time alone changes it."""
+    """Without groups, `rule` and `reason` say why, and `ripe_at` when to plan again if time alone changes it."""
 
-    groups: tuple[Group, ...] = ()
+    groups: tuple[FileGroup, ...] = ()
     rule: str
     reason: str | None = None
     strategy: Strategy = "auto"
-    why: str = ""  # this strategy
+    why: str = ""  # of the strategy
     score: float = 0.0
-    small: int = 0  # small files that were looked at
-    young: int = 0  # of them, not old enough
-    left: int = 0  # beyond what one plan takes
+    small: int = 0  # small files
+    young: int = 0  # small files below the minimum age
+    left: int = 0  # small files beyond `MOST_FILES`
     left_out: int = 0  # files that can't be read
     ripe_at: int | None = None
 
@@ -60,17 +72,48 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def input_bytes(self) -> int:
         return sum(group.size_bytes for group in self.groups)
 
+    def verdict(self) -> Verdict:
+        """Returns the decision about the partition that follows from a plan without groups."""
+        small = FileSet(self.small + self.young)
+        return Verdict(status="declined", rule=self.rule, reason=self.reason, small=small, until_ms=self.ripe_at)
 
-class Selection:
-    """The small files of a partition, gathered while its rows stream by."""
+    def explanation(self, policy: Policy, decided: JsonText | None = None) -> JsonText:
+        """Returns it for the journal. ``decided`` is the explanation of the decision before it."""
+        files, size = self.input_files, self.input_bytes
+        outputs = sum(group.outputs for group in self.groups)
+        record: dict[str, JsonValue] = {
+            "rule": self.rule,
+            "strategy": self.strategy,
+            "why": self.why,
+            "counts": {"small": self.small, "young": self.young, "left_for_later": self.left, "inputs": files},
+            "cost": {"bytes_rewritten": size, "bytes_per_file_removed": size // max(files - outputs, 1)},
+            "outputs": outputs,
+            "score": round(self.score, 6),
+            "groups": [
+                {"files": len(group.files), "bytes": group.size_bytes, "outputs": group.outputs}
+                for group in self.groups[:MOST_GROUPS_SHOWN]
+            ],
+            "policy": policy.shown(),
+        }
+        if self.left_out:
+            record["left_out"] = self.left_out
+        if len(self.groups) > MOST_GROUPS_SHOWN:
+            record["groups_in_all"] = len(self.groups)
+        if decided is not None:
+            record["decision"] = decided
+        return to_json_text(record)
+
+
+class FileSelection:
+    """The small files of a partition, collected from its rows."""
 
     def __init__(
         self, policy: Policy, now_ms: int, *, forced: bool = False, bad: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """``bad`` are files that are known to be unreadable, and why."""
+        """``bad`` maps files that are known to be unreadable to the reason."""
         self.now_ms = now_ms
         self._bad = bad
-        self.left_out: dict[str, str] = {}  # of the bad ones, those that are there
+        self.left_out: dict[str, str] = {}  # the bad files that the partition still has
         self._policy = policy
         self._forced = forced
         self._oldest_ms = now_ms - (0 if forced else policy.min_age_ms)
@@ -95,24 +138,24 @@ class Selection:
             self.files.append(file)
 
 
-async def gather(
+async def select_files(
     files: AsyncIterator[TableFile],
     policy: Policy,
     now_ms: int,
     *,
     forced: bool = False,
     bad: Mapping[str, str] = MappingProxyType({}),
-) -> Selection:
-    selection = Selection(policy, now_ms, forced=forced, bad=bad)
+) -> FileSelection:
+    selection = FileSelection(policy, now_ms, forced=forced, bad=bad)
     async for file in files:
         selection.add(file)
     return selection
 
 
-def plan(selection: Selection, policy: Policy, *, has_order: bool, forced: bool = False) -> Plan:
-    """``forced``: by hand, for any two small files, whatever it costs and whenever it is.
+def make_plan(selection: FileSelection, policy: Policy, *, order_columns: int, forced: bool = False) -> Plan:
+    """``forced``: merges any two small files, whatever it costs, also in quiet hours.
 
-    Settings are asked again: what was decided may have been by those of before, or by the defaults.
+    Checks the settings again: the decision may have used older ones, or the defaults.
     """
     small, young, left = len(selection.files), selection.young, selection.left
     if not forced and not policy.enabled:
@@ -128,14 +171,19 @@ def plan(selection: Selection, policy: Policy, *, has_order: bool, forced: bool 
             rule=rule, reason=reason, small=small, young=young, left=left, left_out=len(selection.left_out),
             ripe_at=selection.ripe_at,
         )  # fmt: skip
-    strategy, why = choose_strategy([file for group in groups for file in group.files], policy, has_order=has_order)
-    heap = _heap(file for group in groups for file in group.files)
+    file_set = _file_set(file for group in groups for file in group.files)
+    choice = choose_strategy(
+        policy.strategy,
+        order_columns=order_columns,
+        mean_bytes=file_set.size_bytes // max(file_set.files, 1),
+        copy_above_bytes=policy.copy_above_bytes,
+    )
     return Plan(
         groups=groups,
-        rule=ASKED if forced else rule,
-        strategy=strategy,
-        why=why,
-        score=heap.score(policy),
+        rule=REQUESTED if forced else rule,
+        strategy=choice.strategy,
+        why=choice.why,
+        score=file_set.score(policy),
         small=small + young + left,
         young=young,
         left=left,
@@ -144,64 +192,49 @@ def plan(selection: Selection, policy: Policy, *, has_order: bool, forced: bool 
     )
 
 
-def choose_strategy(files: Sequence[TableFile], policy: Policy, *, has_order: bool) -> tuple[Strategy, str]:
-    mean = sum(file.file_size for file in files) // max(len(files), 1)
-    match policy.strategy:
-        case "sort" | "zorder" if not has_order:
-            return "binpack", f"the settings say {policy.strategy}, but the table has no sort_by"
-        case "auto" if has_order:
-            return "sort", "the table has sort_by"
-        case "auto" if mean >= policy.copy_above_bytes:
-            return "copy", f"files of {mean:,} bytes on the average can have row groups worth keeping"
-        case "auto":
-            return "binpack", f"files of {mean:,} bytes on the average have row groups too small to keep"
-        case named:
-            return named, "the settings say so"
-
-
 def _pick(files: Iterable[TableFile], policy: Policy, *, forced: bool) -> tuple[list[TableFile], str | None]:
     ordered = sorted(files, key=lambda file: (file.file_size, file.id))
     if forced:
-        return ordered, ASKED if len(ordered) > 1 else None
+        return ordered, REQUESTED if len(ordered) > 1 else None
     size = fresh = best = 0
     by: str | None = None
     for count, file in enumerate(ordered, 1):
         size += file.file_size
         fresh += file.operation != "compaction"
-        if (rule := Heap(count, size, file.file_size, fresh).rule(policy)) is not None:
+        if (rule := FileSet(count, size, file.file_size, fresh).rule(policy)) is not None:
             best, by = count, rule
     return ordered[:best], by
 
 
-def _grouped(files: Sequence[TableFile], policy: Policy) -> Iterable[Group]:
-    """Of about the same size each, none above the policy's, in the order of the files' ids."""
+def _grouped(files: Sequence[TableFile], policy: Policy) -> Iterable[FileGroup]:
+    """Yields groups of about the same size, none above the policy's limit, in the order of the files' ids."""
     total = sum(file.file_size for file in files)
     share = total / -(-total // policy.max_group_bytes) if total else 1
-    gathered: list[TableFile] = []
+    collected: list[TableFile] = []
     size = 0
     for file in sorted(files, key=lambda file: file.id):
-        full = size + file.file_size > policy.max_group_bytes or len(gathered) == MOST_IN_GROUP
-        if gathered and (full or size + file.file_size / 2 >= share):
-            yield from _group(gathered, policy)
-            gathered, size = [], 0
-        gathered.append(file)
+        full = size + file.file_size > policy.max_group_bytes or len(collected) == MOST_IN_GROUP
+        if collected and (full or size + file.file_size / 2 >= share):
+            yield from _group(collected, policy)
+            collected, size = [], 0
+        collected.append(file)
         size += file.file_size
-    yield from _group(gathered, policy)
+    yield from _group(collected, policy)
 
 
-def _group(files: Sequence[TableFile], policy: Policy) -> Iterable[Group]:
-    heap = _heap(files)
-    outputs = heap.outputs(policy)
+def _group(files: Sequence[TableFile], policy: Policy) -> Iterable[FileGroup]:
+    file_set = _file_set(files)
+    outputs = file_set.outputs(policy)
     if len(files) > outputs:
-        even = -(-heap.size_bytes // outputs)  # so that the last one is no leftover
-        yield Group(tuple(files), outputs, even if outputs > 1 else max(even, policy.target_bytes))
+        even = -(-file_set.size_bytes // outputs)  # so that the last output is not small
+        yield FileGroup(tuple(files), outputs, even if outputs > 1 else max(even, policy.target_bytes))
 
 
-def _heap(files: Iterable[TableFile]) -> Heap:
+def _file_set(files: Iterable[TableFile]) -> FileSet:
     listed = list(files)
     sizes = [file.file_size for file in listed]
     fresh = sum(file.operation != "compaction" for file in listed)
-    return Heap(len(listed), sum(sizes), max(sizes, default=0), fresh)
+    return FileSet(len(listed), sum(sizes), max(sizes, default=0), fresh)
 
 
 def _declined(small: int, young: int, policy: Policy, left_out: Mapping[str, str]) -> tuple[str, str]:
@@ -209,7 +242,7 @@ def _declined(small: int, young: int, policy: Policy, left_out: Mapping[str, str
         path, reason = next(iter(left_out.items()))
         return BAD_FILES, f"{len(left_out):,} left out, such as {path}: it {reason}"
     if small + young < policy.min_inputs:
-        return OVER, "there are too few small files left"
+        return NO_LONGER_NEEDED, "there are too few small files left"
     if young:
         return YOUNG, f"files have to be {policy.min_age_ms / 1000:g} s old"
-    return DEAR, "too much would be rewritten for each file less; more small files will change that"
+    return TOO_EXPENSIVE, "too many bytes would be rewritten for each file removed; more small files will change that"

@@ -12,12 +12,10 @@ import pyarrow.parquet as pq
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
-from components.compactor.execution.job import Job, Workshop
-from components.compactor.execution.job_context import Step
-from components.compactor.execution.job_settings import JobLimits
-from components.compactor.execution.local import LocalExecutor
+from components.compactor.execution.job import CompactionJob
+from components.compactor.execution.job_context import JobContext, JobLimits, Step
 from components.compactor.merge import merge
-from components.compactor.planning.compaction_spec import Assignment
+from components.compactor.planning.compaction_spec import CompactionSpec
 from components.compactor.spark.executor_protocol import Executor
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.locations import parse
@@ -26,6 +24,7 @@ from registry.contract import MetadataStore
 from registry.inputs import FileDraft
 from registry.models import Compaction, LakeTable, TableFile
 from tests.contracts.contents import assert_counted
+from tests.doubles.merging import LocalExecutor
 from tests.lake import files_below
 from tests.parquet_files import PLAIN, row, write_file
 
@@ -77,8 +76,8 @@ class Bench:
             for _ in range(files)
         ]
 
-    def shop(self, executor: Executor | None = None, **rest: Any) -> Workshop:
-        return Workshop(
+    def context(self, executor: Executor | None = None, **rest: Any) -> JobContext:
+        return JobContext(
             store=rest.pop("store", self.store),
             executor=executor or LocalExecutor(merge),
             objects=Objects(self.lake),
@@ -87,12 +86,12 @@ class Bench:
             **{"limits": QUICK, **rest},
         )
 
-    async def assign(self, *groups: Sequence[TableFile], **rest: Any) -> Assignment:
+    async def spec_of(self, *groups: Sequence[TableFile], **rest: Any) -> CompactionSpec:
         """All live files as one group, unless some are given."""
         versions = await self.store.list_table_metadata(self.table.id)
         live = await self.store.list_files(self.table.id)
         chosen = groups or (live,)
-        return Assignment(
+        return CompactionSpec(
             table=self.table,
             partition_path=chosen[0][0].partition_path,
             groups=tuple(tuple(group) for group in chosen),
@@ -101,8 +100,8 @@ class Bench:
             **rest,
         )
 
-    async def job(self, executor: Executor | None = None, *groups: Sequence[TableFile], **rest: Any) -> Job:
-        return Job(await self.assign(*groups), self.shop(executor, **rest))
+    async def job(self, executor: Executor | None = None, *groups: Sequence[TableFile], **rest: Any) -> CompactionJob:
+        return CompactionJob(await self.spec_of(*groups), self.context(executor, **rest))
 
     def read(self, files: Sequence[TableFile | FileDraft]) -> list[int]:
         """Ids of all rows, in order."""

@@ -17,14 +17,13 @@ from click.testing import CliRunner, Result
 from astha.cli.root import main
 from astha.redaction import Concealment
 from astha.subscribers.context import LakeSettings
-from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeFailed, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor_protocol import Executor, SessionProblem
 from components.lib.lake.storage.locations import parse
 from registry.connect import open_store
 from registry.inputs import CompactionDraft
-from tests.doubles.merging import ScriptedExecutor
+from tests.doubles.merging import LocalExecutor, ScriptedExecutor
 from tests.integration.astha.processes import Astha
 from tests.integration.components.compactor.harness import Bench
 from tests.poison import HANGS
@@ -97,7 +96,7 @@ def test_explain_plan_run_and_count(terminal: Terminal, executor: list[Executor]
     assert terminal.on_bench(Bench.ids) == ids
     terminal.on_bench(Bench.require_tidy)
     (row,) = terminal.answer("list", "shop.orders", "--status", "done")
-    assert (row["trigger"], row["strategy"], row["explanation"]["rule"]) == ("manual", "binpack", "asked for")
+    assert (row["trigger"], row["strategy"], row["explanation"]["rule"]) == ("manual", "binpack", "requested")
     (saved,) = terminal.answer("savings")
     assert (saved["files_saved"], saved["row_count"]) == (5, 18)
     assert terminal.answer("run", "shop.orders")["outcomes"] == []
@@ -138,7 +137,7 @@ def test_a_partition_that_is_not_there(terminal: Terminal, executor: list[Execut
 def test_the_strategy_is_said_to_be_asked_for_only_if_it_was(terminal: Terminal, executor: list[Executor]) -> None:
     (outcome,) = terminal.answer("run", "shop.orders")["outcomes"]
     assert outcome["strategy"] == "binpack"
-    assert "asked for" not in outcome["why"]
+    assert "requested" not in outcome["why"]
     assert "too small to keep" in outcome["why"]
 
 

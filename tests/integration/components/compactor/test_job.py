@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from components.compactor.execution.job import Job
+from components.compactor.execution.job import CompactionJob
 from components.compactor.execution.job_context import Step
-from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeFailed, MergeResult, MergeTask
 from components.compactor.planning.left_out import read_left_out
 from components.compactor.spark.executor_protocol import (
@@ -30,7 +29,7 @@ from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore
 from registry.inputs import FileDraft
 from registry.models import FileOperation, TableFile
-from tests.doubles.merging import HeldExecutor, ScriptedExecutor, naive_merge
+from tests.doubles.merging import HeldExecutor, LocalExecutor, ScriptedExecutor, naive_merge
 from tests.integration.components.compactor.harness import QUICK, Bench, Gate
 from tests.poison import HANGS, poison
 from tests.waiting import eventually
@@ -79,7 +78,7 @@ class Meeting(LocalExecutor):
 async def test_groups_are_merged_side_by_side(bench: Bench) -> None:
     files = await bench.insert(files=12)
     before = await bench.ids()
-    limits = msgspec.structs.replace(QUICK, groups_at_once=3)
+    limits = msgspec.structs.replace(QUICK, parallel_groups=3)
     groups = [files[start : start + 2] for start in range(0, 12, 2)]
     outcome = await (await bench.job(Meeting(3), *groups, limits=limits)).run()
     assert (outcome.status, outcome.groups, outcome.output_files) == ("done", 6, 6)
@@ -93,7 +92,7 @@ async def test_groups_are_merged_side_by_side(bench: Bench) -> None:
 async def test_files_that_can_not_be_merged_do_not_keep_the_others(bench: Bench, at_once: int) -> None:
     files = await bench.insert(files=6)
     before = await bench.ids()
-    limits = msgspec.structs.replace(QUICK, groups_at_once=at_once)
+    limits = msgspec.structs.replace(QUICK, parallel_groups=at_once)
     executor = ScriptedExecutor(MergeFailed("a bad file"))
     outcome = await (await bench.job(executor, files[:2], files[2:4], files[4:], limits=limits)).run()
     assert (outcome.status, outcome.reason, outcome.groups) == ("done", "a bad file", 2)
@@ -187,11 +186,11 @@ async def test_a_merge_that_should_be_over_is_stuck(bench: Bench) -> None:
 
 async def test_what_ends_the_job_ends_all_its_groups(bench: Bench) -> None:
     files = await bench.insert(files=4)
-    limits = msgspec.structs.replace(QUICK, groups_at_once=2)
+    limits = msgspec.structs.replace(QUICK, parallel_groups=2)
     job = await bench.job(HeldExecutor(), files[:2], files[2:], limits=limits)
     running = asyncio.create_task(job.run())
     await eventually(lambda: _intents(bench, 4), "two groups at work")
-    job.brake.end("cancelled", "test")
+    job.cancellation.stop("cancelled", "test")
     assert (await running).status == "cancelled"
     assert await bench.store.list_files(bench.table.id) == files
     await bench.require_tidy()
@@ -208,7 +207,7 @@ async def test_an_input_removed_before_the_swap_is_left_out(bench: Bench) -> Non
         await bench.store.remove_files(bench.table.id, files[:1], reason="test")
 
     executor = ScriptedExecutor()
-    outcome = await (await bench.job(executor, reached=Gate(Step.SWAP, remove))).run()
+    outcome = await (await bench.job(executor, on_step=Gate(Step.SWAP, remove))).run()
     assert outcome.status == "done"
     assert [len(task.inputs) for task in executor.tasks] == [6, 5]
     assert await bench.ids() == bench.read(files[1:])
@@ -225,7 +224,7 @@ async def test_a_delete_stops_the_merge_at_once(bench: Bench) -> None:
     await executor.arrived.wait()
     await bench.store.remove_files(bench.table.id, files[1:], reason="test")
     for file in files[1:]:
-        job.brake.touch(file.file_path)
+        job.cancellation.input_changed(file.file_path)
     outcome = await running
     assert (outcome.status, outcome.output_files) == ("aborted", 0)
     assert outcome.reason is not None
@@ -240,7 +239,7 @@ async def test_what_was_compacted_between_plan_and_claim_is_not_done_again(bench
     assert (await first.run()).status == "done"
     outcome = await second.run()
     assert outcome.status == "aborted"
-    assert second._shop.executor.tasks == []  # type: ignore[attr-defined]
+    assert second._context.executor.tasks == []  # type: ignore[attr-defined]
     await bench.require_tidy()
 
 
@@ -366,7 +365,7 @@ async def test_a_stop_at_any_step_leaves_nothing(bench: Bench, step: Step) -> No
         held.set()
         await asyncio.Event().wait()
 
-    running = asyncio.create_task((await bench.job(reached=Gate(step, hold))).run())
+    running = asyncio.create_task((await bench.job(on_step=Gate(step, hold))).run())
     await held.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -383,7 +382,7 @@ async def test_what_may_still_be_written_is_left_to_the_cleaner(bench: Bench) ->
     job = await bench.job(executor)
     running = asyncio.create_task(job.run())
     await executor.arrived.wait()
-    job.brake.end("cancelled", "test")
+    job.cancellation.stop("cancelled", "test")
     assert (await running).status == "cancelled"
     assert await bench.store.list_files(bench.table.id) == files
     assert {intent.owner for intent in await bench.store.list_stale_intents(0)} == {job.operation_id}
@@ -395,7 +394,7 @@ async def test_a_dropped_table(bench: Bench) -> None:
     async def drop() -> None:
         await bench.store.drop_table(bench.table.id, purge=True)
 
-    outcome = await (await bench.job(reached=Gate(Step.SWAP, drop))).run()
+    outcome = await (await bench.job(on_step=Gate(Step.SWAP, drop))).run()
     assert outcome.status == "aborted"
     assert "dropped" in str(outcome.reason)
     await bench.require_tidy()
@@ -495,7 +494,7 @@ async def test_progress_is_told_in_bytes(bench: Bench) -> None:
     async def look(_step: Step) -> None:
         seen.append((job.bytes_done, job.bytes_total))
 
-    job: Job = await bench.job(None, files[:2], files[2:], reached=look)
+    job: CompactionJob = await bench.job(None, files[:2], files[2:], on_step=look)
     await job.run()
     total = sum(file.file_size for file in files)
     assert seen[0] == (0, total)

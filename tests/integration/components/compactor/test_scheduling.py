@@ -9,9 +9,9 @@ import pytest
 
 from astha.clock import SystemLoopClock
 from astha.errors import Reject
-from components.compactor.scheduling.budget import Limits
+from components.compactor.scheduling.budget import BudgetLimits
 from components.compactor.scheduling.policy import Policy
-from components.compactor.scheduling.scheduler import Decider
+from components.compactor.scheduling.scheduler import Scheduler
 from components.compactor.scheduling.scoring import MANY
 from registry.contract import MetadataStore
 from registry.inputs import CompactionOutcome
@@ -25,16 +25,16 @@ TABLES = frozenset((TableFile.table, TableStats.table))
 MIB = 1 << 20
 
 
-def decider(**limits: Any) -> Decider:
-    return Decider(Policy(), Limits(**limits), SystemLoopClock())
+def scheduler(**limits: Any) -> Scheduler:
+    return Scheduler(Policy(), BudgetLimits(**limits), SystemLoopClock())
 
 
-async def load(made: Decider, store: MetadataStore) -> None:
+async def load(made: Scheduler, store: MetadataStore) -> None:
     async with store.consistent_read() as snapshot:
         await made.load(snapshot)
 
 
-async def require_counted(made: Decider, store: MetadataStore) -> None:
+async def require_counted(made: Scheduler, store: MetadataStore) -> None:
     rows = [row for row in (await contents(store))["table_files"] if isinstance(row, TableFile)]
     counted: dict[tuple[int, str], tuple[int, int, int]] = {}
     for row in rows:
@@ -82,7 +82,7 @@ class Writer:
 async def test_counts_follow_the_stream(writer: MetadataStore, source_of: SourceOf, registry_url: str) -> None:
     """From a count in the middle of it: what that contains comes again, and is not counted twice."""
     steps = Writer(writer, 7)
-    made = decider()
+    made = scheduler()
     async with Follower(await source_of(registry_url), TABLES) as follower:
         for number in range(90):
             if number == 30:
@@ -101,7 +101,7 @@ async def test_what_no_event_tells_is_noticed(
     table = await writer.create_table("db", "t", "s3://lake/t", TABLE)
     await writer.add_files(table.id, [file("s3://lake/1")])
     await raw("UPDATE table_stats SET file_count = 9")
-    made = decider()
+    made = scheduler()
     await load(made, writer)
     before = await writer.position()
     async with Follower(await source_of(registry_url, before), TABLES) as follower:
@@ -120,10 +120,10 @@ async def test_the_journal_outlives_a_restart(store: MetadataStore, clock: Manua
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     for path in "ab":
         await store.add_files(table.id, [file(f"s3://lake/{path}{n}", size=MIB, partition=path) for n in range(5)])
-    first = Decider(Policy(), Limits(), clock)
+    first = Scheduler(Policy(), BudgetLimits(), clock)
     await first.restore(store)
     await load(first, store)
-    decisions = first.untold()
+    decisions = first.unrecorded()
     assert {(one.key[1], one.verdict.rule, one.trigger) for one in decisions} == {
         ("a", MANY, "refresh"), ("b", MANY, "refresh"),
     }  # fmt: skip
@@ -135,10 +135,10 @@ async def test_the_journal_outlives_a_restart(store: MetadataStore, clock: Manua
     await store.finish_compaction(row.id, CompactionOutcome(status="failed", reason="x"), owner="c")
 
     clock.advance(60_000)
-    second = Decider(Policy(), Limits(bytes_per_hour=60 * MIB), clock)
+    second = Scheduler(Policy(), BudgetLimits(bytes_per_hour=60 * MIB), clock)
     await second.restore(store)
     await load(second, store)
-    assert [(one.key[1], one.verdict.rule) for one in second.untold()] == [("gone", "no longer needed")]
+    assert [(one.key[1], one.verdict.rule) for one in second.unrecorded()] == [("gone", "no longer needed")]
     assert {entry.key[1]: clock.now_ms() - entry.since_ms for entry in second.queue} == {"a": 60_000, "b": 60_000}
     assert second.take() is None, "what was spent in the last hour is spent"
     left = second.budget.left(clock.now_ms())

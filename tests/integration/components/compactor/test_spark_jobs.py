@@ -13,9 +13,9 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from components.compactor.execution.job import Job
+from components.compactor.execution.job import CompactionJob
 from components.compactor.execution.job_context import Step
-from components.compactor.execution.outcome import Outcome
+from components.compactor.execution.outcome import JobOutcome
 from components.compactor.merge import MergeResult
 from components.compactor.scheduling.policy import Policy
 from components.compactor.spark.executor import SparkExecutor
@@ -26,7 +26,7 @@ from components.lib.spark.errors import WorkerCrashed
 from components.lib.spark.settings import SparkSettings
 from registry.connect import open_store
 from tests.integration.components.compactor.harness import QUICK, Bench, Gate
-from tests.integration.components.compactor.waiting_merge import merge_patiently
+from tests.integration.components.compactor.waiting_merge import merge_and_wait
 from tests.poison import HANGS, poison
 from tests.waiting import eventually
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def spark() -> AsyncIterator[SparkExecutor]:
-    executor = SparkExecutor(SparkSettings(master="local[2]"), merge_patiently)
+    executor = SparkExecutor(SparkSettings(master="local[2]"), merge_and_wait)
     yield executor
     await executor.close()
 
@@ -62,7 +62,7 @@ async def cancel(spark: SparkExecutor, bench: Bench) -> None:
     await bench.require_tidy()
 
 
-async def kill_in_the_middle(spark: SparkExecutor, bench: Bench) -> Outcome:
+async def kill_in_the_middle(spark: SparkExecutor, bench: Bench) -> JobOutcome:
     job = asyncio.create_task((await bench.job(spark)).run())
     await waits(bench)
     await kill(spark)
@@ -77,8 +77,8 @@ async def poisoned(spark: SparkExecutor, bench: Bench) -> None:
     good = bench.read([files[0], *files[2:4], files[5]])
     poison(parse(files[1].file_path).path)
     parse(files[4].file_path).path.write_bytes(HANGS)
-    assignment = await bench.assign(policy=Policy(copy_above_bytes=1), strategy="copy")
-    outcome = await Job(assignment, bench.shop(spark)).run()
+    spec = await bench.spec_of(policy=Policy(copy_above_bytes=1), strategy="copy")
+    outcome = await CompactionJob(spec, bench.context(spark)).run()
     assert (outcome.status, outcome.input_files, outcome.output_files) == ("done", 4, 1), outcome
     assert {file.path: file.reason.split(":")[0] for file in outcome.left_out} == {
         files[1].file_path: "can't be read",
@@ -96,7 +96,7 @@ async def aborted(spark: SparkExecutor, bench: Bench) -> None:
     (bench.warehouse / bench.table.name / "waiting").touch()  # nobody waits
     good = bench.read([files[0], *files[2:]])
     poison(parse(files[1].file_path).path)
-    assignment = await bench.assign(policy=Policy(copy_above_bytes=1), strategy="copy")
+    spec = await bench.spec_of(policy=Policy(copy_above_bytes=1), strategy="copy")
     crashes: list[WorkerCrashed] = []
     merge = spark.merge
 
@@ -108,7 +108,7 @@ async def aborted(spark: SparkExecutor, bench: Bench) -> None:
             raise
 
     with patch.object(spark, "merge", recorded):
-        outcome = await Job(assignment, bench.shop(spark)).run()
+        outcome = await CompactionJob(spec, bench.context(spark)).run()
     assert (outcome.status, outcome.input_files, outcome.output_files) == ("done", 3, 1), outcome
     assert [file.path for file in outcome.left_out] == [files[1].file_path]
     assert ["Abort" in str(crash) for crash in crashes] == [True], crashes
@@ -147,7 +147,7 @@ async def test_cancelled_and_killed(spark: SparkExecutor, sqlite_url: str, wareh
                 outcome = await kill_in_the_middle(spark, bench)
             else:
                 (warehouse / bench.table.name / "waiting").touch()  # nobody waits
-                outcome = await (await bench.job(spark, reached=Gate(step, lambda: kill(spark)))).run()
+                outcome = await (await bench.job(spark, on_step=Gate(step, lambda: kill(spark)))).run()
             assert (outcome.status, outcome.output_files) == ("done", 1), outcome
             assert await bench.ids() == before
             await clean_intents(store, Objects(bench.lake), 0, "cleaner")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from components.compactor.execution.stale_claims import end_dead
+from components.compactor.execution.claim import abort_stale_claims
 from registry.clock import UnchangedValues
 from registry.contract import MetadataStore
 from registry.models import Compaction
@@ -23,9 +23,9 @@ async def test_a_claim_of_the_future_that_does_not_change_is_ended(store: Metada
     clock.set(clock.now_ms() - HOUR_MS)
     watch = UnchangedValues[int, int](clock)
     for _ in range(12):
-        assert await end_dead(store, clock, STALE_S, watch) == []
+        assert await abort_stale_claims(store, clock, STALE_S, watch) == []
         clock.advance(10_000)
-    (ended,) = await end_dead(store, clock, STALE_S, watch)
+    (ended,) = await abort_stale_claims(store, clock, STALE_S, watch)
     assert ended.status == "aborted"
     assert "for 120 s" in (ended.reason or "")
 
@@ -37,5 +37,5 @@ async def test_a_claim_that_is_renewed_outlives_any_jump(store: MetadataStore, c
         clock.set(clock.now_ms() + jump_ms)
         for _ in range(30):
             clock.advance(10_000)
-            assert await end_dead(store, clock, STALE_S, watch, by_age=False) == []
+            assert await abort_stale_claims(store, clock, STALE_S, watch, by_age=False) == []
             assert await store.renew_compactions([row.id], owner="c")

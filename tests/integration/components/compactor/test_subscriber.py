@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from astha.backoff import Backoff
 from astha.clock import SystemLoopClock
 from astha.lanes.state import LaneState
 from astha.server.health import readiness
 from astha.subscribers import ComponentContext
-from components.compactor.execution.job_settings import JobLimits
-from components.compactor.execution.local import LocalExecutor
+from components.compactor.execution.job_context import JobLimits
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.scheduling.journal import Decision
 from components.compactor.settings import CompactorSettings
@@ -26,7 +26,7 @@ from registry.connect import open_store
 from registry.contract import ConsistentRead, MetadataStore
 from registry.inputs import CompactionDraft
 from registry.models import Compaction, CompactionStatus
-from tests.doubles.merging import HeldExecutor
+from tests.doubles.merging import HeldExecutor, LocalExecutor
 from tests.fixtures.daemons import QUICK, RunDaemon, Running
 from tests.integration.components.compactor.harness import Bench
 from tests.poison import HANGS
@@ -223,7 +223,7 @@ async def test_a_dead_compactor_is_succeeded(floor: Floor) -> None:
     row = await floor.until("done")
     assert row.operation_id != "dead"
     (dead,) = await floor.rows("aborted")
-    assert "no sign of life" in str(dead.reason)
+    assert "no heartbeat" in str(dead.reason)
     assert await floor.bench.ids() == floor.bench.read(files)
 
 
@@ -244,7 +244,7 @@ class Missing(LocalExecutor):
 
 
 async def test_without_spark_it_says_so_and_waits(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("components.compactor.subscriber._FIRST_PROBE_S", 0.05)
+    monkeypatch.setattr("components.compactor.subscriber._PROBE_BACKOFF", Backoff(initial_s=0.05, max_s=0.05))
     executor = Missing()
     running, compactor = await floor.start(lambda: executor)
     await floor.bench.insert(files=5)
@@ -290,7 +290,7 @@ async def test_a_partition_that_fails_is_named(floor: Floor, monkeypatch: pytest
         raise OSError("its storage is gone")
 
     running, compactor = await floor.start()
-    monkeypatch.setattr(compactor._planning, "plan", plan)
+    monkeypatch.setattr(compactor._planner, "plan", plan)
     for _ in range(5):
         await floor.bench.insert()
     await eventually(lambda: bool(list(compactor.problems())), "the problem shows")
@@ -305,13 +305,13 @@ async def test_counting_all_files_may_take_longer_than_a_delivery(
 ) -> None:
     """A registry with millions of files: counting is a refresh, by the daemon, with a refresh's time limit."""
     compactor = floor.compactor()
-    load, counted = compactor._decider.load, asyncio.Event()
+    load, counted = compactor._scheduler.load, asyncio.Event()
 
     async def slowly(snapshot: ConsistentRead) -> list[Decision]:
         await counted.wait()
         return await load(snapshot)
 
-    monkeypatch.setattr(compactor._decider, "load", slowly)
+    monkeypatch.setattr(compactor._scheduler, "load", slowly)
     await floor.bench.insert(files=7)
     policy = QUICK.model_copy(update={"delivery_timeout_s": 0.05})
     running = await run_daemon(floor.url, {NAME: compactor}, policy=policy)
@@ -333,9 +333,9 @@ async def test_a_job_that_stands_still_is_reported(floor: Floor) -> None:
     await floor.until("running")
     (work,) = compactor.work()
     assert work.name.startswith("the compaction of ")
-    (job,) = compactor._at_work
+    (job,) = compactor._jobs
     job.began -= 4_000
-    compactor._looked.clear()
+    compactor._progress.clear()
     assert [each.stuck for each in compactor.work()] == [True]
     assert any("has stood still for 40" in reason for reason in readiness(running.daemon, 60.0).reasons)
     job.bytes_done += 1

@@ -1,4 +1,4 @@
-"""A merge that waits in its worker, so that something can happen to it there."""
+"""A merge that waits in its worker until a test continues it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LONGEST_S = 60.0
 
 
 def place_of(task: MergeTask) -> Path:
-    """Where its worker says that it has come so far: beside the table's files."""
+    """Returns the file that says that the worker waits, beside the table's files."""
     return parse(task.outputs[0]).path.parents[1] / "waiting"
 
 
-def merge_patiently(task: MergeTask) -> MergeResult:
-    """The first time for this table it waits, with its files written, until somebody ends it or `waiting` is gone."""
+def merge_and_wait(task: MergeTask) -> MergeResult:
+    """The first time for a table it waits, with its files written, until it is ended or the file is removed."""
     result = merge(task)
     marker = place_of(task)
     if not marker.exists():

@@ -1,6 +1,6 @@
-"""What workers are given to do: a merge, if there are inputs; otherwise what the partition path says.
+"""What workers run in tests: a merge if there are inputs, otherwise the task that the partition path names.
 
-Who has begun a task is noted beside its first output.
+Each attempt is recorded beside the first output.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from components.compactor.merge import MergeFailed, MergeResult, MergeTask, merg
 from components.lib.lake.storage.objects import StorageUnavailable
 
 
-def chore(task: MergeTask) -> MergeResult:
+def run_task(task: MergeTask) -> MergeResult:
     if task.inputs:
         return merge(task)
     place = Path(task.outputs[0].removeprefix("file://"))
     with place.with_suffix(".attempts").open("a") as notes:
         notes.write(f"{os.getpid()}\n")
-    _CHORES[task.partition_path](place)
+    _TASKS[task.partition_path](place)
     return MergeResult(
         files=[], rows_in=1, rows_out=1, checksums_in={}, checksums_out={}, bytes_read=0, bytes_written=os.getpid(),
         strategy="copy", why=task.partition_path, seconds={},
@@ -28,7 +28,7 @@ def chore(task: MergeTask) -> MergeResult:
 
 
 def attempts(task: MergeTask) -> list[int]:
-    """The processes that have begun it."""
+    """Returns the processes that have begun it."""
     notes = Path(task.outputs[0].removeprefix("file://")).with_suffix(".attempts")
     return [int(line) for line in notes.read_text().split()] if notes.exists() else []
 
@@ -42,14 +42,14 @@ def _write(place: Path) -> None:
 
 
 def _write_slowly(place: Path) -> None:
-    """Writes for as long as it is let."""
+    """Writes until it is interrupted."""
     for number in range(6_000):
         place.write_text(str(number))
         time.sleep(0.01)
 
 
 def _ignore_everything(place: Path) -> None:
-    """A library that takes an interruption for something else."""
+    """Like a library that swallows interrupts."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         try:
@@ -88,7 +88,7 @@ def _stumble(_place: Path) -> None:
     raise ZeroDivisionError("a mistake of ours")
 
 
-_CHORES = {
+_TASKS = {
     "write": _write,
     "write slowly": _write_slowly,
     "ignore everything": _ignore_everything,

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from components.compactor.execution.swap import Mismatch, compare
+from components.compactor.execution.swap import ResultMismatch, check_result
 from components.compactor.merge import MergeInput, MergeResult, MergeTask
 from registry.inputs import FileDraft
 
@@ -22,7 +22,7 @@ GOOD = MergeResult(
 
 
 def test_equal_is_equal() -> None:
-    compare(TASK, GOOD)
+    check_result(TASK, GOOD)
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_equal_is_equal() -> None:
     ],
 )
 def test_whatever_differs_is_said(difference: dict[str, Any], told: str) -> None:
-    with pytest.raises(Mismatch, match=told) as mismatch:
-        compare(TASK, msgspec.structs.replace(GOOD, **difference))
+    with pytest.raises(ResultMismatch, match=told) as mismatch:
+        check_result(TASK, msgspec.structs.replace(GOOD, **difference))
     assert "shop.orders day=1" in str(mismatch.value)
 
 
 def test_a_file_that_stands_twice() -> None:
     half = msgspec.structs.replace(FILE, row_count=2)
     other = msgspec.structs.replace(FILE, row_count=3)
-    with pytest.raises(Mismatch, match="announced"):
-        compare(TASK, msgspec.structs.replace(GOOD, files=[half, other]))
+    with pytest.raises(ResultMismatch, match="announced"):
+        check_result(TASK, msgspec.structs.replace(GOOD, files=[half, other]))

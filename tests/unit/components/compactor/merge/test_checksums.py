@@ -9,8 +9,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField, StringType, StructType
 
-from components.compactor.merge.checksums import Checksums
-from components.compactor.merge.chunk_checksums import ChunkSums
+from components.compactor.merge.checksums import Checksums, ChunkChecksums
 from components.compactor.merge.task import ROWS
 from components.lib.lake.schema.table_schema import TableSchema
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, rows_of, table_schema
@@ -142,7 +141,7 @@ def test_chunks_may_change_their_order_and_nothing_else() -> None:
     schema = table_schema(Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType())))
 
     def found(*groups: tuple[bytes, bytes]) -> dict[int, str]:
-        total = ChunkSums(schema)
+        total = ChunkChecksums(schema)
         for group in groups:
             total.add([memoryview(chunk) for chunk in group])
         return total.texts()

@@ -122,7 +122,7 @@ def test_a_group_too_large_for_the_memory_says_so_before_it_is_read(tmp_path: Pa
         NUMBERS, order=order_of((1, IdentityTransform(), "asc first")) if strategy == "sort" else None
     )
     inputs = numbers(tmp_path, schema)
-    with pytest.raises(MemoryError, match=r"shop.orders.*4 files need about .* MiB.*merge fewer at once"):
+    with pytest.raises(MemoryError, match=r"shop.orders.*4 files need about .* MiB.*merge fewer at a time"):
         merge(task(tmp_path, inputs, schema, strategy=strategy, memory_bytes=50_000))
     assert not list(tmp_path.glob("out*"))
 
@@ -191,11 +191,14 @@ def damage_footer(file: MergeInput) -> MergeInput:
     ("damage", "why"),
     [
         (damage_size, "bytes where the registry says"),
-        (damage_byte, "not the checksum of its row"),
+        (damage_byte, "not have the checksum of its row"),
         (damage_end, "not a Parquet file"),
         (damage_footer, "damaged|can't be read"),
         (lambda file: msgspec.structs.replace(file, rows=5), "4 rows where the registry says 5"),
-        (lambda file: msgspec.structs.replace(file, schema_version=9), "schema version 9, which shop.orders has not"),
+        (
+            lambda file: msgspec.structs.replace(file, schema_version=9),
+            "schema version 9, which shop.orders does not have",
+        ),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, damage: Callable[[MergeInput], MergeInput], why: str) -> None:
@@ -305,7 +308,7 @@ def test_rows_that_are_not_those_that_went_in_are_never_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[pa.Table], pa.Table]
 ) -> None:
     monkeypatch.setattr(engine, "arrange", lambda table, order: damage(arrange(table, order)))
-    with pytest.raises(MergeFailed, match="do not hold the rows of the old ones"):
+    with pytest.raises(MergeFailed, match="do not hold the rows of the old files"):
         merge(task(tmp_path, group(tmp_path, SORTED), SORTED))
 
 

@@ -135,7 +135,7 @@ def _renamed() -> TableSchema:
 @pytest.mark.parametrize(
     ("schema", "options", "why"),
     [
-        (SCHEMA, {}, "row groups of [0-9,]+ bytes on the average are smaller than 262,144"),
+        (SCHEMA, {}, "row groups of [0-9,]+ bytes on average are smaller than 262,144"),
         (_renamed(), {"copy_above_bytes": 0}, r"in-0\.parquet has other columns or types"),
         (
             dataclasses.replace(SCHEMA, version=2, compression="gzip"),

@@ -8,18 +8,16 @@ from hypothesis import strategies as st
 
 from components.compactor.planning import file_selection
 from components.compactor.planning.file_selection import (
-    ASKED,
     BAD_FILES,
+    REQUESTED,
+    FileSelection,
     Plan,
-    Selection,
-    choose_strategy,
-    gather,
-    plan,
+    make_plan,
+    select_files,
 )
-from components.compactor.scheduling.explanation import explain_plan
 from components.compactor.scheduling.policy import Policy
 from components.compactor.scheduling.quiet_hours import read_quiet_hours
-from components.compactor.scheduling.scoring import DEAR, DISABLED, FILLS, MANY, OVER, QUIET, YOUNG
+from components.compactor.scheduling.scoring import DISABLED, FILLS, MANY, NO_LONGER_NEEDED, QUIET, TOO_EXPENSIVE, YOUNG
 from registry.json_text import parse_json
 from registry.models import TableFile
 from tests.unit.components.compactor.scheduling.lakes import MIB, Lake
@@ -27,12 +25,12 @@ from tests.unit.components.compactor.scheduling.lakes import MIB, Lake
 NOW = 1_700_000_000_000
 
 
-def planned(files: list[TableFile], *, has_order: bool = False, forced: bool = False, **settings: Any) -> Plan:
+def planned(files: list[TableFile], *, order_columns: int = 0, forced: bool = False, **settings: Any) -> Plan:
     policy = Policy(**settings)
-    selection = Selection(policy, NOW, forced=forced)
+    selection = FileSelection(policy, NOW, forced=forced)
     for file in files:
         selection.add(file)
-    return plan(selection, policy, has_order=has_order, forced=forced)
+    return make_plan(selection, policy, order_columns=order_columns, forced=forced)
 
 
 def files(*sizes: float, **fields: Any) -> list[TableFile]:
@@ -60,25 +58,25 @@ def test_large_heaps_are_divided_evenly() -> None:
 
 def test_what_is_not_there_any_more() -> None:
     found = planned(files(1, 1, 1))
-    assert (found.groups, found.rule, found.small) == ((), OVER, 3)
+    assert (found.groups, found.rule, found.small) == ((), NO_LONGER_NEEDED, 3)
     found = planned(files(1, 1, 1, file_type="json"))
-    assert (found.rule, found.small) == (OVER, 0)
+    assert (found.rule, found.small) == (NO_LONGER_NEEDED, 0)
 
 
 def test_bad_files_are_left_out_and_are_the_reason_if_too_few_others_are_there() -> None:
     found = files(1, 1, 1, 1, 1, 1)
     bad = {found[0].file_path: "is damaged"}
     policy = Policy()
-    selection = Selection(policy, NOW, bad=bad)
+    selection = FileSelection(policy, NOW, bad=bad)
     for file in found:
         selection.add(file)
-    made = plan(selection, policy, has_order=False)
+    made = make_plan(selection, policy, order_columns=0)
     assert (made.input_files, made.left_out) == (5, 1)
-    assert '"left_out":1' in str(explain_plan(made, policy)).replace(" ", "")
-    selection = Selection(policy, NOW, bad=bad)
+    assert '"left_out":1' in str(made.explanation(policy)).replace(" ", "")
+    selection = FileSelection(policy, NOW, bad=bad)
     for file in found[:5]:
         selection.add(file)
-    made = plan(selection, policy, has_order=False)
+    made = make_plan(selection, policy, order_columns=0)
     assert (made.groups, made.rule, made.left_out) == ((), BAD_FILES, 1)
     assert made.reason == f"1 left out, such as {found[0].file_path}: it is damaged"
 
@@ -87,7 +85,7 @@ def test_young_and_dear() -> None:
     found = planned([*files(1, 1), *files(1, 1, 1, created_at=NOW - 10)], min_age_ms=60_000)
     assert (found.groups, found.rule, found.young, found.ripe_at) == ((), YOUNG, 3, NOW - 10 + 60_000)
     found = planned(files(0.01, 0.1, 1, 8, 60))
-    assert (found.groups, found.rule) == ((), DEAR)
+    assert (found.groups, found.rule) == ((), TOO_EXPENSIVE)
 
 
 def test_own_output_is_not_made_again_by_itself() -> None:
@@ -98,7 +96,7 @@ def test_own_output_is_not_made_again_by_itself() -> None:
 
 def test_by_hand_two_small_files_will_do() -> None:
     found = planned(files(0.1, 90, created_at=NOW), forced=True, min_age_ms=60_000)
-    assert (found.rule, found.input_files) == (ASKED, 2)
+    assert (found.rule, found.input_files) == (REQUESTED, 2)
     assert planned(files(1), forced=True).groups == ()
     assert planned(files(95, 95), forced=True).input_files == 2
     assert planned(files(1, 1, operation="compaction", operation_id="op"), forced=True).input_files == 2
@@ -116,13 +114,20 @@ def test_settings_are_asked_again() -> None:
 
 def test_strategies() -> None:
     small, large = files(0.2, 0.2), files(20, 20)
-    assert choose_strategy(small, Policy(), has_order=True) == ("sort", "the table has sort_by")
-    assert choose_strategy(large, Policy(), has_order=True)[0] == "sort"
-    assert choose_strategy(small, Policy(), has_order=False)[0] == "binpack"
-    assert choose_strategy(large, Policy(), has_order=False)[0] == "copy"
-    assert choose_strategy(small, Policy(strategy="copy"), has_order=True) == ("copy", "the settings say so")
-    strategy, why = choose_strategy(small, Policy(strategy="sort"), has_order=False)
-    assert (strategy, why) == ("binpack", "the settings say sort, but the table has no sort_by")
+
+    def chosen(some: list[TableFile], order_columns: int, **settings: Any) -> tuple[str, str]:
+        made = planned(some, order_columns=order_columns, forced=True, **settings)
+        return made.strategy, made.why
+
+    assert chosen(small, 1) == ("sort", "the table has sort_by")
+    assert chosen(large, 1)[0] == "sort"
+    assert chosen(small, 0)[0] == "binpack"
+    assert chosen(large, 0)[0] == "copy"
+    assert chosen(small, 0, strategy="copy") == ("copy", "the settings say so")
+    assert chosen(small, 1, strategy="copy") == ("sort", "the table has sort_by")
+    assert chosen(small, 2, strategy="zorder") == ("zorder", "the settings say so")
+    assert chosen(small, 1, strategy="zorder")[0] == "sort"
+    assert chosen(small, 0, strategy="sort") == ("binpack", "the settings say sort, but the table has no sort_by")
 
 
 async def test_a_plan_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,15 +138,15 @@ async def test_a_plan_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         for file in files(*[0.5] * 50):
             yield file
 
-    selection = await gather(stream(), Policy(), NOW)
-    found = plan(selection, Policy(), has_order=False)
+    selection = await select_files(stream(), Policy(), NOW)
+    found = make_plan(selection, Policy(), order_columns=0)
     assert [len(group.files) for group in found.groups] == [8, 8, 8, 6]
     assert (found.left, found.small) == (20, 50)
 
 
 def test_a_plan_is_explained() -> None:
     policy = Policy()
-    told = parse_json(explain_plan(planned(files(1, 1, 1, 1, 1)), policy))
+    told = parse_json(planned(files(1, 1, 1, 1, 1)).explanation(policy))
     assert isinstance(told, dict)
     assert told["rule"] == MANY
     assert told["cost"] == {"bytes_rewritten": 5 * MIB, "bytes_per_file_removed": 5 * MIB // 4}

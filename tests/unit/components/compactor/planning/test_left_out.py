@@ -3,7 +3,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 from components.compactor.merge import BadFile
-from components.compactor.planning.left_out import LeftOut, Wait, newest_left_out, noted, read_left_out, told_left_out
+from components.compactor.planning.left_out import (
+    FileBackoff,
+    LeftOut,
+    left_out_record,
+    newest_left_out,
+    note_bad,
+    read_left_out,
+)
 from registry.contract import MetadataStore
 from registry.json_text import to_json_text
 from registry.models import Compaction, CompactionStatus
@@ -15,7 +22,7 @@ OTHER = BadFile("file:///b.parquet", "hangs")
 
 
 def row(number: int, *bad: BadFile, status: CompactionStatus = "done", path: str = "day=1") -> Compaction:
-    told = to_json_text({"rule": "many small files", "result": {"groups": 1, **told_left_out(bad)}})
+    told = to_json_text({"rule": "many small files", "result": {"groups": 1, **left_out_record(bad)}})
     return Compaction(
         number, 7, "shop.orders", path, status, "event", "x", None, told, None, 0, 0, 0, 0, 0, None, None, False, None,
         number, None, number, number,
@@ -42,10 +49,10 @@ def test_a_decision_tells_of_them_and_is_read_again() -> None:
 
 
 def test_each_time_it_waits_longer_up_to_a_day() -> None:
-    waits: dict[str, Wait] = {}
+    waits: dict[str, FileBackoff] = {}
     found = []
     for _ in range(7):
-        noted(waits, [BAD], 0)
+        note_bad(waits, [BAD], 0)
         found.append(waits[BAD.path].until_ms // HOUR_MS)
     assert found == [1, 2, 4, 8, 16, 24, 24]
 

@@ -88,7 +88,7 @@ def test_statistics_are_compared() -> None:
     assert counters.compare(stats) is None
     wrong = counters.compare(msgspec.structs.replace(stats, file_count=3))
     assert str(wrong) == (
-        "partition '' of table 1: (2, 300, 3) files, bytes and rows by the events, (3, 300, 3) by the statistics"
+        "partition '' of table 1: (2, 300, 3) files, bytes and rows by events, (3, 300, 3) by statistics"
     )
     assert counters.compare(msgspec.structs.replace(stats, partition_path="x", file_count=0, total_size=0)) is not None
 

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from components.compactor.scheduling.counters import Counters
 from components.compactor.scheduling.policy import Policy
 from components.compactor.scheduling.quiet_hours import read_quiet_hours
-from components.compactor.scheduling.scoring import DEAR, DISABLED, FILLS, MANY, SETTINGS, YOUNG, Heap, Verdict, judge
+from components.compactor.scheduling.scoring import (
+    DISABLED,
+    FILLS,
+    MANY,
+    SETTINGS,
+    TOO_EXPENSIVE,
+    YOUNG,
+    FileSet,
+    Verdict,
+    judge,
+)
 from tests.unit.components.compactor.scheduling.lakes import MIB, Lake
 
 NOON = 1_700_049_600_000  # 12:00 UTC
@@ -40,7 +50,7 @@ def test_many_small_files() -> None:
     found = verdict([1] * 5)
     assert found is not None
     assert (found.status, found.rule, found.reason, found.until_ms) == ("waiting", MANY, None, None)
-    assert found.picked == Heap(5, 5 * MIB, MIB, 5)
+    assert found.picked == FileSet(5, 5 * MIB, MIB, 5)
     assert found.score == pytest.approx(4 / 5), "files removed for a MiB rewritten"
 
 
@@ -67,7 +77,7 @@ def test_too_dear() -> None:
     assert found is not None
     found = verdict([0.01, 0.1, 1, 8], own=[60])
     assert found is not None
-    assert (found.status, found.rule) == ("declined", DEAR)
+    assert (found.status, found.rule) == ("declined", TOO_EXPENSIVE)
     assert found.reason is not None
 
 
@@ -108,7 +118,7 @@ def test_quiet_hours_hold_back() -> None:
 @given(st.integers(1, 10**12), st.floats(0.01, 0.75))
 def test_outputs_are_near_the_target_and_not_small(size: int, ratio: float) -> None:
     policy = Policy(small_ratio=ratio)
-    heap = Heap(10**6, size, MIB, 1)
-    each = heap.size_bytes / heap.outputs(policy)
+    file_set = FileSet(10**6, size, MIB, 1)
+    each = file_set.size_bytes / file_set.outputs(policy)
     assert each <= 1.5 * policy.target_bytes
-    assert each >= policy.small_bytes or heap.outputs(policy) == 1
+    assert each >= policy.small_bytes or file_set.outputs(policy) == 1
