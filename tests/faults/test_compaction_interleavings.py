@@ -146,7 +146,7 @@ async def table(url: str, warehouse: Path) -> AsyncIterator[Table]:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-async def test_others_at_every_step(table: Table, action: str) -> None:
+async def test_other_operations_at_every_step(table: Table, action: str) -> None:
     for step in list(Step)[1:]:
         await table.prepare(f"{action}_{step}")
         job = await table.bench.job(on_step=Gate(step, lambda: ACTIONS[action](table)))

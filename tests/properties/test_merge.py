@@ -30,7 +30,7 @@ def arrow(found: list[Row], schema: TableSchema) -> pa.Table:
 
 @few
 @given(st.data())
-def test_rows_are_sorted_by_the_book(data: st.DataObject) -> None:
+def test_rows_are_sorted_as_iceberg_specifies(data: st.DataObject) -> None:
     schema = data.draw(schemas(ordered=True))
     found = data.draw(rows(schema, 12))
     assert naive(sort(arrow(found, schema), schema).to_pylist()) == naive(
@@ -40,7 +40,7 @@ def test_rows_are_sorted_by_the_book(data: st.DataObject) -> None:
 
 @few
 @given(st.data())
-def test_what_comes_out_is_what_went_in(data: st.DataObject) -> None:
+def test_a_merge_keeps_all_rows(data: st.DataObject) -> None:
     first = data.draw(schemas(ordered=data.draw(st.booleans())))
     second = data.draw(successors(first))
     contents = [

@@ -94,9 +94,9 @@ def _read_in_child(task: MergeTask, file: MergeInput, data: bytes, children: Chi
     try:
         children.call(_READ_ONE, pickle.dumps((alone, data), protocol=5), limit_s=limit_s)
     except ChildRaised as error:
-        told = str(error).removeprefix(f"{file.path} ")
+        reason = str(error).removeprefix(f"{file.path} ")
         raise BadInput(
-            file.path, told if error.kind == "BadInput" else f"can't be read: {error.kind}: {told}"
+            file.path, reason if error.kind == "BadInput" else f"can't be read: {error.kind}: {reason}"
         ) from error
     except ChildDied as error:
         raise BadInput(file.path, f"is damaged: its reader crashes: {error}") from error

@@ -141,10 +141,10 @@ def _require_ids(tree: _Tree, known: Collection[int], name: str, path: str) -> N
 
 
 def _unknown(path: str, name: str, field_id: int | None) -> BadInput:
-    told = "without a field id" if field_id is None else f"with field id {field_id}"
+    which = "without a field id" if field_id is None else f"with field id {field_id}"
     return BadInput(
         path,
-        f"has a column {name!r} {told}, which the table never had: its values would be lost. Insert the "
+        f"has a column {name!r} {which}, which the table never had: its values would be lost. Insert the "
         "file with `astha insert` instead, or remove it from its table",
     )
 

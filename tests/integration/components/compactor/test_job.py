@@ -75,7 +75,7 @@ class Meeting(LocalExecutor):
         return result
 
 
-async def test_groups_are_merged_side_by_side(bench: Bench) -> None:
+async def test_groups_are_merged_in_parallel(bench: Bench) -> None:
     files = await bench.insert(files=12)
     before = await bench.ids()
     limits = msgspec.structs.replace(QUICK, parallel_groups=3)
@@ -89,7 +89,7 @@ async def test_groups_are_merged_side_by_side(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-async def test_files_that_can_not_be_merged_do_not_keep_the_others(bench: Bench, at_once: int) -> None:
+async def test_a_group_that_can_not_be_merged_does_not_stop_the_others(bench: Bench, at_once: int) -> None:
     files = await bench.insert(files=6)
     before = await bench.ids()
     limits = msgspec.structs.replace(QUICK, parallel_groups=at_once)
@@ -151,7 +151,7 @@ async def test_bad_files_are_named_by_the_merge_itself(bench: Bench) -> None:
     assert bench.read([file for file in live if file.operation == "compaction"]) == before
 
 
-async def test_a_crash_that_no_file_alone_explains(bench: Bench) -> None:
+async def test_a_crash_that_no_single_file_causes(bench: Bench) -> None:
     files = await bench.insert(files=4)
     more = await bench.insert(files=2)
     executor = ScriptedExecutor(*[WorkerCrashed("a worker crashed: Aborted")] * 3)
@@ -170,7 +170,7 @@ async def test_nothing_but_bad_files(bench: Bench) -> None:
     assert await bench.store.list_files(bench.table.id) == files
 
 
-async def test_a_merge_that_should_be_over_is_stuck(bench: Bench) -> None:
+async def test_a_merge_that_exceeds_its_limit_is_stuck(bench: Bench) -> None:
     await bench.insert(files=2)
     executor = HeldExecutor()
     job = await bench.job(executor)
@@ -184,7 +184,7 @@ async def test_a_merge_that_should_be_over_is_stuck(bench: Bench) -> None:
     assert [*found, job.stuck] == [False, True, False]
 
 
-async def test_what_ends_the_job_ends_all_its_groups(bench: Bench) -> None:
+async def test_a_stopped_job_stops_all_its_groups(bench: Bench) -> None:
     files = await bench.insert(files=4)
     limits = msgspec.structs.replace(QUICK, parallel_groups=2)
     job = await bench.job(HeldExecutor(), files[:2], files[2:], limits=limits)
@@ -233,7 +233,7 @@ async def test_a_delete_stops_the_merge_at_once(bench: Bench) -> None:
     await bench.require_tidy()
 
 
-async def test_what_was_compacted_between_plan_and_claim_is_not_done_again(bench: Bench) -> None:
+async def test_files_compacted_between_plan_and_claim_are_skipped(bench: Bench) -> None:
     await bench.insert(files=4)
     first, second = await bench.job(), await bench.job(ScriptedExecutor())
     assert (await first.run()).status == "done"
@@ -243,7 +243,7 @@ async def test_what_was_compacted_between_plan_and_claim_is_not_done_again(bench
     await bench.require_tidy()
 
 
-async def test_two_at_one_partition(bench: Bench, other: MetadataStore) -> None:
+async def test_two_jobs_of_one_partition(bench: Bench, other: MetadataStore) -> None:
     await bench.insert(files=4)
     executor = HeldExecutor()
     running = asyncio.create_task((await bench.job(executor)).run())
@@ -256,7 +256,7 @@ async def test_two_at_one_partition(bench: Bench, other: MetadataStore) -> None:
     await bench.require_tidy()
 
 
-async def test_one_that_was_taken_for_dead_gives_up(bench: Bench, clock: Any) -> None:
+async def test_a_job_whose_claim_was_taken_over_gives_up(bench: Bench, clock: Any) -> None:
     """A paused process: it finds out by its heartbeat, or at the latest by the swap."""
     files = await bench.insert(files=4)
     executor = HeldExecutor()
@@ -274,7 +274,7 @@ async def test_one_that_was_taken_for_dead_gives_up(bench: Bench, clock: Any) ->
     await bench.require_tidy()
 
 
-async def test_out_of_memory_is_answered_by_halves(bench: Bench) -> None:
+async def test_out_of_memory_halves_the_group(bench: Bench) -> None:
     await bench.insert(files=8)
     before = await bench.ids()
     executor = ScriptedExecutor(OutOfMemory("heap"), OutOfMemory("heap"))
@@ -297,7 +297,7 @@ async def test_two_files_that_need_too_much_memory(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("error", [SessionLost("gone"), JobFailed("no idea"), StorageUnavailable("no answer")])
-async def test_what_passes_is_tried_again(bench: Bench, error: Exception) -> None:
+async def test_transient_errors_are_retried(bench: Bench, error: Exception) -> None:
     await bench.insert(files=4)
     before = await bench.ids()
     outcome = await (await bench.job(ScriptedExecutor(error, error))).run()
@@ -305,7 +305,7 @@ async def test_what_passes_is_tried_again(bench: Bench, error: Exception) -> Non
     assert await bench.ids() == before
 
 
-async def test_but_not_for_ever(bench: Bench) -> None:
+async def test_waiting_raises_the_score(bench: Bench) -> None:
     await bench.insert(files=4)
     executor = ScriptedExecutor(*[SessionLost("gone")] * 9)
     outcome = await (await bench.job(executor)).run()
@@ -334,7 +334,7 @@ async def test_a_result_that_is_not_its_input_is_never_swapped(
 
 
 @pytest.mark.parametrize("error", [MergeFailed("bad file"), SessionProblem("no Java"), RuntimeError("a bug")])
-async def test_what_does_not_pass_is_not_tried_again(bench: Bench, error: Exception) -> None:
+async def test_permanent_errors_are_not_retried(bench: Bench, error: Exception) -> None:
     files = await bench.insert(files=4)
     executor = ScriptedExecutor(error)
     outcome = await (await bench.job(executor)).run()
@@ -342,7 +342,7 @@ async def test_what_does_not_pass_is_not_tried_again(bench: Bench, error: Except
     assert await bench.store.list_files(bench.table.id) == files
 
 
-async def test_a_cancellation_is_heard(bench: Bench) -> None:
+async def test_a_requested_cancellation_stops_the_job(bench: Bench) -> None:
     files = await bench.insert(files=4)
     executor = HeldExecutor()
     running = asyncio.create_task((await bench.job(executor)).run())
@@ -376,7 +376,7 @@ async def test_a_stop_at_any_step_leaves_nothing(bench: Bench, step: Step) -> No
     await bench.require_tidy()
 
 
-async def test_what_may_still_be_written_is_left_to_the_cleaner(bench: Bench) -> None:
+async def test_files_that_may_still_be_written_are_left_to_the_cleaner(bench: Bench) -> None:
     files = await bench.insert(files=4)
     executor = HeldExecutor(StillWriting("a worker does not answer"))
     job = await bench.job(executor)
@@ -461,7 +461,7 @@ async def test_a_stop_in_the_middle_of_the_swap_removes_nothing(bench: Bench) ->
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (1, 1)])
-async def test_a_registry_that_does_not_answer_the_swap(bench: Bench, before: int, after: int) -> None:
+async def test_the_registry_does_not_answer_the_swap(bench: Bench, before: int, after: int) -> None:
     await bench.insert(files=4)
     ids = await bench.ids()
     outcome = await (await bench.job(store=DeafStore(bench.store, before=before, after=after))).run()
@@ -487,7 +487,7 @@ async def test_the_heartbeat_renews_claim_and_intents(bench: Bench, clock: Any) 
     await bench.require_tidy()
 
 
-async def test_progress_is_told_in_bytes(bench: Bench) -> None:
+async def test_progress_is_reported_in_bytes(bench: Bench) -> None:
     files = await bench.insert(files=4)
     seen: list[tuple[int, int]] = []
 

@@ -95,7 +95,7 @@ async def test_counts_follow_the_stream(writer: MetadataStore, source_of: Source
         assert len(made.counters) > 0
 
 
-async def test_what_no_event_tells_is_noticed(
+async def test_changes_without_events_are_noticed(
     writer: MetadataStore, source_of: SourceOf, registry_url: str, raw: Raw
 ) -> None:
     table = await writer.create_table("db", "t", "s3://lake/t", TABLE)

@@ -17,7 +17,7 @@ async def claim(store: MetadataStore) -> Compaction:
     return await store.begin_compaction(decision("d=1"), operation_id="op", owner="c", stale_after_ms=60_000)
 
 
-async def test_a_claim_of_the_future_that_does_not_change_is_ended(store: MetadataStore, clock: ManualClock) -> None:
+async def test_an_unchanged_claim_with_a_future_time_is_aborted(store: MetadataStore, clock: ManualClock) -> None:
     """Its owner was killed, and the clock set back."""
     await claim(store)
     clock.set(clock.now_ms() - HOUR_MS)
@@ -30,7 +30,7 @@ async def test_a_claim_of_the_future_that_does_not_change_is_ended(store: Metada
     assert "for 120 s" in (ended.reason or "")
 
 
-async def test_a_claim_that_is_renewed_outlives_any_jump(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_renewed_claim_survives_clock_jumps(store: MetadataStore, clock: ManualClock) -> None:
     row = await claim(store)
     watch = UnchangedValues[int, int](clock)
     for jump_ms in (-HOUR_MS, HOUR_MS):

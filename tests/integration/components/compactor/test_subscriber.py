@@ -90,7 +90,7 @@ def shown(compactor: Compactor) -> dict[tuple[str, ...], float]:
     return {(measure.name, *measure.labels.values()): measure.value for measure in compactor.metrics()}
 
 
-async def test_the_fifth_small_file_is_enough(floor: Floor) -> None:
+async def test_the_fifth_small_file_triggers_a_decision(floor: Floor) -> None:
     running, compactor = await floor.start()
     for _ in range(4):
         await floor.bench.insert()
@@ -108,7 +108,7 @@ async def test_the_fifth_small_file_is_enough(floor: Floor) -> None:
     await floor.bench.require_tidy()
 
 
-async def test_files_that_were_there_before(floor: Floor) -> None:
+async def test_files_from_before_the_start(floor: Floor) -> None:
     await floor.bench.insert(files=7)
     running, _ = await floor.start()
     row = await floor.until("done")
@@ -163,7 +163,7 @@ async def _done(floor: Floor, beginnings: list[str]) -> bool:
     return len(reasons) == len(beginnings) and all(map(str.startswith, reasons, beginnings))
 
 
-async def test_what_compactions_made_is_left_alone_until_something_comes(floor: Floor) -> None:
+async def test_outputs_wait_for_new_files(floor: Floor) -> None:
     bench = floor.bench
     for number in range(6):
         old = await bench.insert(files=2)
@@ -177,7 +177,7 @@ async def test_what_compactions_made_is_left_alone_until_something_comes(floor: 
     assert await bench.ids() == sorted(before + bench.read(new))
 
 
-async def test_a_table_that_wants_no_compaction(floor: Floor) -> None:
+async def test_a_table_with_compaction_disabled(floor: Floor) -> None:
     await floor.bench.store.alter_table(floor.bench.table.id, properties={"compaction.enabled": "false"})
     await floor.bench.insert(files=7)
     await floor.start()
@@ -189,7 +189,7 @@ async def test_a_table_that_wants_no_compaction(floor: Floor) -> None:
     assert (await floor.until("done")).input_files == 8
 
 
-async def test_a_delete_is_felt_by_the_merge_under_way(floor: Floor) -> None:
+async def test_a_delete_reaches_the_running_merge(floor: Floor) -> None:
     held = HeldExecutor()
     running, _ = await floor.start(lambda: held)
     files = await floor.bench.insert(files=5)
@@ -203,7 +203,7 @@ async def test_a_delete_is_felt_by_the_merge_under_way(floor: Floor) -> None:
     await floor.bench.require_tidy()
 
 
-async def test_a_stop_ends_what_is_under_way(floor: Floor) -> None:
+async def test_a_stop_ends_running_jobs(floor: Floor) -> None:
     held = HeldExecutor()
     running, _ = await floor.start(lambda: held)
     files = await floor.bench.insert(files=5)
@@ -214,7 +214,7 @@ async def test_a_stop_ends_what_is_under_way(floor: Floor) -> None:
     await floor.bench.require_tidy()
 
 
-async def test_a_dead_compactor_is_succeeded(floor: Floor) -> None:
+async def test_a_dead_compactor_is_taken_over(floor: Floor) -> None:
     """Its claim runs out, and the next one does its work."""
     files = await floor.bench.insert(files=5)
     draft = CompactionDraft(table_id=floor.bench.table.id, table_name="shop.orders", rule="many small files")
@@ -243,7 +243,7 @@ class Missing(LocalExecutor):
             raise SessionProblem("there is no Java: install Java 17")
 
 
-async def test_without_spark_it_says_so_and_waits(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_spark_the_component_reports_it_and_waits(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.compactor.subscriber._PROBE_BACKOFF", Backoff(initial_s=0.05, max_s=0.05))
     executor = Missing()
     running, compactor = await floor.start(lambda: executor)
@@ -261,7 +261,7 @@ async def test_without_spark_it_says_so_and_waits(floor: Floor, monkeypatch: pyt
     await floor.bench.require_tidy()
 
 
-async def test_what_waits_can_be_cancelled(floor: Floor) -> None:
+async def test_a_waiting_compaction_can_be_cancelled(floor: Floor) -> None:
     held = HeldExecutor()
     await floor.start(lambda: held, jobs=1)
     await floor.bench.insert(files=5)
@@ -326,7 +326,7 @@ async def test_counting_all_files_may_take_longer_than_a_delivery(
     await running.stop()
 
 
-async def test_a_job_that_stands_still_is_reported(floor: Floor) -> None:
+async def test_a_job_without_progress_is_reported(floor: Floor) -> None:
     held = HeldExecutor()
     running, compactor = await floor.start(lambda: held)
     await floor.bench.insert(files=7)

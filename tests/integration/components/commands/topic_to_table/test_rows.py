@@ -46,7 +46,7 @@ async def shop(sqlite_url: str, warehouse: Path, request: pytest.FixtureRequest)
         yield opened
 
 
-async def test_a_bad_record_stops_with_its_place_and_nothing_is_written(shop: Shop) -> None:
+async def test_a_bad_record_stops_the_batch_and_nothing_is_written(shop: Shop) -> None:
     await shop.produce((0, orders(0, 20)), (1, [*orders(20, 7), b'{"id": "x"}', *orders(27, 5)]))
     with pytest.raises(BadRecord, match=r"orders/1, offset 7: column 'id' "):
         await finish(shop.sink())
@@ -77,7 +77,7 @@ async def test_columns_that_a_value_does_not_have_are_null(shop: Shop) -> None:
     assert sorted((row["id"], row["name"], row["day"]) for row in rows) == [(n, None, None) for n in (1, 2, 3)]
 
 
-async def test_the_schema_is_that_of_the_moment(shop: Shop) -> None:
+async def test_the_newest_schema_is_used(shop: Shop) -> None:
     await shop.produce((0, orders(0, 5)))
     await finish(shop.sink())
     await shop.produce((0, [order(5, price=7)]))
@@ -119,7 +119,7 @@ async def test_records_as_they_are(shop: Shop) -> None:
         await finish(shop.sink(values="record"))
 
 
-async def test_what_can_not_be_asked_for(shop: Shop) -> None:
+async def test_invalid_requests(shop: Shop) -> None:
     with pytest.raises(UnsuitableTable, match="has none of the columns key, value"):
         await finish(shop.sink(values="record"))
     with pytest.raises(NotFound, match=r"no table shop\.nothing"):

@@ -21,7 +21,7 @@ GOOD = MergeResult(
 )  # fmt: skip
 
 
-def test_equal_is_equal() -> None:
+def test_an_equal_result_passes() -> None:
     check_result(TASK, GOOD)
 
 
@@ -40,13 +40,13 @@ def test_equal_is_equal() -> None:
         ({"files": [msgspec.structs.replace(FILE, partition_path="day=2")]}, "day=2"),
     ],
 )
-def test_whatever_differs_is_said(difference: dict[str, Any], told: str) -> None:
+def test_differences_are_named(difference: dict[str, Any], told: str) -> None:
     with pytest.raises(ResultMismatch, match=told) as mismatch:
         check_result(TASK, msgspec.structs.replace(GOOD, **difference))
     assert "shop.orders day=1" in str(mismatch.value)
 
 
-def test_a_file_that_stands_twice() -> None:
+def test_a_duplicate_input_file() -> None:
     half = msgspec.structs.replace(FILE, row_count=2)
     other = msgspec.structs.replace(FILE, row_count=3)
     with pytest.raises(ResultMismatch, match="announced"):

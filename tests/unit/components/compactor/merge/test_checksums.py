@@ -32,7 +32,7 @@ def sums(rows: list[dict[str, Any]] | pa.Table, schema: TableSchema = SCHEMA) ->
     return found.texts()
 
 
-def test_order_and_cutting_do_not_matter() -> None:
+def test_checksums_do_not_depend_on_order_and_batches() -> None:
     schema = table_schema(EVERYTHING)
     rows = rows_of(schema, FULL_ROW, EMPTY_ROW, {**FULL_ROW, "id": 3, "double": 1.5}, {**EMPTY_ROW, "scores": []})
     expected = sums(rows, schema)
@@ -59,7 +59,7 @@ def test_values_that_differ_have_different_sums(field_id: int, column: str, valu
     assert len({each[ROWS] for each in found}) == len(values)
 
 
-def test_values_that_change_places_are_noticed_by_the_rows() -> None:
+def test_exchanged_values_are_noticed_by_the_row_checksum() -> None:
     before = sums([{"n": 1, "text": "a"}, {"n": 2, "text": "b"}])
     after = sums([{"n": 2, "text": "a"}, {"n": 1, "text": "b"}])
     assert [key for key in before if before[key] != after[key]] == [ROWS]
@@ -70,7 +70,7 @@ def test_a_value_in_another_column_is_noticed() -> None:
     assert sums([{"a": 1, "b": 2}], schema)[ROWS] != sums([{"a": 2, "b": 1}], schema)[ROWS]
 
 
-def test_a_dictionary_is_its_values() -> None:
+def test_a_dictionary_has_the_checksums_of_its_values() -> None:
     texts = pa.chunked_array([["b", None, "a"], ["a", "", "b"], pa.array([None], pa.string())])
     plain = pa.table([texts.cast(pa.large_string())], schema=pa.schema([SCHEMA.arrow().field("text")]))
     encoded = pa.table([pa.chunked_array([chunk.dictionary_encode() for chunk in texts.chunks])], names=["text"])

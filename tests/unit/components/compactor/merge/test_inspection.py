@@ -37,7 +37,7 @@ def test_bad_files_are_named_and_good_ones_are_not(tmp_path: Path) -> None:
     assert list(tmp_path.glob("out-*")) == []
 
 
-def test_a_file_that_ends_or_hangs_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_kills_or_hangs_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = group(tmp_path, files=1)
     monkeypatch.setattr(inspection, "_READ_ONE", f"{FUNCTIONS}:abort")
     (found,) = inspect(task(tmp_path, files, SCHEMA))
@@ -48,7 +48,7 @@ def test_a_file_that_ends_or_hangs_its_reader(tmp_path: Path, monkeypatch: pytes
     assert "longer than it may" in found.reason
 
 
-def test_it_ends_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspection_stops_at_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = group(tmp_path)
     monkeypatch.setattr(inspection, "_READ_ONE", f"{FUNCTIONS}:fail")
     ticks = iter([0.0, 1.0, 11.0])

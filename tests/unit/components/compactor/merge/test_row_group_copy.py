@@ -99,7 +99,7 @@ def test_other_readers_see_the_same(tmp_path: Path) -> None:
     assert [field.metadata for field in source.schema_arrow] == [field.metadata for field in SCHEMA.arrow()]
 
 
-def test_indexes_and_filters_are_left_behind(tmp_path: Path) -> None:
+def test_indexes_and_filters_are_not_copied(tmp_path: Path) -> None:
     inputs = []
     for seed in range(2):
         path = tmp_path / f"in-{seed}.parquet"

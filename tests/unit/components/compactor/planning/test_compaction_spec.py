@@ -26,7 +26,7 @@ def test_halves_by_size_of_at_least_two(sizes: list[int], cut: int) -> None:
     assert len(found[0]) == cut
 
 
-def test_two_can_not_be_halved() -> None:
+def test_two_files_can_not_be_halved() -> None:
     assert halves(files(1, 1)) is None
     assert halves(files(1)) is None
 

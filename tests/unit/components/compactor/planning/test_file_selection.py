@@ -48,7 +48,7 @@ def test_small_files_become_one_group() -> None:
     assert found.strategy == "copy"
 
 
-def test_large_heaps_are_divided_evenly() -> None:
+def test_large_file_sets_are_divided_evenly() -> None:
     found = planned(files(*[30] * 20), max_group_bytes=256 * MIB)
     assert [(len(group.files), group.outputs) for group in found.groups] == [(7, 2), (7, 2), (6, 1)]
     assert found.groups[0].target_bytes == 105 * MIB
@@ -56,7 +56,7 @@ def test_large_heaps_are_divided_evenly() -> None:
     assert found.rule == FILLS
 
 
-def test_what_is_not_there_any_more() -> None:
+def test_inputs_that_were_removed_before_the_job() -> None:
     found = planned(files(1, 1, 1))
     assert (found.groups, found.rule, found.small) == ((), NO_LONGER_NEEDED, 3)
     found = planned(files(1, 1, 1, file_type="json"))
@@ -81,20 +81,20 @@ def test_bad_files_are_left_out_and_are_the_reason_if_too_few_others_are_there()
     assert made.reason == f"1 left out, such as {found[0].file_path}: it is damaged"
 
 
-def test_young_and_dear() -> None:
+def test_young_and_too_expensive() -> None:
     found = planned([*files(1, 1), *files(1, 1, 1, created_at=NOW - 10)], min_age_ms=60_000)
     assert (found.groups, found.rule, found.young, found.ripe_at) == ((), YOUNG, 3, NOW - 10 + 60_000)
     found = planned(files(0.01, 0.1, 1, 8, 60))
     assert (found.groups, found.rule) == ((), TOO_EXPENSIVE)
 
 
-def test_own_output_is_not_made_again_by_itself() -> None:
+def test_outputs_of_compactions_alone_are_not_merged() -> None:
     own = files(1, 1, 1, 1, 1, operation="compaction", operation_id="op")
     assert planned(own).groups == ()
     assert planned([*own, *files(1)]).input_files == 6
 
 
-def test_by_hand_two_small_files_will_do() -> None:
+def test_a_forced_plan_merges_any_two_small_files() -> None:
     found = planned(files(0.1, 90, created_at=NOW), forced=True, min_age_ms=60_000)
     assert (found.rule, found.input_files) == (REQUESTED, 2)
     assert planned(files(1), forced=True).groups == ()
@@ -102,7 +102,7 @@ def test_by_hand_two_small_files_will_do() -> None:
     assert planned(files(1, 1, operation="compaction", operation_id="op"), forced=True).input_files == 2
 
 
-def test_settings_are_asked_again() -> None:
+def test_a_plan_checks_the_settings_again() -> None:
     found = planned(files(1, 1, 1, 1, 1), enabled=False)
     assert (found.groups, found.rule) == ((), DISABLED)
     quiet = read_quiet_hours("x", "22:00-23:00")  # it is 22:13
@@ -159,7 +159,7 @@ sizes = st.lists(st.one_of(st.integers(0, 2 * MIB), st.integers(0, 300 * MIB)), 
 
 @settings(deadline=None)
 @given(sizes, st.integers(2, 8), st.booleans())
-def test_groups_hold_what_they_promise(drawn: list[int], min_inputs: int, forced: bool) -> None:
+def test_groups_respect_the_policy(drawn: list[int], min_inputs: int, forced: bool) -> None:
     lake = Lake()
     rows = [lake.new(size, created_at=NOW - 10**9) for size in drawn]
     policy = Policy(min_inputs=min_inputs, max_group_bytes=256 * MIB)

@@ -41,14 +41,14 @@ class Journal:
         return self.rows
 
 
-def test_a_decision_tells_of_them_and_is_read_again() -> None:
+def test_left_out_files_are_recorded_and_read_again() -> None:
     assert read_left_out(row(1, BAD, OTHER)) == [BAD, OTHER]
     assert read_left_out(row(1)) == []
     many = [BadFile(f"file:///{number}", "is damaged") for number in range(80)]
     assert len(read_left_out(row(1, *many))) == 50, "an explanation has a bound"
 
 
-def test_each_time_it_waits_longer_up_to_a_day() -> None:
+def test_the_backoff_doubles_up_to_a_day() -> None:
     waits: dict[str, FileBackoff] = {}
     found = []
     for _ in range(7):
@@ -57,7 +57,7 @@ def test_each_time_it_waits_longer_up_to_a_day() -> None:
     assert found == [1, 2, 4, 8, 16, 24, 24]
 
 
-def test_of_a_tables_journal_by_partition() -> None:
+def test_left_out_files_by_partition() -> None:
     rows = [row(3, BAD), row(2, BAD, OTHER), row(1, BAD, path="day=2"), row(4, BAD, status="aborted")]
     found = newest_left_out(rows)
     assert {path: {file: wait.times for file, wait in waits.items()} for path, waits in found.items()} == {
@@ -66,7 +66,7 @@ def test_of_a_tables_journal_by_partition() -> None:
     }
 
 
-async def test_known_by_the_journal_once_and_forgotten_with_the_file() -> None:
+async def test_the_journal_is_read_once_and_removed_files_are_forgotten() -> None:
     clock = ManualClock()
     journal = Journal(row(clock.now_ms(), BAD, OTHER))
     left_out = LeftOut(cast("MetadataStore", journal), clock)

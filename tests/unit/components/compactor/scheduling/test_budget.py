@@ -8,7 +8,7 @@ from components.compactor.scheduling.budget import HOUR_MS, Budget, BudgetLimits
 NOW = 10 * HOUR_MS
 
 
-def test_jobs_at_once() -> None:
+def test_most_jobs_at_a_time() -> None:
     budget = Budget(BudgetLimits(concurrent_jobs=2), NOW)
     budget.begin()
     assert budget.allows(NOW)
@@ -21,7 +21,7 @@ def test_jobs_at_once() -> None:
     assert budget.left(NOW) is None
 
 
-def test_bytes_an_hour() -> None:
+def test_bytes_per_hour() -> None:
     budget = Budget(BudgetLimits(bytes_per_hour=3_600), NOW)
     budget.spend(5_400, NOW)  # more than there is: a debt
     assert not budget.allows(NOW)
@@ -35,7 +35,7 @@ def test_bytes_an_hour() -> None:
     assert budget.left(NOW + 9 * HOUR_MS) == 3_600, "an hour's worth at most"
 
 
-def test_a_clock_that_goes_back_gives_nothing() -> None:
+def test_a_clock_that_is_set_back_adds_nothing() -> None:
     budget = Budget(BudgetLimits(bytes_per_hour=3_600), NOW)
     budget.spend(3_600, NOW)
     assert not budget.allows(NOW - HOUR_MS)
@@ -47,7 +47,7 @@ spent = st.lists(st.tuples(st.integers(NOW - 3 * HOUR_MS // 2, NOW), st.integers
 
 @settings(deadline=None)
 @given(spent)
-def test_what_was_spent_before_a_restart_stays_spent(drawn: list[tuple[int, int]]) -> None:
+def test_the_budget_survives_a_restart(drawn: list[tuple[int, int]]) -> None:
     recent = sorted((at, size) for at, size in drawn if at >= NOW - HOUR_MS)
     lived = Budget(BudgetLimits(bytes_per_hour=7_200), NOW - HOUR_MS)
     for at, size in recent:

@@ -21,7 +21,7 @@ def test_tiers_are_a_quarter_of_a_doubling() -> None:
     assert tier_of(MIB) + 4 == tier_of(2 * MIB)
 
 
-def test_what_comes_and_goes() -> None:
+def test_files_are_added_and_removed() -> None:
     lake, counters = Lake(), Counters()
     events = lake.change(new=[lake.new(100), lake.new(100, operation="compaction"), lake.new(5_000, file_type="json")])
     for event in events[:3]:
@@ -39,7 +39,7 @@ def test_what_comes_and_goes() -> None:
     assert list(counters) == [(1, "")], "a partition without files is forgotten"
 
 
-def test_files_come_of_age() -> None:
+def test_files_reach_the_minimum_age() -> None:
     clock = ManualClock(1_000_000)
     lake, counters = Lake(clock), Counters()
     assert counters.tune(1, 4_000, clock.now_ms())
@@ -94,7 +94,7 @@ def test_statistics_are_compared() -> None:
 
 
 @pytest.mark.parametrize("files_first", [True, False])
-def test_nothing_of_a_dropped_table_stays(files_first: bool) -> None:
+def test_nothing_of_a_dropped_table_is_kept(files_first: bool) -> None:
     lake, counters = Lake(), Counters()
     counters.tune(1, 4_000, 0)
     file = lake.new(100)

@@ -14,7 +14,7 @@ def at(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def test_properties_go_before_defaults() -> None:
+def test_properties_override_defaults() -> None:
     defaults = read_policy({"compaction.min-inputs": 8, "compaction.strategy": "copy"})
     policy = read_policy(
         {
@@ -37,7 +37,7 @@ def test_properties_go_before_defaults() -> None:
     assert read_policy({"snapshot.keep": 1}) == Policy()
 
 
-def test_a_target_above_the_group_raises_the_group() -> None:
+def test_a_target_above_the_group_size_raises_that() -> None:
     assert read_policy({"compaction.target-size": "2GiB"}).max_group_bytes == 2048 * MIB
 
 
@@ -53,7 +53,7 @@ def test_a_target_above_the_group_raises_the_group() -> None:
         ("strategy", "magic"), ("target", "1GB"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_read_is_named(name: str, value: str) -> None:
+def test_a_property_that_can_not_be_read_is_named(name: str, value: str) -> None:
     with pytest.raises(PolicyProblem, match=f"compaction.{name}"):
         read_policy({f"compaction.{name}": value})
 

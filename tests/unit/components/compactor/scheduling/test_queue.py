@@ -12,7 +12,7 @@ def keys(queue: PartitionQueue) -> list[tuple[int, str]]:
     return [entry.key for entry in queue]
 
 
-def test_the_most_worthwhile_comes_first() -> None:
+def test_the_highest_score_comes_first() -> None:
     queue = PartitionQueue()
     for key, score in ((A, 1.0), (B, 4.0), (C, 2.0)):
         queue.put(key, score, 0)
@@ -37,7 +37,7 @@ def test_waiting_counts() -> None:
     assert keys(queue) == [B, A, C], "its place in time stays"
 
 
-def test_what_is_held_back_is_not_next() -> None:
+def test_a_held_partition_is_not_next() -> None:
     queue = PartitionQueue()
     queue.put(A, 9.0, 0, until_ms=100)
     queue.put(B, 1.0, 0)

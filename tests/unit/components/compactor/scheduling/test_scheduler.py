@@ -74,7 +74,7 @@ async def test_a_repeated_transaction_is_counted_once() -> None:
     assert counts.files == 5
 
 
-async def test_transaction_ids_that_come_round_again_are_not_taken_for_counted_ones() -> None:
+async def test_reused_transaction_ids_are_counted() -> None:
     lake = Lake()
     lake.insert(*[MIB] * 4, partition="a")
     scheduler = await following(lake)
@@ -85,7 +85,7 @@ async def test_transaction_ids_that_come_round_again_are_not_taken_for_counted_o
     assert len(scheduler.apply([msgspec.structs.replace(event, commit=later) for event in events])) == 1
 
 
-async def test_the_best_first_under_the_budget() -> None:
+async def test_the_highest_score_first_within_the_budget() -> None:
     lake = Lake()
     scheduler = await following(lake, bytes_per_hour=100 * MIB)
     scheduler.apply(lake.insert(*[4 * MIB] * 6, partition="a"))
@@ -104,7 +104,7 @@ async def test_the_best_first_under_the_budget() -> None:
     assert taken(scheduler).key == A
 
 
-async def test_after_a_swap_its_events_are_waited_for() -> None:
+async def test_a_partition_waits_for_the_events_of_its_swap() -> None:
     lake = Lake()
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
@@ -122,7 +122,7 @@ async def test_after_a_swap_its_events_are_waited_for() -> None:
     assert len(scheduler.queue) == 0
 
 
-async def test_swaps_without_events_are_not_waited_for_for_ever() -> None:
+async def test_the_wait_for_events_of_a_swap_is_bounded() -> None:
     lake = Lake()
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
@@ -133,7 +133,7 @@ async def test_swaps_without_events_are_not_waited_for_for_ever() -> None:
     assert taken(scheduler).key == A
 
 
-async def test_what_failed_is_left_alone_for_longer_and_longer() -> None:
+async def test_failed_partitions_wait_with_backoff() -> None:
     lake = Lake()
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
@@ -162,7 +162,7 @@ async def test_a_plan_that_finds_nothing_is_a_decline_that_stays() -> None:
     assert taken(scheduler).key == A
 
 
-async def test_what_others_did_ends_the_wait() -> None:
+async def test_swaps_of_others_end_the_wait() -> None:
     lake = Lake()
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
@@ -200,7 +200,7 @@ async def test_settings_of_a_table() -> None:
     assert set(scheduler.tables.to_read(lake.clock.now_ms())) == {4, 1}, "those whose settings are in the way"
 
 
-async def test_what_is_decided_waits_for_its_table_to_be_read() -> None:
+async def test_a_decision_waits_until_its_table_was_read() -> None:
     lake = Lake()
     scheduler = await following(lake)
     lake.create(2, min_inputs=7)
@@ -216,7 +216,7 @@ async def test_what_is_decided_waits_for_its_table_to_be_read() -> None:
     assert taken(scheduler).key == (2, "")
 
 
-async def test_a_table_that_nobody_can_read_is_never_begun() -> None:
+async def test_a_table_that_can_not_be_read_is_not_compacted() -> None:
     lake = Lake()
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, table_id=9))
@@ -226,7 +226,7 @@ async def test_a_table_that_nobody_can_read_is_never_begun() -> None:
         lake.clock.advance(1_000)
 
 
-async def test_other_settings_of_a_large_table_are_taken_in_step_by_step() -> None:
+async def test_new_settings_of_a_large_table_are_applied_in_steps() -> None:
     lake = Lake(min_inputs=2)
     lake.change(new=[lake.new(MIB, f"d={number % 700}") for number in range(2_100)])
     scheduler = await following(lake)
@@ -238,7 +238,7 @@ async def test_other_settings_of_a_large_table_are_taken_in_step_by_step() -> No
     assert (len(scheduler.queue), scheduler.wakes_at()) == (0, None)
 
 
-async def test_age_alone_brings_a_decision() -> None:
+async def test_a_decision_by_age_alone() -> None:
     lake = Lake(min_age="4s")
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
@@ -250,7 +250,7 @@ async def test_age_alone_brings_a_decision() -> None:
     assert scheduler.wakes_at() is None
 
 
-async def test_quiet_hours_hold_back() -> None:
+async def test_no_job_begins_in_quiet_hours() -> None:
     lake = Lake(ManualClock(1_700_049_600_000), quiet_hours="11:00-13:00")
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
@@ -277,7 +277,7 @@ async def test_counts_that_drift_are_refreshed_and_wrong_statistics_are_not() ->
     assert counts.files == 5
 
 
-async def test_a_refresh_keeps_what_runs_and_who_waited_longest() -> None:
+async def test_a_refresh_keeps_running_jobs_and_waiting_times() -> None:
     lake = Lake()
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
@@ -293,7 +293,7 @@ async def test_a_refresh_keeps_what_runs_and_who_waited_longest() -> None:
     assert other.decision.verdict.picked.files == 6
 
 
-async def test_a_table_that_is_gone_is_forgotten() -> None:
+async def test_a_dropped_table_is_forgotten() -> None:
     lake = Lake()
     lake.create(2)
     scheduler = await following(lake)
@@ -306,7 +306,7 @@ async def test_a_table_that_is_gone_is_forgotten() -> None:
     assert scheduler.tables.name(2) is None
 
 
-async def test_what_could_not_be_written_is_told_again() -> None:
+async def test_decisions_that_could_not_be_written_are_returned_again() -> None:
     lake = Lake()
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
@@ -319,7 +319,7 @@ async def test_what_could_not_be_written_is_told_again() -> None:
     assert [one.key for one in scheduler.unrecorded()] == [key for key in (A, B) if key != begun.key]
 
 
-async def test_a_decision_is_kept_with_its_reasons() -> None:
+async def test_a_decision_is_recorded_with_its_reasons() -> None:
     lake = Lake()
     scheduler = await following(lake)
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))

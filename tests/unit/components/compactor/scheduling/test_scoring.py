@@ -40,7 +40,7 @@ def verdict(sizes: list[float], own: list[float] | None = None, *, young: int = 
     return judge(counts, Policy(**policy), NOON, ripe_at=ripe_at)
 
 
-def test_nothing_to_say_of_few_small_files() -> None:
+def test_too_few_small_files_give_no_verdict() -> None:
     assert verdict([1] * 4) is None
     assert verdict([100] * 50) is None, "right-sized"
     assert verdict([], own=[1] * 50) is None, "its own output, and nothing new"
@@ -54,25 +54,25 @@ def test_many_small_files() -> None:
     assert found.score == pytest.approx(4 / 5), "files removed for a MiB rewritten"
 
 
-def test_a_large_leftover_is_left_out() -> None:
+def test_a_large_file_is_not_rewritten_for_small_ones() -> None:
     found = verdict([1] * 5, own=[90])
     assert found is not None
     assert (found.small.files, found.picked.files, found.picked.size_bytes) == (6, 5, 5 * MIB)
 
 
-def test_a_leftover_of_the_same_size_joins() -> None:
+def test_a_file_of_similar_size_is_merged() -> None:
     found = verdict([1], own=[5, 5, 5, 5, 5])
     assert found is not None
     assert found.picked.files == 6
 
 
-def test_what_fills_a_file_takes_the_leftover_along() -> None:
+def test_files_that_fill_a_target_include_a_large_one() -> None:
     found = verdict([8] * 5, own=[90])
     assert found is not None
     assert (found.rule, found.picked.files, found.picked.outputs(Policy())) == (FILLS, 6, 1)
 
 
-def test_too_dear() -> None:
+def test_too_expensive() -> None:
     found = verdict([0.1, 1, 7, 40], own=[90, 93])
     assert found is not None
     found = verdict([0.01, 0.1, 1, 8], own=[60])
@@ -107,7 +107,7 @@ def test_young_files_wait_for_their_age() -> None:
     assert (old.status, old.picked.files, old.small.files) == ("waiting", 5, 7)
 
 
-def test_quiet_hours_hold_back() -> None:
+def test_no_job_begins_in_quiet_hours() -> None:
     found = verdict([1] * 5, quiet_hours=read_quiet_hours("x", "11:00-13:00"))
     assert found is not None
     assert (found.status, found.rule, found.until_ms) == ("waiting", MANY, NOON + 3_600_000)

@@ -93,7 +93,7 @@ async def test_a_session_is_started_by_the_first_merge_and_kept(stage: Stage) ->
     assert stage.session.jobs[0].description == "astha op: shop.orders"
 
 
-async def test_a_problem_of_the_start_is_everybodys_and_is_tried_again(stage: Stage) -> None:
+async def test_a_failed_start_is_raised_by_all_merges_and_retried(stage: Stage) -> None:
     stage.session.problem = SessionProblem("no java")
     answers = await asyncio.gather(*(stage.executor.merge(ON_DISK) for _ in range(2)), return_exceptions=True)
     assert [str(answer) for answer in answers] == ["no java", "no java"]
@@ -111,7 +111,7 @@ async def test_workers_of_another_version_are_refused(stage: Stage) -> None:
     assert stage.session.closed.is_set()
 
 
-async def test_a_worker_that_stops_says_goodbye(stage: Stage) -> None:
+async def test_a_worker_that_stops_releases_its_lease(stage: Stage) -> None:
     def stop(request: TaskRequest, _session: FakeSession) -> TaskReply:
         assert request.lease_address is not None
         worker = ScriptedWorker(request.lease_address, request.token)
@@ -190,7 +190,7 @@ async def test_a_task_that_waits_for_a_worker_is_not_overdue(stage: Stage, monke
     assert await stage.executor.merge(msgspec.structs.replace(ON_DISK, limit_s=0.001)) == RESULT
 
 
-async def test_what_may_wait_is_asked_in_a_thread(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_blocking_calls_are_made_in_a_thread(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server, and a JVM for its last words."""
     asked: list[threading.Thread] = []
 
@@ -216,9 +216,7 @@ async def test_what_may_wait_is_asked_in_a_thread(stage: Stage, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("task", "settled"), [(ON_DISK, True), (ON_S3, False)])
-async def test_what_a_dead_worker_had_sent_may_still_be_carried_out(
-    stage: Stage, task: MergeTask, settled: bool
-) -> None:
+async def test_requests_of_a_dead_worker_may_still_be_carried_out(stage: Stage, task: MergeTask, settled: bool) -> None:
     def die(request: TaskRequest, _session: FakeSession) -> TaskReply:
         assert request.lease_address is not None
         worker = ScriptedWorker(request.lease_address, request.token)
@@ -265,7 +263,7 @@ async def test_a_second_attempt_waits_for_the_end_of_the_first(stage: Stage) -> 
     assert await stage.executor.merge(ON_S3) == RESULT
 
 
-async def test_a_session_that_dies_in_the_middle(stage: Stage) -> None:
+async def test_a_session_that_dies_during_a_merge(stage: Stage) -> None:
     def lose(request: TaskRequest, _session: FakeSession) -> TaskReply:
         assert request.lease_address is not None
         worker = ScriptedWorker(request.lease_address, request.token)
@@ -285,7 +283,7 @@ async def test_a_session_that_dies_in_the_middle(stage: Stage) -> None:
     assert stage.executor.sessions_started == 2
 
 
-async def test_a_session_that_died_before_anybody_began_is_nobodys_news(stage: Stage) -> None:
+async def test_a_session_that_died_while_idle_is_replaced_silently(stage: Stage) -> None:
     def lose(_request: TaskRequest, _session: FakeSession) -> TaskReply:
         raise SessionLost("SESSION_CHANGED")
 
@@ -311,7 +309,7 @@ async def test_a_session_that_does_not_answer_is_replaced(stage: Stage) -> None:
     assert stage.executor.sessions_started == 2
 
 
-async def test_without_a_leash_nothing_is_certain(stage: Stage) -> None:
+async def test_without_a_lease_cancelled_tasks_may_still_write(stage: Stage) -> None:
     stage.session.reachable = False
     with capture_logs() as logs, released() as end:
 
@@ -332,7 +330,7 @@ async def test_without_a_leash_nothing_is_certain(stage: Stage) -> None:
     assert any("workers can't reach this process" in entry["event"] for entry in logs)
 
 
-async def test_a_task_that_waits_here_leaves_no_trace() -> None:
+async def test_a_task_that_was_not_submitted_is_cancelled() -> None:
     def hang(request: TaskRequest, session: FakeSession) -> TaskReply:
         session.closed.wait(30)
         raise SessionLost("closed")
@@ -354,7 +352,7 @@ async def test_a_task_that_waits_here_leaves_no_trace() -> None:
         await executor.merge(ON_DISK)
 
 
-async def test_closing_ends_a_start(stage: Stage) -> None:
+async def test_closing_cancels_a_start(stage: Stage) -> None:
     begun, end = threading.Event(), threading.Event()
 
     class Slow(FakeSession):

@@ -104,7 +104,7 @@ class Process:
         return TaskReply.decode(answer) if code == 0 else None
 
 
-async def test_a_stop_interrupts_the_work_and_says_goodbye(leases: LeaseServer, tmp_path: Path) -> None:
+async def test_a_stop_interrupts_the_work_and_releases_the_lease(leases: LeaseServer, tmp_path: Path) -> None:
     lease = leases.issue(local=False)
     notes = tmp_path / "notes"
     process = Process(request(leases, lease.token, work_for_ever, str(notes)))
@@ -114,7 +114,7 @@ async def test_a_stop_interrupts_the_work_and_says_goodbye(leases: LeaseServer, 
     assert await process.reply() == TaskReply("stopped")
 
 
-async def test_what_was_sent_to_the_storage_comes_to_its_end(leases: LeaseServer, tmp_path: Path) -> None:
+async def test_a_request_to_the_storage_is_finished_before_the_stop(leases: LeaseServer, tmp_path: Path) -> None:
     lease = leases.issue(local=False)
     notes = tmp_path / "notes"
     process = Process(request(leases, lease.token, upload_for_a_while, str(notes)))
@@ -124,7 +124,7 @@ async def test_what_was_sent_to_the_storage_comes_to_its_end(leases: LeaseServer
     assert await process.reply() == TaskReply("stopped")
 
 
-async def test_who_does_not_listen_is_ended(leases: LeaseServer, tmp_path: Path) -> None:
+async def test_a_worker_that_ignores_the_stop_is_ended(leases: LeaseServer, tmp_path: Path) -> None:
     lease = leases.issue(local=True)
     notes = tmp_path / "notes"
     process = Process(request(leases, lease.token, work_and_not_listen, str(notes), 0.1))
@@ -134,7 +134,7 @@ async def test_who_does_not_listen_is_ended(leases: LeaseServer, tmp_path: Path)
     assert await process.reply() is None
 
 
-async def test_who_loses_the_driver_stops(leases: LeaseServer, tmp_path: Path) -> None:
+async def test_a_worker_that_loses_the_driver_stops(leases: LeaseServer, tmp_path: Path) -> None:
     lease = leases.issue(local=True)
     notes = tmp_path / "notes"
     process = Process(request(leases, lease.token, work_for_ever, str(notes)))
@@ -143,14 +143,14 @@ async def test_who_loses_the_driver_stops(leases: LeaseServer, tmp_path: Path) -
     assert await process.reply() == TaskReply("stopped")
 
 
-async def test_who_is_not_let_go_does_nothing(leases: LeaseServer, tmp_path: Path) -> None:
+async def test_a_refused_worker_does_nothing(leases: LeaseServer, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     process = Process(request(leases, "unknown", work_for_ever, str(notes)))
     assert await process.reply() == TaskReply("refused", detail="the task is no longer wanted")
     assert not notes.exists()
 
 
-def test_who_finds_no_driver_does_nothing() -> None:
+def test_a_worker_that_finds_no_driver_does_nothing() -> None:
     given = TaskRequest(pack(double, 2), "token", ("127.0.0.1", 1), 1.0)
     reply = TaskReply.decode(attempt(given.encode()))
     assert reply.status == "unreachable"
@@ -164,7 +164,7 @@ def test_a_function_that_the_worker_does_not_have() -> None:
     assert "best_worker" in reply.detail
 
 
-def test_an_error_that_can_not_travel_leaves_its_words() -> None:
+def test_an_error_that_can_not_be_pickled_is_reported_by_its_text() -> None:
     reply = TaskReply.decode(attempt(TaskRequest(pack(raise_unpicklable, None), "token", None, 1.0).encode()))
     assert (reply.status, reply.value) == ("raised", b"")
     assert "only here" in reply.detail

@@ -19,13 +19,13 @@ async def leases() -> AsyncIterator[tuple[LeaseServer, tuple[str, int]]]:
     await leases.close()
 
 
-async def test_strangers_are_sent_away(leases: tuple[LeaseServer, tuple[str, int]]) -> None:
+async def test_an_unknown_token_is_refused(leases: tuple[LeaseServer, tuple[str, int]]) -> None:
     worker = await asyncio.to_thread(ScriptedWorker, leases[1], "a token of yesterday")
     assert await asyncio.to_thread(worker.receive) == "no the task is no longer wanted"
     worker.die()
 
 
-async def test_an_attempt_behind_one_that_does_not_end_is_not_allowed(
+async def test_an_attempt_is_refused_while_an_earlier_one_does_not_end(
     leases: tuple[LeaseServer, tuple[str, int]],
 ) -> None:
     lease = leases[0].issue(local=True)
@@ -40,7 +40,7 @@ async def test_an_attempt_behind_one_that_does_not_end_is_not_allowed(
     assert not await lease.revoke(0.01)  # doubt stays
 
 
-async def test_nobody_is_let_go_after_the_end(leases: tuple[LeaseServer, tuple[str, int]]) -> None:
+async def test_no_attempt_begins_after_the_lease_was_revoked(leases: tuple[LeaseServer, tuple[str, int]]) -> None:
     lease = leases[0].issue(local=True)
     assert await lease.revoke(0)
     worker = await asyncio.to_thread(ScriptedWorker, leases[1], lease.token)
@@ -49,7 +49,7 @@ async def test_nobody_is_let_go_after_the_end(leases: tuple[LeaseServer, tuple[s
     assert lease.attempts == 0
 
 
-async def test_after_two_deaths_on_two_executors_nobody_tries_again(
+async def test_after_two_deaths_on_two_executors_no_attempt_begins(
     leases: tuple[LeaseServer, tuple[str, int]],
 ) -> None:
     lease = leases[0].issue(local=True)
@@ -63,7 +63,7 @@ async def test_after_two_deaths_on_two_executors_nobody_tries_again(
     third.die()
 
 
-async def test_workers_end_with_the_driver(leases: tuple[LeaseServer, tuple[str, int]]) -> None:
+async def test_workers_are_disconnected_when_the_driver_closes(leases: tuple[LeaseServer, tuple[str, int]]) -> None:
     lease = leases[0].issue(local=True)
     worker = await asyncio.to_thread(ScriptedWorker, leases[1], lease.token)
     assert await asyncio.to_thread(worker.receive) == "go"

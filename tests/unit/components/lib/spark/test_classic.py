@@ -36,7 +36,7 @@ def test_how_a_jvm_ended(tmp_path: Path, end: str, kind: type[SparkError], told:
         session.close(1.0)
 
 
-def test_an_error_after_a_close_that_nobody_forced() -> None:
+def test_an_error_after_a_regular_close() -> None:
     session = ClassicSession(SparkSettings(), None, lambda: None)
     assert str(session.explain(ConnectionResetError())) == "the Spark session was closed"
     with pytest.raises(SessionLost):

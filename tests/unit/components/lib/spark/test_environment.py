@@ -15,25 +15,25 @@ MACHINE = {
 }  # fmt: skip
 
 
-def test_what_is_needed_is_passed_and_nothing_else() -> None:
+def test_only_needed_variables_are_passed_on() -> None:
     passed = jvm_environment(SparkSettings(), MACHINE)
     needed = {"PATH", "LC_ALL", "JAVA_HOME", "SPARK_LOCAL_IP", "PYTHONPATH", "HADOOP_TOKEN_FILE_LOCATION"}
     assert passed == {name: MACHINE[name] for name in needed}
 
 
-def test_more_is_passed_if_it_is_named() -> None:
+def test_named_variables_are_passed_on() -> None:
     settings = SparkSettings(environment=("HTTPS_PROXY", "SPARK_AUTH_*"))
     more = jvm_environment(settings, MACHINE).keys() - jvm_environment(SparkSettings(), MACHINE).keys()
     assert more == {"HTTPS_PROXY", "SPARK_AUTH_TOKEN"}
 
 
 @pytest.mark.parametrize("name", ["", "A=B", "*", "A*B"])
-def test_what_can_be_no_name_is_refused(name: str) -> None:
+def test_invalid_variable_names_are_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         SparkSettings(environment=(name,))
 
 
-def test_the_machines_keys_are_passed_only_where_the_lake_has_none() -> None:
+def test_aws_variables_are_passed_on_only_if_the_lake_has_no_keys() -> None:
     own = LakeSettings(s3=S3Settings(access_key=SecretStr("a"), secret_key=SecretStr("b")))
     assert not any(
         name.startswith("AWS_") for name in jvm_environment(with_lake_credentials(SparkSettings(), own), MACHINE)

@@ -21,7 +21,7 @@ from components.lib.spark.errors import JobFailed, OutOfMemory, SessionProblem, 
         ("", JobFailed, "no reason given"),
     ],
 )
-def test_by_their_words(text: str, kind: type[SparkError], told: str) -> None:
+def test_failures_are_recognised_by_their_text(text: str, kind: type[SparkError], told: str) -> None:
     error = explain(text)
     assert type(error) is kind
     assert told in str(error)

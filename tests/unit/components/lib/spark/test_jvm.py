@@ -53,7 +53,7 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
     jvm.end(1)
 
 
-def test_what_can_not_be_run_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(SessionProblem, match=r"can't be run .*is all of PySpark installed, and space in "):
         Jvm(tmp_path, {}, {}, NOTHING)
@@ -68,7 +68,7 @@ def test_a_jvm_that_is_killed_while_it_starts(tmp_path: Path) -> None:
     jvm.end(1)
 
 
-def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
+def test_the_properties_file_is_private(tmp_path: Path) -> None:
     program(
         tmp_path / "bin" / "spark-submit",
         "import os, struct, sys\n"
@@ -94,7 +94,7 @@ def test_settings_are_in_a_file_that_nobody_else_reads(tmp_path: Path) -> None:
     ("master", "directory", "sockets"),
     [("local[2]", "/short", True), ("local[2]", "/long" * 20, False), ("spark://host:7077", "/short", False)],
 )
-def test_workers_are_reached_by_sockets_where_that_can_be(master: str, directory: str, sockets: bool) -> None:
+def test_workers_use_unix_sockets_where_possible(master: str, directory: str, sockets: bool) -> None:
     found = _with_directory({"spark.master": master}, Path(directory))
     assert ("spark.python.unix.domain.socket.enabled" in found) is sockets
     assert (

@@ -6,7 +6,7 @@ from astha.redaction import Concealment
 from components.lib.spark.jvm_log import LogRelay
 
 
-def test_what_the_jvm_says() -> None:
+def test_the_jvms_log_is_forwarded() -> None:
     lines = [b"WARN\tTaskSetManager\tlost a task\n", b"Traceback of a worker: hidden\n", b"\n", b"ERROR\tX\t\xff\n"]
     with capture_logs() as logs:
         relay = LogRelay(lines, Concealment(["hidden"]), quiet=False)
@@ -19,7 +19,7 @@ def test_what_the_jvm_says() -> None:
     assert relay.last_lines().splitlines()[0] == "WARN\tTaskSetManager\tlost a task"
 
 
-def test_while_it_starts_it_is_not_heard() -> None:
+def test_the_log_is_quiet_during_the_start() -> None:
     """What went wrong is told once, by who wanted the session."""
     with capture_logs() as logs:
         relay = LogRelay([b"ERROR\tSparkContext\tError initializing SparkContext.\n"], Concealment([]))

@@ -35,7 +35,7 @@ def test_masters(master: str) -> None:
         ({"cores": 2}, "Extra inputs are not permitted"),
     ],
 )
-def test_what_can_not_be_set(given: dict[str, Any], told: str) -> None:
+def test_invalid_settings(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ValidationError, match=told):
         SparkSettings.model_validate(given)
 
@@ -45,7 +45,7 @@ def test_options_are_written_as_spark_reads_them() -> None:
     assert [value.get_secret_value() for value in settings.options.values()] == ["true", "4", "4g"]
 
 
-def test_secrets_are_known_and_not_shown() -> None:
+def test_secrets_are_registered_and_not_shown() -> None:
     settings = SparkSettings.model_validate(
         {
             "master": "sc://host:443/;use_ssl=true;token=abcdef",

@@ -16,7 +16,7 @@ def directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_removed_with_all_that_is_in_it(directory: Path) -> None:
+def test_the_directory_is_removed_with_its_content(directory: Path) -> None:
     scratch = WorkDir()
     (scratch.path / "blocks").mkdir()
     (scratch.path / "blocks" / "block").touch()
@@ -25,7 +25,7 @@ def test_removed_with_all_that_is_in_it(directory: Path) -> None:
     assert list(directory.iterdir()) == []
 
 
-def test_what_a_killed_process_has_left_goes_with_the_next(directory: Path) -> None:
+def test_the_directory_of_a_killed_process_is_removed_by_the_next(directory: Path) -> None:
     left = directory / "astha-spark-left"
     left.mkdir()
     (left / "spark.properties").write_text("spark.secret hidden")
@@ -35,7 +35,7 @@ def test_what_a_killed_process_has_left_goes_with_the_next(directory: Path) -> N
     scratch.remove()
 
 
-def test_what_somebody_uses_stays(directory: Path) -> None:
+def test_a_directory_in_use_stays(directory: Path) -> None:
     first, second = WorkDir(), WorkDir()
     assert set(directory.iterdir()) == {first.path, second.path}
     second.remove()
@@ -43,7 +43,7 @@ def test_what_somebody_uses_stays(directory: Path) -> None:
     first.remove()
 
 
-def test_a_jvm_that_outlives_the_daemon_keeps_it(directory: Path) -> None:
+def test_a_jvm_that_outlives_the_daemon_keeps_the_directory(directory: Path) -> None:
     program = (
         "import subprocess, sys\n"
         "from components.lib.spark.work_dir import WorkDir\n"
