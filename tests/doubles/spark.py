@@ -1,4 +1,4 @@
-"""A session without Spark: its workers are threads that follow a script at the other end of the leash."""
+"""A session without Spark. Its workers are threads that follow a script on their side of the lease."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from components.lib.spark.session import SparkJob
 
 
 class ScriptedWorker:
-    """A worker's end of the leash, move by move."""
+    """The worker's side of the lease, step by step."""
 
     def __init__(self, address: tuple[str, int], token: str, *, parent: int = 1, pid: int = 2) -> None:
         self.socket = socket.create_connection(address, 10)
@@ -24,7 +24,7 @@ class ScriptedWorker:
         self._lines = self.socket.makefile("rb", buffering=0)
 
     def receive(self) -> str:
-        """The next word; nothing if the driver has hung up."""
+        """Returns the next message; an empty text if the driver has closed the connection."""
         return self._lines.readline().decode().strip()
 
     def say_bye(self) -> None:
@@ -40,7 +40,7 @@ Script: TypeAlias = Callable[[TaskRequest, "FakeSession"], TaskReply]
 
 
 def follow_protocol(request: TaskRequest, _session: FakeSession) -> TaskReply:
-    """A worker that does what it is told, well."""
+    """A worker that follows the protocol and succeeds."""
     assert request.lease_address is not None
     worker = ScriptedWorker(request.lease_address, request.token)
     word = worker.receive()

@@ -72,7 +72,7 @@ async def compact(order: Order, table_id: int, step: str) -> None:
             executor=LocalExecutor(half_a_file if step == "half a file" else naive_merge),
             objects=Objects(LakeSettings()),
             clock=SystemLoopClock(),
-            owner=f"doomed {step}",
+            owner=f"crashing {step}",
             on_step=on_step,
         ),
     )

@@ -1,4 +1,4 @@
-"""Whatever others do to a table at any step of its compaction: no row is lost, none comes back, nothing is left."""
+"""Other operations at any step of a compaction: no row is lost or resurrected, and no file is left over."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FILES, NEWER = 4, 2
 
 
 class Table:
-    """One table of the lake, and what its rows must be."""
+    """One table of the lake, and its expected rows."""
 
     def __init__(self, url: str, store: MetadataStore, warehouse: Path) -> None:
         self.bench = Bench(store, warehouse)
@@ -86,7 +86,7 @@ class Table:
         self.expected = sorted(set(self.expected) - set(self.bench.read([gone])))
 
     async def swap(self) -> None:
-        """Another compactor that knows nothing of claims."""
+        """Another compactor that ignores claims."""
         drafts = [self.bench.merged(self.files[:2])]
         try:
             await self.store.swap_files(self.bench.table.id, self.files[:2], drafts, operation_id="another")

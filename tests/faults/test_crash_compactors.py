@@ -55,7 +55,7 @@ async def test_rows_survive_a_death_at_every_step(url: str, warehouse: Path) -> 
         assert [await bench.ids() for bench in benches] == expected
         statuses = {row.owner: row.status for row in await store.list_compactions()}
         assert statuses == {
-            f"doomed {step}": "done" if step == "finish" else "running" for step in STEPS if step != "claim"
+            f"crashing {step}": "done" if step == "finish" else "running" for step in STEPS if step != "claim"
         }
         for bench in benches:
             outcome = await (await bench.job(limits=AT_ONCE)).run()

@@ -152,7 +152,7 @@ sizes = st.lists(st.tuples(st.integers(0, 20 * MIB) | st.integers(0, MIB), st.bo
 @settings(deadline=None)
 @given(sizes, st.integers(2, 8))
 def test_a_decision_can_be_planned(drawn: list[tuple[int, bool]], min_inputs: int) -> None:
-    """Otherwise a job would begin for nothing, again and again."""
+    """Otherwise jobs would begin repeatedly without effect."""
     lake, counters = Lake(), Counters()
     policy = Policy(target_bytes=16 * MIB, max_group_bytes=64 * MIB, min_inputs=min_inputs)
     selection = FileSelection(policy, lake.clock.now_ms())

@@ -1,4 +1,4 @@
-"""Whatever the columns, versions and rows: what comes out of a merge is what went in, in order, with its statistics."""
+"""For any columns, versions and rows: a merge keeps all rows, in order, and writes right statistics."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_merge_keeps_all_rows(data: st.DataObject) -> None:
 
 
 def assert_as_the_engine_would(path: Path, found: JsonText, schema: TableSchema, strategy: str) -> None:
-    """All but the bytes that a column takes: how it is cut into row groups and encoded may differ."""
+    """All but the size of a column: row groups and encodings may differ."""
     table = pq.ParquetFile(path).read()
     written = engine_of(schema).write(table, schema, io.BytesIO())
     ours = parse_json_as(found, dict[int, ColumnStats])

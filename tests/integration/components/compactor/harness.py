@@ -1,4 +1,4 @@
-"""A table with small files, and jobs on it that a test can hold at any step."""
+"""A table with small files, and jobs that a test can pause at any step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUICK = JobLimits(heartbeat_s=0.02, retry_wait_s=0.001)
 
 
 class Gate:
-    """Holds a job at a step until something else has happened."""
+    """Runs something before a step of a job, once."""
 
     def __init__(self, step: Step, act: Callable[[], Awaitable[object]]) -> None:
         self._step = step
@@ -61,11 +61,11 @@ class Bench:
         return self.table
 
     async def insert(self, files: int = 1, *, rows: int = 3) -> list[TableFile]:
-        """With rows that no other file has."""
+        """Adds files with unique rows."""
         return await self.store.add_files(self.table.id, self.write(files, rows))
 
     def write(self, files: int, rows: int = 3) -> list[FileDraft]:
-        """Files that are nobody's yet."""
+        """Writes files that are not registered."""
         return [
             write_file(
                 self.warehouse / self.table.name / "data",
@@ -87,7 +87,7 @@ class Bench:
         )
 
     async def spec_of(self, *groups: Sequence[TableFile], **rest: Any) -> CompactionSpec:
-        """All live files as one group, unless some are given."""
+        """Returns the spec of a job: all live files as one group, unless groups are given."""
         versions = await self.store.list_table_metadata(self.table.id)
         live = await self.store.list_files(self.table.id)
         chosen = groups or (live,)
@@ -104,13 +104,13 @@ class Bench:
         return CompactionJob(await self.spec_of(*groups), self.context(executor, **rest))
 
     def read(self, files: Sequence[TableFile | FileDraft]) -> list[int]:
-        """Ids of all rows, in order."""
+        """Returns the ids of all rows, in order."""
         return sorted(
             number for file in files for number in pq.read_table(parse(file.file_path).path)["id"].to_pylist()
         )
 
     def merged(self, files: Sequence[TableFile]) -> FileDraft:
-        """A file with all rows of these, as another compactor would write it."""
+        """Writes a file with all rows of these, as another compactor would."""
         rows = [found for file in files for found in pq.read_table(parse(file.file_path).path).to_pylist()]
         directory = self.warehouse / self.table.name / "data"
         return write_file(directory, rows, self.schema, name=f"{next(self._names):05}.parquet")
@@ -122,7 +122,7 @@ class Bench:
         return await self.store.list_compactions()
 
     async def require_tidy(self) -> None:
-        """Everything in storage is live or awaits deletion, and no intent is left."""
+        """Asserts that every file in storage is live or awaits deletion, and that no intent is left."""
         assert await self.store.list_stale_intents(0) == []
         live = {file.file_path for file in await self.store.list_files(self.table.id)}
         going = {file.file_path for file in await self.store.list_files_awaiting_deletion(table_id=self.table.id)}

@@ -1,4 +1,4 @@
-"""`astha compaction`: what it shows, what it does, and how it ends."""
+"""`astha compaction`: output, effects and exit codes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Terminal:
         self.url, self.warehouse = url, warehouse
 
     def on_bench(self, work: Callable[[Bench], Awaitable[T]]) -> T:
-        """As another process would: with a store of its own."""
+        """Runs the command with its own store, as another process would."""
 
         async def run() -> T:
             store = await open_store(self.url)
@@ -74,7 +74,7 @@ def terminal(url: str, warehouse: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch) -> list[Executor]:
-    """What `run` merges with; the real kernel, unless the test puts something else there."""
+    """The executor of `run`: the real merge, unless a test replaces it."""
     chosen: list[Executor] = [LocalExecutor(merge)]
 
     def opened(_settings: CompactorSettings, _lake: LakeSettings, _conceal: Concealment) -> Executor:

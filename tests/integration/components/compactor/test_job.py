@@ -1,4 +1,4 @@
-"""One job on a real registry: what it does when all goes well, and what it leaves when not."""
+"""One job on a real registry, with and without failures."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_groups_of_one_claim_are_swapped_one_by_one(bench: Bench) -> None:
 
 
 class Meeting(LocalExecutor):
-    """Merges wait for each other: they end only if they are under way at the same time."""
+    """Merges wait for each other: they end only if they run at the same time."""
 
     def __init__(self, count: int) -> None:
         super().__init__(naive_merge)
@@ -137,7 +137,7 @@ async def test_a_file_that_harms_its_reader_is_left_out_alone(bench: Bench, erro
 
 
 async def test_bad_files_are_named_by_the_merge_itself(bench: Bench) -> None:
-    """With the real kernel: one is no Parquet file, one is cut, one is gone."""
+    """With the real merge: one is not a Parquet file, one is cut off, one is missing."""
     files = await bench.insert(files=6)
     paths = [parse(file.file_path).path for file in files]
     before = bench.read(files[3:])
@@ -257,7 +257,7 @@ async def test_two_jobs_of_one_partition(bench: Bench, other: MetadataStore) -> 
 
 
 async def test_a_job_whose_claim_was_taken_over_gives_up(bench: Bench, clock: Any) -> None:
-    """A paused process: it finds out by its heartbeat, or at the latest by the swap."""
+    """A paused process learns it from its heartbeat, or at the latest from the swap."""
     files = await bench.insert(files=4)
     executor = HeldExecutor()
     slow = asyncio.create_task(
@@ -401,7 +401,7 @@ async def test_a_dropped_table(bench: Bench) -> None:
 
 
 class DeafStore(ForwardingStore):
-    """Swaps, and does not say so, a few times."""
+    """Swaps, and loses the response, a few times."""
 
     def __init__(self, inner: MetadataStore, *, before: int, after: int) -> None:
         super().__init__(inner)
@@ -430,7 +430,7 @@ class DeafStore(ForwardingStore):
 
 
 class SlowStore(DeafStore):
-    """Says when a swap has begun and is done, and keeps the answer back."""
+    """Signals when a swap has begun and is done, and holds its response."""
 
     def __init__(self, inner: MetadataStore) -> None:
         super().__init__(inner, before=0, after=0)
@@ -444,7 +444,7 @@ class SlowStore(DeafStore):
 
 
 async def test_a_stop_in_the_middle_of_the_swap_removes_nothing(bench: Bench) -> None:
-    """Whoever is cancelled there must not take back files that are the table's by now."""
+    """A job that is cancelled there must not remove files that belong to the table by now."""
     await bench.insert(files=4)
     ids = await bench.ids()
     store = SlowStore(bench.store)

@@ -1,4 +1,4 @@
-"""The decider over real registries: counts by their streams of changes, and what its journal brings back."""
+"""The scheduler over real registries: counts by their changes, and its journal after a restart."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def require_counted(made: Scheduler, store: MetadataStore) -> None:
 
 
 class Writer:
-    """Changes tables at random, as everybody does who has a right to."""
+    """Changes tables at random, as other writers do."""
 
     def __init__(self, store: MetadataStore, seed: int) -> None:
         self._store = store
@@ -80,7 +80,7 @@ class Writer:
 
 
 async def test_counts_follow_the_stream(writer: MetadataStore, source_of: SourceOf, registry_url: str) -> None:
-    """From a count in the middle of it: what that contains comes again, and is not counted twice."""
+    """From a snapshot in the middle: transactions that it contains come again, and are not counted twice."""
     steps = Writer(writer, 7)
     made = scheduler()
     async with Follower(await source_of(registry_url), TABLES) as follower:

@@ -1,4 +1,6 @@
-"""Jobs on a real Spark that are cancelled, poisoned, or whose JVM is killed: rows stay, and nothing is left over."""
+"""Jobs on a real Spark that are cancelled, have damaged inputs, or whose JVM is killed: no row and no file is left over
+or lost.
+"""
 
 from __future__ import annotations
 
@@ -70,10 +72,10 @@ async def kill_in_the_middle(spark: SparkExecutor, bench: Bench) -> JobOutcome:
 
 
 async def poisoned(spark: SparkExecutor, bench: Bench) -> None:
-    """Two damaged files: the merge names the one whose size is wrong, the look at each file alone the other one too."""
+    """Two damaged files: the merge finds the one with the wrong size, the inspection of each file finds the other."""
     await bench.create("poisoned")
     files = await bench.insert(files=6, rows=50)
-    (bench.warehouse / bench.table.name / "waiting").touch()  # nobody waits
+    (bench.warehouse / bench.table.name / "waiting").touch()  # no merge waits
     good = bench.read([files[0], *files[2:4], files[5]])
     poison(parse(files[1].file_path).path)
     parse(files[4].file_path).path.write_bytes(HANGS)
@@ -90,10 +92,10 @@ async def poisoned(spark: SparkExecutor, bench: Bench) -> None:
 
 
 async def aborted(spark: SparkExecutor, bench: Bench) -> None:
-    """One file ends the worker that reads it: it is found by looking at each file alone, and the session survives."""
+    """One file kills the worker that reads it: the inspection of each file finds it, and the session survives."""
     await bench.create("aborted")
     files = await bench.insert(files=4, rows=50)
-    (bench.warehouse / bench.table.name / "waiting").touch()  # nobody waits
+    (bench.warehouse / bench.table.name / "waiting").touch()  # no merge waits
     good = bench.read([files[0], *files[2:]])
     poison(parse(files[1].file_path).path)
     spec = await bench.spec_of(policy=Policy(copy_above_bytes=1), strategy="copy")
@@ -118,7 +120,7 @@ async def aborted(spark: SparkExecutor, bench: Bench) -> None:
 
 
 async def overdue(spark: SparkExecutor, bench: Bench) -> None:
-    """A worker that hangs is ended at its deadline; its files, which are innocent, are merged in halves."""
+    """A worker that hangs is ended at its time limit; its files, which are good, are merged in halves."""
     await bench.create("overdue")
     await bench.insert(files=4)
     before = await bench.ids()
@@ -130,7 +132,7 @@ async def overdue(spark: SparkExecutor, bench: Bench) -> None:
 
 
 async def test_cancelled_and_killed(spark: SparkExecutor, sqlite_url: str, warehouse: Path) -> None:
-    """In one test: a session takes seconds to start. After the merge no step needs it."""
+    """In one test, because a session takes seconds to start. After the merge no step needs it."""
     store = await open_store(sqlite_url)
     bench = Bench(store, warehouse)
     try:
@@ -146,7 +148,7 @@ async def test_cancelled_and_killed(spark: SparkExecutor, sqlite_url: str, wareh
             if step is Step.MERGE:
                 outcome = await kill_in_the_middle(spark, bench)
             else:
-                (warehouse / bench.table.name / "waiting").touch()  # nobody waits
+                (warehouse / bench.table.name / "waiting").touch()  # no merge waits
                 outcome = await (await bench.job(spark, on_step=Gate(step, lambda: kill(spark)))).run()
             assert (outcome.status, outcome.output_files) == ("done", 1), outcome
             assert await bench.ids() == before

@@ -1,4 +1,4 @@
-"""Which claims are dead when the wall clock has been set, on both databases."""
+"""Which claims are stale after the wall clock was set, on both databases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compactor in a daemon: it decides by events, works beside them, and survives what happens to it."""
+"""The compactor in a daemon: it decides by events, runs jobs in the background, and survives failures."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Floor:
 
 @pytest.fixture
 async def lasting(url: str) -> AsyncIterator[MetadataStore]:
-    """With the real clock: what is decided waits for real time. Outlives the daemons."""
+    """With the real clock, because decisions wait for real time. Outlives the daemons."""
     store = await open_store(url)
     yield store
     await store.close()
@@ -102,8 +102,8 @@ async def test_the_fifth_small_file_triggers_a_decision(floor: Floor) -> None:
     assert row.position is not None
     assert len(await floor.bench.ids()) == 15
     await eventually(lambda: shown(compactor)["jobs", "done"] == 1, "a job that is counted")
-    told = shown(compactor)
-    assert (told["input_files",], told["output_files",], told["waiting_partitions",]) == (5, 1, 0)
+    metrics = shown(compactor)
+    assert (metrics["input_files",], metrics["output_files",], metrics["waiting_partitions",]) == (5, 1, 0)
     await running.stop()
     await floor.bench.require_tidy()
 
@@ -118,7 +118,7 @@ async def test_files_from_before_the_start(floor: Floor) -> None:
 
 
 async def test_a_bad_file_is_left_out_with_a_reason(floor: Floor) -> None:
-    """It costs itself: the files beside it are compacted, then and later, and it is not tried with each of them."""
+    """The other files are compacted, now and later, and it is not tried again with each of them."""
     bad, *good = await floor.bench.insert(files=5)
     before = floor.bench.read(good)
     parse(bad.file_path).path.write_bytes(HANGS)
@@ -158,7 +158,7 @@ async def test_a_merge_that_does_not_end_is_a_problem(floor: Floor, monkeypatch:
 
 
 async def _done(floor: Floor, beginnings: list[str]) -> bool:
-    """How the reasons of what is done begin, the newest first."""
+    """Returns how the reasons of finished jobs begin, newest first."""
     reasons = [str(row.reason) for row in await floor.rows("done")]
     return len(reasons) == len(beginnings) and all(map(str.startswith, reasons, beginnings))
 
@@ -215,7 +215,7 @@ async def test_a_stop_ends_running_jobs(floor: Floor) -> None:
 
 
 async def test_a_dead_compactor_is_taken_over(floor: Floor) -> None:
-    """Its claim runs out, and the next one does its work."""
+    """Its claim becomes stale, and the next compactor takes over."""
     files = await floor.bench.insert(files=5)
     draft = CompactionDraft(table_id=floor.bench.table.id, table_name="shop.orders", rule="many small files")
     await floor.bench.store.begin_compaction(draft, operation_id="dead", owner="the dead one", stale_after_ms=1)
@@ -228,7 +228,7 @@ async def test_a_dead_compactor_is_taken_over(floor: Floor) -> None:
 
 
 class Missing(LocalExecutor):
-    """No Spark until it is mended."""
+    """Has no session until it is repaired."""
 
     def __init__(self) -> None:
         super().__init__(merge)
@@ -274,7 +274,7 @@ async def test_a_waiting_compaction_can_be_cancelled(floor: Floor) -> None:
     assert waiting.status == "cancelled"
     held.go_on.set()
     assert (await floor.until("done")).table_id == first.id
-    await eventually(lambda: _none_waits(floor), "nobody waits")
+    await eventually(lambda: _none_waits(floor), "no partition waits")
     assert len(await floor.bench.store.list_files(second.id)) == 5
 
 
@@ -284,7 +284,7 @@ async def _none_waits(floor: Floor) -> bool:
 
 
 async def test_a_partition_that_fails_is_named(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if what fails is not the merge; the component stays healthy."""
+    """Also if something else than the merge fails; the component stays healthy."""
 
     async def plan(*_: object) -> None:
         raise OSError("its storage is gone")
@@ -303,7 +303,7 @@ async def test_a_partition_that_fails_is_named(floor: Floor, monkeypatch: pytest
 async def test_counting_all_files_may_take_longer_than_a_delivery(
     floor: Floor, run_daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A registry with millions of files: counting is a refresh, by the daemon, with a refresh's time limit."""
+    """With millions of files: the daemon counts in a refresh, with the time limit of a refresh."""
     compactor = floor.compactor()
     load, counted = compactor._scheduler.load, asyncio.Event()
 

@@ -26,7 +26,7 @@ def test_an_equal_result_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("difference", "told"),
+    ("difference", "message"),
     [
         ({"rows_in": 4}, "4 read"),
         ({"rows_out": 6}, "6 written"),
@@ -40,8 +40,8 @@ def test_an_equal_result_passes() -> None:
         ({"files": [msgspec.structs.replace(FILE, partition_path="day=2")]}, "day=2"),
     ],
 )
-def test_differences_are_named(difference: dict[str, Any], told: str) -> None:
-    with pytest.raises(ResultMismatch, match=told) as mismatch:
+def test_differences_are_named(difference: dict[str, Any], message: str) -> None:
+    with pytest.raises(ResultMismatch, match=message) as mismatch:
         check_result(TASK, msgspec.structs.replace(GOOD, **difference))
     assert "shop.orders day=1" in str(mismatch.value)
 

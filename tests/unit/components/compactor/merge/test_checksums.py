@@ -88,7 +88,7 @@ def double(rows: list[dict[str, Any]], chance: random.Random) -> None:
 
 
 def replace(rows: list[dict[str, Any]], chance: random.Random) -> None:
-    """One row lost, another one doubled: the number is right."""
+    """One row is lost and another duplicated, so the number of rows is right."""
     one, other = chance.sample(range(len(rows)), 2)
     rows[one] = rows[other]
 

@@ -209,7 +209,7 @@ def test_a_bad_file_is_named(tmp_path: Path, damage: Callable[[MergeInput], Merg
 
 
 def test_damage_without_a_checksum_is_found_by_the_decoder(tmp_path: Path) -> None:
-    """Whatever becomes of a file: a failure that says so, or the rows that any reader would see."""
+    """A damaged file gives an error, or the rows that any reader sees."""
     inputs = [msgspec.structs.replace(file, checksum=None) for file in group(tmp_path, SORTED, rows=50)]
     path = path_of(inputs[1].path)
     whole = path.read_bytes()
@@ -316,7 +316,7 @@ def test_a_result_with_other_rows_is_never_returned(
 def test_bytes_that_are_not_those_that_were_written_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: TableSchema
 ) -> None:
-    """Whatever the storage has changed: one bit anywhere in the file."""
+    """One bit anywhere in the file was changed by the storage."""
     inputs = group(tmp_path, schema)
     output = tmp_path / "out-0.parquet"
     chance = random.Random(1)
@@ -336,7 +336,7 @@ def test_bytes_that_are_not_those_that_were_written_are_noticed(
 
 
 def test_columns_with_few_values_are_read_as_dictionaries(tmp_path: Path) -> None:
-    """Through a rename, in files without the column, and as what rows are sorted by."""
+    """Through a rename, in files without the column, and as a sort key."""
     old = table_schema(Schema(NestedField(1, "id", LongType()), NestedField(2, "state", StringType())))
     named = Schema(
         NestedField(1, "id", LongType()), NestedField(2, "status", StringType()), NestedField(3, "raw", BinaryType())

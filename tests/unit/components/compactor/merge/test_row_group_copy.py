@@ -84,7 +84,7 @@ def test_row_groups_are_kept_and_statistics_are_those_of_a_new_file(tmp_path: Pa
 
 
 def test_other_readers_see_the_same(tmp_path: Path) -> None:
-    """Each row group by itself, too: the offsets of all of them are right."""
+    """Reads each row group by itself, too, to check all offsets."""
     inputs = group(tmp_path)
     (file,) = merge(task(tmp_path, inputs, SCHEMA, copy_above_bytes=0)).files
     path = path_of(file.file_path)

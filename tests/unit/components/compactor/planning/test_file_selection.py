@@ -146,12 +146,12 @@ async def test_a_plan_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_is_explained() -> None:
     policy = Policy()
-    told = parse_json(planned(files(1, 1, 1, 1, 1)).explanation(policy))
-    assert isinstance(told, dict)
-    assert told["rule"] == MANY
-    assert told["cost"] == {"bytes_rewritten": 5 * MIB, "bytes_per_file_removed": 5 * MIB // 4}
-    assert told["groups"] == [{"files": 5, "bytes": 5 * MIB, "outputs": 1}]
-    assert told["policy"] == policy.shown()
+    explained = parse_json(planned(files(1, 1, 1, 1, 1)).explanation(policy))
+    assert isinstance(explained, dict)
+    assert explained["rule"] == MANY
+    assert explained["cost"] == {"bytes_rewritten": 5 * MIB, "bytes_per_file_removed": 5 * MIB // 4}
+    assert explained["groups"] == [{"files": 5, "bytes": 5 * MIB, "outputs": 1}]
+    assert explained["policy"] == policy.shown()
 
 
 sizes = st.lists(st.one_of(st.integers(0, 2 * MIB), st.integers(0, 300 * MIB)), max_size=60)

@@ -22,15 +22,15 @@ OTHER = BadFile("file:///b.parquet", "hangs")
 
 
 def row(number: int, *bad: BadFile, status: CompactionStatus = "done", path: str = "day=1") -> Compaction:
-    told = to_json_text({"rule": "many small files", "result": {"groups": 1, **left_out_record(bad)}})
+    explanation = to_json_text({"rule": "many small files", "result": {"groups": 1, **left_out_record(bad)}})
     return Compaction(
-        number, 7, "shop.orders", path, status, "event", "x", None, told, None, 0, 0, 0, 0, 0, None, None, False, None,
-        number, None, number, number,
+        number, 7, "shop.orders", path, status, "event", "x", None, explanation, None, 0, 0, 0, 0, 0, None, None, False,
+        None, number, None, number, number,
     )  # fmt: skip
 
 
 class Journal:
-    """The part of a store that is asked."""
+    """The part of a store that is used."""
 
     def __init__(self, *rows: Compaction) -> None:
         self.rows = list(rows)

@@ -29,7 +29,7 @@ def test_files_are_added_and_removed() -> None:
     counts = counters.of((1, ""))
     assert counts is not None
     assert (counts.files, counts.size_bytes, counts.rows) == (3, 5_200, 52)
-    assert counted(counts.aged()) == (2, 200, 1), "what is not Parquet is nobody's to merge"
+    assert counted(counts.aged()) == (2, 200, 1), "only Parquet files are merged"
     one = lake.files[1]
     moved = lake.change([one], [msgspec.structs.replace(one, partition_path="d=1", file_size=7)])
     assert counters.apply(moved[0]) == {(1, ""), (1, "d=1")}  # type: ignore[arg-type]

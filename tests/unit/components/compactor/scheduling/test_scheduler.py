@@ -182,7 +182,7 @@ async def test_settings_of_a_table() -> None:
     for table_id in (1, 2, 3, 4):
         scheduler.apply(lake.insert(*[MIB] * 5, table_id=table_id))
     assert {one.key[0]: one.verdict.rule for one in scheduler.unrecorded()} == {1: DISABLED, 2: MANY, 3: SETTINGS}
-    assert scheduler.tables.to_read(lake.clock.now_ms()) == [4], "one that nobody has introduced"
+    assert scheduler.tables.to_read(lake.clock.now_ms()) == [4], "a table that was not read yet"
     assert taken(scheduler).key == (2, "")
     lake.create(4, enabled="false")
     scheduler.introduce(*lake.tables[4])
@@ -207,7 +207,7 @@ async def test_a_decision_waits_until_its_table_was_read() -> None:
     lake.create(3)
     (early, other) = (scheduler.apply(lake.insert(*[MIB] * 5, table_id=number))[0] for number in (2, 3))
     assert (early.verdict.rule, other.verdict.rule) == (MANY, MANY)
-    assert scheduler.take() is None, "nobody knows their settings"
+    assert scheduler.take() is None, "their settings are not known"
     for table_id in (2, 3):
         scheduler.introduce(*lake.tables[table_id])
     assert taken(scheduler).key == (3, "")
@@ -327,16 +327,16 @@ async def test_a_decision_is_recorded_with_its_reasons() -> None:
     draft = decision.draft("db.t1")
     assert (draft.table_id, draft.partition_path, draft.status, draft.trigger) == (1, "a", "waiting", "event")
     assert (draft.position, draft.input_files, draft.input_bytes) == (lake.position, 5, 5 * MIB)
-    told = parse_json(draft.explanation)
-    assert isinstance(told, dict)
-    assert told["counts"]["to_merge"] == {
+    explanation = parse_json(draft.explanation)
+    assert isinstance(explanation, dict)
+    assert explanation["counts"]["to_merge"] == {
         "files": 5, "size_bytes": 5 * MIB, "largest": MIB, "fresh": 5, "outputs": 1,
     }  # fmt: skip
-    assert told["score"] == 0.8
+    assert explanation["score"] == 0.8
 
 
 async def test_small_files_and_bytes_rewritten_stay_bounded() -> None:
-    """Thousands of inserts, each compaction done at once: amplification is logarithmic, and so is what is left."""
+    """Thousands of inserts, each compaction done at once: write amplification and small files left are logarithmic."""
     lake = Lake(target_size="16MiB", max_group_size="64MiB")
     scheduler = await following(lake)
     small = 12 * MIB

@@ -26,7 +26,7 @@ NOON = 1_700_049_600_000  # 12:00 UTC
 
 
 def verdict(sizes: list[float], own: list[float] | None = None, *, young: int = 0, **policy: Any) -> Verdict | None:
-    """Of a partition with files of so many MiB; the last ``young`` are new, the others old."""
+    """Judges a partition with files of these sizes in MiB; the last ``young`` are new, the others old."""
     lake = Lake()
     counters = Counters(policy.get("min_age_ms", 0))
     files = [lake.new(int(size * MIB), created_at=NOON - 10**9) for size in sizes]

@@ -46,8 +46,8 @@ def merge(_task: MergeTask) -> MergeResult:
     return RESULT
 
 
-class Stage:
-    """An executor whose sessions are the ones put here, the last one again and again."""
+class Setup:
+    """An executor with the sessions listed here; the last one is used repeatedly."""
 
     def __init__(self) -> None:
         self.sessions = [FakeSession()]
@@ -68,15 +68,15 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.executor.close()
+async def setup() -> AsyncIterator[Setup]:
+    setup = Setup()
+    yield setup
+    await setup.executor.close()
 
 
 @contextmanager
 def released() -> Iterator[threading.Event]:
-    """Lets go whoever still waits when the test is over."""
+    """Releases waiting threads at the end of the test."""
     event = threading.Event()
     try:
         yield event
@@ -84,34 +84,34 @@ def released() -> Iterator[threading.Event]:
         event.set()
 
 
-async def test_a_session_is_started_by_the_first_merge_and_kept(stage: Stage) -> None:
-    await stage.executor.health()
-    assert stage.executor.sessions_started == 0
-    await asyncio.gather(*(stage.executor.merge(ON_DISK) for _ in range(5)))
-    assert stage.executor.sessions_started == 1
-    assert len(stage.session.jobs) == 5
-    assert stage.session.jobs[0].description == "astha op: shop.orders"
+async def test_a_session_is_started_by_the_first_merge_and_kept(setup: Setup) -> None:
+    await setup.executor.health()
+    assert setup.executor.sessions_started == 0
+    await asyncio.gather(*(setup.executor.merge(ON_DISK) for _ in range(5)))
+    assert setup.executor.sessions_started == 1
+    assert len(setup.session.jobs) == 5
+    assert setup.session.jobs[0].description == "astha op: shop.orders"
 
 
-async def test_a_failed_start_is_raised_by_all_merges_and_retried(stage: Stage) -> None:
-    stage.session.problem = SessionProblem("no java")
-    answers = await asyncio.gather(*(stage.executor.merge(ON_DISK) for _ in range(2)), return_exceptions=True)
+async def test_a_failed_start_is_raised_by_all_merges_and_retried(setup: Setup) -> None:
+    setup.session.problem = SessionProblem("no java")
+    answers = await asyncio.gather(*(setup.executor.merge(ON_DISK) for _ in range(2)), return_exceptions=True)
     assert [str(answer) for answer in answers] == ["no java", "no java"]
     with pytest.raises(SessionProblem, match="no java"):
-        await stage.executor.health()
-    stage.session.problem = None
-    await stage.executor.health()
-    assert await stage.executor.merge(ON_DISK) == RESULT
+        await setup.executor.health()
+    setup.session.problem = None
+    await setup.executor.health()
+    assert await setup.executor.merge(ON_DISK) == RESULT
 
 
-async def test_workers_of_another_version_are_refused(stage: Stage) -> None:
-    stage.session.versions = WorkerVersions("there", "0.0.1", "3.11", "22")
+async def test_workers_of_another_version_are_refused(setup: Setup) -> None:
+    setup.session.versions = WorkerVersions("there", "0.0.1", "3.11", "22")
     with pytest.raises(SessionProblem, match=r"the worker on there has astha 0\.0\.1"):
-        await stage.executor.merge(ON_DISK)
-    assert stage.session.closed.is_set()
+        await setup.executor.merge(ON_DISK)
+    assert setup.session.closed.is_set()
 
 
-async def test_a_worker_that_stops_releases_its_lease(stage: Stage) -> None:
+async def test_a_worker_that_stops_releases_its_lease(setup: Setup) -> None:
     def stop(request: TaskRequest, _session: FakeSession) -> TaskReply:
         assert request.lease_address is not None
         worker = ScriptedWorker(request.lease_address, request.token)
@@ -119,16 +119,16 @@ async def test_a_worker_that_stops_releases_its_lease(stage: Stage) -> None:
         worker.say_bye()
         return TaskReply("stopped")
 
-    stage.session.script = stop
-    merging = asyncio.create_task(stage.executor.merge(ON_S3))
-    await eventually(lambda: [one.state for one in stage.executor.progress()] == ["running"], "a worker at work")
+    setup.session.script = stop
+    merging = asyncio.create_task(setup.executor.merge(ON_S3))
+    await eventually(lambda: [one.state for one in setup.executor.progress()] == ["running"], "a worker at work")
     merging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await merging
-    assert stage.executor.progress() == []
+    assert setup.executor.progress() == []
 
 
-async def test_a_worker_that_can_not_be_stopped_is_reported(stage: Stage) -> None:
+async def test_a_worker_that_can_not_be_stopped_is_reported(setup: Setup) -> None:
     with released() as end:
 
         def ignore(request: TaskRequest, _session: FakeSession) -> TaskReply:
@@ -138,18 +138,18 @@ async def test_a_worker_that_can_not_be_stopped_is_reported(stage: Stage) -> Non
             worker.die()
             return TaskReply("stopped")
 
-        stage.session.script = ignore
-        merging = asyncio.create_task(stage.executor.merge(ON_DISK))
-        await eventually(lambda: [one.state for one in stage.executor.progress()] == ["running"], "a worker at work")
+        setup.session.script = ignore
+        merging = asyncio.create_task(setup.executor.merge(ON_DISK))
+        await eventually(lambda: [one.state for one in setup.executor.progress()] == ["running"], "a worker at work")
         merging.cancel()
         merging.cancel()
         with pytest.raises(StillWriting, match="left to the cleaner") as raised:
             await merging
         assert not raised.value.settled
-        assert stage.session.cancelled
+        assert setup.session.cancelled
 
 
-async def test_a_worker_that_takes_too_long_is_stopped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_takes_too_long_is_stopped(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.compactor.spark.executor._CHECK_LIMIT_S", 0.02)
     limited = msgspec.structs.replace(ON_DISK, limit_s=0.1)
 
@@ -161,17 +161,17 @@ async def test_a_worker_that_takes_too_long_is_stopped(stage: Stage, monkeypatch
         worker.say_bye()
         return TaskReply("stopped")
 
-    stage.session.script = stop
+    setup.session.script = stop
     with pytest.raises(TaskTimeout, match=r"longer than 0 s in process 2 on here, and was ended") as raised:
-        await stage.executor.merge(limited)
+        await setup.executor.merge(limited)
     assert raised.value.settled
-    assert stage.executor.progress() == []
-    stage.session.script = follow_protocol
-    assert await stage.executor.merge(limited) == RESULT
-    assert stage.executor.sessions_started == 1
+    assert setup.executor.progress() == []
+    setup.session.script = follow_protocol
+    assert await setup.executor.merge(limited) == RESULT
+    assert setup.executor.sessions_started == 1
 
 
-async def test_a_task_that_waits_for_a_worker_is_not_overdue(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_waits_for_a_worker_is_not_overdue(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.compactor.spark.executor._CHECK_LIMIT_S", 0.01)
     looks = threading.Semaphore(0)
     overdue = vars(RunningTask)["overdue"].fget
@@ -186,12 +186,12 @@ async def test_a_task_that_waits_for_a_worker_is_not_overdue(stage: Stage, monke
         return follow_protocol(request, session)
 
     monkeypatch.setattr(RunningTask, "overdue", property(look))
-    stage.session.script = wait_for_a_core
-    assert await stage.executor.merge(msgspec.structs.replace(ON_DISK, limit_s=0.001)) == RESULT
+    setup.session.script = wait_for_a_core
+    assert await setup.executor.merge(msgspec.structs.replace(ON_DISK, limit_s=0.001)) == RESULT
 
 
-async def test_blocking_calls_are_made_in_a_thread(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name server, and a JVM for its last words."""
+async def test_blocking_calls_are_made_in_a_thread(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name resolution, and waiting for the last output of a JVM."""
     asked: list[threading.Thread] = []
 
     def find(settings: SparkSettings) -> tuple[str, str]:
@@ -206,17 +206,17 @@ async def test_blocking_calls_are_made_in_a_thread(stage: Stage, monkeypatch: py
         raise ConnectionError("gone")
 
     monkeypatch.setattr("components.compactor.spark.session_pool.driver_addresses", find)
-    await stage.executor.merge(ON_DISK)
-    monkeypatch.setattr(stage.session, "explain", explain)
-    monkeypatch.setattr(stage.session, "ping", ping)
+    await setup.executor.merge(ON_DISK)
+    monkeypatch.setattr(setup.session, "explain", explain)
+    monkeypatch.setattr(setup.session, "ping", ping)
     with pytest.raises(SessionLost, match="gone"):
-        await stage.executor.health()
+        await setup.executor.health()
     assert len(asked) == 2
     assert threading.current_thread() not in asked
 
 
 @pytest.mark.parametrize(("task", "settled"), [(ON_DISK, True), (ON_S3, False)])
-async def test_requests_of_a_dead_worker_may_still_be_carried_out(stage: Stage, task: MergeTask, settled: bool) -> None:
+async def test_requests_of_a_dead_worker_may_still_be_carried_out(setup: Setup, task: MergeTask, settled: bool) -> None:
     def die(request: TaskRequest, _session: FakeSession) -> TaskReply:
         assert request.lease_address is not None
         worker = ScriptedWorker(request.lease_address, request.token)
@@ -224,15 +224,15 @@ async def test_requests_of_a_dead_worker_may_still_be_carried_out(stage: Stage, 
         worker.die()
         raise RuntimeError("Python worker exited unexpectedly (crashed)")
 
-    stage.session.script = die
+    setup.session.script = die
     with pytest.raises(OutOfMemory) as raised:
-        await stage.executor.merge(task)
+        await setup.executor.merge(task)
     assert raised.value.settled is settled
 
 
 @pytest.mark.parametrize(("task", "error"), [(ON_DISK, OutOfMemory), (ON_S3, JobFailed)])
-async def test_an_attempt_after_a_death(stage: Stage, task: MergeTask, error: type[SparkError]) -> None:
-    """On the same executor it would only die again; where requests may still be under way, it could be overtaken."""
+async def test_an_attempt_after_a_death(setup: Setup, task: MergeTask, error: type[SparkError]) -> None:
+    """On the same executor it would die again; where requests may still be in flight, they could overtake it."""
 
     def die_and_try_again(request: TaskRequest, session: FakeSession) -> TaskReply:
         assert request.lease_address is not None
@@ -241,13 +241,13 @@ async def test_an_attempt_after_a_death(stage: Stage, task: MergeTask, error: ty
         worker.die()
         return follow_protocol(request, session)
 
-    stage.session.script = die_and_try_again
+    setup.session.script = die_and_try_again
     with pytest.raises(error) as raised:
-        await stage.executor.merge(task)
+        await setup.executor.merge(task)
     assert raised.value.settled is (task is ON_DISK)
 
 
-async def test_a_second_attempt_waits_for_the_end_of_the_first(stage: Stage) -> None:
+async def test_a_second_attempt_waits_for_the_end_of_the_first(setup: Setup) -> None:
     def twice(request: TaskRequest, session: FakeSession) -> TaskReply:
         assert request.lease_address is not None
         first = ScriptedWorker(request.lease_address, request.token, parent=1)
@@ -259,58 +259,58 @@ async def test_a_second_attempt_waits_for_the_end_of_the_first(stage: Stage) -> 
         second.say_bye()
         return TaskReply("done", pickle.dumps(RESULT))
 
-    stage.session.script = twice
-    assert await stage.executor.merge(ON_S3) == RESULT
+    setup.session.script = twice
+    assert await setup.executor.merge(ON_S3) == RESULT
 
 
-async def test_a_session_that_dies_during_a_merge(stage: Stage) -> None:
+async def test_a_session_that_dies_during_a_merge(setup: Setup) -> None:
     def lose(request: TaskRequest, _session: FakeSession) -> TaskReply:
         assert request.lease_address is not None
         worker = ScriptedWorker(request.lease_address, request.token)
         assert worker.receive() == "go"
-        stage.ended[0]()
+        setup.ended[0]()
         assert worker.receive() == "stop"
         worker.die()
         raise SessionLost("the JVM was killed")
 
-    stage.session.script = lose
-    stage.sessions.append(FakeSession())
+    setup.session.script = lose
+    setup.sessions.append(FakeSession())
     with pytest.raises(SessionLost) as raised:
-        await stage.executor.merge(ON_DISK)
+        await setup.executor.merge(ON_DISK)
     assert raised.value.settled
-    assert stage.sessions[0].closed.is_set()
-    assert await stage.executor.merge(ON_DISK) == RESULT
-    assert stage.executor.sessions_started == 2
+    assert setup.sessions[0].closed.is_set()
+    assert await setup.executor.merge(ON_DISK) == RESULT
+    assert setup.executor.sessions_started == 2
 
 
-async def test_a_session_that_died_while_idle_is_replaced_silently(stage: Stage) -> None:
+async def test_a_session_that_died_while_idle_is_replaced_silently(setup: Setup) -> None:
     def lose(_request: TaskRequest, _session: FakeSession) -> TaskReply:
         raise SessionLost("SESSION_CHANGED")
 
-    stage.session.script = lose
-    stage.sessions.append(FakeSession())
-    assert await stage.executor.merge(ON_DISK) == RESULT
-    stage.sessions.append(FakeSession(lose))
-    stage.ended[1]()
-    stage.sessions.append(FakeSession(lose))
-    await eventually(lambda: stage.executor._sessions.live is None, "the loss")
+    setup.session.script = lose
+    setup.sessions.append(FakeSession())
+    assert await setup.executor.merge(ON_DISK) == RESULT
+    setup.sessions.append(FakeSession(lose))
+    setup.ended[1]()
+    setup.sessions.append(FakeSession(lose))
+    await eventually(lambda: setup.executor._sessions.live is None, "the loss")
     with pytest.raises(SessionLost):  # once is enough
-        await stage.executor.merge(ON_DISK)
+        await setup.executor.merge(ON_DISK)
 
 
-async def test_a_session_that_does_not_answer_is_replaced(stage: Stage) -> None:
-    await stage.executor.merge(ON_DISK)
-    stage.session.hangs = True
+async def test_a_session_that_does_not_answer_is_replaced(setup: Setup) -> None:
+    await setup.executor.merge(ON_DISK)
+    setup.session.hangs = True
     with pytest.raises(SessionLost, match="did not answer"):
-        await stage.executor.health()
-    await stage.executor.health()
-    stage.sessions.append(FakeSession())
-    assert await stage.executor.merge(ON_DISK) == RESULT
-    assert stage.executor.sessions_started == 2
+        await setup.executor.health()
+    await setup.executor.health()
+    setup.sessions.append(FakeSession())
+    assert await setup.executor.merge(ON_DISK) == RESULT
+    assert setup.executor.sessions_started == 2
 
 
-async def test_without_a_lease_cancelled_tasks_may_still_write(stage: Stage) -> None:
-    stage.session.reachable = False
+async def test_without_a_lease_cancelled_tasks_may_still_write(setup: Setup) -> None:
+    setup.session.reachable = False
     with capture_logs() as logs, released() as end:
 
         def write(request: TaskRequest, session: FakeSession) -> TaskReply:
@@ -320,10 +320,10 @@ async def test_without_a_lease_cancelled_tasks_may_still_write(stage: Stage) -> 
             end.wait(30)
             raise RuntimeError("cancelled")
 
-        stage.session.script = write
-        assert await stage.executor.merge(ON_DISK) == RESULT
-        merging = asyncio.create_task(stage.executor.merge(ON_DISK))
-        await eventually(lambda: len(stage.session.jobs) == 2, "the job")
+        setup.session.script = write
+        assert await setup.executor.merge(ON_DISK) == RESULT
+        merging = asyncio.create_task(setup.executor.merge(ON_DISK))
+        await eventually(lambda: len(setup.session.jobs) == 2, "the job")
         merging.cancel()
         with pytest.raises(StillWriting):
             await merging
@@ -352,7 +352,7 @@ async def test_a_task_that_was_not_submitted_is_cancelled() -> None:
         await executor.merge(ON_DISK)
 
 
-async def test_closing_cancels_a_start(stage: Stage) -> None:
+async def test_closing_cancels_a_start(setup: Setup) -> None:
     begun, end = threading.Event(), threading.Event()
 
     class Slow(FakeSession):
@@ -364,10 +364,10 @@ async def test_closing_cancels_a_start(stage: Stage) -> None:
             end.set()
             super().close(limit_s)
 
-    slow = stage.sessions[0] = Slow()
-    merging: asyncio.Task[Any] = asyncio.create_task(stage.executor.merge(ON_DISK))
+    slow = setup.sessions[0] = Slow()
+    merging: asyncio.Task[Any] = asyncio.create_task(setup.executor.merge(ON_DISK))
     await eventually(begun.is_set, "the start")
-    await stage.executor.close()
+    await setup.executor.close()
     assert slow.closed.is_set()
     with pytest.raises((SparkError, asyncio.CancelledError)):
         await merging

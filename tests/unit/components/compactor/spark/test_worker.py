@@ -1,4 +1,4 @@
-"""A worker is a process: what it does when it is told to stop, and when its driver is gone."""
+"""A worker process: what it does when it is stopped, and when its driver is gone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def work_and_not_listen(notes: str) -> None:
 
 
 def upload_for_a_while(notes: str) -> None:
-    """What was sent is waited for, as `Objects.write` does when it is cancelled."""
+    """Finishes the request, as `Objects.write` does when it is cancelled."""
 
     async def upload() -> None:
         async def send() -> None:
@@ -85,7 +85,7 @@ def request(leases: Any, token: str, work: Work, argument: object, grace_s: floa
 
 
 class Process:
-    """A worker of one order."""
+    """A worker process for one request."""
 
     def __init__(self, given: TaskRequest) -> None:
         self._process = subprocess.Popen(
@@ -96,7 +96,7 @@ class Process:
         self._process.stdin.close()
 
     async def reply(self) -> TaskReply | None:
-        """None if it ended without one."""
+        """Returns None if it ended without a reply."""
         assert self._process.stdout is not None
         answer = await asyncio.to_thread(self._process.stdout.read)
         self._process.stdout.close()
@@ -171,7 +171,7 @@ def test_an_error_that_can_not_be_pickled_is_reported_by_its_text() -> None:
 
 
 def test_a_worker_that_is_long_overdue_is_ended_by_the_kernel() -> None:
-    """Also one that hears nobody: the driver's word would not reach it."""
+    """Also one that handles no signals of Python, so that the driver can't stop it."""
     program = """
 from components.compactor.spark import worker
 from components.compactor.spark.messages import TaskRequest

@@ -13,14 +13,14 @@ from components.lib.spark.settings import SparkSettings
 
 
 @pytest.mark.parametrize(
-    ("end", "kind", "told"),
+    ("end", "kind", "message"),
     [
         ("sys.exit(3)", OutOfMemory, "its heap was full; raise 'memory'"),
         ("sys.exit(1)", SessionLost, "ended with code 1: ERROR\tMain\tlast words"),
         ("os.kill(os.getpid(), 9)", SessionLost, "killed by signal 9"),
     ],
 )
-def test_how_a_jvm_ended(tmp_path: Path, end: str, kind: type[SparkError], told: str) -> None:
+def test_how_a_jvm_ended(tmp_path: Path, end: str, kind: type[SparkError], message: str) -> None:
     program = tmp_path / "bin" / "spark-submit"
     program.parent.mkdir()
     program.write_text(f"#!{sys.executable}\nimport os, sys\nprint('ERROR\\tMain\\tlast words', flush=True)\n{end}\n")
@@ -32,7 +32,7 @@ def test_how_a_jvm_ended(tmp_path: Path, end: str, kind: type[SparkError], told:
         for heard in (ConnectionResetError(), SessionLost("the Spark session was lost")):
             error = session.explain(heard)
             assert type(error) is kind
-            assert told in str(error)
+            assert message in str(error)
         session.close(1.0)
 
 

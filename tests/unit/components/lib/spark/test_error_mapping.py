@@ -7,7 +7,7 @@ from components.lib.spark.errors import JobFailed, OutOfMemory, SessionProblem, 
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "told"),
+    ("text", "kind", "message"),
     [
         ("Job aborted: java.lang.OutOfMemoryError: Java heap space", OutOfMemory, "Java heap space"),
         ("ExecutorLostFailure (executor 1 exited): Command exited with code 52", OutOfMemory, "code 52"),
@@ -21,7 +21,7 @@ from components.lib.spark.errors import JobFailed, OutOfMemory, SessionProblem, 
         ("", JobFailed, "no reason given"),
     ],
 )
-def test_failures_are_recognised_by_their_text(text: str, kind: type[SparkError], told: str) -> None:
+def test_failures_are_recognised_by_their_text(text: str, kind: type[SparkError], message: str) -> None:
     error = explain(text)
     assert type(error) is kind
-    assert told in str(error)
+    assert message in str(error)

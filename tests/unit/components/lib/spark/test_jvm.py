@@ -29,13 +29,13 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "message"),
     [('java version "1.8.0_392"', "is Java 8, and Spark needs 17"), ('openjdk version "11.0.2"', "is Java 11")],
 )
-def test_java_that_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, told: str) -> None:
+def test_java_that_is_too_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str, message: str) -> None:
     program(tmp_path / "bin" / "java", f"import sys; print({version!r}, file=sys.stderr)")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(SessionProblem, match=told):
+    with pytest.raises(SessionProblem, match=message):
         find_java()
 
 
@@ -74,10 +74,10 @@ def test_the_properties_file_is_private(tmp_path: Path) -> None:
         "import os, struct, sys\n"
         "given = sys.argv[sys.argv.index('--properties-file') + 1]\n"
         "content = open(given).read().encode() + oct(os.stat(given).st_mode)[-3:].encode()\n"
-        "told = os.environ['_PYSPARK_DRIVER_CONN_INFO_PATH']\n"
-        "with open(told + '.tmp', 'wb') as file:\n"
+        "path = os.environ['_PYSPARK_DRIVER_CONN_INFO_PATH']\n"
+        "with open(path + '.tmp', 'wb') as file:\n"
         "    file.write(struct.pack('>ii', 4711, len(content)) + content)\n"
-        "os.rename(told + '.tmp', told)\n"
+        "os.rename(path + '.tmp', path)\n"
         "sys.stdin.read()\n",
     )
     jvm = Jvm(tmp_path, {"spark.secret": "a\\b\nc"}, {}, NOTHING)

@@ -20,7 +20,7 @@ def test_the_jvms_log_is_forwarded() -> None:
 
 
 def test_the_log_is_quiet_during_the_start() -> None:
-    """What went wrong is told once, by who wanted the session."""
+    """The starter of the session reports the problem, once."""
     with capture_logs() as logs:
         relay = LogRelay([b"ERROR\tSparkContext\tError initializing SparkContext.\n"], Concealment([]))
         relay.join()

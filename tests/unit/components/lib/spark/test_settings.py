@@ -25,7 +25,7 @@ def test_masters(master: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"master": "mesos://host:5050"}, "is not a Spark master: use local"),
         ({"master": "spark://"}, "is not a Spark master"),
@@ -35,8 +35,8 @@ def test_masters(master: str) -> None:
         ({"cores": 2}, "Extra inputs are not permitted"),
     ],
 )
-def test_invalid_settings(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_invalid_settings(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         SparkSettings.model_validate(given)
 
 

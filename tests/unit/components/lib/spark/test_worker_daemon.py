@@ -21,7 +21,7 @@ def archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
         path = tmp_path / name
         with ZipFile(path, "w") as archive:
             for module in ("first", "second"):
-                archive.writestr(f"{path.stem}_{module}.py", f"told = {module!r}")
+                archive.writestr(f"{path.stem}_{module}.py", f"name = {module!r}")
         monkeypatch.syspath_prepend(str(path))
         importlib.import_module(f"{path.stem}_first")
         paths.append(str(path))
@@ -40,6 +40,6 @@ def test_sparks_own_archives_are_not_read_again(archives: tuple[str, str]) -> No
 
     assert isinstance(sys.path_importer_cache[sparks], UnchangingArchive)
     assert isinstance(sys.path_importer_cache[theirs], zipimporter)
-    assert importlib.import_module("pyspark_second").told == "second"
-    assert importlib.import_module("theirs_second").told == "second"
+    assert importlib.import_module("pyspark_second").name == "second"
+    assert importlib.import_module("theirs_second").name == "second"
     assert gc.get_freeze_count() > 0
