@@ -8,7 +8,7 @@ import msgspec
 
 from components.compactor.planning.left_out import newest_left_out
 from components.compactor.scheduling.counters import Counters
-from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
+from components.compactor.scheduling.policy import CompactionPolicy, PolicyProblem, read_policy
 from components.compactor.scheduling.scoring import FileSet, judge
 from components.lib.lake.table_lookup import current_metadata, full_name
 from registry.clock import Clock
@@ -50,7 +50,7 @@ class TableExplanation(msgspec.Struct, frozen=True, kw_only=True):
     decisions: list[Compaction]
 
 
-async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults: Policy) -> TableExplanation:
+async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults: CompactionPolicy) -> TableExplanation:
     """Reads the row of every file of the table once."""
     metadata = await current_metadata(store, table)
     problem: str | None = None
@@ -91,7 +91,7 @@ def _partition(
     counters: Counters,
     table_id: int,
     path: str,
-    policy: Policy,
+    policy: CompactionPolicy,
     now_ms: int,
     problem: str | None,
     running: Compaction | None,
@@ -123,6 +123,6 @@ def _partition(
     )
 
 
-def _small(tiers: Any, policy: Policy) -> FileSet:
+def _small(tiers: Any, policy: CompactionPolicy) -> FileSet:
     cells = [cell for cell in tiers.values() if cell.size_bytes // cell.files < policy.small_bytes]
     return FileSet(sum(cell.files for cell in cells), sum(cell.size_bytes for cell in cells))

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from components.compactor.execution.job_context import JobLimits
-from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
+from components.compactor.scheduling.policy import CompactionPolicy, PolicyProblem, read_policy
 from components.lib.lake.table_properties import size_bytes
 from components.lib.spark.settings import SparkSettings
 
@@ -73,5 +73,5 @@ class CompactorSettings(BaseModel):
         )  # fmt: skip
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> CompactionPolicy:
         return read_policy(self.defaults)

@@ -24,7 +24,7 @@ from components.compactor.execution.outcome import JobOutcome
 from components.compactor.execution.running_jobs import RunningJobs
 from components.compactor.journal_writer import JournalWriter
 from components.compactor.metrics import CompactorMetrics
-from components.compactor.planning.file_selection import Plan
+from components.compactor.planning.file_selection import CompactionPlan
 from components.compactor.planning.planner import CompactionRequest, Planner
 from components.compactor.scheduling.budget import BudgetLimits
 from components.compactor.scheduling.policy import PolicyProblem
@@ -226,7 +226,7 @@ class Compactor:
         outcome = JobOutcome(status="aborted")
         try:
             found = await self._plan_and_run(candidate)
-            if isinstance(found, Plan):
+            if isinstance(found, CompactionPlan):
                 self._scheduler.decline(candidate, found.verdict())
                 return
             outcome = found
@@ -255,7 +255,7 @@ class Compactor:
         elif outcome.status in ("done", "declined"):
             self._failures.worked(candidate.key)
 
-    async def _plan_and_run(self, candidate: Candidate) -> JobOutcome | Plan:
+    async def _plan_and_run(self, candidate: Candidate) -> JobOutcome | CompactionPlan:
         """Returns the plan if it has nothing to merge, else the outcome of the job."""
         table_id, path = candidate.key
         decision = candidate.decision

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect
+from components.compactor.merge import MergeResult, MergeTask, UnmergeableFile, inspect
 from components.compactor.spark.executor_protocol import OutOfMemory
 from components.lib.lake.files import engine_of
 from components.lib.lake.schema.table_schema import TableSchema
@@ -39,7 +39,7 @@ class LocalExecutor:
                 work.exception()  # marks it as retrieved
             raise
 
-    async def inspect(self, task: MergeTask) -> list[BadFile]:
+    async def inspect(self, task: MergeTask) -> list[UnmergeableFile]:
         return await asyncio.to_thread(inspect, task)
 
     async def health(self) -> None:

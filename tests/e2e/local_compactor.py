@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from astha.subscribers import ComponentContext
 from astha.tasks import to_completion
-from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect, merge
+from components.compactor.merge import MergeResult, MergeTask, UnmergeableFile, inspect, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
 
@@ -36,7 +36,7 @@ class ProcessExecutor:
             raise answer
         return answer
 
-    async def inspect(self, task: MergeTask) -> list[BadFile]:
+    async def inspect(self, task: MergeTask) -> list[UnmergeableFile]:
         return await asyncio.to_thread(inspect, task)
 
     async def health(self) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from components.compactor.planning.file_selection import FileSelection, make_plan
 from components.compactor.scheduling.budget import BudgetLimits
 from components.compactor.scheduling.counters import COUNTED_TYPE, PERIODS, Counters, tier_of
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.scheduler import Scheduler
 from components.compactor.scheduling.scoring import judge
 from registry.models import TableFile
@@ -48,7 +48,7 @@ class History:
         self.last = self.lake.insert(1)
 
     def _new(self) -> Scheduler:
-        return Scheduler(Policy(), BudgetLimits(concurrent_jobs=3), self.clock)
+        return Scheduler(CompactionPolicy(), BudgetLimits(concurrent_jobs=3), self.clock)
 
     async def load(self) -> None:
         await self.scheduler.load(Snapshot(self.lake))
@@ -154,7 +154,7 @@ sizes = st.lists(st.tuples(st.integers(0, 20 * MIB) | st.integers(0, MIB), st.bo
 def test_a_decision_can_be_planned(drawn: list[tuple[int, bool]], min_inputs: int) -> None:
     """Otherwise jobs would begin repeatedly without effect."""
     lake, counters = Lake(), Counters()
-    policy = Policy(target_bytes=16 * MIB, max_group_bytes=64 * MIB, min_inputs=min_inputs)
+    policy = CompactionPolicy(target_bytes=16 * MIB, max_group_bytes=64 * MIB, min_inputs=min_inputs)
     selection = FileSelection(policy, lake.clock.now_ms())
     for size, own in drawn:
         file = lake.new(size, operation="compaction" if own else "insert", operation_id="op" if own else None)

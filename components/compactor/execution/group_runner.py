@@ -10,7 +10,7 @@ from components.compactor.execution.cancellation import Cancellation, InputsChan
 from components.compactor.execution.job_context import JobContext, Step
 from components.compactor.execution.output_names import OutputNames
 from components.compactor.execution.swap import ResultMismatch, Swap, SwapUncertain, check_result, swap_files
-from components.compactor.merge import BadFile, MergeFailed, MergeInput, MergeResult, MergeTask
+from components.compactor.merge import MergeFailed, MergeInput, MergeResult, MergeTask, UnmergeableFile
 from components.compactor.planning.compaction_spec import CompactionSpec
 from components.compactor.spark.executor_protocol import SparkError
 from components.lib.lake.registration.upload_removal import remove
@@ -71,7 +71,7 @@ class GroupRunner:
             raise
         await to_completion(self._swap(files, result, swap_id(), outputs))
 
-    async def inspect(self, files: Sequence[TableFile]) -> list[BadFile]:
+    async def inspect(self, files: Sequence[TableFile]) -> list[UnmergeableFile]:
         """Returns the files that can't be merged, each read alone. Raises `InputsChanged`, `JobStopped` and errors of
         the executor.
         """

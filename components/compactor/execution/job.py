@@ -31,7 +31,7 @@ from components.compactor.execution.job_context import JobContext, Step
 from components.compactor.execution.outcome import JobOutcome, JobTotals
 from components.compactor.execution.output_names import OutputNames
 from components.compactor.execution.swap import ResultMismatch, Swap, SwapUncertain
-from components.compactor.merge import BadFile, BadInput, MergeFailed
+from components.compactor.merge import BadInput, MergeFailed, UnmergeableFile
 from components.compactor.planning.compaction_spec import CompactionSpec, halves
 from components.compactor.spark.executor_protocol import (
     JobFailed,
@@ -209,7 +209,7 @@ class CompactionJob:
         """Leaves bad files out. If none is bad by itself, halves the group, or gives it up."""
         bad = await self._inspected(pending)
         if isinstance(error, BadInput) and error.path not in {file.path for file in bad}:
-            bad.append(BadFile(error.path, error.reason))
+            bad.append(UnmergeableFile(error.path, error.reason))
         if not bad:
             return self._halved(pending, error) or self._give_up(error)
         for file in bad:
@@ -222,7 +222,7 @@ class CompactionJob:
             return []
         return [rest]
 
-    async def _inspected(self, pending: PendingGroup) -> list[BadFile]:
+    async def _inspected(self, pending: PendingGroup) -> list[UnmergeableFile]:
         """Returns no files if they can't be inspected: the error of the merge is reported all the same."""
         try:
             return await self._groups.inspect(pending.files)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from components.compactor.execution.swap import Swap
-from components.compactor.merge import BadFile
+from components.compactor.merge import UnmergeableFile
 from components.compactor.planning.left_out import left_out_record
 from components.compactor.scheduling.backoff import JobStatus
 from registry.inputs import CompactionOutcome
@@ -30,7 +30,7 @@ class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None
     groups: int = 0
     seconds: dict[str, float] = {}
-    left_out: tuple[BadFile, ...] = ()  # files that can't be merged
+    left_out: tuple[UnmergeableFile, ...] = ()  # files that can't be merged
 
     def to_record(self, explanation: JsonText) -> CompactionOutcome:
         """Returns it as the registry stores it: the explanation of the decision, with the result added."""
@@ -60,7 +60,7 @@ class JobTotals:
     def __init__(self) -> None:
         self._swaps: list[Swap] = []
         self._seconds: dict[str, float] = {}
-        self._left_out: dict[str, BadFile] = {}
+        self._left_out: dict[str, UnmergeableFile] = {}
 
     @property
     def problem(self) -> str | None:
@@ -71,7 +71,7 @@ class JobTotals:
         more = "" if len(bad) == 1 else f" (and {len(bad) - 1:,} more files)"
         return f"left out: {bad[0]}{more}"
 
-    def leave_out(self, bad: Iterable[BadFile]) -> None:
+    def leave_out(self, bad: Iterable[UnmergeableFile]) -> None:
         self._left_out |= {file.path: file for file in bad}
 
     @property

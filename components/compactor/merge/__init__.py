@@ -5,18 +5,18 @@ content. Guaranteed: what was counted and checksummed is what is stored. Uses ne
 """
 
 from components.compactor.merge.engine import merge
-from components.compactor.merge.inspection import BadFile, inspect
+from components.compactor.merge.inspection import UnmergeableFile, inspect
 from components.compactor.merge.strategy import choose_strategy
 from components.compactor.merge.task import BadInput, MergeFailed, MergeInput, MergeResult, MergeTask, Strategy
 
 __all__ = [
-    "BadFile",
     "BadInput",
     "MergeFailed",
     "MergeInput",
     "MergeResult",
     "MergeTask",
     "Strategy",
+    "UnmergeableFile",
     "choose_strategy",
     "inspect",
     "merge",

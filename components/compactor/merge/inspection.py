@@ -29,7 +29,7 @@ _BYTES_PER_S = 1 << 20
 _READ_ONE = f"{__name__}:read_one"
 
 
-class BadFile(msgspec.Struct, frozen=True):
+class UnmergeableFile(msgspec.Struct, frozen=True):
     """A file that can't be merged, alone or with others."""
 
     path: str
@@ -39,7 +39,7 @@ class BadFile(msgspec.Struct, frozen=True):
         return f"{self.path} {self.reason}"
 
 
-def inspect(task: MergeTask, *, clock: Callable[[], float] = time.monotonic) -> list[BadFile]:
+def inspect(task: MergeTask, *, clock: Callable[[], float] = time.monotonic) -> list[UnmergeableFile]:
     """Returns the bad inputs of the task; writes nothing. Blocks, and needs a thread without an event loop.
 
     Files that do not fit into the task's time limit are not inspected. Raises StorageError and NoChild.
@@ -57,9 +57,9 @@ def inspect(task: MergeTask, *, clock: Callable[[], float] = time.monotonic) -> 
                     data = runner.run(fetch(objects, file))
                     _read_in_child(task, file, data, children)
                 except BadInput as error:
-                    found.append(BadFile(file.path, error.reason))
+                    found.append(UnmergeableFile(file.path, error.reason))
                 except ObjectMissing:
-                    found.append(BadFile(file.path, "does not exist: restore it, or remove it from its table"))
+                    found.append(UnmergeableFile(file.path, "does not exist: restore it, or remove it from its table"))
     finally:
         children.close()
     return found

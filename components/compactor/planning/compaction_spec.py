@@ -8,7 +8,7 @@ import msgspec
 
 from astha.subscribers import LakeSettings
 from components.compactor.merge import Strategy
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.scoring import FileSet
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.table_lookup import full_name
@@ -22,7 +22,7 @@ class CompactionSpec(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[tuple[TableFile, ...], ...]
     versions: tuple[TableMetadata, ...]  # all of the table, the current one first
     lake: LakeSettings
-    policy: Policy = Policy()
+    policy: CompactionPolicy = CompactionPolicy()
     strategy: Strategy = "auto"
     strategy_reason: str = "the strategy was requested"
     memory_bytes: int = 1 << 30

@@ -14,15 +14,15 @@ import msgspec
 
 from components.compactor.merge import Strategy, choose_strategy
 from components.compactor.scheduling.counters import COUNTED_TYPE
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.scoring import (
     DISABLED,
     NO_LONGER_NEEDED,
     QUIET,
     TOO_EXPENSIVE,
     YOUNG,
+    CompactionVerdict,
     FileSet,
-    Verdict,
 )
 from registry.json_text import JsonText, JsonValue, to_json_text
 from registry.models import TableFile
@@ -49,7 +49,7 @@ class FileGroup(msgspec.Struct, frozen=True):
         return sum(file.file_size for file in self.files)
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Without groups, `rule` and `reason` say why, and `ripe_at` when to plan again if time alone changes it."""
 
     groups: tuple[FileGroup, ...] = ()
@@ -72,12 +72,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     def input_bytes(self) -> int:
         return sum(group.size_bytes for group in self.groups)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> CompactionVerdict:
         """Returns the decision about the partition that follows from a plan without groups."""
         small = FileSet(self.small + self.young)
-        return Verdict(status="declined", rule=self.rule, reason=self.reason, small=small, until_ms=self.ripe_at)
+        return CompactionVerdict(
+            status="declined", rule=self.rule, reason=self.reason, small=small, until_ms=self.ripe_at
+        )
 
-    def explanation(self, policy: Policy, decided: JsonText | None = None) -> JsonText:
+    def explanation(self, policy: CompactionPolicy, decided: JsonText | None = None) -> JsonText:
         """Returns it for the journal. ``decided`` is the explanation of the decision before it."""
         files, size = self.input_files, self.input_bytes
         outputs = sum(group.outputs for group in self.groups)
@@ -108,7 +110,12 @@ class FileSelection:
     """The small files of a partition, collected from its rows."""
 
     def __init__(
-        self, policy: Policy, now_ms: int, *, forced: bool = False, bad: Mapping[str, str] = MappingProxyType({})
+        self,
+        policy: CompactionPolicy,
+        now_ms: int,
+        *,
+        forced: bool = False,
+        bad: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """``bad`` maps files that are known to be unreadable to the reason."""
         self.now_ms = now_ms
@@ -140,7 +147,7 @@ class FileSelection:
 
 async def select_files(
     files: AsyncIterator[TableFile],
-    policy: Policy,
+    policy: CompactionPolicy,
     now_ms: int,
     *,
     forced: bool = False,
@@ -152,22 +159,26 @@ async def select_files(
     return selection
 
 
-def make_plan(selection: FileSelection, policy: Policy, *, order_columns: int, forced: bool = False) -> Plan:
+def make_plan(
+    selection: FileSelection, policy: CompactionPolicy, *, order_columns: int, forced: bool = False
+) -> CompactionPlan:
     """``forced``: merges any two small files, whatever it costs, also in quiet hours.
 
     Checks the settings again: the decision may have used older ones, or the defaults.
     """
     small, young, left = len(selection.files), selection.young, selection.left
     if not forced and not policy.enabled:
-        return Plan(rule=DISABLED, reason="compaction.enabled is false for this table", small=small, young=young)
+        return CompactionPlan(
+            rule=DISABLED, reason="compaction.enabled is false for this table", small=small, young=young
+        )
     quiet = None if forced or policy.quiet_hours is None else policy.quiet_hours.until_ms(selection.now_ms)
     if quiet is not None:
-        return Plan(rule=QUIET, reason=f"{policy.quiet_hours}", small=small, young=young, ripe_at=quiet)
+        return CompactionPlan(rule=QUIET, reason=f"{policy.quiet_hours}", small=small, young=young, ripe_at=quiet)
     picked, rule = _pick(selection.files, policy, forced=forced)
     groups = tuple(_grouped(picked, policy)) if rule is not None else ()
     if rule is None or not groups:
         rule, reason = _declined(small, young, policy, selection.left_out)
-        return Plan(
+        return CompactionPlan(
             rule=rule, reason=reason, small=small, young=young, left=left, left_out=len(selection.left_out),
             ripe_at=selection.ripe_at,
         )  # fmt: skip
@@ -178,7 +189,7 @@ def make_plan(selection: FileSelection, policy: Policy, *, order_columns: int, f
         mean_bytes=file_set.size_bytes // max(file_set.files, 1),
         copy_above_bytes=policy.copy_above_bytes,
     )
-    return Plan(
+    return CompactionPlan(
         groups=groups,
         rule=REQUESTED if forced else rule,
         strategy=choice.strategy,
@@ -192,7 +203,7 @@ def make_plan(selection: FileSelection, policy: Policy, *, order_columns: int, f
     )
 
 
-def _pick(files: Iterable[TableFile], policy: Policy, *, forced: bool) -> tuple[list[TableFile], str | None]:
+def _pick(files: Iterable[TableFile], policy: CompactionPolicy, *, forced: bool) -> tuple[list[TableFile], str | None]:
     ordered = sorted(files, key=lambda file: (file.file_size, file.id))
     if forced:
         return ordered, REQUESTED if len(ordered) > 1 else None
@@ -206,7 +217,7 @@ def _pick(files: Iterable[TableFile], policy: Policy, *, forced: bool) -> tuple[
     return ordered[:best], by
 
 
-def _grouped(files: Sequence[TableFile], policy: Policy) -> Iterable[FileGroup]:
+def _grouped(files: Sequence[TableFile], policy: CompactionPolicy) -> Iterable[FileGroup]:
     """Yields groups of about the same size, none above the policy's limit, in the order of the files' ids."""
     total = sum(file.file_size for file in files)
     share = total / -(-total // policy.max_group_bytes) if total else 1
@@ -222,7 +233,7 @@ def _grouped(files: Sequence[TableFile], policy: Policy) -> Iterable[FileGroup]:
     yield from _group(collected, policy)
 
 
-def _group(files: Sequence[TableFile], policy: Policy) -> Iterable[FileGroup]:
+def _group(files: Sequence[TableFile], policy: CompactionPolicy) -> Iterable[FileGroup]:
     file_set = _file_set(files)
     outputs = file_set.outputs(policy)
     if len(files) > outputs:
@@ -237,7 +248,7 @@ def _file_set(files: Iterable[TableFile]) -> FileSet:
     return FileSet(len(listed), sum(sizes), max(sizes, default=0), fresh)
 
 
-def _declined(small: int, young: int, policy: Policy, left_out: Mapping[str, str]) -> tuple[str, str]:
+def _declined(small: int, young: int, policy: CompactionPolicy, left_out: Mapping[str, str]) -> tuple[str, str]:
     if left_out and small + young < policy.min_inputs:
         path, reason = next(iter(left_out.items()))
         return BAD_FILES, f"{len(left_out):,} left out, such as {path}: it {reason}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from components.compactor.merge import BadFile
+from components.compactor.merge import UnmergeableFile
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.json_text import JsonValue, parse_json
@@ -33,7 +33,7 @@ class FileBackoff(msgspec.Struct, frozen=True):
     since_ms: int = 0  # when it was found bad for the first time
 
 
-def left_out_record(bad: Sequence[BadFile]) -> dict[str, JsonValue]:
+def left_out_record(bad: Sequence[UnmergeableFile]) -> dict[str, JsonValue]:
     """Returns the files as part of a decision's explanation."""
     if not bad:
         return {}
@@ -41,12 +41,12 @@ def left_out_record(bad: Sequence[BadFile]) -> dict[str, JsonValue]:
     return {"left_out": files, "left_out_in_all": len(bad)}
 
 
-def read_left_out(row: Compaction) -> list[BadFile]:
+def read_left_out(row: Compaction) -> list[UnmergeableFile]:
     """Returns the files that a decision in the journal has left out."""
     explanation: Any = parse_json(row.explanation)
     result = explanation.get("result") if isinstance(explanation, dict) else None
     files = result.get("left_out") if isinstance(result, dict) else None
-    return [BadFile(str(file["path"]), str(file["reason"])) for file in files or () if isinstance(file, dict)]
+    return [UnmergeableFile(str(file["path"]), str(file["reason"])) for file in files or () if isinstance(file, dict)]
 
 
 def newest_left_out(rows: Iterable[Compaction]) -> dict[str, dict[str, FileBackoff]]:
@@ -60,7 +60,7 @@ def newest_left_out(rows: Iterable[Compaction]) -> dict[str, dict[str, FileBacko
     return {path: waits for path, waits in found.items() if waits}
 
 
-def note_bad(waits: dict[str, FileBackoff], bad: Iterable[BadFile], now_ms: int) -> None:
+def note_bad(waits: dict[str, FileBackoff], bad: Iterable[UnmergeableFile], now_ms: int) -> None:
     for file in bad:
         before = waits.get(file.path, FileBackoff("", 0, 0, now_ms))
         wait_ms = min(_HOUR_MS << min(before.times, 10), _LONGEST_MS)
@@ -91,7 +91,7 @@ class LeftOut:
             self._keep(key, newest_left_out(rows).get(partition_path, {}))
         return self._now(key)
 
-    def note(self, table_id: int, partition_path: str, bad: Iterable[BadFile]) -> None:
+    def note(self, table_id: int, partition_path: str, bad: Iterable[UnmergeableFile]) -> None:
         key = (table_id, partition_path)
         waits = self._known.get(key, {})
         note_bad(waits, bad, self._clock.now_ms())

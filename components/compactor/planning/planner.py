@@ -7,9 +7,9 @@ import msgspec
 from astha.subscribers import LakeSettings
 from components.compactor.merge import Strategy
 from components.compactor.planning.compaction_spec import CompactionSpec
-from components.compactor.planning.file_selection import Plan, make_plan, select_files
+from components.compactor.planning.file_selection import CompactionPlan, make_plan, select_files
 from components.compactor.planning.left_out import LeftOut
-from components.compactor.scheduling.policy import Policy, read_policy
+from components.compactor.scheduling.policy import CompactionPolicy, read_policy
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.json_text import JsonText, parse_json
@@ -33,7 +33,7 @@ class PlannedJob(msgspec.Struct, frozen=True):
 
     table: LakeTable
     metadata: TableMetadata  # the current version
-    plan: Plan
+    plan: CompactionPlan
     spec: CompactionSpec | None
 
 
@@ -43,7 +43,7 @@ class Planner:
         store: MetadataStore,
         clock: Clock,
         lake: LakeSettings,
-        defaults: Policy,
+        defaults: CompactionPolicy,
         memory_bytes: int,
         left_out: LeftOut | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class Planner:
             return PlannedJob(table, versions[0], made, None)
         return PlannedJob(table, versions[0], made, self._spec(table, partition_path, versions, policy, made, request))
 
-    def policy_of(self, current: TableMetadata, request: CompactionRequest) -> Policy:
+    def policy_of(self, current: TableMetadata, request: CompactionRequest) -> CompactionPolicy:
         policy = read_policy(parse_json(current.properties), self._defaults)
         return policy if request.strategy is None else msgspec.structs.replace(policy, strategy=request.strategy)
 
@@ -86,8 +86,8 @@ class Planner:
         table: LakeTable,
         partition_path: str,
         versions: list[TableMetadata],
-        policy: Policy,
-        made: Plan,
+        policy: CompactionPolicy,
+        made: CompactionPlan,
         request: CompactionRequest,
     ) -> CompactionSpec:
         return CompactionSpec(

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from components.compactor.scheduling.counters import Key
-from components.compactor.scheduling.scoring import Verdict
+from components.compactor.scheduling.scoring import CompactionVerdict
 
 JobStatus: TypeAlias = Literal["done", "declined", "aborted", "failed", "cancelled"]
 
@@ -29,9 +29,9 @@ class BackoffState(msgspec.Struct, frozen=True, gc=False):
     after: JobStatus
     times: int
     until_ms: int
-    verdict: Verdict | None = None  # of the job's plan
+    verdict: CompactionVerdict | None = None  # of the job's plan
 
-    def applied_to(self, verdict: Verdict) -> Verdict:
+    def applied_to(self, verdict: CompactionVerdict) -> CompactionVerdict:
         """Returns the verdict while the backoff lasts."""
         until = max(self.until_ms, verdict.until_ms or 0)
         if self.verdict is not None:
@@ -49,7 +49,7 @@ class PartitionBackoffs:
     def __len__(self) -> int:
         return len(self._waits)
 
-    def note(self, key: Key, status: JobStatus, now_ms: int, verdict: Verdict | None = None) -> None:
+    def note(self, key: Key, status: JobStatus, now_ms: int, verdict: CompactionVerdict | None = None) -> None:
         before = self._waits.get(key)
         times = before.times + 1 if before is not None and before.after == status else 1
         first, longest = _WAITS[status]

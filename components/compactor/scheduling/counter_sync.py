@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from astha.events import Event, Operation
-from components.compactor.scheduling.counters import Counters, Difference, Key
+from components.compactor.scheduling.counters import CountDifference, Counters, Key
 from components.compactor.scheduling.policy_cache import PolicyCache
 from registry.contract import ConsistentRead
 from registry.models import LakeTable, Row, TableFile, TableMetadata, TableStats
@@ -34,7 +34,7 @@ class CounterDrift:
         if difference is not None:
             self._gaps[difference.key] = _gap(difference)
 
-    def check(self, counters: Counters, events: Sequence[Event[Row]]) -> Difference | None:
+    def check(self, counters: Counters, events: Sequence[Event[Row]]) -> CountDifference | None:
         """Returns the first new difference after a whole transaction."""
         for event in events:
             row = event.data
@@ -47,11 +47,11 @@ class CounterDrift:
             difference = counters.compare(row)
             found = _NONE if difference is None else _gap(difference)
             if found != self._gaps.get(key, _NONE):
-                return difference or Difference(key, _NONE, _NONE)
+                return difference or CountDifference(key, _NONE, _NONE)
         return None
 
 
-def _gap(difference: Difference) -> Gap:
+def _gap(difference: CountDifference) -> Gap:
     files, size, rows = (
         recorded - counted for recorded, counted in zip(difference.recorded, difference.counted, strict=True)
     )

@@ -109,7 +109,7 @@ class PartitionCounts(msgspec.Struct, gc=False):
         return whole
 
 
-class Difference(msgspec.Struct, frozen=True):
+class CountDifference(msgspec.Struct, frozen=True):
     """Counts that differ from the registry's statistics."""
 
     key: Key
@@ -185,13 +185,13 @@ class Counters:
         young = counts.young()
         return (young[0] + PERIODS + 1) * period_ms if young else None
 
-    def compare(self, stats: TableStats) -> Difference | None:
+    def compare(self, stats: TableStats) -> CountDifference | None:
         """Compares the counts after a whole transaction with its row of `table_stats`."""
         key = (stats.table_id, stats.partition_path)
         counts = self.of(key)
         counted = (0, 0, 0) if counts is None else (counts.files, counts.size_bytes, counts.rows)
         recorded = (stats.file_count, stats.total_size, stats.row_count)
-        return None if counted == recorded else Difference(key, counted, recorded)
+        return None if counted == recorded else CountDifference(key, counted, recorded)
 
     def _period_ms(self, table_id: int) -> int:
         return self._periods_ms.get(table_id, self._default_period_ms)

@@ -8,8 +8,8 @@ from typing import TypeAlias
 import msgspec
 
 from components.compactor.scheduling.counters import Key
-from components.compactor.scheduling.policy import Policy
-from components.compactor.scheduling.scoring import NO_LONGER_NEEDED, FileSet, Verdict
+from components.compactor.scheduling.policy import CompactionPolicy
+from components.compactor.scheduling.scoring import NO_LONGER_NEEDED, CompactionVerdict, FileSet
 from registry.inputs import CompactionDraft
 from registry.json_text import JsonText, JsonValue, to_json_text
 from registry.models import Compaction, CompactionTrigger
@@ -21,8 +21,8 @@ DecisionIdentity: TypeAlias = tuple[str, str, str | None]
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: Key
-    verdict: Verdict
-    policy: Policy
+    verdict: CompactionVerdict
+    policy: CompactionPolicy
     trigger: CompactionTrigger
     position: Position | None
     decided_at: int
@@ -125,10 +125,10 @@ class Journal:
                 del kept[key]
 
 
-def _counts(file_set: FileSet, policy: Policy) -> dict[str, JsonValue]:
+def _counts(file_set: FileSet, policy: CompactionPolicy) -> dict[str, JsonValue]:
     return {**msgspec.structs.asdict(file_set), "outputs": file_set.outputs(policy) if file_set.files else 0}
 
 
-def _cost(file_set: FileSet, policy: Policy) -> dict[str, JsonValue]:
+def _cost(file_set: FileSet, policy: CompactionPolicy) -> dict[str, JsonValue]:
     removed = file_set.removed(policy) if file_set.files else 0
     return {"bytes_rewritten": file_set.size_bytes, "bytes_per_file_removed": file_set.size_bytes // max(removed, 1)}

@@ -31,13 +31,13 @@ from components.lib.lake.table_properties import (
 )
 from registry.json_text import JsonValue
 
-__all__ = ["Policy", "PolicyProblem", "read_policy"]
+__all__ = ["CompactionPolicy", "PolicyProblem", "read_policy"]
 
 PREFIX = "compaction."
 MIB = 1 << 20
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CompactionPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     enabled: bool = True
     target_bytes: int = 128 * MIB
     small_ratio: float = 0.75
@@ -68,12 +68,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return {**shown, "quiet_hours": None if self.quiet_hours is None else str(self.quiet_hours)}
 
 
-def read_policy(properties: JsonValue, defaults: Policy | None = None) -> Policy:
+def read_policy(properties: JsonValue, defaults: CompactionPolicy | None = None) -> CompactionPolicy:
     """Reads a table's properties. Raises `PolicyProblem` for a `compaction.*` property that is unknown or can't be
     read.
     """
     found = read_properties(properties, PREFIX, _PROPERTIES)
-    policy: Policy = msgspec.structs.replace(defaults or Policy(), **found)
+    policy: CompactionPolicy = msgspec.structs.replace(defaults or CompactionPolicy(), **found)
     if policy.max_group_bytes < policy.target_bytes:
         if "max_group_bytes" in found:
             raise PolicyProblem(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 import structlog
 
-from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
+from components.compactor.scheduling.policy import CompactionPolicy, PolicyProblem, read_policy
 from registry.json_text import parse_json
 from registry.models import LakeTable, TableMetadata
 
@@ -21,14 +21,14 @@ _REREAD_MS = 60_000
 
 class TablePolicy(msgspec.Struct, frozen=True):
     name: str
-    policy: Policy
+    policy: CompactionPolicy
     active: bool
     problem: str | None
     read_at: int
 
 
 class PolicyCache:
-    def __init__(self, defaults: Policy, max_age_ms: int = 10_000) -> None:
+    def __init__(self, defaults: CompactionPolicy, max_age_ms: int = 10_000) -> None:
         self.defaults = defaults
         self._unknown = TablePolicy("", defaults, True, None, 0)
         self._max_age_ms = max_age_ms

@@ -23,10 +23,17 @@ from components.compactor.scheduling.budget import HOUR_MS, Budget, BudgetLimits
 from components.compactor.scheduling.counter_sync import CounterDrift, read_counts
 from components.compactor.scheduling.counters import Counters, Key
 from components.compactor.scheduling.journal import Decision, Journal
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.policy_cache import PolicyCache, TablePolicy
 from components.compactor.scheduling.queue import PartitionQueue
-from components.compactor.scheduling.scoring import DISABLED, NO_LONGER_NEEDED, SETTINGS, FileSet, Verdict, judge
+from components.compactor.scheduling.scoring import (
+    DISABLED,
+    NO_LONGER_NEEDED,
+    SETTINGS,
+    CompactionVerdict,
+    FileSet,
+    judge,
+)
 from registry.clock import Clock
 from registry.contract import ConsistentRead, MetadataStore
 from registry.models import CompactionTrigger, LakeTable, Row, TableFile, TableMetadata
@@ -50,7 +57,7 @@ class Candidate(msgspec.Struct, frozen=True):
 
 class Scheduler:
     def __init__(
-        self, defaults: Policy, limits: BudgetLimits, clock: Clock, *, policy_max_age_ms: int = 10_000
+        self, defaults: CompactionPolicy, limits: BudgetLimits, clock: Clock, *, policy_max_age_ms: int = 10_000
     ) -> None:
         self._clock = clock
         self.tables = PolicyCache(defaults, policy_max_age_ms)
@@ -180,7 +187,12 @@ class Scheduler:
         self.budget.spend(size_bytes, self._clock.now_ms())
 
     def finish(
-        self, candidate: Candidate, status: JobStatus, *, swaps: int | None = None, verdict: Verdict | None = None
+        self,
+        candidate: Candidate,
+        status: JobStatus,
+        *,
+        swaps: int | None = None,
+        verdict: CompactionVerdict | None = None,
     ) -> None:
         """``swaps`` is the number of its swaps; by default one if it is done. Until their events have come, the counts
         are old, and the partition is not decided.
@@ -198,7 +210,7 @@ class Scheduler:
             self._backoffs.forget(key)
         self._decide(key, "event", None)
 
-    def decline(self, candidate: Candidate, verdict: Verdict) -> None:
+    def decline(self, candidate: Candidate, verdict: CompactionVerdict) -> None:
         """Its plan found nothing to do, for the reason in ``verdict``."""
         self.finish(candidate, "declined", verdict=verdict)
 
@@ -252,7 +264,7 @@ class Scheduler:
             if self.counters.of(key) is None:
                 self._backoffs.forget(key)
             if self.journal.is_recorded(key):
-                done = Verdict(
+                done = CompactionVerdict(
                     status="declined",
                     rule=NO_LONGER_NEEDED,
                     reason="there are too few small files left",
@@ -281,7 +293,7 @@ class Scheduler:
         if self.journal.note(decision):
             self._new_decisions.append(decision)
 
-    def _judge(self, key: Key, now: int) -> Verdict | None:
+    def _judge(self, key: Key, now: int) -> CompactionVerdict | None:
         counts, known = self.counters.of(key), self.tables.of(key[0])
         if counts is None or not known.active:
             return None
@@ -290,7 +302,9 @@ class Scheduler:
         wait = None if verdict is None or verdict.status == "declined" else self._backoffs.of(key, now)
         return verdict if verdict is None or wait is None else wait.applied_to(verdict)
 
-    def _decision(self, key: Key, verdict: Verdict, trigger: CompactionTrigger, position: Position | None) -> Decision:
+    def _decision(
+        self, key: Key, verdict: CompactionVerdict, trigger: CompactionTrigger, position: Position | None
+    ) -> Decision:
         return Decision(
             key=key, verdict=verdict, policy=self.tables.of(key[0]).policy, trigger=trigger, position=position,
             decided_at=self._clock.now_ms(),

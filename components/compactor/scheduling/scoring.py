@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from components.compactor.scheduling.counters import Cell, PartitionCounts, Tiers
-from components.compactor.scheduling.policy import MIB, Policy
+from components.compactor.scheduling.policy import MIB, CompactionPolicy
 
 MANY = "many small files"
 FILLS = "enough for a full file"
@@ -38,19 +38,19 @@ class FileSet(msgspec.Struct, frozen=True, gc=False):
     largest: int = 0
     fresh: int = 0  # not written by a compaction
 
-    def outputs(self, policy: Policy) -> int:
+    def outputs(self, policy: CompactionPolicy) -> int:
         """Returns the number of output files: as close to the target size as possible, and not small."""
         wanted = max(1, int(self.size_bytes / policy.target_bytes + 0.5))
         return wanted - 1 if wanted > 1 and self.size_bytes / wanted < policy.small_bytes else wanted
 
-    def removed(self, policy: Policy) -> int:
+    def removed(self, policy: CompactionPolicy) -> int:
         return self.files - self.outputs(policy)
 
-    def score(self, policy: Policy) -> float:
+    def score(self, policy: CompactionPolicy) -> float:
         """Returns the files removed per MiB rewritten."""
         return self.removed(policy) / max(self.size_bytes / MIB, 1 / 1024)
 
-    def rule(self, policy: Policy) -> str | None:
+    def rule(self, policy: CompactionPolicy) -> str | None:
         """Returns the rule by which it is worth a compaction, or None. Outputs of compactions alone are never merged
         again.
         """
@@ -64,7 +64,7 @@ class FileSet(msgspec.Struct, frozen=True, gc=False):
         return MANY if self.largest <= policy.largest_share * (self.size_bytes - self.largest) else None
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CompactionVerdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The decision about a partition that has enough small files."""
 
     status: VerdictStatus
@@ -77,28 +77,33 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def judge(
-    counts: PartitionCounts, policy: Policy, now_ms: int, *, ripe_at: int | None = None, problem: str | None = None
-) -> Verdict | None:
+    counts: PartitionCounts,
+    policy: CompactionPolicy,
+    now_ms: int,
+    *,
+    ripe_at: int | None = None,
+    problem: str | None = None,
+) -> CompactionVerdict | None:
     """Returns None if there are too few small files. ``ripe_at`` is when the next files reach the minimum age."""
     everything = counts.all_tiers() if counts.young() else counts.aged()
     small = _small(everything, policy)
     if small.files < policy.min_inputs or not small.fresh:
         return None
     if problem is not None:
-        return Verdict(status="declined", rule=SETTINGS, reason=problem, small=small)
+        return CompactionVerdict(status="declined", rule=SETTINGS, reason=problem, small=small)
     if not policy.enabled:
         reason = "compaction.enabled is false for this table"
-        return Verdict(status="declined", rule=DISABLED, reason=reason, small=small)
+        return CompactionVerdict(status="declined", rule=DISABLED, reason=reason, small=small)
     picked, rule = pick(counts.aged(), policy)
     if rule is None:
         _, later = pick(everything, policy)
         if later is not None:
             reason = f"files have to be {policy.min_age_ms / 1000:g} s old"
-            return Verdict(status="declined", rule=YOUNG, reason=reason, small=small, until_ms=ripe_at)
+            return CompactionVerdict(status="declined", rule=YOUNG, reason=reason, small=small, until_ms=ripe_at)
         reason = "too many bytes would be rewritten for each file removed; more small files will change that"
-        return Verdict(status="declined", rule=TOO_EXPENSIVE, reason=reason, small=small, until_ms=ripe_at)
+        return CompactionVerdict(status="declined", rule=TOO_EXPENSIVE, reason=reason, small=small, until_ms=ripe_at)
     quiet = None if policy.quiet_hours is None else policy.quiet_hours.until_ms(now_ms)
-    return Verdict(
+    return CompactionVerdict(
         status="waiting",
         rule=rule,
         reason=None if quiet is None else f"{QUIET}: {policy.quiet_hours}",
@@ -109,7 +114,7 @@ def judge(
     )
 
 
-def pick(tiers: Tiers, policy: Policy) -> tuple[FileSet, str | None]:
+def pick(tiers: Tiers, policy: CompactionPolicy) -> tuple[FileSet, str | None]:
     """Returns the most of the smallest tiers that is worth it, and the rule. The same rules then hold file by file."""
     found, by = FileSet(), None
     file_set = FileSet()
@@ -128,7 +133,7 @@ def pick(tiers: Tiers, policy: Policy) -> tuple[FileSet, str | None]:
     return found, by
 
 
-def _small(tiers: Tiers, policy: Policy) -> FileSet:
+def _small(tiers: Tiers, policy: CompactionPolicy) -> FileSet:
     cells = [cell for cell in tiers.values() if _is_small(cell, policy)]
     return FileSet(
         sum(cell.files for cell in cells),
@@ -138,6 +143,6 @@ def _small(tiers: Tiers, policy: Policy) -> FileSet:
     )
 
 
-def _is_small(cell: Cell, policy: Policy) -> bool:
+def _is_small(cell: Cell, policy: CompactionPolicy) -> bool:
     """The mean size decides in a tier that contains the limit. The usual limit, 3/4 of 2^n, lies between two tiers."""
     return cell.size_bytes // cell.files < policy.small_bytes

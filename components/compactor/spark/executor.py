@@ -23,7 +23,7 @@ import msgspec
 from astha.redaction import Concealment
 from astha.subscribers.context import LakeSettings
 from astha.tasks import to_completion
-from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect, merge
+from components.compactor.merge import MergeResult, MergeTask, UnmergeableFile, inspect, merge
 from components.compactor.spark import worker_daemon
 from components.compactor.spark.messages import TaskRequest, pack, result_of
 from components.compactor.spark.session_pool import LiveSession, OpenSession, SessionPool
@@ -114,8 +114,8 @@ class SparkExecutor:
         found: MergeResult = await self._submit(self._merge, task)
         return found
 
-    async def inspect(self, task: MergeTask) -> list[BadFile]:
-        found: list[BadFile] = await self._submit(inspect, task)
+    async def inspect(self, task: MergeTask) -> list[UnmergeableFile]:
+        found: list[UnmergeableFile] = await self._submit(inspect, task)
         return found
 
     async def health(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from components.compactor.merge import BadFile, MergeFailed, MergeResult, MergeTask
+from components.compactor.merge import MergeFailed, MergeResult, MergeTask, UnmergeableFile
 from components.lib.spark.errors import (
     JobFailed,
     OutOfMemory,
@@ -45,7 +45,7 @@ class Executor(Protocol):
         """
         ...
 
-    async def inspect(self, task: MergeTask) -> list[BadFile]:
+    async def inspect(self, task: MergeTask) -> list[UnmergeableFile]:
         """Returns the inputs that can't be merged, each read alone. Writes nothing; raises what `merge` does."""
         ...
 

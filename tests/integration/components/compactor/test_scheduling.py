@@ -10,7 +10,7 @@ import pytest
 from astha.clock import SystemLoopClock
 from astha.errors import Reject
 from components.compactor.scheduling.budget import BudgetLimits
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.scheduler import Scheduler
 from components.compactor.scheduling.scoring import MANY
 from registry.contract import MetadataStore
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 def scheduler(**limits: Any) -> Scheduler:
-    return Scheduler(Policy(), BudgetLimits(**limits), SystemLoopClock())
+    return Scheduler(CompactionPolicy(), BudgetLimits(**limits), SystemLoopClock())
 
 
 async def load(made: Scheduler, store: MetadataStore) -> None:
@@ -120,7 +120,7 @@ async def test_the_journal_outlives_a_restart(store: MetadataStore, clock: Manua
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     for path in "ab":
         await store.add_files(table.id, [file(f"s3://lake/{path}{n}", size=MIB, partition=path) for n in range(5)])
-    first = Scheduler(Policy(), BudgetLimits(), clock)
+    first = Scheduler(CompactionPolicy(), BudgetLimits(), clock)
     await first.restore(store)
     await load(first, store)
     decisions = first.unrecorded()
@@ -135,7 +135,7 @@ async def test_the_journal_outlives_a_restart(store: MetadataStore, clock: Manua
     await store.finish_compaction(row.id, CompactionOutcome(status="failed", reason="x"), owner="c")
 
     clock.advance(60_000)
-    second = Scheduler(Policy(), BudgetLimits(bytes_per_hour=60 * MIB), clock)
+    second = Scheduler(CompactionPolicy(), BudgetLimits(bytes_per_hour=60 * MIB), clock)
     await second.restore(store)
     await load(second, store)
     assert [(one.key[1], one.verdict.rule) for one in second.unrecorded()] == [("gone", "no longer needed")]

@@ -19,7 +19,7 @@ from components.compactor.execution.job import CompactionJob
 from components.compactor.execution.job_context import Step
 from components.compactor.execution.outcome import JobOutcome
 from components.compactor.merge import MergeResult
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.spark.executor import SparkExecutor
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import parse
@@ -79,7 +79,7 @@ async def poisoned(spark: SparkExecutor, bench: Bench) -> None:
     good = bench.read([files[0], *files[2:4], files[5]])
     poison(parse(files[1].file_path).path)
     parse(files[4].file_path).path.write_bytes(HANGS)
-    spec = await bench.spec_of(policy=Policy(copy_above_bytes=1), strategy="copy")
+    spec = await bench.spec_of(policy=CompactionPolicy(copy_above_bytes=1), strategy="copy")
     outcome = await CompactionJob(spec, bench.context(spark)).run()
     assert (outcome.status, outcome.input_files, outcome.output_files) == ("done", 4, 1), outcome
     assert {file.path: file.reason.split(":")[0] for file in outcome.left_out} == {
@@ -98,7 +98,7 @@ async def aborted(spark: SparkExecutor, bench: Bench) -> None:
     (bench.warehouse / bench.table.name / "waiting").touch()  # no merge waits
     good = bench.read([files[0], *files[2:]])
     poison(parse(files[1].file_path).path)
-    spec = await bench.spec_of(policy=Policy(copy_above_bytes=1), strategy="copy")
+    spec = await bench.spec_of(policy=CompactionPolicy(copy_above_bytes=1), strategy="copy")
     crashes: list[WorkerCrashed] = []
     merge = spark.merge
 

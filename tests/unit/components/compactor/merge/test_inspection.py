@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from components.compactor.merge import BadFile, MergeInput, inspect, inspection
+from components.compactor.merge import MergeInput, UnmergeableFile, inspect, inspection
 from components.lib.lake.schema.table_schema import TableSchema
 from tests.lake import EVERYTHING, FULL_ROW, rows_of, table_schema
 from tests.poison import poison
@@ -41,7 +41,7 @@ def test_a_file_that_kills_or_hangs_its_reader(tmp_path: Path, monkeypatch: pyte
     files = group(tmp_path, files=1)
     monkeypatch.setattr(inspection, "_READ_ONE", f"{FUNCTIONS}:abort")
     (found,) = inspect(task(tmp_path, files, SCHEMA))
-    assert found == BadFile(files[0].path, "is damaged: its reader crashes: its process was ended by SIGABRT")
+    assert found == UnmergeableFile(files[0].path, "is damaged: its reader crashes: its process was ended by SIGABRT")
     monkeypatch.setattr(inspection, "_READ_ONE", f"{FUNCTIONS}:sleep")
     monkeypatch.setattr(inspection, "_LIMIT_S", 0.1)
     (found,) = inspect(task(tmp_path, files, SCHEMA))

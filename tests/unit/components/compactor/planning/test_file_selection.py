@@ -10,12 +10,12 @@ from components.compactor.planning import file_selection
 from components.compactor.planning.file_selection import (
     BAD_FILES,
     REQUESTED,
+    CompactionPlan,
     FileSelection,
-    Plan,
     make_plan,
     select_files,
 )
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.quiet_hours import read_quiet_hours
 from components.compactor.scheduling.scoring import DISABLED, FILLS, MANY, NO_LONGER_NEEDED, QUIET, TOO_EXPENSIVE, YOUNG
 from registry.json_text import parse_json
@@ -25,8 +25,8 @@ from tests.unit.components.compactor.scheduling.lakes import MIB, Lake
 NOW = 1_700_000_000_000
 
 
-def planned(files: list[TableFile], *, order_columns: int = 0, forced: bool = False, **settings: Any) -> Plan:
-    policy = Policy(**settings)
+def planned(files: list[TableFile], *, order_columns: int = 0, forced: bool = False, **settings: Any) -> CompactionPlan:
+    policy = CompactionPolicy(**settings)
     selection = FileSelection(policy, NOW, forced=forced)
     for file in files:
         selection.add(file)
@@ -66,7 +66,7 @@ def test_inputs_that_were_removed_before_the_job() -> None:
 def test_bad_files_are_left_out_and_are_the_reason_if_too_few_others_are_there() -> None:
     found = files(1, 1, 1, 1, 1, 1)
     bad = {found[0].file_path: "is damaged"}
-    policy = Policy()
+    policy = CompactionPolicy()
     selection = FileSelection(policy, NOW, bad=bad)
     for file in found:
         selection.add(file)
@@ -138,14 +138,14 @@ async def test_a_plan_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         for file in files(*[0.5] * 50):
             yield file
 
-    selection = await select_files(stream(), Policy(), NOW)
-    found = make_plan(selection, Policy(), order_columns=0)
+    selection = await select_files(stream(), CompactionPolicy(), NOW)
+    found = make_plan(selection, CompactionPolicy(), order_columns=0)
     assert [len(group.files) for group in found.groups] == [8, 8, 8, 6]
     assert (found.left, found.small) == (20, 50)
 
 
 def test_a_plan_is_explained() -> None:
-    policy = Policy()
+    policy = CompactionPolicy()
     explained = parse_json(planned(files(1, 1, 1, 1, 1)).explanation(policy))
     assert isinstance(explained, dict)
     assert explained["rule"] == MANY
@@ -162,7 +162,7 @@ sizes = st.lists(st.one_of(st.integers(0, 2 * MIB), st.integers(0, 300 * MIB)), 
 def test_groups_respect_the_policy(drawn: list[int], min_inputs: int, forced: bool) -> None:
     lake = Lake()
     rows = [lake.new(size, created_at=NOW - 10**9) for size in drawn]
-    policy = Policy(min_inputs=min_inputs, max_group_bytes=256 * MIB)
+    policy = CompactionPolicy(min_inputs=min_inputs, max_group_bytes=256 * MIB)
     found = planned(rows, forced=forced, min_inputs=min_inputs, max_group_bytes=256 * MIB)
     taken = [file for group in found.groups for file in group.files]
     assert len({file.id for file in taken}) == len(taken)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from components.compactor.merge import BadFile
+from components.compactor.merge import UnmergeableFile
 from components.compactor.planning.left_out import (
     FileBackoff,
     LeftOut,
@@ -17,11 +17,11 @@ from registry.models import Compaction, CompactionStatus
 from tests.doubles.clock import ManualClock
 
 HOUR_MS = 3_600_000
-BAD = BadFile("file:///a.parquet", "is damaged")
-OTHER = BadFile("file:///b.parquet", "hangs")
+BAD = UnmergeableFile("file:///a.parquet", "is damaged")
+OTHER = UnmergeableFile("file:///b.parquet", "hangs")
 
 
-def row(number: int, *bad: BadFile, status: CompactionStatus = "done", path: str = "day=1") -> Compaction:
+def row(number: int, *bad: UnmergeableFile, status: CompactionStatus = "done", path: str = "day=1") -> Compaction:
     explanation = to_json_text({"rule": "many small files", "result": {"groups": 1, **left_out_record(bad)}})
     return Compaction(
         number, 7, "shop.orders", path, status, "event", "x", None, explanation, None, 0, 0, 0, 0, 0, None, None, False,
@@ -44,7 +44,7 @@ class Journal:
 def test_left_out_files_are_recorded_and_read_again() -> None:
     assert read_left_out(row(1, BAD, OTHER)) == [BAD, OTHER]
     assert read_left_out(row(1)) == []
-    many = [BadFile(f"file:///{number}", "is damaged") for number in range(80)]
+    many = [UnmergeableFile(f"file:///{number}", "is damaged") for number in range(80)]
     assert len(read_left_out(row(1, *many))) == 50, "an explanation has a bound"
 
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
+from components.compactor.scheduling.policy import CompactionPolicy, PolicyProblem, read_policy
 from components.compactor.scheduling.quiet_hours import QuietHours, read_quiet_hours
 
 MIB = 1 << 20
@@ -29,12 +29,12 @@ def test_properties_override_defaults() -> None:
         },
         defaults,
     )
-    assert policy == Policy(
+    assert policy == CompactionPolicy(
         enabled=False, target_bytes=64 * MIB, small_ratio=0.5, min_inputs=8, max_group_bytes=1024 * MIB,
         min_age_ms=300_000, quiet_hours=QuietHours(((1320, 360),)), strategy="copy", copy_above_bytes=MIB,
     )  # fmt: skip
     assert policy.small_bytes == 32 * MIB
-    assert read_policy({"snapshot.keep": 1}) == Policy()
+    assert read_policy({"snapshot.keep": 1}) == CompactionPolicy()
 
 
 def test_a_target_above_the_group_size_raises_that() -> None:

@@ -5,10 +5,10 @@ import pytest
 
 from astha.errors import Reject
 from astha.events import Commit
-from components.compactor.planning.file_selection import FileSelection, Plan, make_plan
+from components.compactor.planning.file_selection import CompactionPlan, FileSelection, make_plan
 from components.compactor.scheduling.budget import BudgetLimits
 from components.compactor.scheduling.journal import Decision
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.scheduler import Candidate, Scheduler
 from components.compactor.scheduling.scoring import DISABLED, MANY, NO_LONGER_NEEDED, SETTINGS, TOO_EXPENSIVE, YOUNG
 from registry.json_text import parse_json
@@ -21,7 +21,7 @@ A, B = (1, "a"), (1, "b")
 
 
 async def following(lake: Lake, **limits: int) -> Scheduler:
-    scheduler = Scheduler(Policy(), BudgetLimits(**{"concurrent_jobs": 1, **limits}), lake.clock)
+    scheduler = Scheduler(CompactionPolicy(), BudgetLimits(**{"concurrent_jobs": 1, **limits}), lake.clock)
     await scheduler.load(Snapshot(lake))
     return scheduler
 
@@ -39,7 +39,7 @@ def taken(scheduler: Scheduler) -> Candidate:
     return candidate
 
 
-def planned(lake: Lake, candidate: Candidate) -> Plan:
+def planned(lake: Lake, candidate: Candidate) -> CompactionPlan:
     selection = FileSelection(candidate.decision.policy, lake.clock.now_ms())
     for file in lake.of(candidate.key[1]):
         selection.add(file)
@@ -153,7 +153,7 @@ async def test_a_plan_that_finds_nothing_is_a_decline_that_stays() -> None:
     scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
     candidate = taken(scheduler)
     assert drafts(scheduler) == [], "what runs is no news any more"
-    scheduler.decline(candidate, Plan(rule=TOO_EXPENSIVE, reason="so expensive", small=5).verdict())
+    scheduler.decline(candidate, CompactionPlan(rule=TOO_EXPENSIVE, reason="so expensive", small=5).verdict())
     for _ in range(3):
         scheduler.apply(lake.insert(MIB, partition="a"))
     assert drafts(scheduler) == [("a", "declined", TOO_EXPENSIVE, "so expensive")]

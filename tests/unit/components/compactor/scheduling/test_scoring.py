@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.compactor.scheduling.counters import Counters
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.quiet_hours import read_quiet_hours
 from components.compactor.scheduling.scoring import (
     DISABLED,
@@ -16,8 +16,8 @@ from components.compactor.scheduling.scoring import (
     SETTINGS,
     TOO_EXPENSIVE,
     YOUNG,
+    CompactionVerdict,
     FileSet,
-    Verdict,
     judge,
 )
 from tests.unit.components.compactor.scheduling.lakes import MIB, Lake
@@ -25,7 +25,9 @@ from tests.unit.components.compactor.scheduling.lakes import MIB, Lake
 NOON = 1_700_049_600_000  # 12:00 UTC
 
 
-def verdict(sizes: list[float], own: list[float] | None = None, *, young: int = 0, **policy: Any) -> Verdict | None:
+def verdict(
+    sizes: list[float], own: list[float] | None = None, *, young: int = 0, **policy: Any
+) -> CompactionVerdict | None:
     """Judges a partition with files of these sizes in MiB; the last ``young`` are new, the others old."""
     lake = Lake()
     counters = Counters(policy.get("min_age_ms", 0))
@@ -37,7 +39,7 @@ def verdict(sizes: list[float], own: list[float] | None = None, *, young: int = 
     ripe_at = counters.ripen((1, ""), NOON)
     counts = counters.of((1, ""))
     assert counts is not None
-    return judge(counts, Policy(**policy), NOON, ripe_at=ripe_at)
+    return judge(counts, CompactionPolicy(**policy), NOON, ripe_at=ripe_at)
 
 
 def test_too_few_small_files_give_no_verdict() -> None:
@@ -69,7 +71,7 @@ def test_a_file_of_similar_size_is_merged() -> None:
 def test_files_that_fill_a_target_include_a_large_one() -> None:
     found = verdict([8] * 5, own=[90])
     assert found is not None
-    assert (found.rule, found.picked.files, found.picked.outputs(Policy())) == (FILLS, 6, 1)
+    assert (found.rule, found.picked.files, found.picked.outputs(CompactionPolicy())) == (FILLS, 6, 1)
 
 
 def test_too_expensive() -> None:
@@ -90,7 +92,7 @@ def test_settings() -> None:
         counters.count(lake.new())
     counts = counters.of((1, ""))
     assert counts is not None
-    bad = judge(counts, Policy(), NOON, problem="compaction.min-age = 'x': write a duration")
+    bad = judge(counts, CompactionPolicy(), NOON, problem="compaction.min-age = 'x': write a duration")
     assert bad is not None
     assert (bad.status, bad.rule) == ("declined", SETTINGS)
     assert "compaction.min-age" in (bad.reason or "")
@@ -117,7 +119,7 @@ def test_no_job_begins_in_quiet_hours() -> None:
 @settings(deadline=None)
 @given(st.integers(1, 10**12), st.floats(0.01, 0.75))
 def test_outputs_are_near_the_target_and_not_small(size: int, ratio: float) -> None:
-    policy = Policy(small_ratio=ratio)
+    policy = CompactionPolicy(small_ratio=ratio)
     file_set = FileSet(10**6, size, MIB, 1)
     each = file_set.size_bytes / file_set.outputs(policy)
     assert each <= 1.5 * policy.target_bytes
