@@ -22,6 +22,7 @@ from uuid import uuid4
 
 import structlog
 
+from astha.backoff import Backoff
 from astha.tasks import to_completion
 from components.compactor.execution.cancellation import Cancellation, InputsChanged, JobStopped
 from components.compactor.execution.claim import Claim
@@ -51,6 +52,7 @@ log = structlog.get_logger(__name__)
 
 _STOPPED = "the compactor was stopped"
 _MIN_FILES = 2
+_LONGEST_RETRY_S = 60.0
 
 
 class CompactionJob:
@@ -261,7 +263,9 @@ class CompactionJob:
         if count >= limits.attempts:
             raise error
         log.warning("group is merged again", table=self.spec.name, attempt=count + 1, error=str(error))
-        await self.cancellation.run(self._context.clock.sleep(limits.retry_wait_s * 2 ** (count - 1)), ())
+        clock = self._context.clock
+        wait_s = Backoff(initial_s=limits.retry_wait_s, max_s=_LONGEST_RETRY_S).wait_s(count, clock)
+        await self.cancellation.run(clock.sleep(wait_s), ())
 
     def _log(self, outcome: JobOutcome) -> None:
         log.info(

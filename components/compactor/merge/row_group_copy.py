@@ -251,7 +251,7 @@ def _ending(model: Footer, groups: list[Fields], rows: int) -> bytes:
 
 
 def _nans(file: MergeInput, data: memoryview, columns: Sequence[Leaf]) -> Mapping[int, int]:
-    """As the file's row has them; counted if it has not."""
+    """Returns the counts of the file's row; counts them if it has none."""
     floating = [leaf for leaf in columns if leaf.floating]
     known = parse_json_as(file.column_stats, dict[int, ColumnStats]) if file.column_stats is not None else {}
     found = {leaf.field_id: known[leaf.field_id].nan_count for leaf in floating if leaf.field_id in known}

@@ -30,8 +30,7 @@ from registry.models import TableFile
 MOST_FILES = 20_000
 """Per plan, to bound its memory. Further files are left to the next plan."""
 
-MOST_GROUPS_SHOWN = 20
-"""In an explanation."""
+MOST_GROUPS_SHOWN = 20  # in an explanation
 
 MOST_IN_GROUP = 5_000
 
