@@ -20,6 +20,7 @@ _NEEDS: Mapping[str, tuple[str, ...]] = {
     "components.metadata_orchestrator": ("lake",),
     "components.segment_store": ("streams",),
     "components.snapshotter": ("lake",),
+    "components.lib.spark": ("spark",),
     "components.lib.spark_format": ("lake", "spark", "streams"),
     "components.lib.storage_manager": ("lake",),
     "components.commands.insert": ("lake",),

@@ -18,7 +18,7 @@ from benchmarks.compaction.data import UNSORTED
 from benchmarks.compaction.lake import running
 from benchmarks.registries import SERVER, new_registry
 from benchmarks.report import Report, percentile
-from components.compactor.merge import BadFile, MergeResult, MergeTask
+from components.compactor.merge import MergeResult, MergeTask, UnmergeableFile
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
 from registry.embedded_postgres import EmbeddedPostgres
@@ -38,7 +38,7 @@ class Never:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def inspect(self, task: MergeTask) -> list[BadFile]:
+    async def inspect(self, task: MergeTask) -> list[UnmergeableFile]:
         raise AssertionError(f"{task.table}: nothing is merged here")
 
     async def health(self) -> None:

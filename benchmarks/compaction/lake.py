@@ -26,13 +26,13 @@ from astha.subscribers.lane_policy import LanePolicy
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.registries import new_registry
 from components import iceberg_updater
-from components.compactor.executor_factory import open_executor
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.classic import ClassicSession
+from components.compactor.spark.executor import open_executor
 from components.compactor.subscriber import Compactor
 from components.lib.lake.iceberg import open_catalog
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.locations import canonical
+from components.lib.spark.classic import ClassicSession
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
 from registry.inputs import FileDraft
@@ -148,7 +148,7 @@ async def open_lake(
     clock = SystemLoopClock()
     around = ComponentContext(store, clock, SecretStr(url), LakeSettings(warehouse=str(directory)))
     settings = CompactorSettings.model_validate({"jobs": jobs, "spark": {"options": dict(spark), "memory": "2g"}})
-    executor = open_executor(settings, around.lake, around.redactor)
+    executor = open_executor(settings.spark, around.lake, around.redactor)
     session = await executor.start()
     assert isinstance(session, ClassicSession)
     compactor = Compactor(settings, around, lambda: executor)

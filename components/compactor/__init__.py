@@ -1,7 +1,16 @@
-"""The compactor: small files of a partition become right-sized ones, and never at the cost of a row.
+"""The compactor: merges small files of a partition into files of the target size, without losing a row.
 
-In: `table_files` and `table_stats`. Out: swaps of files in the registry, and a decision kept for each.
-Guaranteed: rows and checksums of what comes out equal those of what went in, or nothing is swapped.
+In: `table_files` and `table_stats`. Out: swaps of files in the registry, and a journal of all decisions.
+Guaranteed: rows and checksums of the new files equal those of the old ones, or nothing is swapped.
+
+A decision becomes a swap along one path, one package after the other:
+
+    decision   scheduling    counters, kept by events, choose a partition; nothing is read
+    plan       planning      the partition's rows are read: which files, in which groups, by which strategy
+    job        execution     one partition under one claim: its groups, a few in parallel, with retries
+    group      execution     the files that become a few new ones in one go: upload intents, task, swap
+    task       merge         what a worker does: merge the files of a group and prove the result; `spark` runs it there
+    swap       execution     the result is checked, and one registry transaction replaces the group's files
 """
 
 from __future__ import annotations
@@ -19,11 +28,11 @@ __all__ = ["create"]
 
 
 def create(settings: Mapping[str, Any], context: ComponentContext) -> Compactor:
-    """ValueError (pydantic's) if the settings are not this component's."""
-    # Here, because `astha --help` loads this package's commands, but should not wait for Arrow.
-    from components.compactor.executor_factory import open_executor
+    """Raises ValueError (pydantic's) if the settings are invalid."""
+    # Imported here because `astha --help` imports this package, and should not wait for Arrow.
     from components.compactor.settings import CompactorSettings
+    from components.compactor.spark.executor import open_executor
     from components.compactor.subscriber import Compactor
 
     chosen = CompactorSettings.model_validate(dict(settings))
-    return Compactor(chosen, context, partial(open_executor, chosen, context.lake, context.redactor))
+    return Compactor(chosen, context, partial(open_executor, chosen.spark, context.lake, context.redactor))

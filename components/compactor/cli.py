@@ -1,6 +1,6 @@
-"""`astha compaction`: what is compacted and why, and compaction by hand.
+"""`astha compaction`: show decisions, explain them, run and cancel compactions.
 
-PySpark and Arrow take seconds to load: they are imported by who uses them, not by `astha --help`.
+PySpark and Arrow take seconds to load, so they are imported where they are used, not for `astha --help`.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.settings import Settings
-from components.compactor.cli_context import Desk, run_at_desk
+from components.compactor.cli_context import CompactionCliContext, run_with_context
 from components.compactor.cli_output import (
+    explanation_of,
     job_progress,
     outcome_of,
     plan_of,
     print_decisions,
+    print_explanation,
     print_outcomes,
     print_plans,
     print_savings,
-    print_standing,
     row_of,
     saved,
-    standing_of,
 )
 from registry.models import Compaction, CompactionStatus, Savings
 
 if TYPE_CHECKING:
-    from components.compactor.execution.outcome import Outcome
-    from components.compactor.execution.planner import Planned
-    from components.compactor.explain import Standing
+    from components.compactor.execution.outcome import JobOutcome
+    from components.compactor.explain import TableExplanation
     from components.compactor.merge import Strategy
+    from components.compactor.planning.planner import PlannedJob
 
 _STRATEGIES = ("auto", "copy", "binpack", "sort", "zorder")
 
@@ -44,15 +44,23 @@ _STATUSES: tuple[CompactionStatus, ...] = (
 )  # fmt: skip
 
 
-@click.group("compaction", short_help="Compaction: what is decided and why, by hand, what it has saved.")
+@click.group("compaction", short_help="Show, explain, run and cancel compactions.")
 def commands() -> None:
-    """Small files become right-sized ones, without losing a row."""
+    """Compaction merges small files into files of the target size, without losing a row."""
 
 
 @commands.command("list")
 @click.argument("name", metavar="[TABLE]", required=False)
-@click.option("--status", "statuses", multiple=True, type=click.Choice(_STATUSES), help="Only these. Repeatable.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="The newest so many.")
+@click.option(
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(_STATUSES),
+    help="Show only decisions with this status. Repeatable.",
+)
+@click.option(
+    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Show at most this many, newest first."
+)
 @settings_options
 @json_option
 def list_command(
@@ -62,13 +70,13 @@ def list_command(
     reload: Callable[[], Settings],
     as_json: bool,
 ) -> None:
-    """Show what was decided, newest first: what runs, what waits, what was done or declined, and why."""
+    """Show decisions, newest first: running, waiting, done or declined, and why."""
 
-    async def look(desk: Desk) -> list[Compaction]:
-        table_id = None if name is None else await desk.table_id(name)
-        return await desk.store.list_compactions(table_id=table_id, statuses=statuses, limit=limit)
+    async def read(context: CompactionCliContext) -> list[Compaction]:
+        table_id = None if name is None else await context.table_id(name)
+        return await context.store.list_compactions(table_id=table_id, statuses=statuses, limit=limit)
 
-    rows = run_at_desk(reload(), look)
+    rows = run_with_context(reload(), read)
     if as_json:
         print_json([row_of(row) for row in rows])
     else:
@@ -77,28 +85,29 @@ def list_command(
 
 @commands.command("cancel")
 @click.argument("name", metavar="TABLE")
-@click.option("--partition", help="Only this one, such as day=2026-01-31.")
+@click.option("--partition", help="Only this partition, such as day=2026-01-31.")
 @settings_options
 @json_option
 def cancel_command(name: str, partition: str | None, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Cancel what waits or runs for TABLE, whoever runs it. What runs ends within seconds and leaves nothing.
+    """Cancel waiting and running compactions of TABLE, in any process. A running one ends within seconds and leaves no
+    files.
 
-    It is decided again when more small files come. `astha tables alter TABLE --property compaction.enabled=false` turns
-    it off.
+    The partition is decided again when more small files are added. To turn compaction off, use
+    `astha tables alter TABLE --property compaction.enabled=false`.
     """
 
-    async def ask(desk: Desk) -> list[Compaction]:
-        return await desk.store.request_cancel(await desk.table_id(name), partition_path=partition)
+    async def request_cancel(context: CompactionCliContext) -> list[Compaction]:
+        return await context.store.request_cancel(await context.table_id(name), partition_path=partition)
 
-    rows = run_at_desk(reload(), ask)
+    rows = run_with_context(reload(), request_cancel)
     if as_json:
         print_json([row_of(row) for row in rows])
         return
     for row in rows:
-        what = "is being cancelled" if row.status == "running" else "waits no more"
+        what = "is being cancelled" if row.status == "running" else "no longer waits"
         click.echo(f"{row.table_name} {row.partition_path or '(whole table)'}: {what}")
     if not rows:
-        click.echo(f"{name}: nothing waits or runs")
+        click.echo(f"{name}: no compaction waits or runs")
 
 
 @commands.command("savings")
@@ -106,12 +115,12 @@ def cancel_command(name: str, partition: str | None, reload: Callable[[], Settin
 @settings_options
 @json_option
 def savings_command(name: str | None, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Show what compaction has saved: files, bytes, and the opens of every query."""
+    """Show what compaction has saved: files, bytes, and file opens per query."""
 
-    async def add_up(desk: Desk) -> list[Savings]:
-        return await desk.store.get_savings(table_id=None if name is None else await desk.table_id(name))
+    async def add_up(context: CompactionCliContext) -> list[Savings]:
+        return await context.store.get_savings(table_id=None if name is None else await context.table_id(name))
 
-    sums = run_at_desk(reload(), add_up)
+    sums = run_with_context(reload(), add_up)
     if as_json:
         print_json([saved(one) for one in sums])
     else:
@@ -123,28 +132,30 @@ def savings_command(name: str | None, reload: Callable[[], Settings], as_json: b
 @settings_options
 @json_option
 def explain_command(name: str, reload: Callable[[], Settings], as_json: bool) -> None:
-    """Show what the policy says of each partition of TABLE now, and what was decided last.
+    """Show what the policy decides for each partition of TABLE now, and the last decisions.
 
-    Counts, threshold, score and what it waits for, from the registry's rows as they are: no daemon is needed.
+    Counts, thresholds, scores and reasons are computed from the registry's rows. No daemon is needed.
     """
 
-    async def look(desk: Desk) -> Standing:
+    async def read(context: CompactionCliContext) -> TableExplanation:
         from components.compactor.explain import explain
 
-        return await explain(desk.store, desk.clock, await desk.table(name), desk.component_settings().policy)
+        return await explain(
+            context.store, context.clock, await context.table(name), context.component_settings().policy
+        )
 
-    standing = run_at_desk(reload(), look)
+    explanation = run_with_context(reload(), read)
     if as_json:
-        print_json(standing_of(standing))
+        print_json(explanation_of(explanation))
     else:
-        print_standing(standing)
+        print_explanation(explanation)
 
 
 @commands.command("run")
 @click.argument("name", metavar="TABLE")
-@click.option("--partition", help="Only this one, such as day=2026-01-31.")
-@click.option("--strategy", type=click.Choice(_STRATEGIES), help="Instead of what the table's properties say.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be merged, and why.")
+@click.option("--partition", help="Only this partition, such as day=2026-01-31.")
+@click.option("--strategy", type=click.Choice(_STRATEGIES), help="Override the strategy in the table's properties.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be merged, and why.")
 @settings_options
 @json_option
 def run_command(
@@ -155,30 +166,30 @@ def run_command(
     reload: Callable[[], Settings],
     as_json: bool,
 ) -> None:
-    """Compact TABLE now: every partition with two small files or more, whatever the thresholds say.
+    """Compact TABLE now: every partition with two or more small files, regardless of thresholds.
 
-    It runs in this process, with a Spark session of its own, beside a daemon or without one. Ctrl-C ends it and leaves
-    nothing. Exits with 1 if a partition could not be compacted, with 3 if there is no Spark.
+    It runs in this process, with its own Spark session, beside a daemon or without one. Ctrl-C stops it and leaves no
+    files. Exits with 1 if a partition could not be compacted, with 3 if there is no Spark session.
     """
 
-    async def work(desk: Desk) -> tuple[list[tuple[str, Planned]], list[Outcome]]:
-        from components.compactor.execution.planner import Wish
+    async def work(context: CompactionCliContext) -> tuple[list[tuple[str, PlannedJob]], list[JobOutcome]]:
+        from components.compactor.planning.planner import CompactionRequest
         from components.compactor.run_once import plan_table, run_jobs
 
-        wish = Wish(trigger="manual", forced=True, strategy=strategy)
-        planned = await plan_table(desk, await desk.table(name), partition, wish)
-        assignments = [found.assignment for _, found in planned if found.assignment is not None]
-        if dry_run or not assignments:
+        request = CompactionRequest(trigger="manual", forced=True, strategy=strategy)
+        planned = await plan_table(context, await context.table(name), partition, request)
+        specs = [found.spec for _, found in planned if found.spec is not None]
+        if dry_run or not specs:
             return planned, []
         with job_progress(quiet=as_json) as progress:
-            return planned, await run_jobs(desk, assignments, progress)
+            return planned, await run_jobs(context, specs, progress)
 
     from astha.telemetry import configure_logging, set_level
 
     settings = reload()
     configure_logging(settings.log, settings.redactor())
-    set_level("warning")  # what else happens is shown here, or in the journal
-    planned, outcomes = run_at_desk(settings, work)
+    set_level("warning")  # other events are printed by this command, or are in the journal
+    planned, outcomes = run_with_context(settings, work)
     if not outcomes:
         found = [plan_of(path, one) for path, one in planned]
         if as_json:
@@ -186,17 +197,17 @@ def run_command(
         else:
             print_plans(name, found)
         return
-    paths = [path for path, one in planned if one.assignment is not None]
-    told: list[dict[str, Any]] = [outcome_of(path, one) for path, one in zip(paths, outcomes, strict=True)]
+    paths = [path for path, one in planned if one.spec is not None]
+    printed: list[dict[str, Any]] = [outcome_of(path, one) for path, one in zip(paths, outcomes, strict=True)]
     if as_json:
-        print_json({"plans": [plan_of(path, one) for path, one in planned], "outcomes": told})
+        print_json({"plans": [plan_of(path, one) for path, one in planned], "outcomes": printed})
     else:
-        print_outcomes(name, told)
+        print_outcomes(name, printed)
     _exit_with(name, outcomes)
 
 
-def _exit_with(name: str, outcomes: list[Outcome]) -> None:
-    from components.compactor.spark.errors import SessionProblem
+def _exit_with(name: str, outcomes: list[JobOutcome]) -> None:
+    from components.lib.spark.errors import SessionProblem
 
     failed = [one for one in outcomes if one.status != "done"]
     if not failed:

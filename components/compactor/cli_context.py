@@ -1,4 +1,4 @@
-"""What the commands work with: the registry and the component's settings, opened for one command."""
+"""What the commands need: the registry and the component's settings, opened for one command."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 COMPONENT = "compactor"
 
 
-class Desk:
+class CompactionCliContext:
     def __init__(self, settings: Settings, store: MetadataStore, clock: LoopClock) -> None:
         self.settings = settings
         self.store = store
@@ -37,7 +37,7 @@ class Desk:
         return await find_table(self.store, name)
 
     async def table_id(self, name: str) -> int:
-        """Of a table that may have been dropped: its decisions stay."""
+        """Also finds a dropped table, whose decisions are kept."""
         database, _, short = name.rpartition(".")
         table = await self.store.get_table(database or "default", short)
         if table is not None:
@@ -48,7 +48,7 @@ class Desk:
         return (await self.table(name)).id  # raises, with the way out
 
     def component_settings(self) -> CompactorSettings:
-        """Those that the daemon has."""
+        """Returns the settings that the daemon uses."""
         from components.compactor.settings import CompactorSettings
 
         path = self.settings.subscriptions
@@ -59,15 +59,15 @@ class Desk:
             raise ConfigError(f"{path}: component {COMPONENT} refuses its settings: {described(error)}") from error
 
 
-def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:
-    """With everything closed afterwards; what does not answer is `Exit.UNAVAILABLE`."""
+def run_with_context(settings: Settings, work: Callable[[CompactionCliContext], Awaitable[T]]) -> T:
+    """Closes everything afterwards. Raises a `Failure` with `Exit.UNAVAILABLE` for what does not answer."""
 
     async def run() -> T:
         clock = SystemLoopClock()
         url = settings.registry.url.get_secret_value()
         store = await open_store(url, settings=settings.registry.store, clock=clock)
         try:
-            return await work(Desk(settings, store, clock))
+            return await work(CompactionCliContext(settings, store, clock))
         except Exception as error:
             raise _translated(error, settings) from error
         finally:
@@ -77,8 +77,8 @@ def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:
 
 
 def _translated(error: Exception, settings: Settings) -> Exception:
-    from components.compactor.spark.errors import SparkError
     from components.lib.lake.storage.objects import StorageUnavailable
+    from components.lib.spark.errors import SparkError
 
     if isinstance(error, SparkError | StorageUnavailable):
         return Failure(settings.redactor()(str(error)), Exit.UNAVAILABLE)

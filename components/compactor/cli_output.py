@@ -1,4 +1,4 @@
-"""What the commands say, for people; for machines the same as plain data."""
+"""The output of the commands, as tables and as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from registry.json_text import parse_json
 from registry.models import Compaction, Savings
 
 if TYPE_CHECKING:
-    from components.compactor.execution.job import Job
-    from components.compactor.execution.outcome import Outcome
-    from components.compactor.execution.planner import Planned
-    from components.compactor.explain import Standing
+    from components.compactor.execution.job import CompactionJob
+    from components.compactor.execution.outcome import JobOutcome
+    from components.compactor.explain import TableExplanation
+    from components.compactor.planning.planner import PlannedJob
 
 _LONGEST = 80
 
@@ -30,7 +30,7 @@ def row_of(row: Compaction) -> dict[str, Any]:
 
 
 def saved(sums: Savings) -> dict[str, Any]:
-    """Each file that a query need not open any more is an open saved, for every query that reads its partition."""
+    """Each file removed is one file open less for every query that reads its partition."""
     return {
         **msgspec.structs.asdict(sums),
         "files_saved": sums.input_files - sums.output_files,
@@ -65,7 +65,7 @@ def print_decisions(rows: Sequence[Compaction]) -> None:
 
 def print_savings(sums: Sequence[Savings]) -> None:
     if not sums:
-        click.echo("nothing was compacted yet")
+        click.echo("no compactions yet")
         return
     total = Savings(0, "all", *(sum(getattr(one, name) for one in sums) for name in _SUMMED))
     print_rows(
@@ -87,16 +87,16 @@ def print_savings(sums: Sequence[Savings]) -> None:
     )
 
 
-def standing_of(standing: Standing) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(standing, decisions=[]))
-    return {**plain, "decisions": [row_of(row) for row in standing.decisions]}
+def explanation_of(explanation: TableExplanation) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(explanation, decisions=[]))
+    return {**plain, "decisions": [row_of(row) for row in explanation.decisions]}
 
 
-def print_standing(standing: Standing) -> None:
-    click.echo(f"{standing.table}")
-    if standing.problem is not None:
-        click.echo(f"its settings can't be read, so it is left alone: {standing.problem}")
-    print_pairs({name.replace("_", "-"): str(value) for name, value in standing.policy.items()})
+def print_explanation(explanation: TableExplanation) -> None:
+    click.echo(f"{explanation.table}")
+    if explanation.problem is not None:
+        click.echo(f"not compacted, because its settings can't be read: {explanation.problem}")
+    print_pairs({name.replace("_", "-"): str(value) for name, value in explanation.policy.items()})
     click.echo("")
     print_rows(
         ["partition", "files", "bytes", "small", "to merge", "rewritten", "score", "status", "why"],
@@ -113,19 +113,19 @@ def print_standing(standing: Standing) -> None:
                 ": ".join(filter(None, (one.rule, one.reason)))
                 + ("" if one.until_ms is None else f" (until {time_text(one.until_ms)})"),
             ]
-            for one in standing.partitions
+            for one in explanation.partitions
         ],
         right=("files", "bytes", "small", "to merge", "rewritten", "score"),
     )
-    for one in standing.partitions:
+    for one in explanation.partitions:
         for file in one.left_out:
             place = one.partition or "(whole table)"
             click.echo(f"{place}: left out until {time_text(file.until_ms)}: {file.path} {file.reason}")
     click.echo("\nlast decisions")
-    print_decisions(standing.decisions)
+    print_decisions(explanation.decisions)
 
 
-def plan_of(path: str, planned: Planned) -> dict[str, Any]:
+def plan_of(path: str, planned: PlannedJob) -> dict[str, Any]:
     plan = planned.plan
     return {
         "partition": path,
@@ -162,13 +162,13 @@ def print_plans(name: str, plans: Sequence[dict[str, Any]]) -> None:
     )
 
 
-def outcome_of(path: str, outcome: Outcome) -> dict[str, Any]:
-    told = msgspec.structs.asdict(outcome)
-    del told["error"]
-    return {"partition": path, **told}
+def outcome_of(path: str, outcome: JobOutcome) -> dict[str, Any]:
+    plain = msgspec.structs.asdict(outcome)
+    del plain["error"]
+    return {"partition": path, **plain}
 
 
-def print_outcomes(name: str, told: Sequence[dict[str, Any]]) -> None:
+def print_outcomes(name: str, outcomes: Sequence[dict[str, Any]]) -> None:
     click.echo(name)
     print_rows(
         ["partition", "status", "files", "became", "bytes", "became ", "rows", "strategy", "seconds", "why"],
@@ -185,15 +185,15 @@ def print_outcomes(name: str, told: Sequence[dict[str, Any]]) -> None:
                 f"{one['seconds'].get('all', 0.0):.2f}",
                 short(one["reason"] or one["why"] or ""),
             ]
-            for one in told
+            for one in outcomes
         ],
         right=("files", "became", "bytes", "became ", "rows", "seconds"),
     )
 
 
 @contextmanager
-def job_progress(*, quiet: bool) -> Iterator[Callable[[list[Job]], None]]:
-    """Bytes of each partition and the time left, on a terminal; elsewhere nothing until the end."""
+def job_progress(*, quiet: bool) -> Iterator[Callable[[list[CompactionJob]], None]]:
+    """Shows bytes per partition and the time left on a terminal; elsewhere nothing."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda _jobs: None
@@ -208,10 +208,10 @@ def job_progress(*, quiet: bool) -> Iterator[Callable[[list[Job]], None]]:
     with Progress(*columns, console=console) as bars:
         tasks: dict[str, TaskID] = {}
 
-        def show(jobs: list[Job]) -> None:
+        def show(jobs: list[CompactionJob]) -> None:
             for job in jobs:
-                groups = f"{job.groups_done} of {len(job.assignment.groups)}"
-                place = job.assignment.partition_path or job.assignment.name
+                groups = f"{job.groups_done} of {len(job.spec.groups)}"
+                place = job.spec.partition_path or job.spec.name
                 if job.operation_id not in tasks:
                     tasks[job.operation_id] = bars.add_task(short(place), total=job.bytes_total, groups=groups)
                 bars.update(tasks[job.operation_id], completed=job.bytes_done, groups=groups)

@@ -1,4 +1,4 @@
-"""How each partition of a table stands with its policy now, counted anew: what `astha compaction explain` shows."""
+"""What `astha compaction explain` shows: the decision about each partition of a table, from fresh counts."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 import msgspec
 
-from components.compactor.execution.left_out import newest_left_out
+from components.compactor.planning.left_out import newest_left_out
 from components.compactor.scheduling.counters import Counters
-from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
-from components.compactor.scheduling.scoring import Heap, judge
+from components.compactor.scheduling.policy import CompactionPolicy, PolicyProblem, read_policy
+from components.compactor.scheduling.scoring import FileSet, judge
 from components.lib.lake.table_lookup import current_metadata, full_name
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.json_text import JsonValue, parse_json
 from registry.models import Compaction, LakeTable
 
-_LAST = 10  # decisions
-_JOURNAL = 1_000  # decisions that are searched for files that were left out
+_LAST_DECISIONS = 10
+_JOURNAL_ROWS = 1_000  # searched for files that were left out
 
 
 class LeftOutFile(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class LeftOutFile(msgspec.Struct, frozen=True):
     until_ms: int
 
 
-class PartitionStanding(msgspec.Struct, frozen=True, kw_only=True):
+class PartitionExplanation(msgspec.Struct, frozen=True, kw_only=True):
     partition: str
     files: int
     size_bytes: int
@@ -39,19 +39,19 @@ class PartitionStanding(msgspec.Struct, frozen=True, kw_only=True):
     rule: str
     reason: str | None
     until_ms: int | None
-    left_out: list[LeftOutFile] = []  # files that could not be read when they were to be merged
+    left_out: list[LeftOutFile] = []  # files that could not be read
 
 
-class Standing(msgspec.Struct, frozen=True, kw_only=True):
+class TableExplanation(msgspec.Struct, frozen=True, kw_only=True):
     table: str
     policy: dict[str, JsonValue]
     problem: str | None
-    partitions: list[PartitionStanding]
+    partitions: list[PartitionExplanation]
     decisions: list[Compaction]
 
 
-async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults: Policy) -> Standing:
-    """Reads every file's row of the table once."""
+async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults: CompactionPolicy) -> TableExplanation:
+    """Reads the row of every file of the table once."""
     metadata = await current_metadata(store, table)
     problem: str | None = None
     policy = defaults
@@ -62,7 +62,7 @@ async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults
     now = clock.now_ms()
     counters = Counters()
     counters.tune(table.id, policy.min_age_ms, 0)
-    ended = await store.list_compactions(table_id=table.id, statuses=("done", "failed"), limit=_JOURNAL)
+    ended = await store.list_compactions(table_id=table.id, statuses=("done", "failed"), limit=_JOURNAL_ROWS)
     bad = newest_left_out(ended)
     left_out: dict[str, list[LeftOutFile]] = {}
     async for file in store.stream_files(table.id):
@@ -70,9 +70,9 @@ async def explain(store: MetadataStore, clock: Clock, table: LakeTable, defaults
         wait = bad.get(file.partition_path, {}).get(file.file_path)
         if wait is not None:
             left_out.setdefault(file.partition_path, []).append(LeftOutFile(file.file_path, wait.reason, wait.until_ms))
-    rows = await store.list_compactions(table_id=table.id, limit=_LAST)
+    rows = await store.list_compactions(table_id=table.id, limit=_LAST_DECISIONS)
     running = {row.partition_path: row for row in await store.list_compactions(table_id=table.id, statuses=["running"])}
-    return Standing(
+    return TableExplanation(
         table=full_name(table),
         policy=policy.shown(),
         problem=problem,
@@ -91,26 +91,26 @@ def _partition(
     counters: Counters,
     table_id: int,
     path: str,
-    policy: Policy,
+    policy: CompactionPolicy,
     now_ms: int,
     problem: str | None,
     running: Compaction | None,
-) -> PartitionStanding:
+) -> PartitionExplanation:
     ripe_at = counters.ripen((table_id, path), now_ms)
     counts = counters.of((table_id, path))
     if counts is None:
         raise LookupError(f"partition {path!r} was counted a moment ago")
     verdict = judge(counts, policy, now_ms, ripe_at=ripe_at, problem=problem)
     small = _small(counts.all_tiers(), policy) if verdict is None else verdict.small
-    told: dict[str, Any] = {"status": "fine", "rule": "too few small files", "reason": None, "until_ms": None}
+    decided: dict[str, Any] = {"status": "fine", "rule": "too few small files", "reason": None, "until_ms": None}
     if verdict is not None:
-        told = {name: getattr(verdict, name) for name in told}
+        decided = {name: getattr(verdict, name) for name in decided}
     elif small.files >= policy.min_inputs:
-        told["rule"] = "nothing new since the last compaction"
+        decided["rule"] = "nothing new since the last compaction"
     if running is not None:
-        told |= {"status": "running", "reason": f"by {running.owner}"}
-    picked = Heap() if verdict is None else verdict.picked
-    return PartitionStanding(
+        decided |= {"status": "running", "reason": f"by {running.owner}"}
+    picked = FileSet() if verdict is None else verdict.picked
+    return PartitionExplanation(
         partition=path,
         files=counts.files,
         size_bytes=counts.size_bytes,
@@ -119,10 +119,10 @@ def _partition(
         to_merge=picked.files,
         bytes_to_rewrite=picked.size_bytes,
         score=0.0 if verdict is None else round(verdict.score, 3),
-        **told,
+        **decided,
     )
 
 
-def _small(tiers: Any, policy: Policy) -> Heap:
+def _small(tiers: Any, policy: CompactionPolicy) -> FileSet:
     cells = [cell for cell in tiers.values() if cell.size_bytes // cell.files < policy.small_bytes]
-    return Heap(sum(cell.files for cell in cells), sum(cell.size_bytes for cell in cells))
+    return FileSet(sum(cell.files for cell in cells), sum(cell.size_bytes for cell in cells))

@@ -1,4 +1,4 @@
-"""What the compactor writes and reads in the background: decisions for the journal, tables for the next decisions."""
+"""What the compactor reads and writes in the background: policies of tables, decisions, stale claims."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 import structlog
 
 from astha.clock_guard import ClockGuard, may_delete_by_age
-from components.compactor.execution.stale_claims import end_dead
-from components.compactor.scheduling.scheduler import Decider
+from components.compactor.execution.claim import abort_stale_claims
+from components.compactor.scheduling.scheduler import Scheduler
 from registry.clock import Clock, UnchangedValues
 from registry.contract import MetadataStore
 from registry.inputs import CompactionDraft
@@ -20,34 +20,36 @@ _FINISHED: tuple[CompactionStatus, ...] = ("done", "aborted", "failed", "cancell
 _DAY_MS = 86_400_000
 
 
-class Records:
-    def __init__(self, store: MetadataStore, clock: Clock, decider: Decider, guard: ClockGuard | None = None) -> None:
+class JournalWriter:
+    def __init__(
+        self, store: MetadataStore, clock: Clock, scheduler: Scheduler, guard: ClockGuard | None = None
+    ) -> None:
         self._store = store
         self._clock = clock
-        self._decider = decider
+        self._scheduler = scheduler
         self._guard = guard
         self._claims = UnchangedValues[int, int](clock)
         self._writing = asyncio.Lock()
 
     async def catch_up(self) -> None:
-        """Tables that moved are read, decisions that are new are written."""
+        """Reads tables that have changed, and writes new decisions."""
         await self._read_tables()
         await self._write_decisions()
 
-    async def settled(self) -> None:
-        """No decision is being written: one about a partition that has begun since would come too late."""
+    async def wait_written(self) -> None:
+        """Waits until no decision is being written: one about a partition whose job has begun would come too late."""
         async with self._writing:
             return
 
     async def cancelled_since(self, table_id: int, partition_path: str, since_ms: int) -> bool:
-        """Whether somebody has cancelled what waited there."""
+        """Whether the waiting compaction of the partition was cancelled."""
         rows = await self._store.list_compactions(table_id=table_id, statuses=["cancelled"], limit=100)
         return any(row.partition_path == partition_path and (row.ended_at or 0) >= since_ms for row in rows)
 
-    async def keep_up(self, stale_after_s: float, keep_for_days: float) -> None:
-        """The dead are ended, and what is old is forgotten."""
+    async def maintain(self, stale_after_s: float, keep_for_days: float) -> None:
+        """Aborts stale claims and deletes old decisions."""
         by_age = await may_delete_by_age(self._guard)
-        await end_dead(self._store, self._clock, stale_after_s, self._claims, by_age=by_age)
+        await abort_stale_claims(self._store, self._clock, stale_after_s, self._claims, by_age=by_age)
         if not by_age:
             return
         older_than_ms = int(keep_for_days * _DAY_MS)
@@ -55,31 +57,31 @@ class Records:
         await self._store.prune_compactions(older_than_ms, statuses=_FINISHED)
 
     async def _read_tables(self) -> None:
-        for table_id in self._decider.tables.to_read(self._clock.now_ms()):
+        for table_id in self._scheduler.tables.to_read(self._clock.now_ms()):
             table = await self._store.get_table_by_id(table_id)
             metadata = await self._store.get_table_metadata(table_id)
             if table is None or metadata is None:
-                self._decider.forget(table_id)
+                self._scheduler.forget(table_id)
             else:
-                self._decider.introduce(table, metadata)
+                self._scheduler.introduce(table, metadata)
 
     async def _write_decisions(self) -> None:
         async with self._writing:
-            while decisions := self._decider.untold():
+            while decisions := self._scheduler.unrecorded():
                 drafts = [decision.draft(self._name(decision.key[0])) for decision in decisions]
                 try:
                     await self._store.record_compactions(drafts)
                 except BaseException:
-                    self._decider.journal.put_back(decisions)
+                    self._scheduler.journal.put_back(decisions)
                     raise
                 for draft in drafts:
-                    _tell(draft)
+                    _log_decision(draft)
 
     def _name(self, table_id: int) -> str:
-        return self._decider.tables.name(table_id) or f"table {table_id}"
+        return self._scheduler.tables.name(table_id) or f"table {table_id}"
 
 
-def _tell(draft: CompactionDraft) -> None:
+def _log_decision(draft: CompactionDraft) -> None:
     log.info(
         "compaction decided",
         table=draft.table_name,

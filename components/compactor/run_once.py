@@ -1,4 +1,4 @@
-"""Compaction by hand, in this process: with or without a daemon, which the registry's claims keep apart from it."""
+"""`astha compaction run`: compaction in this process, beside a daemon or without one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from uuid import uuid4
 
 import structlog
 
-from components.compactor.cli_context import Desk
-from components.compactor.execution.compaction_spec import Assignment
-from components.compactor.execution.job import Job, Workshop
-from components.compactor.execution.outcome import Outcome
-from components.compactor.execution.planner import Planned, Planning, Wish
+from astha.tasks import cancel_and_wait
+from components.compactor.cli_context import CompactionCliContext
+from components.compactor.execution.job import CompactionJob
+from components.compactor.execution.job_context import JobContext
+from components.compactor.execution.outcome import JobOutcome
+from components.compactor.planning.compaction_spec import CompactionSpec
+from components.compactor.planning.planner import CompactionRequest, PlannedJob, Planner
 from components.compactor.spark.executor_protocol import Executor
 from components.lib.lake.storage.objects import Objects
 from components.lib.lake.table_lookup import full_name
@@ -24,22 +26,24 @@ from registry.models import LakeTable, TableStats
 
 log = structlog.get_logger(__name__)
 
-Progress: TypeAlias = Callable[[list[Job]], None]
+ShowProgress: TypeAlias = Callable[[list[CompactionJob]], None]
 
-_LOOK_S = 0.2
+_SHOW_EVERY_S = 0.2
 
 
-async def plan_table(desk: Desk, table: LakeTable, partition: str | None, wish: Wish) -> list[tuple[str, Planned]]:
-    """Of each partition that has files, or of the one named. NotFound if the table never had that one."""
-    chosen = desk.component_settings()
-    planning = Planning(desk.store, desk.clock, desk.settings.lake, chosen.policy, chosen.memory_bytes)
-    known = await desk.store.get_statistics(table.id)
+async def plan_table(
+    context: CompactionCliContext, table: LakeTable, partition: str | None, request: CompactionRequest
+) -> list[tuple[str, PlannedJob]]:
+    """Plans each partition with files, or the one named. Raises `NotFound` if the table never had that one."""
+    chosen = context.component_settings()
+    planner = Planner(context.store, context.clock, context.settings.lake, chosen.policy, chosen.memory_bytes)
+    known = await context.store.get_statistics(table.id)
     if partition is not None and partition not in {one.partition_path for one in known}:
         raise NotFound(f"{full_name(table)} has no partition {partition!r}: {_nearest(partition, known)}")
     paths = [one.partition_path for one in known if one.file_count > 1]
     found = []
     for path in paths if partition is None else [partition]:
-        planned = await planning.plan(table.id, path, wish)
+        planned = await planner.plan(table.id, path, request)
         if planned is not None:
             found.append((path, planned))
     return found
@@ -56,23 +60,23 @@ def _nearest(partition: str, known: list[TableStats]) -> str:
 
 
 async def run_jobs(
-    desk: Desk, assignments: list[Assignment], progress: Progress, executor: Executor | None = None
-) -> list[Outcome]:
-    """All of them, as many at once as the component's settings say. Cancelled, it leaves nothing."""
-    chosen = desk.component_settings()
-    async with _opened(desk, executor) as opened:
-        workshop = Workshop(
-            store=desk.store,
+    context: CompactionCliContext, specs: list[CompactionSpec], progress: ShowProgress, executor: Executor | None = None
+) -> list[JobOutcome]:
+    """Runs the jobs, as many at a time as the component's settings allow. If cancelled, leaves nothing."""
+    chosen = context.component_settings()
+    async with _opened(context, executor) as opened:
+        job_context = JobContext(
+            store=context.store,
             executor=opened,
-            objects=Objects(desk.settings.lake),
-            clock=desk.clock,
+            objects=Objects(context.settings.lake),
+            clock=context.clock,
             owner=f"astha compaction run {uuid4().hex[:8]}",
             limits=chosen.limits,
         )
-        jobs = [Job(assignment, workshop) for assignment in assignments]
+        jobs = [CompactionJob(spec, job_context) for spec in specs]
         room = asyncio.Semaphore(chosen.jobs)
 
-        async def run(job: Job) -> Outcome:
+        async def run(job: CompactionJob) -> JobOutcome:
             async with room:
                 return await job.run()
 
@@ -80,24 +84,22 @@ async def run_jobs(
         try:
             while not all(task.done() for task in tasks):
                 progress(jobs)
-                await asyncio.wait(tasks, timeout=_LOOK_S)
+                await asyncio.wait(tasks, timeout=_SHOW_EVERY_S)
             progress(jobs)
         except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_and_wait(*tasks)
             raise
         return [task.result() for task in tasks]
 
 
 @asynccontextmanager
-async def _opened(desk: Desk, given: Executor | None) -> AsyncIterator[Executor]:
+async def _opened(context: CompactionCliContext, given: Executor | None) -> AsyncIterator[Executor]:
     if given is not None:
         yield given
         return
-    from components.compactor.executor_factory import open_executor
+    from components.compactor.spark.executor import open_executor
 
-    executor = open_executor(desk.component_settings(), desk.settings.lake, desk.settings.redactor())
+    executor = open_executor(context.component_settings().spark, context.settings.lake, context.settings.redactor())
     try:
         yield executor
     finally:

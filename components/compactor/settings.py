@@ -1,4 +1,4 @@
-"""What subscriptions.yaml may say under `settings` of this component."""
+"""Settings of the compactor in subscriptions.yaml."""
 
 from __future__ import annotations
 
@@ -6,37 +6,41 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from components.compactor.execution.job_settings import JobLimits
-from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
-from components.compactor.spark.settings import SparkSettings
+from components.compactor.execution.job_context import JobLimits
+from components.compactor.scheduling.policy import CompactionPolicy, PolicyProblem, read_policy
 from components.lib.lake.table_properties import size_bytes
+from components.lib.spark.settings import SparkSettings
 
 Seconds = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(gt=0)]
 
 
 class CompactorSettings(BaseModel):
-    """The defaults compact whatever has five small files, two partitions at a time, on this machine."""
+    """The defaults compact partitions with five small files, two at a time, on this machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     defaults: dict[str, str | int | float | bool] = Field(
         {},
-        description="Properties `compaction.*` of tables that don't have their own, such as compaction.min-inputs: 10.",
+        description="Default `compaction.*` properties of tables without their own, e.g. compaction.min-inputs: 10.",
     )
-    jobs: Count = Field(2, description="Partitions that are compacted at the same time.")
-    groups: Count = Field(2, description="Groups of one partition that are merged at the same time.")
-    bytes_per_hour: Count | None = Field(None, description="Bytes of input that may be merged in an hour.")
-    task_memory: str = Field("1GiB", description="What the merge of one group may hold in memory.")
+    jobs: Count = Field(2, description="Most partitions that are compacted at a time.")
+    groups: Count = Field(2, description="Most groups of one partition that are merged at a time.")
+    bytes_per_hour: Count | None = Field(
+        None, description="Most input bytes that are merged per hour. Default: no limit."
+    )
+    task_memory: str = Field("1GiB", description="Most memory for the merge of one group.")
     merge_timeout_s: Seconds = Field(
         600.0,
-        description="How long a worker may take to merge one group, beside a second for each MiB of it. A merge that"
-        " takes longer is ended, and its files are looked at one by one.",
+        description="Most seconds for a worker to merge one group, plus one second per MiB. A longer merge is ended,"
+        " and its files are inspected one by one.",
     )
-    heartbeat_s: Seconds = Field(1.0, description="Between two signs of life of a running compaction.")
-    stale_after_s: Seconds = Field(30.0, description="Without a sign of life, before another compactor takes over.")
-    check_every_s: Seconds = Field(10.0, description="Looks for partitions whose time has come, or whose owner died.")
-    keep_for_days: Seconds = Field(30.0, description="How long finished decisions are kept.")
+    heartbeat_s: Seconds = Field(1.0, description="Seconds between two heartbeats of a running compaction.")
+    stale_after_s: Seconds = Field(30.0, description="Seconds without heartbeat before another compactor takes over.")
+    check_every_s: Seconds = Field(
+        10.0, description="Most seconds between two checks for partitions that may begin, and for stale claims."
+    )
+    keep_for_days: Seconds = Field(30.0, description="Days for which finished decisions are kept.")
     spark: SparkSettings = SparkSettings()
 
     @field_validator("defaults")
@@ -64,10 +68,10 @@ class CompactorSettings(BaseModel):
     @property
     def limits(self) -> JobLimits:
         return JobLimits(
-            heartbeat_s=self.heartbeat_s, stale_after_s=self.stale_after_s, groups_at_once=self.groups,
+            heartbeat_s=self.heartbeat_s, stale_after_s=self.stale_after_s, parallel_groups=self.groups,
             merge_timeout_s=self.merge_timeout_s,
         )  # fmt: skip
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> CompactionPolicy:
         return read_policy(self.defaults)

@@ -1,22 +1,20 @@
-"""The subscriber: counts and decides within a delivery, and does everything else in tasks.
+"""The subscriber: counts and decides within a delivery, and does everything else in background tasks.
 
-Nothing here holds up a delivery. Whatever a stop or a crash interrupts is found again: counts in the registry's rows,
-claims in its journal, files by their intents.
+After a stop or a crash nothing is lost: counts are in the registry's rows, claims in its journal, files have intents.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import Protocol, runtime_checkable
 from uuid import uuid4
 
 import msgspec
 import structlog
 
+from astha.backoff import Backoff
 from astha.subscribers import (
     Area,
     Component,
@@ -33,38 +31,29 @@ from astha.subscribers import (
     TableStats,
     Work,
 )
-from components.compactor.execution.failpoints import Reached, go_on
-from components.compactor.execution.job import Workshop
-from components.compactor.execution.outcome import Outcome
-from components.compactor.execution.planner import Planning, Wish
-from components.compactor.execution.running_jobs import Crew
-from components.compactor.journal_writer import Records
-from components.compactor.metrics import Tallies
-from components.compactor.scheduling.budget import Limits
-from components.compactor.scheduling.explanation import explain_decision
-from components.compactor.scheduling.file_selection import Plan
+from astha.tasks import BackgroundTasks, first_of
+from components.compactor.execution.job_context import JobContext, Step, StepHook, ignore_step
+from components.compactor.execution.outcome import JobOutcome
+from components.compactor.execution.running_jobs import RunningJobs
+from components.compactor.journal_writer import JournalWriter
+from components.compactor.metrics import CompactorMetrics
+from components.compactor.planning.file_selection import CompactionPlan
+from components.compactor.planning.planner import CompactionRequest, Planner
+from components.compactor.scheduling.budget import BudgetLimits
 from components.compactor.scheduling.policy import PolicyProblem
-from components.compactor.scheduling.scheduler import Candidate, Decider
+from components.compactor.scheduling.scheduler import Candidate, Scheduler
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark.executor_protocol import Executor, SessionProblem
-from components.compactor.spark.process_memory import Memory
+from components.compactor.spark.executor_protocol import Executor, ReportsMemory, SessionProblem
 from components.lib.lake.problem_log import Troubles
 from components.lib.lake.storage.objects import Objects
 
 log = structlog.get_logger(__name__)
 
-_AGAIN_S = 1.0
-_SHORTEST_S = 0.01  # between two looks at what may begin, if nothing happens
-_NOTES_EVERY_S = 0.1  # what was decided meanwhile is written in one call
-_STUCK_S = 3600.0  # a job that finishes no group for so long is reported; one that is merged takes minutes
-_FIRST_PROBE_S, _LONGEST_PROBE_S = 5.0, 300.0
-
-
-@runtime_checkable
-class Weighed(Protocol):
-    """An executor that knows what its processes hold."""
-
-    async def memory(self) -> Memory: ...
+_RETRY_S = 1.0
+_MIN_WAIT_S = 0.01  # between two checks of what may begin
+_JOURNAL_EVERY_S = 0.1  # decisions are written together
+_STUCK_S = 3600.0  # a job that finishes no group for this long is reported; a merge takes minutes
+_PROBE_BACKOFF = Backoff(initial_s=5.0, max_s=300.0)
 
 
 class Compactor(Component):
@@ -77,7 +66,7 @@ class Compactor(Component):
         settings: CompactorSettings,
         context: ComponentContext,
         open_executor: Callable[[], Executor],
-        reached: Reached = go_on,
+        on_step: StepHook = ignore_step,
     ) -> None:
         store, clock, policy = context.store, context.clock, settings.policy
         self._settings = settings
@@ -86,300 +75,267 @@ class Compactor(Component):
         self._clock = clock
         self._open_executor = open_executor
         self._executor: Executor | None = None
-        self._reached = reached
-        limits = Limits(concurrent_jobs=settings.jobs, bytes_per_hour=settings.bytes_per_hour)
-        self._decider = Decider(policy, limits, clock)
-        self._records = Records(store, clock, self._decider, context.clock_guard)
-        self._planning = Planning(store, clock, context.lake, policy, settings.memory_bytes, reached)
-        self._crew: Crew | None = None
-        self._looked: dict[str, tuple[tuple[int, int], float]] = {}  # jobs: how far they were, and since when
-        self._restored = False  # what the journal knows from before
-        self._tallies = Tallies(clock)
+        self._on_step = on_step
+        limits = BudgetLimits(concurrent_jobs=settings.jobs, bytes_per_hour=settings.bytes_per_hour)
+        self._scheduler = Scheduler(policy, limits, clock)
+        self._journal_writer = JournalWriter(store, clock, self._scheduler, context.clock_guard)
+        self._planner = Planner(store, clock, context.lake, policy, settings.memory_bytes)
+        self._running_jobs: RunningJobs | None = None
+        self._progress: dict[str, tuple[tuple[int, int], float]] = {}  # by job: bytes and groups done, and since when
+        self._restored = False  # whether the journal was read
+        self._metrics = CompactorMetrics(clock)
         self._memory: dict[str, int] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks = BackgroundTasks("compactor", clock)
         self._numbers = count(1)
         self._wake = asyncio.Event()
-        self._news = asyncio.Event()
-        self._trouble: SessionProblem | None = None
-        self._troubles = Troubles(clock)
+        self._unrecorded = asyncio.Event()
+        self._session_problem: SessionProblem | None = None
+        self._failures = Troubles(clock)
 
     async def start(self) -> None:
         if self._executor is None:
             self._executor = self._open_executor()
         settings = self._settings
-        self._crew = Crew(
-            Workshop(
+        self._running_jobs = RunningJobs(
+            JobContext(
                 store=self._store,
                 executor=self._executor,
                 objects=Objects(self._context.lake),
                 clock=self._clock,
                 owner=f"compactor {uuid4().hex[:8]}",
                 limits=settings.limits,
-                reached=self._reached,
+                on_step=self._on_step,
             )
         )
         self._restored = False
 
     async def stop(self) -> None:
-        """Jobs under way end and leave nothing, or nothing that the cleaner does not find."""
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tasks.clear()
+        """Running jobs end and leave nothing, or nothing that the cleaner does not find."""
+        await self._tasks.stop()
         executor, self._executor = self._executor, None
-        self._trouble = None
+        self._session_problem = None
         if executor is not None:
             await executor.close()
 
     async def on_transaction(self, events: Sequence[Event[Row]]) -> None:
         for event in events:
             if event.operation is not Operation.INSERT and isinstance(event.data, TableFile):
-                self._at_work.touch(event.data.file_path)
-        made = self._decider.apply(events)
-        self._tallies.decided(made)
-        self._news.set()
+                self._jobs.input_changed(event.data.file_path)
+        made = self._scheduler.apply(events)
+        self._metrics.decided(made)
+        self._unrecorded.set()
         self._wake.set()
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
-        """Counts everything. Jobs begin after the first one, and never by a part of the files."""
+        """Counts all files. No job begins before the first refresh."""
         if not self._restored:
-            await self._decider.restore(self._store)
+            await self._scheduler.restore(self._store)
             self._restored = True
-        self._tallies.decided(await self._decider.load(snapshot))
-        self._news.set()
+        self._metrics.decided(await self._scheduler.load(snapshot))
+        self._unrecorded.set()
         self._wake.set()
-        self._begin("dispatch", self._always(self._dispatch))
-        self._begin("notes", self._always(self._take_notes))
-        self._begin("upkeep", self._always(self._keep_up))
+        self._tasks.supervise("dispatch", self._dispatch)
+        self._tasks.supervise("journal", self._write_journal)
+        self._tasks.supervise("maintenance", self._maintain)
 
     @property
-    def trouble(self) -> str | None:
+    def session_problem(self) -> str | None:
         """Why nothing can be merged now."""
-        return None if self._trouble is None else str(self._trouble)
+        return None if self._session_problem is None else str(self._session_problem)
 
     async def on_health(self) -> bool:
-        """While Spark can't be had nothing is merged: the reason is shown, and it is tried again in the background."""
-        if self._trouble is not None:
-            raise self._trouble
+        """Raises while there is no Spark session: nothing is merged then. A background task tries to get one."""
+        if self._session_problem is not None:
+            raise self._session_problem
         return True
 
     def work(self) -> list[Work]:
-        """Jobs under way, by how long ago the last look saw them move."""
-        now, before = self._clock.monotonic(), self._looked
-        self._looked = {}
+        """Returns the running jobs, with the time since their last progress."""
+        now, before = self._clock.monotonic(), self._progress
+        self._progress = {}
         found = []
-        for job in self._crew or ():
+        for job in self._running_jobs or ():
             done = (job.bytes_done, job.groups_done)
             last = before.get(job.operation_id, (done, job.began))
             since = last[1] if last[0] == done else now
-            self._looked[job.operation_id] = (done, since)
-            found.append(Work(f"the compaction of {job.assignment.name}", now - since, _STUCK_S))
+            self._progress[job.operation_id] = (done, since)
+            found.append(Work(f"the compaction of {job.spec.name}", now - since, _STUCK_S))
         return found
 
     def metrics(self) -> Iterator[Metric]:
-        yield from self._tallies.metrics(() if self._crew is None else self._crew)
-        yield from self._tallies.waiting(self._decider)
-        yield from self._tallies.left_out(self._planning.left_out, self._decider.tables)
-        yield Metric("trouble", "1 while there is no Spark session to be had.", self._trouble is not None)
+        yield from self._metrics.metrics(() if self._running_jobs is None else self._running_jobs)
+        yield from self._metrics.waiting(self._scheduler)
+        yield from self._metrics.left_out(self._planner.left_out, self._scheduler.tables)
+        yield Metric("session_unavailable", "1 while no Spark session can be had.", self._session_problem is not None)
         for part, size in self._memory.items():
-            told = "Memory of the session's processes on this machine, as of the last look."
-            yield Metric("memory_bytes", told, size, {"process": part})
+            help_text = "Resident memory of the Spark session's processes on this machine."
+            yield Metric("memory_bytes", help_text, size, {"process": part})
 
     def problems(self) -> Iterator[Problem]:
-        """Of partitions whose last compaction failed or hangs, or with files that are left out, and of tables whose
+        """Yields partitions whose last compaction failed or hangs, or that have files left out, and tables whose
         settings can't be read.
         """
-        counters = self._decider.counters
-        self._troubles.keep(lambda key: counters.of(key) is not None)  # type: ignore[arg-type]  # a partition's
-        yield from self._troubles.listed()
+        counters = self._scheduler.counters
+        self._failures.keep(lambda key: counters.of(key) is not None)  # type: ignore[arg-type]  # keys are partitions
+        yield from self._failures.listed()
         yield from self._left_out_files()
         yield from self._stuck_jobs()
-        for table_id in self._decider.tables.known():
-            known = self._decider.tables.of(table_id)
+        for task, reason in self._tasks.failing().items():
+            yield Problem(f"background task {task}", reason, self._clock.now_ms())
+        for table_id in self._scheduler.tables.known():
+            known = self._scheduler.tables.of(table_id)
             if known.problem is not None:
                 yield Problem(known.name, known.problem, known.read_at)
 
     def _left_out_files(self) -> Iterator[Problem]:
-        for (table_id, path), waits in self._planning.left_out:
+        for (table_id, path), waits in self._planner.left_out:
             file, wait = min(waits.items(), key=lambda item: item[1].until_ms)
             more = "" if len(waits) == 1 else f" (and {len(waits) - 1:,} more files)"
-            subject = f"{self._decider.tables.name(table_id) or f'table {table_id}'} {path}".strip()
+            subject = f"{self._scheduler.tables.name(table_id) or f'table {table_id}'} {path}".strip()
             reason = f"left out of compaction: {file} {wait.reason}{more}"
             yield Problem(subject, reason, wait.since_ms, wait.times, wait.until_ms)
 
     def _stuck_jobs(self) -> Iterator[Problem]:
         now, monotonic = self._clock.now_ms(), self._clock.monotonic()
-        for job in () if self._crew is None else self._crew:
+        for job in () if self._running_jobs is None else self._running_jobs:
             if job.stuck:
-                subject = f"{job.assignment.name} {job.assignment.partition_path}".strip()
-                reason = "its merge has not ended, and could not be ended: `astha compaction cancel`, and look at Spark"
+                subject = f"{job.spec.name} {job.spec.partition_path}".strip()
+                reason = (
+                    "its merge has not ended, and could not be ended: use `astha compaction cancel`, and check Spark"
+                )
                 yield Problem(subject, reason, now - int((monotonic - job.began) * 1000))
 
     @property
-    def _at_work(self) -> Crew:
-        if self._crew is None:
+    def _jobs(self) -> RunningJobs:
+        if self._running_jobs is None:
             raise Retry("the compactor has not started")
-        return self._crew
+        return self._running_jobs
 
     async def _dispatch(self) -> None:
-        """Begin what may begin; wait for an event, an end, or the time at which something else may."""
+        """Begins jobs while the limits allow; then waits for an event, the end of a job, or the time of the next one."""
         while True:
             self._wake.clear()
-            while self._trouble is None and (candidate := self._decider.take()) is not None:
-                self._begin(f"job {next(self._numbers)}", self._compact(candidate))
-            wakes_at = self._decider.wakes_at()
-            away_s = self._settings.check_every_s
-            if wakes_at is not None and self._trouble is None:
-                away_s = min(away_s, max(_SHORTEST_S, (wakes_at - self._clock.now_ms()) / 1000))
-            await self._either(self._wake.wait(), self._clock.sleep(away_s))
+            while self._session_problem is None and (candidate := self._scheduler.take()) is not None:
+                self._tasks.start(f"job {next(self._numbers)}", self._compact(candidate))
+            wakes_at = self._scheduler.wakes_at()
+            wait_s = self._settings.check_every_s
+            if wakes_at is not None and self._session_problem is None:
+                wait_s = min(wait_s, max(_MIN_WAIT_S, (wakes_at - self._clock.now_ms()) / 1000))
+            await first_of(self._wake.wait(), self._clock.sleep(wait_s))
 
     async def _compact(self, candidate: Candidate) -> None:
-        """From the decision to its end. Whatever happens, the decider hears of it."""
-        ended = Outcome(status="aborted")
+        """Runs one candidate from its plan to its end, and always reports the end to the scheduler."""
+        outcome = JobOutcome(status="aborted")
         try:
-            found = await self._compacted(candidate)
-            if isinstance(found, Plan):
-                self._decider.decline(candidate, found)
+            found = await self._plan_and_run(candidate)
+            if isinstance(found, CompactionPlan):
+                self._scheduler.decline(candidate, found.verdict())
                 return
-            ended = found
+            outcome = found
         except PolicyProblem as problem:
-            log.warning("a table can't be compacted", table_id=candidate.key[0], problem=str(problem))
-            ended = Outcome(status="declined", reason=str(problem))
+            log.warning("table can't be compacted", table_id=candidate.key[0], problem=str(problem))
+            outcome = JobOutcome(status="declined", reason=str(problem))
         except RegistryError as error:
-            log.warning("a compaction could not be begun", table_id=candidate.key[0], error=str(error))
-            ended = Outcome(status="failed", reason=str(error))
-        except Exception as error:  # of this partition alone: it is tried again, later each time
-            log.exception("a compaction could not be begun", table_id=candidate.key[0], partition=candidate.key[1])
-            ended = Outcome(status="failed", reason=repr(error))
+            log.warning("compaction could not begin", table_id=candidate.key[0], error=str(error))
+            outcome = JobOutcome(status="failed", reason=str(error))
+        except Exception as error:  # only this partition is affected: it is tried again, with backoff
+            log.exception("compaction could not begin", table_id=candidate.key[0], partition=candidate.key[1])
+            outcome = JobOutcome(status="failed", reason=repr(error))
         finally:
-            self._note(candidate, ended)
-            if self._decider.runs(candidate.key):
-                self._decider.finish(candidate, ended.status, swaps=ended.groups)
+            self._note_failure(candidate, outcome)
+            if self._scheduler.is_running(candidate.key):
+                self._scheduler.finish(candidate, outcome.status, swaps=outcome.groups)
             self._wake.set()
-            self._news.set()
+            self._unrecorded.set()
 
-    def _note(self, candidate: Candidate, ended: Outcome) -> None:
+    def _note_failure(self, candidate: Candidate, outcome: JobOutcome) -> None:
         table_id, path = candidate.key
-        if ended.status == "failed":
-            name = self._decider.tables.name(table_id) or f"table {table_id}"
+        if outcome.status == "failed":
+            name = self._scheduler.tables.name(table_id) or f"table {table_id}"
             subject = f"{name}, partition {path}" if path else name
-            self._troubles.failed(candidate.key, subject, ended.reason or "its compaction failed: see the log")
-        elif ended.status in ("done", "declined"):
-            self._troubles.worked(candidate.key)
+            self._failures.failed(candidate.key, subject, outcome.reason or "its compaction failed: see the log")
+        elif outcome.status in ("done", "declined"):
+            self._failures.worked(candidate.key)
 
-    async def _compacted(self, candidate: Candidate) -> Outcome | Plan:
-        """A plan that found nothing to do is the answer itself."""
+    async def _plan_and_run(self, candidate: Candidate) -> JobOutcome | CompactionPlan:
+        """Returns the plan if it has nothing to merge, else the outcome of the job."""
         table_id, path = candidate.key
         decision = candidate.decision
-        if await self._records.cancelled_since(table_id, path, decision.decided_at):
-            return Outcome(status="cancelled")
-        wish = Wish(
+        if await self._journal_writer.cancelled_since(table_id, path, decision.decided_at):
+            return JobOutcome(status="cancelled")
+        request = CompactionRequest(
             trigger=decision.trigger,
             position=decision.position,
-            decided=explain_decision(decision.verdict, decision.policy),
+            decided=decision.explanation(),
         )
-        planned = await self._planning.plan(table_id, path, wish)
+        await self._on_step(Step.PLAN)
+        planned = await self._planner.plan(table_id, path, request)
         if planned is None:
-            self._decider.forget(table_id)
-            return Outcome(status="aborted")
-        self._decider.introduce(planned.table, planned.metadata)
-        if planned.assignment is None:
+            self._scheduler.forget(table_id)
+            return JobOutcome(status="aborted")
+        self._scheduler.introduce(planned.table, planned.metadata)
+        if planned.spec is None:
             return planned.plan
-        self._decider.spend(planned.assignment.input_bytes)
-        await self._records.settled()
-        outcome = await self._at_work.run(planned.assignment)
-        self._planning.left_out.note(table_id, path, outcome.left_out)
-        self._tallies.count(outcome)
+        self._scheduler.spend(planned.spec.input_bytes)
+        await self._journal_writer.wait_written()
+        outcome = await self._jobs.run(planned.spec)
+        self._planner.left_out.note(table_id, path, outcome.left_out)
+        self._metrics.count(outcome)
         if isinstance(outcome.error, SessionProblem):
-            self._suffer(outcome.error)
+            self._wait_for_session(outcome.error)
             return msgspec.structs.replace(outcome, status="aborted")
         return outcome
 
-    def _suffer(self, problem: SessionProblem) -> None:
-        if self._trouble is None:
-            log.error("no Spark session: compaction waits for it", problem=str(problem))
-        self._trouble = problem
-        self._begin("probe", self._probe())
+    def _wait_for_session(self, problem: SessionProblem) -> None:
+        if self._session_problem is None:
+            log.error("no Spark session, compaction waits", problem=str(problem))
+        self._session_problem = problem
+        self._tasks.start("session probe", self._probe_session())
 
-    async def _probe(self) -> None:
-        """Until there is a session again, ever more seldom."""
-        wait_s = _FIRST_PROBE_S
-        while self._trouble is not None:
-            await self._clock.sleep(wait_s)
-            wait_s = min(wait_s * 2, _LONGEST_PROBE_S)
+    async def _probe_session(self) -> None:
+        """Tries to get a session, with backoff, until there is one."""
+        failures = 0
+        while self._session_problem is not None:
+            failures += 1
+            await self._clock.sleep(_PROBE_BACKOFF.wait_s(failures, self._clock))
             try:
                 if self._executor is not None:
                     await self._executor.health()
             except SessionProblem as problem:
-                self._trouble = problem
+                self._session_problem = problem
             except Exception as error:
-                log.warning("Spark does not answer yet", error=str(error))
+                log.warning("Spark session does not answer yet", error=str(error))
             else:
-                self._trouble = None
-                log.info("there is a Spark session again")
+                self._session_problem = None
+                log.info("Spark session available again")
         self._wake.set()
 
-    async def _take_notes(self) -> None:
+    async def _write_journal(self) -> None:
         while True:
-            await self._news.wait()
-            self._news.clear()
-            if not await self._attempt("notes", self._records.catch_up):
-                self._news.set()
-                await self._clock.sleep(_AGAIN_S)
-            self._wake.set()  # what was read of a table may change what is decided about it
-            await self._clock.sleep(_NOTES_EVERY_S)
+            await self._unrecorded.wait()
+            self._unrecorded.clear()
+            if not await self._attempt("journal", self._journal_writer.catch_up):
+                self._unrecorded.set()
+                await self._clock.sleep(_RETRY_S)
+            self._wake.set()  # tables that were read may change decisions
+            await self._clock.sleep(_JOURNAL_EVERY_S)
 
-    async def _keep_up(self) -> None:
+    async def _maintain(self) -> None:
         settings = self._settings
-        step = partial(self._records.keep_up, settings.stale_after_s, settings.keep_for_days)
+        step = partial(self._journal_writer.maintain, settings.stale_after_s, settings.keep_for_days)
         while True:
-            await self._attempt("upkeep", step)
+            await self._attempt("maintenance", step)
             executor: object = self._executor
-            if isinstance(executor, Weighed):
+            if isinstance(executor, ReportsMemory):
                 memory = await executor.memory()
                 self._memory = {"jvm": memory.jvm, "workers": memory.workers}
             await self._clock.sleep(settings.check_every_s)
-            self._news.set()
-
-    async def _always(self, loop: Callable[[], Awaitable[None]]) -> None:
-        """A fault of ours must not end for good what the daemon counts on."""
-        while True:
-            try:
-                await loop()
-            except Exception:
-                log.exception("a loop of the compactor has failed, and begins again", loop=loop.__name__)
-                await self._clock.sleep(_AGAIN_S)
+            self._unrecorded.set()
 
     async def _attempt(self, what: str, step: Callable[[], Awaitable[object]]) -> bool:
         try:
             await step()
         except RegistryError as error:
-            log.warning("will be tried again", step=what, error=str(error))
+            log.warning("registry error, will be retried", step=what, error=str(error))
             return False
         return True
-
-    async def _either(self, *work: Coroutine[None, None, object]) -> None:
-        tasks = [asyncio.ensure_future(some) for some in work]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            with suppress(asyncio.CancelledError):
-                await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _begin(self, key: str, work: Coroutine[None, None, None]) -> None:
-        """One task a key; an error in it is logged."""
-        if key in self._tasks:
-            work.close()
-            return
-        task = asyncio.create_task(work, name=f"compactor {key}")
-        self._tasks[key] = task
-        task.add_done_callback(lambda done: self._ended(key, done))
-
-    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
-        if self._tasks.get(key) is task:
-            del self._tasks[key]
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a task of the compactor has failed", task=task.get_name(), error=repr(error))

@@ -1,20 +1,52 @@
-"""A merge that anybody can check by eye, and executors that misbehave where a test wants it."""
+"""An executor without Spark, a merge that is simple enough to check by eye, and executors that fail on request."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.compactor.execution.local import LocalExecutor
-from components.compactor.merge import MergeResult, MergeTask
+from components.compactor.merge import MergeResult, MergeTask, UnmergeableFile, inspect
+from components.compactor.spark.executor_protocol import OutOfMemory
 from components.lib.lake.files import engine_of
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.locations import parse
 from registry.inputs import FileDraft
+
+
+class LocalExecutor:
+    """Merges in a thread of this process."""
+
+    def __init__(self, merge: Callable[[MergeTask], MergeResult]) -> None:
+        self._merge = merge
+
+    async def merge(self, task: MergeTask) -> MergeResult:
+        """A cancelled call ends when the thread does: a thread can't be stopped, and may still write."""
+        work = asyncio.ensure_future(asyncio.to_thread(self._merge, task))
+        try:
+            return await asyncio.shield(work)
+        except MemoryError as error:
+            raise OutOfMemory(f"{task.table}: {error}") from error
+        except asyncio.CancelledError:
+            while not work.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([work])
+            if not work.cancelled():
+                work.exception()  # marks it as retrieved
+            raise
+
+    async def inspect(self, task: MergeTask) -> list[UnmergeableFile]:
+        return await asyncio.to_thread(inspect, task)
+
+    async def health(self) -> None:
+        """Always well."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
 
 
 def naive_merge(task: MergeTask) -> MergeResult:

@@ -1,4 +1,4 @@
-"""A session without Spark: its workers are threads that follow a script at the other end of the leash."""
+"""A session without Spark. Its workers are threads that follow a script on their side of the lease."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import threading
 from collections.abc import Callable
 from typing import TypeAlias
 
-from components.compactor.spark.error_mapping import explain
-from components.compactor.spark.errors import SessionLost, SparkError
-from components.compactor.spark.messages import Order, Outcome, unpack
-from components.compactor.spark.session import Job
-from components.compactor.spark.worker_probe import Fitness, describe
+from components.compactor.spark.messages import TaskReply, TaskRequest, unpack
+from components.compactor.spark.worker_probe import WorkerVersions, worker_versions
+from components.lib.spark.error_mapping import explain
+from components.lib.spark.errors import SessionLost, SparkError
+from components.lib.spark.session import SparkJob
 
 
-class Puppet:
-    """A worker's end of the leash, move by move."""
+class ScriptedWorker:
+    """The worker's side of the lease, step by step."""
 
     def __init__(self, address: tuple[str, int], token: str, *, parent: int = 1, pid: int = 2) -> None:
         self.socket = socket.create_connection(address, 10)
         self.socket.sendall(f"{token} here {parent} {pid}\n".encode())
         self._lines = self.socket.makefile("rb", buffering=0)
 
-    def hear(self) -> str:
-        """The next word; nothing if the driver has hung up."""
+    def receive(self) -> str:
+        """Returns the next message; an empty text if the driver has closed the connection."""
         return self._lines.readline().decode().strip()
 
-    def leave(self) -> None:
+    def say_bye(self) -> None:
         self.socket.sendall(b"bye\n")
         self.die()
 
@@ -36,34 +36,36 @@ class Puppet:
         self.socket.close()
 
 
-Script: TypeAlias = Callable[[Order, "FakeSession"], Outcome]
+Script: TypeAlias = Callable[[TaskRequest, "FakeSession"], TaskReply]
 
 
-def obey(order: Order, _session: FakeSession) -> Outcome:
-    """A worker that does what it is told, well."""
-    assert order.leash is not None
-    puppet = Puppet(order.leash, order.token)
-    word = puppet.hear()
+def follow_protocol(request: TaskRequest, _session: FakeSession) -> TaskReply:
+    """A worker that follows the protocol and succeeds."""
+    assert request.lease_address is not None
+    worker = ScriptedWorker(request.lease_address, request.token)
+    word = worker.receive()
     if word != "go":
-        puppet.die()
-        return Outcome("refused", told=word.removeprefix("no "))
-    work, argument = unpack(order.work)
+        worker.die()
+        return TaskReply("refused", detail=word.removeprefix("no "))
+    work, argument = unpack(request.work)
     result = work(argument)
-    puppet.leave()
-    return Outcome("done", pickle.dumps(result))
+    worker.say_bye()
+    return TaskReply("done", pickle.dumps(result))
 
 
 class FakeSession:
-    def __init__(self, script: Script = obey, *, fitness: Fitness | None = None, reachable: bool = True) -> None:
+    def __init__(
+        self, script: Script = follow_protocol, *, versions: WorkerVersions | None = None, reachable: bool = True
+    ) -> None:
         self.script = script
-        self.fitness = fitness
+        self.versions = versions
         self.reachable = reachable
         self.problem: Exception | None = None
         self.hangs = False
-        self.cancelled: list[Job] = []
+        self.cancelled: list[SparkJob] = []
         self.closed = threading.Event()
-        self.jobs: list[Job] = []
-        self.orders: list[Order] = []
+        self.jobs: list[SparkJob] = []
+        self.requests: list[TaskRequest] = []
 
     @property
     def pid(self) -> int | None:
@@ -73,18 +75,18 @@ class FakeSession:
         if self.problem is not None:
             raise self.problem
 
-    def run(self, job: Job) -> bytes:
-        order = Order.opened(job.order)
-        work, _ = unpack(order.work)
-        if work is describe:
-            if order.leash is not None and not self.reachable:
-                return Outcome("unreachable", told="no route to host").sealed()
-            return Outcome("done", pickle.dumps(self.fitness or describe())).sealed()
+    def run(self, job: SparkJob) -> bytes:
+        request = TaskRequest.decode(job.payload)
+        work, _ = unpack(request.work)
+        if work is worker_versions:
+            if request.lease_address is not None and not self.reachable:
+                return TaskReply("unreachable", detail="no route to host").encode()
+            return TaskReply("done", pickle.dumps(self.versions or worker_versions())).encode()
         self.jobs.append(job)
-        self.orders.append(order)
-        return self.script(order, self).sealed()
+        self.requests.append(request)
+        return self.script(request, self).encode()
 
-    def cancel(self, job: Job) -> None:
+    def cancel(self, job: SparkJob) -> None:
         self.cancelled.append(job)
 
     def ping(self) -> None:

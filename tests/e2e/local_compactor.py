@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 from astha.subscribers import ComponentContext
-from components.compactor.execution.cancellation import settle
-from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect, merge
+from astha.tasks import to_completion
+from components.compactor.merge import MergeResult, MergeTask, UnmergeableFile, inspect, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
 
@@ -31,18 +31,12 @@ class ProcessExecutor:
     async def merge(self, task: MergeTask) -> MergeResult:
         """When cancelled, it returns after the process has finished its task."""
         async with self._free:
-            asked = asyncio.ensure_future(self._ask(task))
-            try:
-                answer = await asyncio.shield(asked)
-            except asyncio.CancelledError:
-                await settle(asked)
-                asked.exception()  # seen
-                raise
+            answer = await to_completion(self._ask(task))
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    async def inspect(self, task: MergeTask) -> list[BadFile]:
+    async def inspect(self, task: MergeTask) -> list[UnmergeableFile]:
         return await asyncio.to_thread(inspect, task)
 
     async def health(self) -> None:

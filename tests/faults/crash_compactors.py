@@ -15,18 +15,17 @@ import msgspec
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
-from components.compactor.execution.compaction_spec import Assignment
-from components.compactor.execution.failpoints import Step
-from components.compactor.execution.job import Job, Workshop
-from components.compactor.execution.local import LocalExecutor
+from components.compactor.execution.job import CompactionJob
+from components.compactor.execution.job_context import JobContext, Step
 from components.compactor.merge import MergeResult, MergeTask
+from components.compactor.planning.compaction_spec import CompactionSpec
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects
 from components.lib.lake.storage.output_streams import Writable
 from registry.connect import open_store
 from registry.engines import StoreSettings
-from tests.doubles.merging import naive_merge
+from tests.doubles.merging import LocalExecutor, naive_merge
 
 STEPS = [*list(Step)[1:], "half a file"]
 
@@ -56,25 +55,25 @@ async def compact(order: Order, table_id: int, step: str) -> None:
     table = await store.get_table_by_id(table_id)
     assert table is not None
 
-    async def reached(found: Step) -> None:
+    async def on_step(found: Step) -> None:
         if found == step:
             die()
 
-    job = Job(
-        Assignment(
+    job = CompactionJob(
+        CompactionSpec(
             table=table,
             partition_path="",
             groups=(tuple(await store.list_files(table_id)),),
             versions=tuple(reversed(await store.list_table_metadata(table_id))),
             lake=LakeSettings(),
         ),
-        Workshop(
+        JobContext(
             store=store,
             executor=LocalExecutor(half_a_file if step == "half a file" else naive_merge),
             objects=Objects(LakeSettings()),
             clock=SystemLoopClock(),
-            owner=f"doomed {step}",
-            reached=reached,
+            owner=f"crashing {step}",
+            on_step=on_step,
         ),
     )
     await job.run()

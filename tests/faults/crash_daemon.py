@@ -19,19 +19,19 @@ from pyspark import SparkContext
 
 from astha.events import Event, Operation
 from astha.subscribers import ComponentContext
-from components.compactor.execution.failpoints import Step
+from components.compactor.execution.job_context import Step
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark import worker_lease
-from components.compactor.spark.classic import ClassicSession
+from components.compactor.spark import worker_daemon, worker_lease
 from components.compactor.spark.executor import SparkExecutor
-from components.compactor.spark.jvm import Jvm
-from components.compactor.spark.session import Job
 from components.compactor.subscriber import Compactor
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.output_streams import Writable
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.jvm import Jvm
+from components.lib.spark.session import SparkJob
 from registry.forwarding import ForwardingStore
 from registry.inputs import FileDraft
 from registry.models import FileOperation, Row, TableFile
@@ -107,18 +107,18 @@ def write_half(path: Path, fill: Callable[[Writable], T], modes: Modes = PRIVATE
 
 
 class DoomedSession(ClassicSession):
-    def run(self, job: Job) -> bytes:
-        if "shop." in job.told:  # not the task that looks whether workers are there
-            worker_lease._say = partial(say_go, worker_lease._say)
+    def run(self, job: SparkJob) -> bytes:
+        if "shop." in job.description:  # not the task that looks whether workers are there
+            worker_lease._send = partial(say_go, worker_lease._send)
         return super().run(job)
 
     def _watch(self, jvm: Jvm) -> None:
         reach(Death.JVM_STARTING)
         super()._watch(jvm)
 
-    def _connected(self, port: int, secret: str) -> SparkContext:
+    def _connect(self, port: int, secret: str) -> SparkContext:
         reach(Death.JVM_STARTED)
-        return super()._connected(port, secret)
+        return super()._connect(port, secret)
 
 
 async def say_go(say: Callable[..., Any], writer: object, words: str) -> None:
@@ -168,7 +168,12 @@ def create_compactor(settings: Mapping[str, Any], context: ComponentContext) -> 
     os.environ[_PID] = str(os.getpid())
     chosen = CompactorSettings.model_validate(dict(settings))
     around = ComponentContext(DoomedStore(context.store), context.clock, context.registry_url, context.lake)
-    return Compactor(chosen, around, lambda: SparkExecutor(chosen.spark, merge_fatally, DoomedSession), reached)
+    return Compactor(
+        chosen,
+        around,
+        lambda: SparkExecutor(chosen.spark, merge_fatally, partial(DoomedSession, worker_daemon=worker_daemon.MODULE)),
+        reached,
+    )
 
 
 def create_updater(settings: Mapping[str, Any], context: ComponentContext) -> IcebergUpdater:

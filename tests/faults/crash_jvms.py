@@ -1,6 +1,6 @@
 """A session whose JVM is killed at a point of a compaction, once.
 
-What happens in a worker is asked for by a file beside the table's.
+A file beside the table's tells a worker at which point to kill it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,14 +19,15 @@ import psutil
 from pyspark import SparkContext
 
 from components.compactor.merge import MergeResult, MergeTask, merge
-from components.compactor.spark.classic import ClassicSession
+from components.compactor.spark import worker_daemon
 from components.compactor.spark.executor import SparkExecutor
-from components.compactor.spark.jvm import Jvm
-from components.compactor.spark.session import Job
-from components.compactor.spark.settings import SparkSettings
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.output_streams import Writable
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.jvm import Jvm
+from components.lib.spark.session import SparkJob
+from components.lib.spark.settings import SparkSettings
 from registry.private_files import PRIVATE, Modes
 
 T = TypeVar("T")
@@ -34,7 +36,7 @@ _LONGEST_S = 60.0
 
 
 class Point(StrEnum):
-    """In the order in which a compaction comes by."""
+    """In the order of a compaction."""
 
     IDLE = "between two jobs"
     STARTING = "a JVM that starts"
@@ -50,41 +52,45 @@ WITHOUT_SESSION = (Point.IDLE, Point.STARTING, Point.CONNECTING)
 IN_A_WORKER = (Point.BEGINNING, Point.HALF_A_FILE, Point.ALL_WRITTEN)
 
 
-class DoomedSession(ClassicSession):
-    doomed_at: Point | None = None
+class CrashingSession(ClassicSession):
+    crash_at: Point | None = None
 
     def kill_at(self, point: Point) -> bool:
-        if DoomedSession.doomed_at is not point:
+        if CrashingSession.crash_at is not point:
             return False
-        DoomedSession.doomed_at = None
+        CrashingSession.crash_at = None
         assert self._jvm is not None
         self._jvm.process.kill()
         return True
 
-    def run(self, job: Job) -> bytes:
-        ours = "shop." in job.told  # not the task that looks whether workers are there
+    def run(self, job: SparkJob) -> bytes:
+        ours = "shop." in job.description  # not the worker check
         if ours:
             self.kill_at(Point.SENDING)
         answer = super().run(job)
         if ours and self.kill_at(Point.ANSWERING):
-            self.context.setLocalProperty("asked", "of the dead")  # which fails as the rest of the call would have
+            self.context.setLocalProperty("asked", "after its death")  # which fails as the rest of the call would have
         return answer
 
     def _watch(self, jvm: Jvm) -> None:
         self.kill_at(Point.STARTING)
         super()._watch(jvm)
 
-    def _connected(self, port: int, secret: str) -> SparkContext:
+    def _connect(self, port: int, secret: str) -> SparkContext:
         self.kill_at(Point.CONNECTING)
-        return super()._connected(port, secret)
+        return super()._connect(port, secret)
 
 
 def open_executor() -> SparkExecutor:
-    return SparkExecutor(SparkSettings(master="local[2]", memory="512m"), merge_fatally, DoomedSession)
+    return SparkExecutor(
+        SparkSettings(master="local[2]", memory="512m"),
+        merge_and_crash,
+        partial(CrashingSession, worker_daemon=worker_daemon.MODULE),
+    )
 
 
 def marker(table: Path) -> Path:
-    return table / "doomed-at"
+    return table / "crash-at"
 
 
 def ask_worker(table: Path, point: Point) -> None:
@@ -92,7 +98,7 @@ def ask_worker(table: Path, point: Point) -> None:
     marker(table).write_text(point)
 
 
-def merge_fatally(task: MergeTask) -> MergeResult:
+def merge_and_crash(task: MergeTask) -> MergeResult:
     place = marker(parse(task.outputs[0]).path.parents[1])
     point = None
     with suppress(FileNotFoundError):
@@ -109,7 +115,7 @@ def merge_fatally(task: MergeTask) -> MergeResult:
 
 
 def write_half(path: Path, fill: Callable[[Writable], T], modes: Modes = PRIVATE) -> T:
-    """And stays there, until it is ended."""
+    """Stays there until it is ended."""
     with path.with_name(f"{path.name}.partial").open("wb") as sink:
         fill(sink)
         sink.truncate(sink.tell() // 2)
@@ -118,6 +124,6 @@ def write_half(path: Path, fill: Callable[[Writable], T], modes: Modes = PRIVATE
 
 
 def kill_jvm() -> None:
-    """That of the process from which this one was forked."""
+    """Kills the JVM that has started the daemon of this worker."""
     os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGKILL)
     time.sleep(_LONGEST_S)

@@ -1,4 +1,4 @@
-"""Whatever others do to a table at any step of its compaction: no row is lost, none comes back, nothing is left."""
+"""Other operations at any step of a compaction: no row is lost or resurrected, and no file is left over."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyiceberg.types import NestedField, StringType
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext
-from components.compactor.execution.failpoints import Step
+from components.compactor.execution.job_context import Step
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.iceberg import TableCommit
@@ -33,7 +33,7 @@ FILES, NEWER = 4, 2
 
 
 class Table:
-    """One table of the lake, and what its rows must be."""
+    """One table of the lake, and its expected rows."""
 
     def __init__(self, url: str, store: MetadataStore, warehouse: Path) -> None:
         self.bench = Bench(store, warehouse)
@@ -86,7 +86,7 @@ class Table:
         self.expected = sorted(set(self.expected) - set(self.bench.read([gone])))
 
     async def swap(self) -> None:
-        """Another compactor that knows nothing of claims."""
+        """Another compactor that ignores claims."""
         drafts = [self.bench.merged(self.files[:2])]
         try:
             await self.store.swap_files(self.bench.table.id, self.files[:2], drafts, operation_id="another")
@@ -146,10 +146,10 @@ async def table(url: str, warehouse: Path) -> AsyncIterator[Table]:
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-async def test_others_at_every_step(table: Table, action: str) -> None:
+async def test_other_operations_at_every_step(table: Table, action: str) -> None:
     for step in list(Step)[1:]:
         await table.prepare(f"{action}_{step}")
-        job = await table.bench.job(reached=Gate(step, lambda: ACTIONS[action](table)))
+        job = await table.bench.job(on_step=Gate(step, lambda: ACTIONS[action](table)))
         outcome = await job.run()
         assert outcome.status in ("done", "aborted"), outcome
         assert await table.bench.ids() == table.expected, step

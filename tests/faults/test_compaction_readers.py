@@ -1,4 +1,4 @@
-"""Who reads through Iceberg while everything is compacted sees what was committed, in that order, and nothing else."""
+"""A reader through Iceberg, during compactions, sees committed states only, in their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext
-from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.subscriber import Compactor
@@ -21,6 +20,7 @@ from components.iceberg_updater.subscriber import IcebergUpdater
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Conflict
+from tests.doubles.merging import LocalExecutor
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.compactor.harness import Bench
 from tests.lake import iceberg_tables
@@ -31,7 +31,7 @@ ROUNDS, READS = 3, 10
 
 
 class Reader:
-    """Counts again and again; every count must be one that the writer has committed, and none older than the last."""
+    """Counts repeatedly. Every count must be one that the writer has committed, and none older than the last."""
 
     def __init__(self, url: str, bench: Bench, history: list[frozenset[int]]) -> None:
         self._tables = iceberg_tables(url, bench.lake)
@@ -71,7 +71,7 @@ async def lasting(url: str) -> AsyncIterator[MetadataStore]:
 
 
 async def write(bench: Bench, history: list[frozenset[int]], chance: random.Random) -> None:
-    """Alone, so that the order of its commits is known. What may be committed is in the history before it is."""
+    """The only writer, so that the order of commits is known. A count enters the history before it is committed."""
     for _ in range(COMMITS):
         now = history[-1]
         if chance.random() < 0.75:
@@ -121,10 +121,10 @@ async def test_a_reader_sees_committed_sets_only(
             await write(bench, history, chance)
 
             async def compacted(before: int = before) -> bool:
-                return await done() > before  # who removes files without a pause can keep a compaction from its end
+                return await done() > before  # continuous removals can prevent a compaction from ending
 
             await eventually(compacted, "a compaction of what was written", 120)
-        await eventually(lambda: reader.reads >= READS, "somebody who reads meanwhile")
+        await eventually(lambda: reader.reads >= READS, "a reader meanwhile")
 
     writing = asyncio.create_task(write_and_be_compacted())
     await asyncio.wait({reading, writing}, return_when=asyncio.FIRST_COMPLETED)

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext
-from components.commands.verify.verification import Verification, VerifyOptions
-from components.compactor.execution.job_settings import JobLimits
+from components.commands.verify.verification import Verification
+from components.compactor.execution.job_context import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.registration.upload_cleaner import clean_intents
@@ -55,7 +55,7 @@ async def test_rows_survive_a_death_at_every_step(url: str, warehouse: Path) -> 
         assert [await bench.ids() for bench in benches] == expected
         statuses = {row.owner: row.status for row in await store.list_compactions()}
         assert statuses == {
-            f"doomed {step}": "done" if step == "finish" else "running" for step in STEPS if step != "claim"
+            f"crashing {step}": "done" if step == "finish" else "running" for step in STEPS if step != "claim"
         }
         for bench in benches:
             outcome = await (await bench.job(limits=AT_ONCE)).run()

@@ -28,7 +28,7 @@ from registry.connect import open_store
 from tests.faults.crash_jvms import (
     IN_A_WORKER,
     WITHOUT_SESSION,
-    DoomedSession,
+    CrashingSession,
     Point,
     ask_worker,
     marker,
@@ -51,11 +51,11 @@ INSERTED = 5
 async def bench(sqlite_url: str, warehouse: Path) -> AsyncIterator[Bench]:
     store = await open_store(sqlite_url)
     yield Bench(store, warehouse)
-    DoomedSession.doomed_at = None
+    CrashingSession.crash_at = None
     await store.close()
 
 
-async def doom(bench: Bench, executor: SparkExecutor, point: Point) -> None:
+async def crash(bench: Bench, executor: SparkExecutor, point: Point) -> None:
     await bench.create(point.replace(" ", "_").replace(",", ""))
     directory = bench.warehouse / bench.table.name
     before = [row.id for row in await bench.store.list_compactions(limit=1)]
@@ -66,7 +66,7 @@ async def doom(bench: Bench, executor: SparkExecutor, point: Point) -> None:
     if point in IN_A_WORKER:
         await asyncio.to_thread(ask_worker, directory, point)
     elif point is not Point.IDLE:
-        DoomedSession.doomed_at = point
+        CrashingSession.crash_at = point
     await bench.insert(files=INSERTED)
     rows = await bench.ids()
 
@@ -75,7 +75,7 @@ async def doom(bench: Bench, executor: SparkExecutor, point: Point) -> None:
         return not busy and len(await bench.store.list_files(bench.table.id)) == 1
 
     await eventually(compacted, f"{point}: one file", PATIENCE_S)
-    assert DoomedSession.doomed_at is None
+    assert CrashingSession.crash_at is None
     assert not marker(directory).exists()
     assert await bench.ids() == rows
     statuses = [row.status for row in await bench.store.list_compactions() if row.id not in before]
@@ -85,7 +85,7 @@ async def doom(bench: Bench, executor: SparkExecutor, point: Point) -> None:
 async def test_killed_at_a_point(
     bench: Bench, sqlite_url: str, run_daemon: RunDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In one test, with one daemon, as it would be."""
+    """In one test, with one daemon, as in production."""
     others = _jvms()  # servers of other tests
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     executor = open_executor()
@@ -95,7 +95,7 @@ async def test_killed_at_a_point(
     running = await run_daemon(sqlite_url, {"compactor": compactor}, policy=LanePolicy())
     await running.live()
     for point in Point if ALL else SOME:
-        await doom(bench, executor, point)
+        await crash(bench, executor, point)
     await running.stop()
     assert _jvms() <= others
     await clean_intents(bench.store, Objects(bench.lake), 0, "cleaner")

@@ -12,11 +12,11 @@ import msgspec
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from components.compactor.scheduling.budget import Limits
+from components.compactor.planning.file_selection import FileSelection, make_plan
+from components.compactor.scheduling.budget import BudgetLimits
 from components.compactor.scheduling.counters import COUNTED_TYPE, PERIODS, Counters, tier_of
-from components.compactor.scheduling.file_selection import Selection, plan
-from components.compactor.scheduling.policy import Policy
-from components.compactor.scheduling.scheduler import Decider
+from components.compactor.scheduling.policy import CompactionPolicy
+from components.compactor.scheduling.scheduler import Scheduler
 from components.compactor.scheduling.scoring import judge
 from registry.models import TableFile
 from tests.doubles.clock import ManualClock
@@ -43,35 +43,35 @@ class History:
     def __init__(self, age: int) -> None:
         self.clock = ManualClock(1_000_000)
         self.lake = Lake(self.clock, min_age=AGES[age], min_inputs=3, target_size="16MiB")
-        self.decider = self._new()
+        self.scheduler = self._new()
         self.retuned = False
         self.last = self.lake.insert(1)
 
-    def _new(self) -> Decider:
-        return Decider(Policy(), Limits(concurrent_jobs=3), self.clock)
+    def _new(self) -> Scheduler:
+        return Scheduler(CompactionPolicy(), BudgetLimits(concurrent_jobs=3), self.clock)
 
     async def load(self) -> None:
-        await self.decider.load(Snapshot(self.lake))
+        await self.scheduler.load(Snapshot(self.lake))
 
     async def do(self, what: str, number: int, size: int) -> None:
         match what:
             case "again":
-                self.decider.apply(self.last)
+                self.scheduler.apply(self.last)
             case "wait":
                 self.clock.advance(number * 2_000)
             case "retune":
                 self.lake.create(1, min_age=AGES[number % 3], min_inputs=3, target_size="16MiB")
-                self.decider.introduce(*self.lake.tables[1])
+                self.scheduler.introduce(*self.lake.tables[1])
                 self.retuned = True
             case "refresh":
                 self.retuned = False
                 await self.load()
             case "restart":
-                self.decider, self.retuned = self._new(), False
+                self.scheduler, self.retuned = self._new(), False
                 await self.load()
             case "take":
-                if (candidate := self.decider.take()) is not None and number % 2:
-                    self.decider.finish(candidate, "aborted")
+                if (candidate := self.scheduler.take()) is not None and number % 2:
+                    self.scheduler.finish(candidate, "aborted")
             case _:
                 self.change(what, number, size)
 
@@ -92,15 +92,15 @@ class History:
                 self.apply(live[:1], [moved])
             case "swap" if len(live) > 1:
                 self.last = lake.swap(live[: number + 2], [size], f"op-{lake.position}")
-                self.decider.apply(self.last)
+                self.scheduler.apply(self.last)
 
     def apply(self, old: list[TableFile] | None = None, new: list[TableFile] | None = None) -> None:
         if old or new:
             self.last = self.lake.change(old or (), new or ())
-            self.decider.apply(self.last)
+            self.scheduler.apply(self.last)
 
     def check(self) -> None:
-        counters = self.decider.counters
+        counters = self.scheduler.counters
         assert set(counters) == {(file.table_id, file.partition_path) for file in self.lake.files.values()}
         for key in counters:
             counts = counters.of(key)
@@ -117,7 +117,7 @@ class History:
                 assert sum(cell.files for cell in counts.aged().values()) == self._aged(rows, counts.aged_through)
 
     def _aged(self, rows: list[TableFile], through: int) -> int:
-        period_ms = -(-self.decider.tables.of(1).policy.min_age_ms // PERIODS)
+        period_ms = -(-self.scheduler.tables.of(1).policy.min_age_ms // PERIODS)
         counted = [row for row in rows if row.file_type == COUNTED_TYPE]
         return sum(not period_ms or row.created_at // period_ms <= through for row in counted)
 
@@ -151,18 +151,18 @@ sizes = st.lists(st.tuples(st.integers(0, 20 * MIB) | st.integers(0, MIB), st.bo
 
 @settings(deadline=None)
 @given(sizes, st.integers(2, 8))
-def test_what_is_decided_can_be_planned(drawn: list[tuple[int, bool]], min_inputs: int) -> None:
-    """Otherwise a job would begin for nothing, again and again."""
+def test_a_decision_can_be_planned(drawn: list[tuple[int, bool]], min_inputs: int) -> None:
+    """Otherwise jobs would begin repeatedly without effect."""
     lake, counters = Lake(), Counters()
-    policy = Policy(target_bytes=16 * MIB, max_group_bytes=64 * MIB, min_inputs=min_inputs)
-    selection = Selection(policy, lake.clock.now_ms())
+    policy = CompactionPolicy(target_bytes=16 * MIB, max_group_bytes=64 * MIB, min_inputs=min_inputs)
+    selection = FileSelection(policy, lake.clock.now_ms())
     for size, own in drawn:
         file = lake.new(size, operation="compaction" if own else "insert", operation_id="op" if own else None)
         counters.count(file)
         selection.add(file)
     counts = counters.of((1, ""))
     verdict = None if counts is None else judge(counts, policy, lake.clock.now_ms())
-    found = plan(selection, policy, has_order=False)
+    found = make_plan(selection, policy, order_columns=0)
     if verdict is not None and verdict.status == "waiting":
         assert found.groups, (verdict, found)
         assert sum(len(group.files) for group in found.groups) >= min_inputs

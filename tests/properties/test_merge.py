@@ -1,4 +1,4 @@
-"""Whatever the columns, versions and rows: what comes out of a merge is what went in, in order, with its statistics."""
+"""For any columns, versions and rows: a merge keeps all rows, in order, and writes right statistics."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def arrow(found: list[Row], schema: TableSchema) -> pa.Table:
 
 @few
 @given(st.data())
-def test_rows_are_sorted_by_the_book(data: st.DataObject) -> None:
+def test_rows_are_sorted_as_iceberg_specifies(data: st.DataObject) -> None:
     schema = data.draw(schemas(ordered=True))
     found = data.draw(rows(schema, 12))
     assert naive(sort(arrow(found, schema), schema).to_pylist()) == naive(
@@ -40,7 +40,7 @@ def test_rows_are_sorted_by_the_book(data: st.DataObject) -> None:
 
 @few
 @given(st.data())
-def test_what_comes_out_is_what_went_in(data: st.DataObject) -> None:
+def test_a_merge_keeps_all_rows(data: st.DataObject) -> None:
     first = data.draw(schemas(ordered=data.draw(st.booleans())))
     second = data.draw(successors(first))
     contents = [
@@ -83,7 +83,7 @@ def test_what_comes_out_is_what_went_in(data: st.DataObject) -> None:
 
 
 def assert_as_the_engine_would(path: Path, found: JsonText, schema: TableSchema, strategy: str) -> None:
-    """All but the bytes that a column takes: how it is cut into row groups and encoded may differ."""
+    """All but the size of a column: row groups and encodings may differ."""
     table = pq.ParquetFile(path).read()
     written = engine_of(schema).write(table, schema, io.BytesIO())
     ours = parse_json_as(found, dict[int, ColumnStats])

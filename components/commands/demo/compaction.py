@@ -53,7 +53,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobOutcome:
     before: State
     after: State
     decision: Compaction | None
@@ -72,7 +72,7 @@ class Outcome:
         return {"before": shown(self.before), "after": shown(self.after)}
 
 
-async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
+async def show(url: str, warehouse: Path, stage: Stage) -> JobOutcome:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     await asyncio.to_thread(migrate, url)
     store = await open_store(url)
@@ -116,14 +116,14 @@ async def _fill(around: ComponentContext, lanes: list[Lane], stage: Stage) -> St
 
 async def _compact(
     around: ComponentContext, component: Compactor, lanes: list[Lane], before: State, stage: Stage
-) -> Outcome:
+) -> JobOutcome:
     table = await _table(around)
     stage.say(f"{TABLE}: {before.files:,} files; now a compactor starts, with Spark")
     async with StorageManager(around) as manager:
         inserted = INSERTS
         while not await _settled(around, table, stage):
-            if component.trouble is not None:
-                stage.say(f"compaction is skipped: {component.trouble}")
+            if component.session_problem is not None:
+                stage.say(f"compaction is skipped: {component.session_problem}")
                 break
             if inserted < INSERTS + 10:
                 await manager.insert(TABLE, _rows(inserted))
@@ -138,7 +138,7 @@ async def _compact(
             f"{row.partition_path}: {row.rule}: {row.input_files} files become {row.output_files} by {row.strategy}, "
             f"{row.row_count:,} rows, {took:.1f} s"
         )
-    return Outcome(before, await _state(around), done[0] if done else None, await _verify(around))
+    return JobOutcome(before, await _state(around), done[0] if done else None, await _verify(around))
 
 
 async def _settled(around: ComponentContext, table: LakeTable, stage: Stage) -> bool:

@@ -1,5 +1,5 @@
-"""Topics into tables, exactly once: `astha topics to-table`.
+"""`astha topics to-table`: inserts the records of a topic into a table, exactly once, on Spark.
 
-Stands above the segment store, whose topics it reads, the storage manager, whose files it writes, and the compactor,
-whose Spark session it uses. A round of records becomes files and the consumer group's step in one registry transaction.
+In: a topic's records, in micro-batches. Out: data files of a table.
+Guaranteed: the files of a micro-batch and the consumer group's new offsets are registered in one transaction.
 """

@@ -1,4 +1,4 @@
-"""Records on their way to be rows, in a task: each becomes one, or stops the round, or is skipped and counted."""
+"""Turns records into rows, in a task: a record that is no row stops the micro-batch, or is skipped and counted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal, Protocol, TypeAlias
 
 import pyarrow as pa
 
-from components.commands.topic_to_table.errors import BadRecord, Unsuitable
+from components.commands.topic_to_table.errors import BadRecord, UnsuitableTable
 from components.commands.topic_to_table.json_columns import JsonColumns
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.storage_manager.coercion import fit
@@ -22,7 +22,7 @@ FIELDS = ("key", "value", "offset", "partition", "timestamp", "headers")
 
 class RowForm(Protocol):
     def rows(self, records: pa.Table) -> pa.Table:
-        """As many rows as records. RowsRefused counts from 1."""
+        """Returns as many rows as there are records. Rows in `RowsRefused` count from 1."""
         ...
 
 
@@ -35,7 +35,7 @@ class JsonValues:
 
 
 class RecordFields:
-    """The table's columns of these names get what the record has; others are null."""
+    """Fills the columns that are named like a record's fields; the others are null."""
 
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
@@ -54,7 +54,7 @@ class RecordFields:
             return column.cast(pa.string())
         except pa.ArrowInvalid:
             row = next(row for row, value in enumerate(column.to_pylist(), 1) if value is not None and not _utf8(value))
-            raise RowsRefused("is not UTF-8: a column of type binary would take it", row=row, column=name) from None
+            raise RowsRefused("is not UTF-8: use a column of type binary", row=row, column=name) from None
 
 
 def row_form(schema: TableSchema, values: Values) -> RowForm:
@@ -62,26 +62,28 @@ def row_form(schema: TableSchema, values: Values) -> RowForm:
 
 
 def wanted_columns(schema: TableSchema, values: Values) -> tuple[str, ...]:
-    """Of the records, beside their places. Unsuitable if the table takes nothing of a record."""
+    """Returns the fields of records that are read besides `PLACE`. Raises `UnsuitableTable` if the table takes none."""
     if values == "json":
         return ("value",)
     return tuple(name for name in record_columns(schema) if name not in PLACE)
 
 
 def record_columns(schema: TableSchema) -> list[str]:
-    """Those of the table that have a record's fields. Unsuitable if there is none, or if another one is required."""
+    """Returns the table's columns that are named like a record's fields. Raises `UnsuitableTable` if there is none,
+    or if the table requires another column.
+    """
     fields = schema.iceberg.fields
     found = [field.name for field in fields if field.name in FIELDS]
     if not found:
-        raise Unsuitable(f"the table has none of the columns {', '.join(FIELDS)}: add some, or take --values json")
+        raise UnsuitableTable(f"the table has none of the columns {', '.join(FIELDS)}: add some, or use --values json")
     required = next((field.name for field in fields if field.required and field.name not in FIELDS), None)
     if required is not None:
-        raise Unsuitable(f"column {required!r} is required, and a record has no such field: make it optional")
+        raise UnsuitableTable(f"column {required!r} is required, and a record has no such field: make it optional")
     return found
 
 
 class Conversion:
-    """Of one task. ``records`` counts those of each partition, skipped ones included."""
+    """Converts the records of one task. ``records`` counts them by partition, skipped ones included."""
 
     def __init__(self, form: RowForm, topic: str, *, skip: bool) -> None:
         self._form = form
@@ -98,7 +100,7 @@ class Conversion:
             yield from (rows for rows in self._rows(records) if rows.num_rows)
 
     def _rows(self, records: pa.Table) -> Iterator[pa.Table]:
-        """Bad ones are found by halves, so that few of them cost little."""
+        """Finds bad records by halving, so that few of them cost little."""
         try:
             rows = self._form.rows(records)
         except RowsRefused as error:

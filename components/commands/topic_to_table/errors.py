@@ -1,9 +1,9 @@
-"""What `to-table` may raise, beside the errors of registry, storage, Spark and segment store.
+"""What `to-table` raises, besides the errors of registry, storage, Spark and segment store.
 
 TopicTableError
-|-- BadRecord     a record that is no row of the table         -> correct the table, or `--bad skip`
-|-- Unsuitable    the table can't take records in this form    -> another table, or another `--values`
-`-- RoundFailed   Spark could not carry a round out            -> see what it says; nothing of it was written
+|-- BadRecord          a record that is no row of the table        -> correct the table, or `--bad skip`
+|-- UnsuitableTable    the table can't take records in this form   -> another table, or another `--values`
+`-- MicroBatchFailed   Spark could not run a micro-batch           -> see the message; nothing was written
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class BadRecord(TopicTableError):
     """The message names partition and offset."""
 
 
-class Unsuitable(TopicTableError):
+class UnsuitableTable(TopicTableError):
     pass
 
 
-class RoundFailed(TopicTableError):
-    """``passing``: registry or storage did not answer, which may be over soon."""
+class MicroBatchFailed(TopicTableError):
+    """``transient``: registry or storage did not answer, so a retry may succeed."""
 
-    def __init__(self, why: str, *, passing: bool = False) -> None:
+    def __init__(self, why: str, *, transient: bool = False) -> None:
         super().__init__(why)
-        self.passing = passing
+        self.transient = transient

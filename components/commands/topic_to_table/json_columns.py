@@ -1,7 +1,7 @@
-"""JSON objects as Arrow columns, all of a batch at once.
+"""JSON objects as Arrow columns, a whole batch at a time.
 
-Arrow's own reader does the work where it is as strict as the house is; what it refuses, or would take too easily, is
-read again one by one by `components.lib.storage_manager.json_rows`, which has the last word and names the row.
+Arrow's own reader is used where it is as strict as `astha insert`. A batch that it refuses, or might accept too easily,
+is read again value by value by `components.lib.storage_manager.json_rows`, which decides and names the row.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from components.lib.storage_manager.uuids import with_uuids
 
 _SAME = (BooleanType, IntegerType, LongType, StringType, DecimalType)
 _EXACT: dict[type[IcebergType], float] = {FloatType: 2.0**24, DoubleType: 2.0**53}
-"""Below this each whole number is one of these, and none is rounded silently."""
+"""Below this, whole numbers are exact in the type, so that none is rounded silently."""
 _SPACE = " \t\n\r"
 _UNSAFE = r"NaN|Inf|[\n\r]"
-"""Arrow takes NaN and Infinity for numbers, and a line's end for a space."""
+"""Arrow accepts NaN and Infinity as numbers, and an end of line as a space."""
 _UNSAFE_DECIMALS = (
     r"""[:,\[\s"][-+]?[0-9.]+[eE]-[0-9]+["\s,}\]]"""  # a negative exponent
     r"|\.[0-9]{39}"
@@ -48,7 +48,7 @@ _AS_TEXT = (DateType, TimestampType, TimestamptzType, UUIDType)
 
 
 class JsonColumns:
-    """For one schema. A column that an object does not have is null, if the table allows that."""
+    """Reads values into one schema. A column that an object does not have is null, if the table allows that."""
 
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
@@ -72,15 +72,17 @@ class JsonColumns:
         )
 
     def rows(self, values: pa.Array) -> pa.Table:
-        """As many rows as values, with exactly the schema's columns. RowsRefused names the first that is none."""
+        """Returns as many rows as values, with exactly the schema's columns. Raises `RowsRefused` for the first that is
+        none.
+        """
         found = self._at_once(values) if self._quick else None
         return fit(self._one_by_one(values), self._schema) if found is None else found
 
     def _at_once(self, values: pa.Array) -> pa.Table | None:
-        """None if it can't be done, or if it is not certain that it is right.
+        """Returns None if Arrow can't read it, or if its result might be wrong.
 
-        Objects stand one a line, each from brace to brace. A line holds at least one of them then, whatever it is, so
-        if there are as many as lines, each line is one.
+        There is one value per line, each from brace to brace, so each line holds at least one object. If there are as
+        many objects as lines, each line is one.
         """
         if values.null_count:
             return None
@@ -104,7 +106,7 @@ class JsonColumns:
             if any(_any(pc.greater_equal(pc.abs(table[name]), most)) for name, most in self._floats.items()):
                 return None
             for name in self._decimals:
-                table[name].validate(full=True)  # the reader lets 12345678 pass for decimal(9,2)
+                table[name].validate(full=True)  # the reader accepts 12345678 for decimal(9,2)
             return fit(self._typed(table), self._schema)
         except (pa.ArrowException, RowsRefused):
             return None
@@ -133,7 +135,7 @@ def _is_quick(kind: IcebergType) -> bool:
 
 
 def _is_plain(kind: IcebergType) -> bool:
-    """Read by Arrow as it stands, also inside of others."""
+    """Whether Arrow reads it as it is, also nested."""
     match kind:
         case StructType():
             return all(_is_plain(field.field_type) for field in kind.fields)
@@ -144,7 +146,7 @@ def _is_plain(kind: IcebergType) -> bool:
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """Arrow's reader knows no large lists, and wants what is required inside of what is not there."""
+    """Returns a type for Arrow's reader, which has no large lists, and requires required fields inside of missing ones."""
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
         element = kind.value_field
         return pa.list_(pa.field(element.name, _readable(element.type)))

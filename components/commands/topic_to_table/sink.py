@@ -1,4 +1,4 @@
-"""A topic on its way into a table: round after round, each of them once, whoever else is at it and whatever dies."""
+"""Copies a topic into a table, one micro-batch after the other, each exactly once, also beside other copiers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import structlog
 
 from astha.errors import AsthaError
 from components.commands.topic_to_table.conversion import Values, wanted_columns
-from components.commands.topic_to_table.micro_batches import Planner, Round, Standing, look
-from components.commands.topic_to_table.writer import RoundOrder
+from components.commands.topic_to_table.micro_batches import MicroBatch, MicroBatchPlanner, TopicProgress, read_progress
+from components.commands.topic_to_table.writer import WriteRequest
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.table_lookup import current_metadata, find_table, full_name, split_name
 from registry.contract import MetadataStore
@@ -20,12 +20,12 @@ from registry.inputs import Registration
 
 log = structlog.get_logger(__name__)
 
-RunRound: TypeAlias = Callable[[RoundOrder, tuple[str, ...]], Awaitable[None]]
-"""Reads the round's records, of these columns beside their places, and registers what they become with its steps."""
+RunMicroBatch: TypeAlias = Callable[[WriteRequest, tuple[str, ...]], Awaitable[None]]
+"""Reads the columns of a micro-batch's records, writes files of them, and registers these with the new offsets."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants of which topic in which table."""
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `astha topics to-table`."""
 
     topic: str
     table: str
@@ -37,96 +37,96 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def group_id(self) -> str:
-        """One for the table, however its name was written."""
+        """By default one per table, however its name is written."""
         return self.group or f"to-table:{'.'.join(split_name(self.table))}"
 
 
-class Tally(msgspec.Struct):
-    """Of what this process has done."""
+class SinkTotals(msgspec.Struct):
+    """What this process has done."""
 
-    rounds: int = 0
+    batches: int = 0
     records: int = 0
     rows: int = 0
     skipped: int = 0
     files: int = 0
-    lost: int = 0  # deleted before they were read
-    overtaken: int = 0  # rounds that another was quicker with
+    lost: int = 0  # records that were deleted before they were read
+    overtaken: int = 0  # micro-batches that another process registered first
 
 
-class TopicTable:
-    def __init__(self, store: MetadataStore, wish: Wish, run_round: RunRound) -> None:
+class TopicSink:
+    def __init__(self, store: MetadataStore, options: SinkOptions, run_batch: RunMicroBatch) -> None:
         self._store = store
-        self._wish = wish
-        self._run_round = run_round
-        self.tally = Tally()
-        self.standing: Standing | None = None
-        self.full = False  # the last round was as large as one may be: there may be more
+        self._options = options
+        self._run_batch = run_batch
+        self.totals = SinkTotals()
+        self.progress: TopicProgress | None = None
+        self.full = False  # whether the last micro-batch reached its size limit, so that there may be more
 
-    async def begin(self) -> Standing:
-        """NotFound and Unsuitable before anything is started; else the group exists."""
-        wish = self._wish
+    async def begin(self) -> TopicProgress:
+        """Creates the consumer group. Raises `NotFound` or `UnsuitableTable` before anything is started."""
         await self._columns()
-        found = await self.look()
-        await self._store.ensure_consumer_group(wish.group_id)
+        found = await self.read_progress()
+        await self._store.ensure_consumer_group(self._options.group_id)
         return found
 
-    async def look(self) -> Standing:
-        self.standing = await look(self._store, self._wish.group_id, self._wish.topic)
-        return self.standing
+    async def read_progress(self) -> TopicProgress:
+        self.progress = await read_progress(self._store, self._options.group_id, self._options.topic)
+        return self.progress
 
     async def advance(self, stops: Mapping[int, int] | None = None) -> bool:
-        """One round, up to ``stops`` or the end; False if there is nothing left.
+        """Runs one micro-batch, up to ``stops`` or the end. Returns False if there is nothing left.
 
-        Raises what the round raised, if nothing of it was registered.
+        Raises its error if it was not registered.
         """
-        wish = self._wish
+        options = self._options
         table, columns = await self._columns()
-        planner = Planner(
-            self._store, wish.group_id, wish.topic, table, max_bytes=wish.max_bytes, skip_lost=wish.skip_lost
-        )
-        plan = await planner.plan(await self.look(), stops)
-        if plan is None:
+        planner = MicroBatchPlanner(
+            self._store, options.group_id, options.topic, table,
+            max_bytes=options.max_bytes, skip_lost=options.skip_lost,
+        )  # fmt: skip
+        batch = await planner.next_batch(await self.read_progress(), stops)
+        if batch is None:
             self.full = False
             return False
-        self.full = plan.size_bytes >= wish.max_bytes
+        self.full = batch.size_bytes >= options.max_bytes
         try:
-            await self._run(plan, columns)
+            await self._run(batch, columns)
         except (AsthaError, RegistryError) as error:
-            # Whoever failed may have registered it all the same: the registry knows.
-            if not (await self.look()).has_moved(plan):
+            # It may have been registered all the same: the registry knows.
+            if not (await self.read_progress()).has_moved(batch):
                 raise
-            log.debug("a round failed, and the group has moved", round=plan.id, error=str(error))
-            self._count(plan, await self.look(), certain=False)
+            log.debug("micro-batch failed, but the group has moved", batch=batch.id, error=str(error))
+            self._count(batch, await self.read_progress(), certain=False)
         else:
-            self._count(plan, await self.look(), certain=True)
+            self._count(batch, await self.read_progress(), certain=True)
         return True
 
-    async def _run(self, plan: Round, columns: tuple[str, ...]) -> None:
-        if plan.records:
-            order = RoundOrder(plan, self._wish.values, skip=self._wish.bad == "skip")
-            await self._run_round(order, columns)
+    async def _run(self, batch: MicroBatch, columns: tuple[str, ...]) -> None:
+        if batch.records:
+            request = WriteRequest(batch, self._options.values, skip=self._options.bad == "skip")
+            await self._run_batch(request, columns)
             return
-        table = await find_table(self._store, plan.table)
-        only_steps = Registration(table_id=table.id, files=[], advances=plan.advances(0, 0, 0))
-        await self._store.register_files([only_steps])
+        table = await find_table(self._store, batch.table)
+        only_offsets = Registration(table_id=table.id, files=[], advances=batch.advances(0, 0, 0))
+        await self._store.register_files([only_offsets])
 
-    def _count(self, plan: Round, standing: Standing, *, certain: bool) -> None:
-        summary = standing.summary(plan)
+    def _count(self, batch: MicroBatch, progress: TopicProgress, *, certain: bool) -> None:
+        summary = progress.summary(batch)
         if summary is None and not certain:
-            self.tally.overtaken += 1
+            self.totals.overtaken += 1
             return
-        self.tally.rounds += 1
-        self.tally.records += plan.records
-        self.tally.lost += plan.lost
+        self.totals.batches += 1
+        self.totals.records += batch.records
+        self.totals.lost += batch.lost
         if summary is not None:
-            self.tally.rows += summary.rows
-            self.tally.skipped += summary.skipped
-            self.tally.files += summary.files
-        else:  # others have written over its notes, which takes several of them
-            self.tally.rows += plan.records
+            self.totals.rows += summary.rows
+            self.totals.skipped += summary.skipped
+            self.totals.files += summary.files
+        else:  # later micro-batches have overwritten its notes, which takes several of them
+            self.totals.rows += batch.records
 
     async def _columns(self) -> tuple[str, tuple[str, ...]]:
-        """The table's full name, and what it takes of a record by the schema that it has now."""
-        table = await find_table(self._store, self._wish.table)
+        """Returns the table's full name, and the columns of a record that its present schema takes."""
+        table = await find_table(self._store, self._options.table)
         schema = TableSchema.of(await current_metadata(self._store, table), table=full_name(table))
-        return full_name(table), wanted_columns(schema, self._wish.values)
+        return full_name(table), wanted_columns(schema, self._options.values)

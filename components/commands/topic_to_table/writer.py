@@ -1,4 +1,4 @@
-"""The write side of a round: tasks turn records into files, the driver registers them with the group's step."""
+"""The write side of a micro-batch: tasks turn records into files, the driver registers them with the new offsets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from astha.settings import Settings
 from components.commands.topic_to_table.conversion import Conversion, Values, row_form
-from components.commands.topic_to_table.errors import RoundFailed
-from components.commands.topic_to_table.micro_batches import Round
+from components.commands.topic_to_table.errors import MicroBatchFailed
+from components.commands.topic_to_table.micro_batches import MicroBatch
 from components.lib.storage_manager.manager import StorageManager
 from components.lib.storage_manager.spark import AsthaWriter, Job, Written
 from components.lib.storage_manager.table_handles import Target
@@ -24,19 +24,19 @@ from registry.inputs import Registration
 NAME = "astha_topic_table"
 
 
-class RoundOrder(msgspec.Struct, frozen=True):
-    """What the writer is told, as text in an option."""
+class WriteRequest(msgspec.Struct, frozen=True):
+    """What the writer is to do, as text in an option of the Spark format."""
 
-    round: Round
+    batch: MicroBatch
     values: Values
     skip: bool
 
-    def told(self) -> str:
+    def encode(self) -> str:
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> RoundOrder:
-        return msgspec.json.decode(options["order"], type=cls)
+    def decode(cls, options: Mapping[str, str]) -> WriteRequest:
+        return msgspec.json.decode(options["request"], type=cls)
 
 
 @dataclass
@@ -45,27 +45,27 @@ class Converted(Written):
     skipped: int
 
 
-class RoundWriter(AsthaWriter):
-    def __init__(self, job: Job, order: RoundOrder) -> None:
+class MicroBatchWriter(AsthaWriter):
+    def __init__(self, job: Job, request: WriteRequest) -> None:
         super().__init__(job)
-        self._order = order
+        self._request = request
 
     async def write_rows(self, manager: StorageManager, target: Target, batches: Iterable[pa.RecordBatch]) -> Converted:
-        order = self._order
-        conversion = Conversion(row_form(target.schema, order.values), order.round.topic, skip=order.skip)
+        request = self._request
+        conversion = Conversion(row_form(target.schema, request.values), request.batch.topic, skip=request.skip)
         files = await manager.write_files(target, conversion.tables(batches))
         return Converted(target.table.id, files, conversion.records, conversion.skipped)
 
     def registration(self, written: Sequence[Written]) -> Registration:
-        """RoundFailed unless every record that was planned has come, once."""
-        plan = self._order.round
+        """Raises `MicroBatchFailed` unless every planned record was read once."""
+        batch = self._request.batch
         converted = [message for message in written if isinstance(message, Converted)]
         read: Counter[int] = sum((message.records for message in converted), Counter())
-        for step in plan.steps:
-            if read[step.partition] != step.records:
-                raise RoundFailed(
-                    f"{read[step.partition]:,} of {step.records:,} records of {plan.topic}/{step.partition}, offsets"
-                    f" {step.start} to {step.stop - 1}, were read: nothing was registered, try again"
+        for part in batch.ranges:
+            if read[part.partition] != part.records:
+                raise MicroBatchFailed(
+                    f"{read[part.partition]:,} of {part.records:,} records of {batch.topic}/{part.partition}, offsets"
+                    f" {part.start} to {part.stop - 1}, were read: nothing was registered, try again"
                 )
         skipped = sum(message.skipped for message in converted)
         files = [file for message in converted for file in message.files]
@@ -73,14 +73,14 @@ class RoundWriter(AsthaWriter):
             table_id=converted[0].table_id,
             files=files,
             intents_of=self._job.owner,
-            advances=plan.advances(plan.records - skipped, skipped, len(files)),
+            advances=batch.advances(batch.records - skipped, skipped, len(files)),
         )
 
 
 def topic_table_format(settings: Settings) -> type[DataSource]:
-    """A format that has the settings in itself: Spark shows options in its plans and logs, and settings have secrets.
+    """Returns a Spark format that contains the settings, because Spark shows options in plans and logs.
 
-    A class made here travels to the workers by value; one of a module would be looked up there by name.
+    A class that is made at run time is sent to the workers by value; one of a module is imported there by name.
     """
 
     class TopicTableFormat(DataSource):
@@ -94,8 +94,8 @@ def topic_table_format(settings: Settings) -> type[DataSource]:
         def reader(self, schema: StructType) -> TopicReader:
             return TopicReader(TopicScan.from_options(self.options, settings), schema)
 
-        def writer(self, schema: StructType, overwrite: bool) -> RoundWriter:
-            order = RoundOrder.of(self.options)
-            return RoundWriter(Job.to(order.round.table, settings), order)
+        def writer(self, schema: StructType, overwrite: bool) -> MicroBatchWriter:
+            request = WriteRequest.decode(self.options)
+            return MicroBatchWriter(Job.to(request.batch.table, settings), request)
 
     return TopicTableFormat

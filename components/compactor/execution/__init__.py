@@ -1,6 +1,6 @@
-"""One partition's way from the plan to the swap: plan, claim, intents, merge, compare, swap, finish.
+"""One job: claim, then per group upload intents, merge, result check and swap, then the end in the journal.
 
-In: groups of files, as they were read. Out: a swap in the registry for each, and an `Outcome` that tells of it.
-Guaranteed: an input is gone only in the transaction that brings its rows back in another file; whatever interrupts a
-job, at any line, leaves the table as it was and nothing in storage that the cleaner does not find.
+In: a `CompactionSpec`. Out: a swap in the registry for each group, and a `JobOutcome`.
+Guaranteed: an input is removed only in the transaction that adds its rows in another file; an interruption at any line
+leaves the table as it was, and nothing in storage that the cleaner does not find.
 """

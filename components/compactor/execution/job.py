@@ -1,16 +1,16 @@
-"""A job: the groups of one partition, a few at a time, under one claim.
+"""A job: the groups of one partition, a few in parallel, under one claim.
 
-What goes wrong and what is done about it:
+What goes wrong, and what the job does then:
 
-    an input was removed or changed     the group again without it, if enough are left; else aborted
-    out of memory                       the group in halves, down to two files; then as below
-    a file can't be read, the worker    each file is looked at alone: bad ones are left out with a reason, the others
-    crashes, or takes too long          merged; if none is bad, the group in halves, down to two files; then failed
-    the JVM died                        the group again, in a new session, a few times; then failed
-    storage does not answer             the group again, a few times; then failed
-    the merge can't be done, or its     the other groups go on; failed if none is left; never swapped
+    an input was removed or changed     merges the group again without it, if enough are left; else aborted
+    out of memory                       merges the group in halves, down to two files; then as below
+    a file can't be read, the worker    reads each file alone, leaves bad ones out and merges the others; if none is
+    crashes, or takes too long          bad, merges the group in halves, down to two files; then failed
+    the JVM died                        merges the group again, in a new session, a few times; then failed
+    storage does not answer             merges the group again, a few times; then failed
+    the merge can't be done, or its     swaps nothing and continues with the other groups; failed if none is left
     result is not its input
-    cancelled, stopped, table dropped   ended; nothing stays
+    cancelled, stopped, table dropped   stops, and leaves nothing
 """
 
 from __future__ import annotations
@@ -20,280 +20,265 @@ from collections.abc import Sequence
 from itertools import count
 from uuid import uuid4
 
-import msgspec
 import structlog
 
-from astha.clock import LoopClock
-from components.compactor.execution.cancellation import Brake, Ended, Touched, settle, to_the_end
-from components.compactor.execution.compaction_spec import Assignment, halves
-from components.compactor.execution.failpoints import Reached, Step, go_on
-from components.compactor.execution.group_queue import Piece, Worklist
-from components.compactor.execution.group_runner import GroupRun, Swapped, Undecided
-from components.compactor.execution.job_settings import JobLimits
-from components.compactor.execution.lease import Claim
-from components.compactor.execution.outcome import Outcome, Tally
-from components.compactor.execution.output_names import Names
-from components.compactor.execution.result_check import Mismatch
-from components.compactor.merge import BadFile, BadInput, MergeFailed
+from astha.backoff import Backoff
+from astha.tasks import to_completion
+from components.compactor.execution.cancellation import Cancellation, InputsChanged, JobStopped
+from components.compactor.execution.claim import Claim
+from components.compactor.execution.group_queue import GroupQueue, PendingGroup
+from components.compactor.execution.group_runner import GroupRunner
+from components.compactor.execution.job_context import JobContext, Step
+from components.compactor.execution.outcome import JobOutcome, JobTotals
+from components.compactor.execution.output_names import OutputNames
+from components.compactor.execution.swap import ResultMismatch, Swap, SwapUncertain
+from components.compactor.merge import BadInput, MergeFailed, UnmergeableFile
+from components.compactor.planning.compaction_spec import CompactionSpec, halves
 from components.compactor.spark.executor_protocol import (
-    Executor,
     JobFailed,
-    MergeCrashed,
-    MergeTimeout,
     OutOfMemory,
     SessionLost,
     SparkError,
+    TaskTimeout,
+    WorkerCrashed,
 )
 from components.lib.lake.isolation import NoChild
 from components.lib.lake.schema.table_schema import SchemaProblem
-from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageError, StorageUnavailable
-from registry.contract import MetadataStore
+from components.lib.lake.storage.objects import ObjectMissing, StorageError, StorageUnavailable
 from registry.errors import Conflict, RegistryError
 from registry.models import TableFile
 
 log = structlog.get_logger(__name__)
 
 _STOPPED = "the compactor was stopped"
-_SMALLEST = 2  # files: one alone is merged with nothing
+_MIN_FILES = 2
+_LONGEST_RETRY_S = 60.0
 
 
-class Workshop(msgspec.Struct, frozen=True, kw_only=True):
-    """What all jobs of a compactor share."""
-
-    store: MetadataStore
-    executor: Executor
-    objects: Objects
-    clock: LoopClock
-    owner: str
-    limits: JobLimits = JobLimits()
-    reached: Reached = go_on
-
-
-class Job:
-    def __init__(self, assignment: Assignment, workshop: Workshop) -> None:
-        self.assignment = assignment
+class CompactionJob:
+    def __init__(self, spec: CompactionSpec, context: JobContext) -> None:
+        self.spec = spec
         self.operation_id = f"compaction-{uuid4().hex}"
-        self.brake = Brake()
-        self.began = workshop.clock.monotonic()
+        self.cancellation = Cancellation()
+        self.began = context.clock.monotonic()
         self.bytes_done = 0
-        self._shop = workshop
-        self._tally = Tally()
-        self._names = Names(
-            workshop.store,
-            workshop.clock,
+        self._context = context
+        self._totals = JobTotals()
+        self._names = OutputNames(
+            context.store,
+            context.clock,
             self.operation_id,
-            assignment.table.id,
+            spec.table.id,
         )
-        self._worklist = Worklist(())
+        self._groups = GroupRunner(spec, context, self._names, self.cancellation, self._on_swap)
+        self._queue = GroupQueue(())
         self._numbers = count(1)
-        self._error: Exception | None = None  # of files that can't be merged
-        self._left_out: str | None = None
-        self._due: dict[object, float] = {}  # of groups in hand: when each should be over, by the monotonic clock
+        self._error: Exception | None = None  # the first one of a group that can't be merged
+        self._too_few: str | None = None  # why a group was not merged
+        self._due: dict[object, float] = {}  # by running group: when it should have ended, on the monotonic clock
 
     @property
     def stuck(self) -> bool:
-        """Whether a group should be over, by itself or by its deadline."""
-        now = self._shop.clock.monotonic()
+        """Whether a group has not ended although its time limit has passed."""
+        now = self._context.clock.monotonic()
         return any(now > due for due in self._due.values())
 
     @property
     def bytes_total(self) -> int:
-        return self.assignment.input_bytes
+        return self.spec.input_bytes
 
     @property
     def groups_done(self) -> int:
-        return self._tally.groups
+        return self._totals.groups
 
-    async def run(self) -> Outcome:
-        """Never raises but when it is cancelled, and then only when nothing of it is left."""
-        shop, limits = self._shop, self._shop.limits
+    async def run(self) -> JobOutcome:
+        """Raises only when it is cancelled, and then after everything of it was removed."""
+        context, limits = self._context, self._context.limits
         try:
-            await shop.reached(Step.CLAIM)
+            await context.on_step(Step.CLAIM)
             claim = await self._claim()
         except Conflict as error:
-            return Outcome(status="declined", reason=str(error), error=error)
+            return JobOutcome(status="declined", reason=str(error), error=error)
         except RegistryError as error:
-            return Outcome(status="failed", reason=str(error), error=error)
-        beating = asyncio.create_task(claim.beat(limits.heartbeat_s, self._names, self.brake))
+            return JobOutcome(status="failed", reason=str(error), error=error)
+        heartbeat = asyncio.create_task(claim.heartbeat(limits.heartbeat_s, self._names, self.cancellation))
         try:
             outcome = await self._work()
         except asyncio.CancelledError:
-            await to_the_end(claim.finish(self._stopped()))
+            await to_completion(claim.finish(self._stopped()))
             raise
         finally:
-            beating.cancel()
-        await shop.reached(Step.FINISH)
-        await to_the_end(claim.finish(outcome))
+            heartbeat.cancel()
+        await context.on_step(Step.FINISH)
+        await to_completion(claim.finish(outcome))
         self._log(outcome)
         return outcome
 
     async def _claim(self) -> Claim:
-        shop = self._shop
-        stale_s = shop.limits.stale_after_s
-        taking = asyncio.ensure_future(
-            Claim.take(shop.store, shop.clock, self.assignment, self.operation_id, shop.owner, stale_s)
-        )
-        try:
-            return await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            await settle(taking)
-            if not taking.cancelled() and taking.exception() is None:
-                await to_the_end(taking.result().finish(self._stopped()))
-            raise
+        """A cancellation takes precedence over errors, and ends a claim that was taken all the same."""
+        context = self._context
+        found: list[Claim | RegistryError] = []
 
-    async def _work(self) -> Outcome:
-        """Every end that is not a cancellation is an outcome."""
-        tally = self._tally
+        async def take() -> None:
+            stale_s = context.limits.stale_after_s
+            try:
+                found.append(
+                    await Claim.take(context.store, context.clock, self.spec, self.operation_id, context.owner, stale_s)
+                )
+            except RegistryError as error:
+                found.append(error)
+
+        try:
+            await to_completion(take())
+        except asyncio.CancelledError:
+            if found and isinstance(found[0], Claim):
+                await to_completion(found[0].finish(self._stopped()))
+            raise
+        if isinstance(found[0], RegistryError):
+            raise found[0]
+        return found[0]
+
+    async def _work(self) -> JobOutcome:
+        """Returns an outcome for every end but a cancellation."""
+        totals = self._totals
         try:
             await self._merge_groups()
-        except Ended as ended:
-            partly = tally.groups and ended.status == "aborted"
-            return tally.outcome("done" if partly else ended.status, ended.reason)
-        except (Undecided, SparkError, StorageError, RegistryError, SchemaProblem) as error:
-            return tally.outcome("failed", str(error), error)
+        except JobStopped as stopped:
+            partly = totals.groups and stopped.status == "aborted"
+            return totals.outcome("done" if partly else stopped.status, stopped.reason)
+        except (SwapUncertain, SparkError, StorageError, RegistryError, SchemaProblem) as error:
+            return totals.outcome("failed", str(error), error)
         except Exception as error:
-            log.exception("a compaction failed for an unknown reason", table=self.assignment.name)
-            return tally.outcome("failed", f"{type(error).__name__}: {error}", error)
-        problem = tally.problem or (self._left_out if self._error is None else str(self._error))
-        if tally.groups:
-            return tally.outcome("done", problem)
+            log.exception("compaction failed for an unknown reason", table=self.spec.name)
+            return totals.outcome("failed", f"{type(error).__name__}: {error}", error)
+        problem = totals.problem or (self._too_few if self._error is None else str(self._error))
+        if totals.groups:
+            return totals.outcome("done", problem)
         if self._error is not None:
-            return tally.outcome("failed", problem, self._error)
-        return tally.outcome("aborted", problem or "nothing was left to merge")
+            return totals.outcome("failed", problem, self._error)
+        return totals.outcome("aborted", problem or "nothing was left to merge")
 
     async def _merge_groups(self) -> None:
-        """All groups that can be merged."""
-        pieces = [
-            Piece(await self._still_there(group), min(self.assignment.least, len(group)))
-            for group in self.assignment.groups
+        groups = [
+            PendingGroup(await self._still_there(group), min(self.spec.min_files, len(group)))
+            for group in self.spec.groups
         ]
-        self._worklist = Worklist(pieces)
-        await self._worklist.work_off(self._merge_piece, self._shop.limits.groups_at_once)
+        self._queue = GroupQueue(groups)
+        await self._queue.run(self._merge_group, self._context.limits.parallel_groups)
 
-    async def _merge_piece(self, piece: Piece) -> Sequence[Piece]:
-        """What is to be merged instead. An error of these files alone is kept, and does not keep the others."""
-        files = piece.files
-        if len(files) < max(_SMALLEST, piece.least):
-            self._left_out = f"inputs were removed or changed meanwhile, the {len(files)} left are not worth a merge"
+    async def _merge_group(self, pending: PendingGroup) -> Sequence[PendingGroup]:
+        """Returns the groups to merge instead. An error of these files alone is kept, and does not stop the others."""
+        files = pending.files
+        if len(files) < max(_MIN_FILES, pending.min_files):
+            self._too_few = f"inputs were removed or changed meanwhile, the {len(files)} left are not worth a merge"
             return []
         try:
-            await self._merge_group(files)
-        except Touched as touched:
-            if self._count(piece, touched) > self._shop.limits.plans_again:
-                raise Ended("aborted", f"its files change too often: {touched}") from touched
-            return [piece.without(touched.paths)]
+            await self._merge_files(files)
+        except InputsChanged as changed:
+            if pending.count_failure(changed) > self._context.limits.max_replans:
+                raise JobStopped("aborted", f"its files change too often: {changed}") from changed
+            return [pending.without(changed.paths)]
         except OutOfMemory as error:
-            return self._halved(piece, error) or await self._without_bad(piece, error)
-        except (BadInput, ObjectMissing, MergeCrashed, MergeTimeout) as error:
-            return await self._without_bad(piece, error)
-        except (MergeFailed, Mismatch) as error:
-            return self._keep(error)
+            return self._halved(pending, error) or await self._without_bad(pending, error)
+        except (BadInput, ObjectMissing, WorkerCrashed, TaskTimeout) as error:
+            return await self._without_bad(pending, error)
+        except (MergeFailed, ResultMismatch) as error:
+            return self._give_up(error)
         except (SessionLost, JobFailed, StorageUnavailable) as error:
-            await self._recover(piece, error)
-            return [piece]
+            await self._recover(pending, error)
+            return [pending]
         return []
 
-    async def _merge_group(self, files: Sequence[TableFile]) -> None:
-        began = self._shop.clock.monotonic()
+    async def _merge_files(self, files: Sequence[TableFile]) -> None:
+        began = self._context.clock.monotonic()
         key = object()
-        self._due[key] = began + self._shop.limits.stuck_after_s(sum(file.file_size for file in files))
+        self._due[key] = began + self._context.limits.stuck_after_s(sum(file.file_size for file in files))
         try:
-            await self._group_run().run(self.assignment, files, self._name_swap)
+            await self._groups.run(files, self._swap_id)
         finally:
             del self._due[key]
-        self._tally.spent({"all": self._shop.clock.monotonic() - began})
+        self._totals.spent({"all": self._context.clock.monotonic() - began})
 
-    def _group_run(self) -> GroupRun:
-        shop = self._shop
-        return GroupRun(
-            shop.store, shop.executor, shop.objects, shop.clock, self._names, self.brake, self._swapped, shop.reached,
-            shop.limits,
-        )  # fmt: skip
-
-    def _halved(self, piece: Piece, error: Exception) -> list[Piece]:
-        """Nothing for what can't be halved any more."""
-        smaller = halves(piece.files) or ()
+    def _halved(self, pending: PendingGroup, error: Exception) -> list[PendingGroup]:
+        """Returns no groups if it can't be halved any more."""
+        smaller = halves(pending.files) or ()
         if smaller:
-            log.warning("a group is merged in halves", table=self.assignment.name, files=len(piece.files),
+            log.warning("group is merged in halves", table=self.spec.name, files=len(pending.files),
                         error=str(error))  # fmt: skip
-        return [Piece(half, _SMALLEST) for half in smaller if len(half) >= _SMALLEST]
+        return [PendingGroup(half, _MIN_FILES) for half in smaller if len(half) >= _MIN_FILES]
 
-    async def _without_bad(self, piece: Piece, error: Exception) -> list[Piece]:
-        """The bad files are left out; if none is bad by itself, the group is halved, or given up."""
-        bad = await self._inspected(piece)
+    async def _without_bad(self, pending: PendingGroup, error: Exception) -> list[PendingGroup]:
+        """Leaves bad files out. If none is bad by itself, halves the group, or gives it up."""
+        bad = await self._inspected(pending)
         if isinstance(error, BadInput) and error.path not in {file.path for file in bad}:
-            bad.append(BadFile(error.path, error.reason))
+            bad.append(UnmergeableFile(error.path, error.reason))
         if not bad:
-            return self._halved(piece, error) or self._keep(error)
+            return self._halved(pending, error) or self._give_up(error)
         for file in bad:
-            log.error(
-                "a file is left out of compaction", table=self.assignment.name, file=file.path, reason=file.reason
-            )
-        self._tally.leave_out(bad)
-        rest = piece.without(file.path for file in bad)
-        rest.least = _SMALLEST
-        if len(rest.files) < _SMALLEST:
+            log.error("file left out of compaction", table=self.spec.name, file=file.path, reason=file.reason)
+        self._totals.leave_out(bad)
+        rest = pending.without(file.path for file in bad)
+        rest.min_files = _MIN_FILES
+        if len(rest.files) < _MIN_FILES:
             self._error = self._error or error
             return []
         return [rest]
 
-    async def _inspected(self, piece: Piece) -> list[BadFile]:
-        """None of them, if they can't be looked at: what they did to their merge is told all the same."""
+    async def _inspected(self, pending: PendingGroup) -> list[UnmergeableFile]:
+        """Returns no files if they can't be inspected: the error of the merge is reported all the same."""
         try:
-            return await self._group_run().inspect(self.assignment, piece.files)
+            return await self._groups.inspect(pending.files)
         except (SparkError, StorageError, MergeFailed, NoChild) as error:
-            log.warning("a group's files can't be looked at", table=self.assignment.name, error=str(error))
+            log.warning("files of a group can't be inspected", table=self.spec.name, error=str(error))
             return []
 
-    def _name_swap(self) -> str:
-        """The last swap carries the job's own id, with which the registry ends the claim in the same transaction."""
-        if self._worklist.on_the_last:
+    def _swap_id(self) -> str:
+        """The last swap has the job's own id, by which the registry ends the claim in the same transaction."""
+        if self._queue.on_last_group:
             return self.operation_id
         return f"{self.operation_id}-{next(self._numbers)}"
 
-    def _keep(self, error: Exception) -> list[Piece]:
-        log.error("files can't be compacted", table=self.assignment.name, error=str(error))
+    def _give_up(self, error: Exception) -> list[PendingGroup]:
+        log.error("group can't be compacted", table=self.spec.name, error=str(error))
         self._error = self._error or error
         return []
 
-    def _swapped(self, swapped: Swapped) -> None:
-        self._tally.add(swapped)
-        self.bytes_done += sum(file.file_size for file in swapped.old)
+    def _on_swap(self, swap: Swap) -> None:
+        self._totals.add(swap)
+        self.bytes_done += sum(file.file_size for file in swap.old)
 
-    def _stopped(self) -> Outcome:
-        """What was swapped before the stop is done."""
-        return self._tally.outcome("done" if self._tally.groups else "aborted", _STOPPED)
+    def _stopped(self) -> JobOutcome:
+        """A job that has swapped a group is done."""
+        return self._totals.outcome("done" if self._totals.groups else "aborted", _STOPPED)
 
     async def _still_there(self, files: Sequence[TableFile]) -> Sequence[TableFile]:
-        """Between plan and claim another compactor may have finished: its work is not done again."""
+        """Another compactor may have finished between plan and claim: its work is not done again."""
         paths = [file.file_path for file in files]
-        live = set(await self._shop.store.get_files(self.assignment.table.id, paths))
+        live = set(await self._context.store.get_files(self.spec.table.id, paths))
         return [file for file in files if file in live]
 
-    async def _recover(self, piece: Piece, error: Exception) -> None:
-        limits = self._shop.limits
-        count = self._count(piece, error)
+    async def _recover(self, pending: PendingGroup, error: Exception) -> None:
+        limits = self._context.limits
+        count = pending.count_failure(error)
         if count >= limits.attempts:
             raise error
-        log.warning("a group is merged again", table=self.assignment.name, attempt=count + 1, error=str(error))
-        await self.brake.drive(self._shop.clock.sleep(limits.retry_wait_s * 2 ** (count - 1)), ())
+        log.warning("group is merged again", table=self.spec.name, attempt=count + 1, error=str(error))
+        clock = self._context.clock
+        wait_s = Backoff(initial_s=limits.retry_wait_s, max_s=_LONGEST_RETRY_S).wait_s(count, clock)
+        await self.cancellation.run(clock.sleep(wait_s), ())
 
-    def _count(self, piece: Piece, error: Exception) -> int:
-        piece.failures[type(error)] += 1
-        return piece.failures[type(error)]
-
-    def _log(self, outcome: Outcome) -> None:
+    def _log(self, outcome: JobOutcome) -> None:
         log.info(
             "compaction " + outcome.status,
-            table=self.assignment.name,
-            partition=self.assignment.partition_path,
+            table=self.spec.name,
+            partition=self.spec.partition_path,
             files_in=outcome.input_files,
             files_out=outcome.output_files,
             bytes_in=outcome.input_bytes,
             bytes_out=outcome.output_bytes,
             rows=outcome.rows,
             strategy=outcome.strategy,
-            seconds=round(self._shop.clock.monotonic() - self.began, 3),
+            seconds=round(self._context.clock.monotonic() - self.began, 3),
             reason=outcome.reason,
             operation_id=self.operation_id,
         )

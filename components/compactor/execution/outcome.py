@@ -1,28 +1,26 @@
-"""What came of a job, counted group by group."""
+"""The outcome of a job, added up over its groups."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias
 
 import msgspec
 
-from components.compactor.execution.group_runner import Swapped
-from components.compactor.execution.left_out import told_left_out
-from components.compactor.merge import BadFile
+from components.compactor.execution.swap import Swap
+from components.compactor.merge import UnmergeableFile
+from components.compactor.planning.left_out import left_out_record
+from components.compactor.scheduling.backoff import JobStatus
 from registry.inputs import CompactionOutcome
 from registry.json_text import JsonText, parse_json, to_json_text
 from registry.models import TableFile
 
-Status: TypeAlias = Literal["done", "declined", "aborted", "failed", "cancelled"]
 
+class JobOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """``declined``: another job has the partition, and nothing was begun."""
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """``declined``: somebody else is at the partition, and nothing was begun."""
-
-    status: Status
+    status: JobStatus
     reason: str | None = None
-    error: Exception | None = None  # of a job that failed: who started it may know what to do about it
+    error: Exception | None = None  # of a job that failed, for its starter
     input_files: int = 0
     input_bytes: int = 0
     output_files: int = 0
@@ -32,16 +30,16 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None = None
     groups: int = 0
     seconds: dict[str, float] = {}
-    left_out: tuple[BadFile, ...] = ()  # files that can't be merged
+    left_out: tuple[UnmergeableFile, ...] = ()  # files that can't be merged
 
-    def told(self, explanation: JsonText) -> CompactionOutcome:
-        """As the registry keeps it: what was decided, and what came of it."""
+    def to_record(self, explanation: JsonText) -> CompactionOutcome:
+        """Returns it as the registry stores it: the explanation of the decision, with the result added."""
         known = parse_json(explanation)
         result = {
             "groups": self.groups,
             "why": self.why,
             "seconds": {phase: round(spent, 4) for phase, spent in self.seconds.items()},
-            **told_left_out(self.left_out),
+            **left_out_record(self.left_out),
         }
         return CompactionOutcome(
             status="aborted" if self.status == "declined" else self.status,
@@ -56,44 +54,43 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Tally:
-    """Grows with each swap of a job."""
+class JobTotals:
+    """Adds up the swaps of a job."""
 
     def __init__(self) -> None:
-        self._swaps: list[Swapped] = []
+        self._swaps: list[Swap] = []
         self._seconds: dict[str, float] = {}
-        self._left_out: dict[str, BadFile] = {}
+        self._left_out: dict[str, UnmergeableFile] = {}
 
     @property
     def problem(self) -> str | None:
-        """What was left out, in words."""
+        """The files that were left out, as a sentence."""
         bad = list(self._left_out.values())
         if not bad:
             return None
         more = "" if len(bad) == 1 else f" (and {len(bad) - 1:,} more files)"
         return f"left out: {bad[0]}{more}"
 
-    def leave_out(self, bad: Iterable[BadFile]) -> None:
+    def leave_out(self, bad: Iterable[UnmergeableFile]) -> None:
         self._left_out |= {file.path: file for file in bad}
 
     @property
     def groups(self) -> int:
         return len(self._swaps)
 
-    def add(self, swapped: Swapped) -> None:
-        self._swaps.append(swapped)
-        self.spent(swapped.result.seconds)
+    def add(self, swap: Swap) -> None:
+        self._swaps.append(swap)
+        self.spent(swap.result.seconds)
 
     def spent(self, seconds: dict[str, float]) -> None:
         for phase, some in seconds.items():
             self._seconds[phase] = self._seconds.get(phase, 0.0) + some
 
-    def outcome(self, status: Status, reason: str | None = None, error: Exception | None = None) -> Outcome:
-        """With at least one swap something was done, whatever became of the rest."""
-        old = [file for swapped in self._swaps for file in swapped.old]
-        new = [file for swapped in self._swaps for file in swapped.new]
+    def outcome(self, status: JobStatus, reason: str | None = None, error: Exception | None = None) -> JobOutcome:
+        old = [file for swap in self._swaps for file in swap.old]
+        new = [file for swap in self._swaps for file in swap.new]
         last = self._swaps[-1].result if self._swaps else None
-        return Outcome(
+        return JobOutcome(
             status=status,
             reason=reason,
             error=error,

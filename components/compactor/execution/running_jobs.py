@@ -1,30 +1,31 @@
-"""The jobs in hand: one a partition; who touches one of their inputs is felt at once."""
+"""The jobs that run, with their inputs: a change of an input is passed on to its job at once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from components.compactor.execution.compaction_spec import Assignment
-from components.compactor.execution.job import Job, Workshop
-from components.compactor.execution.outcome import Outcome
+from components.compactor.execution.job import CompactionJob
+from components.compactor.execution.job_context import JobContext
+from components.compactor.execution.outcome import JobOutcome
+from components.compactor.planning.compaction_spec import CompactionSpec
 
 
-class Crew:
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
-        self._jobs: set[Job] = set()
-        self._inputs: dict[str, Job] = {}
+class RunningJobs:
+    def __init__(self, context: JobContext) -> None:
+        self._context = context
+        self._jobs: set[CompactionJob] = set()
+        self._inputs: dict[str, CompactionJob] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[CompactionJob]:
         return iter(list(self._jobs))
 
-    async def run(self, assignment: Assignment) -> Outcome:
-        """As `Job.run`."""
-        job = Job(assignment, self._workshop)
-        paths = [file.file_path for file in assignment.files]
+    async def run(self, spec: CompactionSpec) -> JobOutcome:
+        """See `CompactionJob.run`."""
+        job = CompactionJob(spec, self._context)
+        paths = [file.file_path for file in spec.files]
         self._jobs.add(job)
         self._inputs.update(dict.fromkeys(paths, job))
         try:
@@ -35,14 +36,8 @@ class Crew:
                 if self._inputs.get(path) is job:
                     del self._inputs[path]
 
-    def touch(self, path: str) -> None:
-        """A file is gone: whoever merges it need not go on. The news of our own swaps comes here too, too late."""
+    def input_changed(self, path: str) -> None:
+        """A file was removed or changed. Our own swaps are reported here too, when their job has no use for it."""
         job = self._inputs.get(path)
         if job is not None:
-            job.brake.touch(path)
-
-    def end(self, table_id: int, reason: str) -> None:
-        """Whatever is done with this table."""
-        for job in self._jobs:
-            if job.assignment.table.id == table_id:
-                job.brake.end("aborted", reason)
+            job.cancellation.input_changed(path)

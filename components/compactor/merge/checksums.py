@@ -1,14 +1,15 @@
-"""Checksums of columns and rows that do not depend on the rows' order.
+"""Checksums of columns and rows that do not depend on the order of rows.
 
-Each value becomes 64 mixed bits, and a column's checksum is the sum of them; so a row that is lost, doubled or changed
-is noticed, but not two values of a column that changed places. Therefore one more sum is kept, over whole rows. By
-bits: -0.0 is not 0.0, and each NaN is itself. NULL is neither empty nor zero, inside of nested columns too.
+Each value is hashed to 64 bits, and a column's checksum is the sum of the hashes: a row that is lost, duplicated or
+changed is noticed, but not two values of a column that were exchanged. Therefore there is one more sum, over whole
+rows. Values are compared by bits: -0.0 is not 0.0, and NaNs differ. NULL is neither empty nor zero, also in nested
+columns.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,7 +27,8 @@ _BLOCK = 16_384  # rows whose hashes fit into a core's cache
 _LONG = 256  # bytes: longer texts are hashed one by one
 _EVERY_BIT = 2**64 - 1
 
-_FIRST = np.uint64(0x9E3779B97F4A7C15)
+_FIRST_NUMBER = 0x9E3779B97F4A7C15
+_FIRST = np.uint64(_FIRST_NUMBER)
 _SECOND = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
 _NULL = np.uint64(0x6A09E667F3BCC909)
@@ -40,7 +42,7 @@ _MASKS = np.frombuffer(
 
 
 class Checksums:
-    """Of rows of one table, in its current schema; text and bytes may come as dictionaries."""
+    """Checksums of a table's rows in its current schema. Text and bytes may be dictionaries."""
 
     def __init__(self, schema: TableSchema) -> None:
         self._fields = schema.iceberg.fields
@@ -57,7 +59,7 @@ class Checksums:
         whole = np.zeros(batch.num_rows, np.uint64)
         for field, column in zip(self._fields, batch.columns, strict=True):
             for field_id, hashes in self._leaves(column, field):
-                hashes *= self._factors[field_id]  # odd: a sum of products tells as much as one of the hashes
+                hashes *= self._factors[field_id]  # odd, so a sum of products detects as much as a sum of hashes
                 self._count(field_id, hashes)
                 whole += hashes
         self._count(ROWS, _mix(whole))
@@ -70,7 +72,7 @@ class Checksums:
         self._sums[field_id] = (self._sums.get(field_id, 0) + int(hashes.sum())) & _EVERY_BIT
 
     def _leaves(self, array: pa.Array, field: NestedField) -> Iterator[tuple[int, Hashes]]:
-        """For each leaf column a hash a row, which stands for all that the row has of it."""
+        """Yields a hash per row for each leaf column, over all values that the row has in it."""
         match field.field_type:
             case StructType() as kind:
                 for place, inner in enumerate(kind.fields):
@@ -85,7 +87,7 @@ class Checksums:
                 yield field.field_id, self._values(array, field.field_id)
 
     def _repeated(self, array: pa.Array, values: pa.Array, inner: NestedField) -> Iterator[tuple[int, Hashes]]:
-        """A sum over the elements with their places; by differences of running sums, which may overflow."""
+        """Sums hashes of the elements and their positions, by differences of running sums, which may overflow."""
         offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
         first, last = int(offsets[0]), int(offsets[-1])
         offsets -= first
@@ -110,8 +112,33 @@ class Checksums:
         return _put(hashes[np.asarray(places)], array, _NULL)
 
 
+class ChunkChecksums:
+    """Checksums of encoded columns: for each leaf column a sum over its chunks, and one over whole row groups, so that
+    a chunk that moved to another row group is noticed.
+    """
+
+    def __init__(self, schema: TableSchema) -> None:
+        self._ids = [leaf.field_id for leaf in leaves(schema)]
+        self._sums = dict.fromkeys([*self._ids, ROWS], 0)
+
+    def add(self, chunks: Sequence[memoryview]) -> None:
+        """Adds the chunks of one row group."""
+        whole = 0
+        for field_id, chunk in zip(self._ids, chunks, strict=True):
+            number = zlib.crc32(chunk) << 32 | len(chunk) & 0xFFFFFFFF
+            self._count(field_id, number)
+            whole = _mix_number(whole ^ number)
+        self._count(ROWS, whole)
+
+    def texts(self) -> dict[int, str]:
+        return {field_id: f"{total:016x}" for field_id, total in self._sums.items()}
+
+    def _count(self, field_id: int, number: int) -> None:
+        self._sums[field_id] = (self._sums[field_id] + _mix_number(number)) & _EVERY_BIT
+
+
 def _hash(array: pa.Array) -> Hashes:
-    """Of flat values; anything where the value is null."""
+    """Hashes flat values. The hash of a null is arbitrary."""
     kind = array.type
     if pa.types.is_boolean(kind):
         bits = np.unpackbits(np.frombuffer(array.buffers()[1], np.uint8), bitorder="little")
@@ -142,17 +169,17 @@ def _hash_bytes(array: pa.Array, offset_type: Any) -> Hashes:
 
 
 def _hash_texts(content: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> Hashes:
-    """Sixteen bytes of every text at a time, of those that have any left."""
+    """Hashes sixteen bytes of every text at a time."""
     lengths = np.diff(offsets)
     hashes = _mix(lengths.astype(np.uint64))
     if not len(content):
         return hashes
     padded = np.zeros(len(content) + _STEP, np.uint8)
     padded[: len(content)] = content
-    # One at every byte: the view is only indexed, so that no byte is copied sixteen times.
+    # A view with a step at every byte, which is only indexed: nothing is copied.
     steps = np.lib.stride_tricks.as_strided(padded[:_STEP].view(_TWO_WORDS), (len(content) + 1,), (1,))
     starts, left = offsets[:-1], lengths
-    going: npt.NDArray[np.int64] | None = None  # places of the texts that go on; None: all
+    going: npt.NDArray[np.int64] | None = None  # positions of texts with bytes left; None: all
     shortest, longest = int(lengths.min()), int(lengths.max())
     if shortest == 0 or longest > _LONG:
         going = np.flatnonzero((lengths > 0) & (lengths <= _LONG))
@@ -178,13 +205,13 @@ def _hash_texts(content: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) 
 
 
 def _long(text: memoryview) -> np.uint64:
-    """Two different sums over all bytes, and the length."""
+    """Combines two different sums over all bytes, and the length."""
     number = zlib.crc32(text) << 32 | zlib.adler32(text, len(text) & 0xFFFF)
     return np.uint64(_mix(np.array([number], np.uint64))[0])
 
 
 def _buffer(array: pa.Array, number: int, kind: Any, many: int) -> npt.NDArray[Any]:
-    """The array's own part of one of its buffers, ``many`` numbers a value."""
+    """Returns the array's part of one of its buffers, ``many`` numbers per value."""
     size = np.dtype(kind).itemsize * many
     if len(array) == 0:
         return np.zeros(0, kind)
@@ -192,7 +219,7 @@ def _buffer(array: pa.Array, number: int, kind: Any, many: int) -> npt.NDArray[A
 
 
 def _mix(values: npt.NDArray[np.uint64]) -> Hashes:
-    """No two values become the same. 0 stays 0, which no sum notices: that is what rows are counted for."""
+    """Maps distinct values to distinct ones. 0 stays 0, which a sum does not notice; therefore rows are counted."""
     mixed = values * _FIRST
     high = mixed >> _SHIFT
     mixed ^= high
@@ -203,7 +230,7 @@ def _mix(values: npt.NDArray[np.uint64]) -> Hashes:
 
 
 def _fold(values: npt.NDArray[np.uint64]) -> Hashes:
-    """Likewise, in half the time: for values that are summed, where any change of one shows."""
+    """Like `_mix`, in half the time, for values that are only summed."""
     folded = values * _FIRST
     folded ^= folded >> _SHIFT
     return folded
@@ -217,5 +244,10 @@ def _put(hashes: Hashes, array: pa.Array, null: np.uint64) -> Hashes:
 
 
 def _factor(field_id: int) -> np.uint64:
-    """An odd number for each column, so that values which change columns are noticed."""
+    """Returns an odd number per column, so that values in the wrong column are noticed."""
     return np.uint64(int(_mix(np.array([field_id], np.uint64))[0]) | 1)
+
+
+def _mix_number(number: int) -> int:
+    number = number * _FIRST_NUMBER & _EVERY_BIT
+    return (number ^ number >> 29) * _FIRST_NUMBER & _EVERY_BIT

@@ -1,4 +1,4 @@
-"""`merge`: one group, from its files to new ones that are proven to hold the same rows."""
+"""`merge`: writes the rows of a group to new files, and proves that they hold the same rows."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 
-from components.compactor.merge.checksums import Checksums
-from components.compactor.merge.chunk_checksums import ChunkSums
-from components.compactor.merge.footer_stats import Columns
+from components.compactor.merge.checksums import Checksums, ChunkChecksums
+from components.compactor.merge.footer_stats import FooterStats
 from components.compactor.merge.inputs import Inputs, decode
-from components.compactor.merge.outputs import Division, Outputs, Slices, Stream, Supply
+from components.compactor.merge.outputs import FileSizing, Outputs, RowSupply, TableSlices, TableStream
 from components.compactor.merge.projection import Projection
-from components.compactor.merge.row_group_copy import Copy, why_not
+from components.compactor.merge.row_group_copy import RowGroupCopy, why_not
+from components.compactor.merge.strategy import StrategyChoice, choose_strategy
 from components.compactor.merge.task import BadInput, MergeFailed, MergeResult, MergeTask, Strategy
-from components.compactor.merge.timings import Phases
+from components.compactor.merge.timings import PhaseTimer
 from components.compactor.merge.zorder import z_order
 from components.lib.lake.files import engine_of
 from components.lib.lake.files.parquet import ParquetEngine
@@ -26,30 +26,24 @@ from components.lib.lake.files.sorting import arrange, sorted_order
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.storage.objects import Objects
 
-_HELD = 4  # a group that may stream is read at once if it is no more than this part of the memory
+_HELD = 4  # a group that may be streamed is held in memory if it needs at most this fraction of it
 
 
 def merge(task: MergeTask, *, clock: Callable[[], float] = time.perf_counter) -> MergeResult:
-    """Blocks, and needs a thread without an event loop. What was written when it raises is the caller's to remove.
+    """Blocks, and needs a thread without an event loop. If it raises, the caller removes the files that it has written.
 
-    `MergeFailed`: bad data or schema, which no retry mends. `MemoryError`: the group is too large for the task's
-    memory; raised before it is filled, where that can be told. `StorageError` passes as it is.
+    Raises `MergeFailed` for bad data or schemas, which no retry fixes; `MemoryError` if the group is too large for the
+    task's memory, before that is filled where possible; and `StorageError`.
     """
-    phases = Phases(clock)
+    timer = PhaseTimer(clock)
     with _allocator():
-        return asyncio.run(_Merge(task, phases).run())
-
-
-@dataclass(frozen=True)
-class _Choice:
-    strategy: Strategy
-    why: str
+        return asyncio.run(_Merge(task, timer).run())
 
 
 class _Merge:
-    def __init__(self, task: MergeTask, phases: Phases) -> None:
+    def __init__(self, task: MergeTask, timer: PhaseTimer) -> None:
         self._task = task
-        self._phases = phases
+        self._timer = timer
         self._versions = versions_of(task)
         if not task.outputs:
             raise MergeFailed(f"{task.table}: a merge needs outputs")
@@ -64,7 +58,7 @@ class _Merge:
             raise self._too_large(size)
         hold = task.memory_bytes if ordered else task.memory_bytes // _HELD
         inputs = Inputs(task.inputs, self._objects, hold_up_to=hold)
-        with self._phases.at("read"):
+        with self._timer.phase("read"):
             await inputs.load()
         choice = self._choose(inputs)
         outputs = Outputs(task, self._schema, self._engine, self._objects)
@@ -72,38 +66,36 @@ class _Merge:
             return await self._copy(inputs, outputs, choice)
         return await self._rewrite(inputs, outputs, choice)
 
-    def _choose(self, inputs: Inputs) -> _Choice:
-        task = self._task
-        if self._schema.order.fields:
-            if task.strategy == "zorder" and len(self._schema.order.fields) > 1:
-                return _Choice("zorder", task.strategy_why)
-            return _Choice("sort", "the table has an order")
-        if task.strategy in ("sort", "zorder"):
+    def _choose(self, inputs: Inputs) -> StrategyChoice:
+        """A copy is possible only if the footers of all inputs allow it."""
+        task, order_columns = self._task, len(self._schema.order.fields)
+        if task.strategy in ("sort", "zorder") and not order_columns:
             raise MergeFailed(
                 f"{task.table} has no sort_by, which strategy {task.strategy} needs: set one, or use auto"
             )
-        if task.strategy == "binpack":
-            return _Choice("binpack", task.strategy_why)
-        against = why_not(inputs, self._schema, self._engine, task.copy_above_bytes)
-        if against is not None:
-            return _Choice("binpack", f"rows are packed: {against}")
-        return _Choice("copy", "all files agree, and their row groups are large enough to be kept")
+        choice = choose_strategy(task.strategy, order_columns=order_columns)
+        if choice.strategy == "copy":
+            against = why_not(inputs, self._schema, self._engine, task.copy_above_bytes)
+            if against is not None:
+                return StrategyChoice("binpack", f"rows are packed: {against}")
+            return StrategyChoice("copy", "all files agree, and their row groups are large enough to be kept")
+        return StrategyChoice(choice.strategy, task.strategy_reason) if choice.strategy == task.strategy else choice
 
-    async def _copy(self, inputs: Inputs, outputs: Outputs, choice: _Choice) -> MergeResult:
-        before, after = ChunkSums(self._schema), ChunkSums(self._schema)
+    async def _copy(self, inputs: Inputs, outputs: Outputs, choice: StrategyChoice) -> MergeResult:
+        before, after = ChunkChecksums(self._schema), ChunkChecksums(self._schema)
         copies = []
         for uri, places in zip(self._task.outputs, self._shares(), strict=False):
-            one = Copy(inputs, places, self._schema, before)
-            with self._phases.at("write"):
+            one = RowGroupCopy(inputs, places, self._schema, before)
+            with self._timer.phase("write"):
                 written = await self._objects.write(uri, one.fill)
             copies.append((one, outputs.draft(uri, written)))
         outputs.files = [file for _, file in copies]
-        with self._phases.at("verify"):
+        with self._timer.phase("verify"):
             rows = sum([await one.read_back(self._objects, file, after) for one, file in copies])
         return self._result(inputs, outputs, choice, rows, before.texts(), after.texts())
 
     def _shares(self) -> list[list[int]]:
-        """Which inputs make which file: whole ones, in their order, shared out by size."""
+        """Returns the inputs of each output: whole files, in their order, divided by size."""
         task, total = self._task, sum(file.size for file in self._task.inputs)
         many = max(1, min(round(total / task.target_bytes), len(task.outputs)))
         shares: list[list[int]] = [[] for _ in range(many)]
@@ -113,33 +105,33 @@ class _Merge:
             passed += file.size
         return [share for share in shares if share]
 
-    async def _rewrite(self, inputs: Inputs, outputs: Outputs, choice: _Choice) -> MergeResult:
+    async def _rewrite(self, inputs: Inputs, outputs: Outputs, choice: StrategyChoice) -> MergeResult:
         task = self._task
         versions = [self._versions[file.schema_version] for file in task.inputs]
-        columns = Columns.of(zip(inputs.footers, versions, strict=True), self._schema)
+        columns = FooterStats.of(zip(inputs.footers, versions, strict=True), self._schema)
         rows = sum(file.rows for file in task.inputs)
         size = sum(file.size for file in task.inputs)
-        division = Division(rows, size, task.target_bytes, len(task.outputs))
+        division = FileSizing(rows, size, task.target_bytes, len(task.outputs))
         before = Checksums(self._schema)
         tables = self._decoded(inputs, versions, columns, before)
-        supply: Supply
+        supply: RowSupply
         if choice.strategy == "binpack":
             self._check_stream(inputs, columns, division)
-            supply = Stream(tables)
+            supply = TableStream(tables)
         else:
             need = columns.decoded_bytes + max(size, 2 * columns.largest_bytes + 24 * rows)
             if need > task.memory_bytes:
                 raise self._too_large(need)
-            supply = Slices(self._arranged(tables, choice.strategy))
+            supply = TableSlices(self._arranged(tables, choice.strategy))
         del tables
         hints = replace(columns.hints, in_order=choice.strategy == "sort")
-        await outputs.write(supply, hints, division, self._phases)
+        await outputs.write(supply, hints, division, self._timer)
         del supply
-        after = await outputs.read_back(hints, self._phases)
+        after = await outputs.read_back(hints, self._timer)
         return self._result(inputs, outputs, choice, after.rows, before.texts(), after.texts())
 
     def _decoded(
-        self, inputs: Inputs, versions: list[TableSchema], columns: Columns, into: Checksums
+        self, inputs: Inputs, versions: list[TableSchema], columns: FooterStats, into: Checksums
     ) -> Iterator[pa.Table]:
         known = known_ids(self._task, self._versions.values())
         projections = {
@@ -147,23 +139,23 @@ class _Merge:
             for schema in versions
         }
         for place, file in enumerate(inputs.files):
-            with self._phases.at("read"):
+            with self._timer.phase("read"):
                 tables = list(decode(inputs.take(place), file, projections[file.schema_version]))
             for table in tables:
-                with self._phases.at("verify"):
+                with self._timer.phase("verify"):
                     into.add(table)
                 yield table
 
     def _arranged(self, tables: Iterator[pa.Table], strategy: Strategy) -> pa.Table:
         parts = list(tables)
-        with self._phases.at("sort"):
+        with self._timer.phase("sort"):
             whole = pa.concat_tables(parts) if parts else self._schema.arrow().empty_table()
             parts.clear()
             order = z_order(whole, self._schema) if strategy == "zorder" else sorted_order(whole, self._schema)
             return whole if order is None else arrange(whole, order)
 
-    def _check_stream(self, inputs: Inputs, columns: Columns, division: Division) -> None:
-        """Two row groups may be there at once: as they are read, and as they are written."""
+    def _check_stream(self, inputs: Inputs, columns: FooterStats, division: FileSizing) -> None:
+        """Two row groups may be in memory at a time: one that is read and one that is written."""
         held = sum(file.size for file in inputs.files) if inputs.held else 2 * max(file.size for file in inputs.files)
         at_once = division.group_rows(self._engine.row_group_rows) + max(file.rows for file in inputs.files)
         share = min(1.0, at_once / max(1, division.rows))
@@ -175,14 +167,14 @@ class _Merge:
         task = self._task
         return MemoryError(
             f"{task.table} {task.partition_path}: {len(task.inputs)} files need about {need >> 20:,} MiB to be merged, "
-            f"and a task may hold {task.memory_bytes >> 20:,} MiB: merge fewer at once"
+            f"and a task may hold {task.memory_bytes >> 20:,} MiB: merge fewer at a time"
         )
 
     def _result(
         self,
         inputs: Inputs,
         outputs: Outputs,
-        choice: _Choice,
+        choice: StrategyChoice,
         rows: int,
         before: dict[int, str],
         after: dict[int, str],
@@ -197,23 +189,23 @@ class _Merge:
             bytes_written=sum(file.file_size for file in outputs.files),
             strategy=choice.strategy,
             why=choice.why,
-            seconds=self._phases.seconds,
+            seconds=self._timer.seconds,
         )
         if not result.proven:
             raise MergeFailed(
-                f"{self._task.table} {self._task.partition_path}: the new files do not hold the rows of the old ones "
+                f"{self._task.table} {self._task.partition_path}: the new files do not hold the rows of the old files "
                 f"({result.rows_in:,} rows in, {rows:,} out, strategy {choice.strategy}): nothing is swapped; report it"
             )
         return result
 
 
 def known_ids(task: MergeTask, versions: Iterable[TableSchema]) -> frozenset[int]:
-    """Field ids that the table has or had."""
+    """Returns the field ids that the table has or had."""
     return frozenset(task.retired_ids).union(*(schema.iceberg.field_ids for schema in versions))
 
 
 def versions_of(task: MergeTask) -> dict[int, TableSchema]:
-    """The current one first."""
+    """Returns the schemas by version, the current one first."""
     if not task.inputs or not task.versions:
         raise MergeFailed(f"{task.table}: a merge needs inputs and the table's schema")
     try:
@@ -222,7 +214,7 @@ def versions_of(task: MergeTask) -> dict[int, TableSchema]:
         raise MergeFailed(str(problem)) from problem
     for file in task.inputs:
         if file.schema_version not in found:
-            raise BadInput(file.path, f"is of schema version {file.schema_version}, which {task.table} has not")
+            raise BadInput(file.path, f"has schema version {file.schema_version}, which {task.table} does not have")
     return found
 
 
@@ -238,8 +230,8 @@ def engine_of_task(task: MergeTask, schema: TableSchema) -> ParquetEngine:
 
 @contextmanager
 def _allocator() -> Iterator[None]:
-    """Arrow's default one gives large columns back to the system and gets them anew, page by page: that costs a merge
-    as much as sorting does.
+    """Uses jemalloc: Arrow's default allocator returns large columns to the system and gets them again, page by page,
+    which costs a merge as much as sorting does.
     """
     before = pa.default_memory_pool()
     if "jemalloc" in pa.supported_memory_backends():

@@ -49,7 +49,7 @@ class Chunk:
 
     @property
     def path(self) -> bytes:
-        """As it is encoded: to compare, and for `path_of`."""
+        """The encoded path, to compare and for `path_of`."""
         value: bytes = self.fields[PATH][1]
         return value
 
@@ -60,7 +60,7 @@ class Chunk:
 
     @property
     def plain_bytes(self) -> int | None:
-        """What its values take without dictionary and compression; None if the writer did not say."""
+        """The size of its values without dictionary and compression; None if the writer did not record it."""
         width = _WIDTHS.get(self.number(TYPE))
         if width is not None:
             return width * self.number(VALUES)
@@ -146,7 +146,7 @@ def length_of(tail: bytes, path: str) -> int:
 
 
 def path_of(encoded: bytes) -> str:
-    """Of a list of texts, joined by dots as Arrow does."""
+    """Decodes a path and joins it by dots, as Arrow does."""
     try:
         return ".".join(text.decode() for text in read_texts(encoded))
     except (BadThrift, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What the footers of a group's files tell of its columns: how large they are in memory, and where values repeat."""
+"""What the footers of a group's files say about its columns: their size in memory, and whether values repeat."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from components.lib.lake.files.parquet import ColumnHints
 from components.lib.lake.files.statistics import Leaf, leaves
 from components.lib.lake.schema.table_schema import TableSchema
 
-_FEW = 0.5  # of its plain size: text that takes less has few values, and is kept as numbers of them
-_WITHOUT_SIZES = 4  # times what is encoded: a guess for text of writers that don't say
-_OVERHEAD = 1.15  # validity, and what an allocator rounds up
+_FEW = 0.5  # of its plain size: text below this has few distinct values, and is read as a dictionary
+_WITHOUT_SIZES = 4  # times the encoded size: a guess for text if the writer does not record sizes
+_OVERHEAD = 1.15  # validity bitmaps, and rounding by the allocator
 _UNKNOWN = -1
 
 
@@ -27,16 +27,16 @@ class _Column:
 
 
 @dataclass(frozen=True)
-class Columns:
+class FooterStats:
     hints: ColumnHints
     decoded_bytes: int
-    """What all rows take in Arrow, about."""
+    """Estimated size of all rows in Arrow."""
     largest_bytes: int
-    """What the largest column takes."""
+    """Estimated size of the largest column."""
 
     @classmethod
-    def of(cls, footers: Iterable[tuple[Footer, TableSchema]], current: TableSchema) -> Columns:
-        """Footers with the version that each was written under."""
+    def of(cls, footers: Iterable[tuple[Footer, TableSchema]], current: TableSchema) -> FooterStats:
+        """``footers`` come with the schema version of their file."""
         found = _totals(footers)
         typed, encoded = [], []
         sizes = [found[_UNKNOWN].plain] if _UNKNOWN in found else []
@@ -56,7 +56,7 @@ class Columns:
 
 
 def _size(leaf: Leaf, column: _Column) -> int:
-    return column.plain + (4 * column.values if _is_text(leaf) else 0)  # Arrow has eight bytes an offset
+    return column.plain + (4 * column.values if _is_text(leaf) else 0)  # Arrow has eight bytes per offset
 
 
 def _is_text(leaf: Leaf) -> bool:
@@ -64,7 +64,7 @@ def _is_text(leaf: Leaf) -> bool:
 
 
 def _totals(footers: Iterable[tuple[Footer, TableSchema]]) -> dict[int, _Column]:
-    """By field id of the leaf."""
+    """Returns totals by field id of the leaf."""
     found: dict[int, _Column] = defaultdict(_Column)
     by_version: dict[int, dict[str, int]] = {}
     names: dict[bytes, str] = {}
@@ -75,7 +75,7 @@ def _totals(footers: Iterable[tuple[Footer, TableSchema]]) -> dict[int, _Column]
         for chunk in footer.chunks():
             name = names.get(chunk.path)
             if name is None:
-                name = names[chunk.path] = path_of(chunk.path)  # "" for what makes no sense
+                name = names[chunk.path] = path_of(chunk.path)  # "" if it is invalid
             column = found[ids.get(name, _UNKNOWN)]
             encoded, plain = chunk.number(UNCOMPRESSED), chunk.plain_bytes
             column.encoded += encoded

@@ -1,4 +1,4 @@
-"""The files of a group: fetched from storage, checked against what the registry says of them, and decoded."""
+"""The files of a group: fetched from storage, checked against the registry's rows, and decoded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LIKELY_FOOTER = 64 << 10
 
 
 class Inputs:
-    """Small groups are held in memory and read once. Of larger ones only the footers are, and a file at a time."""
+    """Small groups are held in memory and read once. Of larger ones, only the footers and one file at a time are."""
 
     def __init__(self, files: tuple[MergeInput, ...], objects: Objects, *, hold_up_to: int) -> None:
         self.files = files
@@ -31,7 +31,7 @@ class Inputs:
         self._loop = asyncio.get_running_loop()
 
     async def load(self) -> None:
-        """The footers, and the files if they are held."""
+        """Loads the footers, and the files if they are held."""
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(place: int) -> Footer:
@@ -47,7 +47,7 @@ class Inputs:
         self.footers = list(await asyncio.gather(*(one(place) for place in range(len(self.files)))))
 
     def take(self, place: int) -> bytes:
-        """A file's bytes, which are given away. From a thread, unless they are held."""
+        """Returns a file's bytes, and drops them here. Must be called from a thread, unless they are held."""
         data = self._data[place]
         self._data[place] = None
         if data is None:
@@ -71,21 +71,21 @@ class Inputs:
 
 
 async def fetch(objects: Objects, file: MergeInput) -> bytes:
-    """BadInput if they are not the bytes that its row tells of."""
+    """Raises `BadInput` if size or checksum are not those of its row."""
     data = await objects.get(file.path)
     if len(data) != file.size:
         raise BadInput(
             file.path,
-            f"has {len(data):,} bytes where the registry says {file.size:,}: it was not written by us, "
+            f"has {len(data):,} bytes where the registry says {file.size:,}: it was not written by Astha, "
             "or was changed: restore it, or remove it from its table",
         )
     if file.has_checksum and checksum_of(data) != file.checksum:
-        raise BadInput(file.path, "is damaged: its bytes have not the checksum of its row: restore it from a copy")
+        raise BadInput(file.path, "is damaged: its bytes do not have the checksum of its row: restore it from a copy")
     return data
 
 
 async def fetch_tail(objects: Objects, path: str, size: int) -> bytes:
-    """As much of a file's end as holds its footer."""
+    """Returns the end of a file, with its whole footer."""
     wanted = min(size, _LIKELY_FOOTER)
     while True:
         tail = await objects.get_range(path, size - wanted, wanted)
@@ -96,14 +96,14 @@ async def fetch_tail(objects: Objects, path: str, size: int) -> bytes:
 
 
 def decode(data: bytes, file: MergeInput, projection: Projection, *, suspect: bool = False) -> Iterator[pa.Table]:
-    """The rows of a file in the current schema, a row group at a time. BadInput for whatever is wrong with it.
+    """Yields the rows of a file in the current schema, by row group. Raises `BadInput` if anything is wrong with it.
 
-    What Arrow makes of bytes that no checksum vouches for is looked at value by value, and so is that of a file under
-    suspicion: offsets and texts that make no sense would be felt far from here.
+    Arrow's arrays are fully validated if the file has no checksum or is ``suspect``: invalid offsets and text would
+    otherwise cause errors far from here.
     """
     rows = 0
     with reading(file.path):
-        # A task has one core: threads would take others'.
+        # A task has one core: threads would use those of other tasks.
         source = pq.ParquetFile(pa.BufferReader(data), read_dictionary=projection.dictionaries(), pre_buffer=False)
         columns = projection.columns(source.schema_arrow, file.path)
         for group in range(source.num_row_groups):

@@ -1,7 +1,7 @@
-"""Which files of a group are at fault, when its merge has crashed, hung, or failed: each is read alone.
+"""Finds the bad files of a group after its merge has crashed, hung or failed, by reading each of them alone.
 
-Every file is read in a child process, as a merge would read it: one that ends or hangs its reader is named, and the
-worker goes on to the next.
+Every file is read in a child process, as a merge would read it. A file that kills or hangs its reader is bad, and the
+worker continues with the next.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from components.compactor.merge.checksums import Checksums
 from components.compactor.merge.engine import engine_of_task, known_ids, versions_of
 from components.compactor.merge.footer import Footer
-from components.compactor.merge.footer_stats import Columns
+from components.compactor.merge.footer_stats import FooterStats
 from components.compactor.merge.inputs import decode, fetch
 from components.compactor.merge.projection import Projection
 from components.compactor.merge.row_group_copy import read_copied_statistics, why_not_copy
@@ -24,12 +24,12 @@ from components.compactor.merge.task import BadInput, MergeInput, MergeTask
 from components.lib.lake.isolation import ChildDied, ChildRaised, Children
 from components.lib.lake.storage.objects import ObjectMissing, Objects
 
-_LIMIT_S = 60.0  # for a file, and a second more for each
-_SLOWEST = 1 << 20  # bytes
+_LIMIT_S = 60.0  # per file, plus its size by
+_BYTES_PER_S = 1 << 20
 _READ_ONE = f"{__name__}:read_one"
 
 
-class BadFile(msgspec.Struct, frozen=True):
+class UnmergeableFile(msgspec.Struct, frozen=True):
     """A file that can't be merged, alone or with others."""
 
     path: str
@@ -39,10 +39,10 @@ class BadFile(msgspec.Struct, frozen=True):
         return f"{self.path} {self.reason}"
 
 
-def inspect(task: MergeTask, *, clock: Callable[[], float] = time.monotonic) -> list[BadFile]:
-    """The bad ones among the task's inputs; nothing is written. Blocks, and needs a thread without an event loop.
+def inspect(task: MergeTask, *, clock: Callable[[], float] = time.monotonic) -> list[UnmergeableFile]:
+    """Returns the bad inputs of the task; writes nothing. Blocks, and needs a thread without an event loop.
 
-    Files that the task's time is too short for are not looked at. StorageError and NoChild pass as they are.
+    Files that do not fit into the task's time limit are not inspected. Raises StorageError and NoChild.
     """
     end = None if task.limit_s is None else clock() + task.limit_s
     children = Children(1, memory_bytes=task.memory_bytes)
@@ -57,22 +57,22 @@ def inspect(task: MergeTask, *, clock: Callable[[], float] = time.monotonic) -> 
                     data = runner.run(fetch(objects, file))
                     _read_in_child(task, file, data, children)
                 except BadInput as error:
-                    found.append(BadFile(file.path, error.reason))
+                    found.append(UnmergeableFile(file.path, error.reason))
                 except ObjectMissing:
-                    found.append(BadFile(file.path, "does not exist: restore it, or remove it from its table"))
+                    found.append(UnmergeableFile(file.path, "does not exist: restore it, or remove it from its table"))
     finally:
         children.close()
     return found
 
 
 def read_one(argument: bytes) -> bytes:
-    """Runs in the child: whatever a merge does with the bytes of one input."""
+    """Runs in the child: does what a merge does with the bytes of one input."""
     task, data = pickle.loads(argument)  # noqa: S301  (from the parent)
     (file,) = task.inputs
     versions = versions_of(task)
     current, version = next(iter(versions.values())), versions[file.schema_version]
     footer = Footer.of(data, len(data), file.path)
-    columns = Columns.of([(footer, version)], current)
+    columns = FooterStats.of([(footer, version)], current)
     if columns.decoded_bytes > task.memory_bytes:
         raise BadInput(
             file.path, f"needs about {columns.decoded_bytes >> 20:,} MiB by its footer, and a task may hold "
@@ -90,13 +90,13 @@ def read_one(argument: bytes) -> bytes:
 
 def _read_in_child(task: MergeTask, file: MergeInput, data: bytes, children: Children) -> None:
     alone = msgspec.structs.replace(task, inputs=(file,), outputs=(), lake=type(task.lake)())
-    limit_s = _LIMIT_S + len(data) / _SLOWEST
+    limit_s = _LIMIT_S + len(data) / _BYTES_PER_S
     try:
         children.call(_READ_ONE, pickle.dumps((alone, data), protocol=5), limit_s=limit_s)
     except ChildRaised as error:
-        told = str(error).removeprefix(f"{file.path} ")
+        reason = str(error).removeprefix(f"{file.path} ")
         raise BadInput(
-            file.path, told if error.kind == "BadInput" else f"can't be read: {error.kind}: {told}"
+            file.path, reason if error.kind == "BadInput" else f"can't be read: {error.kind}: {reason}"
         ) from error
     except ChildDied as error:
-        raise BadInput(file.path, f"is damaged: whoever reads it does not survive it: {error}") from error
+        raise BadInput(file.path, f"is damaged: its reader crashes: {error}") from error

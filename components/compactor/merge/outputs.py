@@ -1,4 +1,4 @@
-"""New files: rows divided among them, written by the lake's engine, and read back from storage to be counted."""
+"""New files: divides rows among them, writes them with the lake's engine, and reads them back from storage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from components.compactor.merge.checksums import Checksums
 from components.compactor.merge.task import MergeFailed, MergeTask
-from components.compactor.merge.timings import Phases
+from components.compactor.merge.timings import PhaseTimer
 from components.lib.lake.files import WrittenFile
 from components.lib.lake.files.parquet import ColumnHints, ParquetEngine
 from components.lib.lake.schema.table_schema import TableSchema
@@ -23,16 +23,16 @@ from registry.inputs import FileDraft
 _READ_BACK_ROWS = 65_536
 
 
-class Supply(Protocol):
-    """Rows in their final order. In a thread: the event loop may have to fetch them."""
+class RowSupply(Protocol):
+    """Rows in their final order. Called from a thread, because the event loop may have to fetch them."""
 
     def take(self, rows: int) -> pa.Table | None:
-        """The next ones, at most so many; None after the last."""
+        """Returns at most ``rows`` next rows; None after the last."""
         ...
 
 
-class Slices:
-    """Of rows that are all in memory."""
+class TableSlices:
+    """Rows that are all in memory."""
 
     def __init__(self, table: pa.Table) -> None:
         self._table = table
@@ -46,8 +46,8 @@ class Slices:
         return found
 
 
-class Stream:
-    """Of tables that come one after the other; no more are asked for than are needed."""
+class TableStream:
+    """Rows of tables that are read one after the other, as late as possible."""
 
     def __init__(self, tables: Iterator[pa.Table]) -> None:
         self._tables = tables
@@ -67,9 +67,9 @@ class Stream:
 
 
 @dataclass
-class Division:
-    """How many rows a file gets: as many as make ``target_bytes``, once it is known how well they compress; and all
-    files about the same, so that none comes out small.
+class FileSizing:
+    """How many rows a file gets: about ``target_bytes`` once the compression is known, and the same for all files, so
+    that none is small.
     """
 
     rows: int
@@ -79,19 +79,19 @@ class Division:
     quota: int | None = None
 
     def group_rows(self, most: int) -> int:
-        """Rows of a row group: no larger than a file should be."""
+        """Returns the rows per row group, which is no larger than a file should be."""
         fit = self.rows * self.target_bytes // max(1, self.bytes_in)
         return max(1, min(most, fit))
 
     def learn(self, rows: int, size: int) -> None:
-        """So many rows have made so many bytes."""
+        """``rows`` rows took ``size`` bytes."""
         if self.quota is None:
             files = round(self.rows * size / max(1, rows) / self.target_bytes)
             self.quota = -(-self.rows // max(1, min(files, self.most_files)))
 
 
 class Outputs:
-    """Writes one file after the other. Not to be used again."""
+    """Writes one file after the other. Used once."""
 
     def __init__(self, task: MergeTask, schema: TableSchema, engine: ParquetEngine, objects: Objects) -> None:
         self._task = task
@@ -100,31 +100,31 @@ class Outputs:
         self._objects = objects
         self.files: list[FileDraft] = []
 
-    async def write(self, supply: Supply, hints: ColumnHints, division: Division, phases: Phases) -> None:
+    async def write(self, supply: RowSupply, hints: ColumnHints, division: FileSizing, timer: PhaseTimer) -> None:
         step = division.group_rows(self._engine.row_group_rows)
         for number, uri in enumerate(self._task.outputs):
             ahead = await asyncio.to_thread(supply.take, step)
             if ahead is None:
                 return
             last = number == len(self._task.outputs) - 1
-            fill = self._filling(ahead, supply, hints, division, phases, step, last=last)
-            with phases.at("write"):
+            fill = self._filling(ahead, supply, hints, division, timer, step, last=last)
+            with timer.phase("write"):
                 written = await self._objects.write(uri, fill)
             self.files.append(self.draft(uri, written))
 
     def _filling(
         self,
         first: pa.Table,
-        supply: Supply,
+        supply: RowSupply,
         hints: ColumnHints,
-        division: Division,
-        phases: Phases,
+        division: FileSizing,
+        timer: PhaseTimer,
         step: int,
         *,
         last: bool,
     ) -> Callable[[Sink], WrittenFile]:
         def fill(sink: Sink) -> WrittenFile:
-            with phases.at("encode"), self._engine.open(self._schema, sink, hints) as writer:
+            with timer.phase("encode"), self._engine.open(self._schema, sink, hints) as writer:
                 rows: pa.Table | None = first
                 while rows is not None:
                     writer.write(rows)
@@ -148,10 +148,10 @@ class Outputs:
             column_stats=written.column_stats,
         )
 
-    async def read_back(self, hints: ColumnHints, phases: Phases) -> Checksums:
-        """Of the rows as they are in storage now."""
+    async def read_back(self, hints: ColumnHints, timer: PhaseTimer) -> Checksums:
+        """Returns the checksums of the rows as they are in storage."""
         found = Checksums(self._schema)
-        with phases.at("verify"):
+        with timer.phase("verify"):
             for file in self.files:
                 data = await self._objects.get(file.file_path)
                 if checksum_of(data) != file.checksum:

@@ -1,8 +1,8 @@
-"""Rows of a file, whatever version it was written under, as the table's current schema has them.
+"""Converts the rows of a file of any schema version to the table's current schema.
 
-Columns are known by field id, at every depth: a renamed one is found, a dropped one is left out, a new one is null, a
+Columns are matched by field id, at every depth: a renamed one is found, a dropped one is left out, a new one is null, a
 widened one is cast. A file without ids (an imported one) is read by the names of its version. A column that the table
-never had is refused: it would be lost, and where it stands for one of the table's, that one would be NULL for good.
+never had is refused: its values would be lost, and a column of the table that it stands for would become NULL.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from components.lib.lake.schema.table_schema import TableSchema, inner_fields
 _FIELD_ID = b"PARQUET:field_id"
 
 
-class Unfit(Exception):
-    """A column of a file that is not what the schema says of it."""
+class CannotConvert(Exception):
+    """A column of a file can't be converted to the table's type."""
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Of the files of one version of a table."""
+    """Converts files of one schema version."""
 
     current: TableSchema
     version: TableSchema
     dictionary_typed: frozenset[str] = frozenset()
-    """Columns that shall come as Arrow dictionaries, by their current names."""
+    """Columns to read as Arrow dictionaries, by their current names."""
 
     known_ids: frozenset[int] | None = None
-    """Field ids that the table has or had; None for those of the two versions."""
+    """Field ids that the table has or had; None for those of the two versions only."""
 
     _seen: list[pa.Schema] = dataclass_field(default_factory=list, compare=False)
 
     def columns(self, found: pa.Schema, path: str) -> list[str]:
-        """Those of a file that are wanted. BadInput if it has others than the table has or had."""
+        """Returns the columns of a file to read. Raises `BadInput` if it has columns that the table never had."""
         self._require_known(found, path)
         wanted = {field.field_id for field in self.current.iceberg.fields}
         ids = self._ids(found)
         return [field.name for field in found if ids.get(field.name) in wanted]
 
     def dictionaries(self) -> list[str]:
-        """As the version names them."""
+        """Returns the columns to read as dictionaries, by their names in the version."""
         ids = {field.field_id for field in self.current.iceberg.fields if field.name in self.dictionary_typed}
         return [field.name for field in self.version.iceberg.fields if field.field_id in ids]
 
     def apply(self, rows: pa.Table, path: str) -> pa.Table:
-        """``path`` is the file's, for messages."""
+        """``path`` is for error messages."""
         wanted = self.current.arrow()
         ids = self._ids(rows.schema)
         places = {ids.get(field.name): place for place, field in enumerate(rows.schema)}
@@ -61,7 +61,7 @@ class Projection:
             place = places.get(field.field_id)
             try:
                 column = self._column(rows, place, field, arrow)
-            except Unfit as problem:
+            except CannotConvert as problem:
                 raise BadInput(path, f"can't be merged: column {field.name}: {problem}") from problem
             columns.append(column)
             fields.append(arrow if column.type == arrow.type else arrow.with_type(column.type))
@@ -71,12 +71,12 @@ class Projection:
         as_dictionary = field.name in self.dictionary_typed
         if place is None:
             if field.required:
-                raise Unfit("is missing, and the table requires it")
+                raise CannotConvert("is missing, and the table requires it")
             column = pa.chunked_array([_missing(rows.num_rows, _flat(arrow.type) if as_dictionary else arrow.type)])
             return column.dictionary_encode() if as_dictionary else column
         column = rows.column(place)
         if field.required and column.null_count:
-            raise Unfit(f"{column.null_count:,} values are null, and the table requires them")
+            raise CannotConvert(f"{column.null_count:,} values are null, and the table requires them")
         if as_dictionary:
             if not pa.types.is_dictionary(column.type):
                 column = _cast(column, _flat(arrow.type)).dictionary_encode()
@@ -89,7 +89,7 @@ class Projection:
         return pa.chunked_array(chunks, arrow.type)
 
     def _require_known(self, found: pa.Schema, path: str) -> None:
-        """Most files of a version have the same columns: those of the last one are not looked at again."""
+        """Skipped if the columns are those of the last file, as they usually are within a version."""
         if self._seen and found.equals(self._seen[0], check_metadata=True):
             return
         known = self.known_ids or frozenset(self.current.iceberg.field_ids | self.version.iceberg.field_ids)
@@ -105,7 +105,7 @@ class Projection:
         self._seen[:] = [found]
 
     def _ids(self, found: pa.Schema) -> dict[str, int]:
-        """By top-level name."""
+        """Returns field ids by top-level name."""
         own = {field.name: _own_id(field) for field in found}
         if any(field_id is not None for field_id in own.values()):
             return {name: field_id for name, field_id in own.items() if field_id is not None}
@@ -121,7 +121,7 @@ class _Tree:
 
 
 def _tree(found: pa.Field, version: NestedField | None) -> _Tree:
-    """Ids are the file's own; where it has none, those that its version gives to the name or place."""
+    """Uses the file's own ids; where it has none, those of its version by name or position."""
     own = _own_id(found)
     field_id = own if own is not None else (version.field_id if version is not None else None)
     known = inner_fields(version.field_type) if version is not None else ()
@@ -141,10 +141,10 @@ def _require_ids(tree: _Tree, known: Collection[int], name: str, path: str) -> N
 
 
 def _unknown(path: str, name: str, field_id: int | None) -> BadInput:
-    told = "without a field id" if field_id is None else f"with field id {field_id}"
+    which = "without a field id" if field_id is None else f"with field id {field_id}"
     return BadInput(
         path,
-        f"has a column {name!r} {told}, which the table has not and never had: its values would be lost. Insert the "
+        f"has a column {name!r} {which}, which the table never had: its values would be lost. Insert the "
         "file with `astha insert` instead, or remove it from its table",
     )
 
@@ -186,7 +186,7 @@ def _project_struct(array: pa.Array, source: _Tree, kind: StructType, wanted: pa
         if place is not None:
             columns.append(_project(array.field(place), source.inner[place], target, field.type))
         elif target.required:
-            raise Unfit(f"field {target.name} is missing, and the table requires it")
+            raise CannotConvert(f"field {target.name} is missing, and the table requires it")
         else:
             columns.append(_missing(len(array), field.type))
         fields.append(field)
@@ -194,7 +194,7 @@ def _project_struct(array: pa.Array, source: _Tree, kind: StructType, wanted: pa
 
 
 def _missing(rows: int, kind: pa.DataType) -> pa.Array:
-    """Nulls. What is required inside of them has values all the same: Parquet's writer looks at it."""
+    """Returns nulls. Required fields inside of them get values, because Parquet's writer checks those."""
     if not pa.types.is_struct(kind):
         return pa.nulls(rows, kind)
     mask = pa.repeat(pa.scalar(True), rows)
@@ -209,7 +209,7 @@ def _filling(rows: int, field: pa.Field) -> pa.Array:
         return pa.StructArray.from_arrays([_filling(rows, inner) for inner in kind], fields=list(kind))
     if isinstance(kind, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(kind, _filling(rows, pa.field(field.name, kind.storage_type, False)))
-    # Zeros are a number, a time, an empty text or list, whatever the type.
+    # Zeros are a valid number, time, empty text or empty list.
     blank = pa.nulls(rows, kind)
     content = [None, *blank.buffers()[1 : kind.num_buffers]]
     return pa.Array.from_buffers(kind, rows, content, 0, children=[blank.values] if _inner(kind) else None)
@@ -221,16 +221,16 @@ def _cast(array: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | 
     try:
         return array.cast(wanted, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise Unfit(f"{array.type} can't become the table's {wanted}: {error}") from error
+        raise CannotConvert(f"{array.type} can't become the table's {wanted}: {error}") from error
 
 
 def _check(array: pa.Array, fits: bool, wanted: pa.DataType) -> None:
     if not fits:
-        raise Unfit(f"{array.type} can't become the table's {wanted}")
+        raise CannotConvert(f"{array.type} can't become the table's {wanted}")
 
 
 def _rebased(array: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Offsets from 0, and the values that they refer to."""
+    """Returns offsets from 0, and the values that they refer to."""
     offsets = array.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     start = pa.scalar(first, offsets.type)
@@ -242,7 +242,7 @@ def _nulls(array: pa.Array) -> pa.Array | None:
 
 
 def _flat(kind: pa.DataType) -> pa.DataType:
-    """With offsets as Arrow's dictionaries have them."""
+    """Returns the type with 32-bit offsets, as Arrow's dictionaries have."""
     return pa.binary() if pa.types.is_large_binary(kind) else pa.string()
 
 
@@ -262,7 +262,7 @@ def _inner(kind: pa.DataType) -> Collection[pa.Field]:
 
 
 def _same_fields(one: pa.DataType, other: pa.DataType) -> bool:
-    """Names, ids and requirements at every depth, which equality of types does not look at."""
+    """Compares names, ids and nullability at every depth, which equality of types does not."""
     ours: Iterable[pa.Field] = _inner(one)
     return all(
         mine.name == theirs.name

@@ -1,7 +1,7 @@
-"""Row groups copied as they are: no value is decoded, only the footer is made anew.
+"""Copies row groups without decoding values. Only the footer is written new.
 
-For files that agree in everything that a footer says of a whole file. Page indexes and bloom filters are left behind:
-they are hints, and their offsets would have to be mended inside of them.
+For files whose footers agree in everything that concerns the whole file. Page indexes and bloom filters are not copied:
+they are hints, and contain offsets that would have to be changed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.compactor.merge.chunk_checksums import ChunkSums
+from components.compactor.merge.checksums import ChunkChecksums
 from components.compactor.merge.footer import (
     BLOOM_LENGTH,
     BLOOM_OFFSET,
@@ -54,7 +54,7 @@ from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
 
 _WRITER = b"parquet-cpp-arrow version "
-"""Files of other writers are decoded: how their offsets and statistics are to be read depends on their versions."""
+"""Files of other writers are decoded: the meaning of their offsets and statistics depends on their versions."""
 
 _HIGHEST_ORDINAL = 2**15 - 1
 _NOWHERE = (I64, 0)
@@ -63,7 +63,7 @@ _FIRST_BYTE = len(MAGIC)
 
 
 def why_not(inputs: Inputs, schema: TableSchema, engine: ParquetEngine, smallest_bytes: int) -> str | None:
-    """What speaks against copying, in words; None if nothing does."""
+    """Returns why the files can't be copied, or None if they can."""
     model = _model(schema, engine)
     groups = size = 0
     for file, footer in zip(inputs.files, inputs.footers, strict=True):
@@ -74,17 +74,17 @@ def why_not(inputs: Inputs, schema: TableSchema, engine: ParquetEngine, smallest
         groups += len(footer.groups)
         size += footer.start - _FIRST_BYTE
     if groups and size // groups < smallest_bytes:
-        return f"row groups of {size // groups:,} bytes on the average are smaller than {smallest_bytes:,}"
+        return f"row groups of {size // groups:,} bytes on average are smaller than {smallest_bytes:,}"
     return None
 
 
 def why_not_copy(footer: Footer, schema: TableSchema, engine: ParquetEngine) -> str | None:
-    """What speaks against copying this file, in words; None if nothing does."""
+    """Returns why this file can't be copied, or None if it can."""
     return _differs(footer, _model(schema, engine)) or _unfit(footer, engine.codec)
 
 
 def read_copied_statistics(footer: Footer, schema: TableSchema, path: str) -> None:
-    """As they would be read of a copy of this file alone. BadInput if they make no sense."""
+    """Reads the statistics that a copy of this file alone would have. Raises `BadInput` if they are invalid."""
     columns = leaves(schema)
     with reading(path):
         alone = _ending(footer, [_moved(group, _FIRST_BYTE, 0) for group in footer.groups], footer.rows)
@@ -92,10 +92,10 @@ def read_copied_statistics(footer: Footer, schema: TableSchema, path: str) -> No
         parquet_statistics(pq.read_metadata(io.BytesIO(MAGIC + alone)), columns, nans)
 
 
-class Copy:
-    """One new file out of the inputs at ``places``; ``sums`` gets those of what is read."""
+class RowGroupCopy:
+    """Writes one new file from the inputs at ``places``. ``sums`` gets the checksums of what is read."""
 
-    def __init__(self, inputs: Inputs, places: Sequence[int], schema: TableSchema, sums: ChunkSums) -> None:
+    def __init__(self, inputs: Inputs, places: Sequence[int], schema: TableSchema, sums: ChunkChecksums) -> None:
         self._inputs = inputs
         self._places = places
         self._schema = schema
@@ -130,7 +130,7 @@ class Copy:
         return WrittenFile(tally.size, rows, tally.checksum, self._statistics(self._ending, nans))
 
     def _statistics(self, ending: bytes, nans: Mapping[int, int]) -> JsonText:
-        """Those of a footer that was put together from others': what is wrong with it, one of them has brought."""
+        """Reads the statistics of the combined footer. If they are invalid, finds the input whose fault it is."""
         try:
             return parquet_statistics(pq.read_metadata(io.BytesIO(MAGIC + ending)), self._leaves, nans)
         except MemoryError:
@@ -140,8 +140,8 @@ class Copy:
                 read_copied_statistics(self._inputs.footers[place], self._schema, self._inputs.files[place].path)
             raise MergeFailed(f"the footers of {len(self._places)} files can't be put together: {error!r}") from error
 
-    async def read_back(self, objects: Objects, file: FileDraft, into: ChunkSums) -> int:
-        """The sums of what is stored, found by its own footer as Arrow reads it; answers its rows."""
+    async def read_back(self, objects: Objects, file: FileDraft, into: ChunkChecksums) -> int:
+        """Adds the checksums of what is stored, located by its own footer as Arrow reads it. Returns its rows."""
         length = len(self._ending)
         tail = await objects.get_range(file.file_path, file.file_size - length, length)
         head = await objects.get_range(file.file_path, 0, _FIRST_BYTE)
@@ -163,7 +163,7 @@ class Copy:
 
 
 def _extents(group: pq.RowGroupMetaData) -> list[tuple[int, int]]:
-    """Where each column begins and ends."""
+    """Returns start and end of each column."""
     found = []
     for number in range(group.num_columns):
         chunk = group.column(number)
@@ -174,7 +174,7 @@ def _extents(group: pq.RowGroupMetaData) -> list[tuple[int, int]]:
 
 
 def _model(schema: TableSchema, engine: ParquetEngine) -> Footer:
-    """Of a file such as the engine writes now."""
+    """Returns the footer of an empty file that the engine writes now."""
     sink = io.BytesIO()
     with engine.open(schema, sink):
         pass
@@ -209,7 +209,7 @@ def _unfit(footer: Footer, codec: str) -> str | None:
 
 
 def _moved(group: Group, start: int, number: int) -> Fields:
-    """The same row group where its chunks, one after the other, begin at ``start``."""
+    """Returns the row group with its chunks, one after the other, at ``start``."""
     columns: list[Fields] = []
     begin = start
     for column, chunk in zip(group.fields[COLUMNS][1], group.chunks, strict=True):
@@ -233,7 +233,7 @@ def _moved(group: Group, start: int, number: int) -> Fields:
 
 
 def _runs(chunks: Sequence[Chunk]) -> Iterator[tuple[int, int]]:
-    """Chunks that follow each other, which is all of them as a rule."""
+    """Yields ranges of adjacent chunks, which usually is one range."""
     start, end = chunks[0].start, chunks[0].start
     for chunk in chunks:
         if chunk.start != end:
@@ -251,7 +251,7 @@ def _ending(model: Footer, groups: list[Fields], rows: int) -> bytes:
 
 
 def _nans(file: MergeInput, data: memoryview, columns: Sequence[Leaf]) -> Mapping[int, int]:
-    """As the file's row has them; counted if it has not."""
+    """Returns the counts of the file's row; counts them if it has none."""
     floating = [leaf for leaf in columns if leaf.floating]
     known = parse_json_as(file.column_stats, dict[int, ColumnStats]) if file.column_stats is not None else {}
     found = {leaf.field_id: known[leaf.field_id].nan_count for leaf in floating if leaf.field_id in known}

@@ -1,4 +1,4 @@
-"""The contract between who plans a group and who merges it. Everything here can be pickled."""
+"""The contract between a job, which has a group to merge, and the worker. Everything here can be pickled."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from registry.json_text import JsonText
 from registry.models import TableFile, TableMetadata
 
 Strategy: TypeAlias = Literal["auto", "copy", "binpack", "sort", "zorder"]
-"""A table with `sort_by` is sorted whatever is asked for, or z-ordered by the same columns. Of others, ``auto`` and
-``copy`` copy row groups where that can be done and pack rows otherwise; the result says why.
+"""A table with `sort_by` is always sorted, or z-ordered by the same columns. For others, ``auto`` and ``copy`` copy row
+groups where possible and pack rows otherwise; the result says why.
 """
 
-_LONGEST_REASON = 500  # of a damaged file's bytes some may stand in it
+_LONGEST_REASON = 500  # it may contain bytes of a damaged file
 
 ROWS = 0
-"""Key of the checksum over whole rows, beside those of the leaf columns: no field has this id."""
+"""Key of the checksum over whole rows: no field has this id."""
 
 
 class MergeFailed(AsthaError):
@@ -47,22 +47,22 @@ class BadInput(MergeFailed):
 
 @contextmanager
 def reading(path: str) -> Iterator[None]:
-    """Whatever reading a file raises, whoever raises it, becomes `BadInput`. MemoryError and errors of the storage, of
-    which the file is innocent, pass as they are.
+    """Raises `BadInput` for every error of reading a file, except MemoryError and errors of the storage, which are not
+    the file's fault.
     """
     try:
         yield
-    except (MergeFailed, StorageError, MemoryError):  # a MemoryError of Arrow's is an ArrowException, too
+    except (MergeFailed, StorageError, MemoryError):  # Arrow's MemoryError is also an ArrowException
         raise
     except OSError as error:
         if error.errno == errno.ENOMEM:
             raise
         raise BadInput(path, f"can't be read: {error}") from error
     except Exception as error:
-        raise BadInput(path, f"can't be read: {_said(error)}") from error
+        raise BadInput(path, f"can't be read: {_shortened(error)}") from error
 
 
-def _said(error: Exception) -> str:
+def _shortened(error: Exception) -> str:
     text = str(error) or type(error).__name__
     return text if len(text) <= _LONGEST_REASON else f"{text[: _LONGEST_REASON - 3]}..."
 
@@ -72,12 +72,12 @@ class MergeInput(msgspec.Struct, frozen=True):
     size: int
     rows: int
     schema_version: int
-    column_stats: JsonText | None = None  # as the file's row has them
+    column_stats: JsonText | None = None  # of the file's row
     checksum: str | None = None
 
     @property
     def has_checksum(self) -> bool:
-        """Whether its bytes can be compared with those that were registered."""
+        """Whether its bytes can be checked."""
         return self.checksum is not None and self.checksum.startswith("sha256:")
 
     @classmethod
@@ -89,25 +89,25 @@ class MergeInput(msgspec.Struct, frozen=True):
 
 class MergeTask(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str
-    table: str  # its full name, for messages
+    table: str  # full name, for messages
     partition_path: str
     inputs: tuple[MergeInput, ...]
-    outputs: tuple[str, ...]  # URIs under intents, as many as may be written; not all need be used
-    versions: tuple[TableMetadata, ...]  # the current one first, then the older ones that the inputs name
+    outputs: tuple[str, ...]  # URIs with upload intents; not all need be used
+    versions: tuple[TableMetadata, ...]  # the current one first, then the older ones of the inputs
     strategy: Strategy = "auto"
-    strategy_why: str = "the strategy was asked for"  # what chose it
+    strategy_reason: str = "the strategy was requested"
     target_bytes: int = 128 << 20
-    # Row groups that are smaller on the average are not copied. A scan of groups of 170 KB costs Arrow and DuckDB about
-    # what it does at ten times that; at 85 KB it is half as much again, at 35 KB more than twice as much.
+    # Row groups with a smaller mean size are not copied. A scan of row groups of 170 KB costs Arrow and DuckDB about as
+    # much as of ten times that; at 85 KB it costs half as much again, at 35 KB more than twice as much.
     copy_above_bytes: int = 256 << 10
-    memory_bytes: int = 1 << 30  # what the task may hold
-    retired_ids: tuple[int, ...] = ()  # field ids of the table's other versions: of columns that were dropped
-    limit_s: float | None = None  # seconds that a worker may take; None: as long as it likes
+    memory_bytes: int = 1 << 30  # most memory of the task
+    retired_ids: tuple[int, ...] = ()  # field ids of dropped columns
+    limit_s: float | None = None  # for a worker; None: no limit
     lake: LakeSettings = LakeSettings()
 
 
 class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Who swaps compares rows and checksums once more: `proven`."""
+    """The job checks rows and checksums again before the swap."""
 
     files: list[FileDraft]
     rows_in: int
@@ -116,8 +116,8 @@ class MergeResult(msgspec.Struct, frozen=True, kw_only=True):
     checksums_out: dict[int, str]
     bytes_read: int
     bytes_written: int
-    strategy: Strategy  # the one that was used, never auto
-    why: str  # in a sentence
+    strategy: Strategy  # never auto
+    why: str  # this strategy
     seconds: dict[str, float]  # by phase: read, sort, encode, write, verify
 
     @property

@@ -1,4 +1,4 @@
-"""Where a merge's time goes."""
+"""Time spent in the phases of a merge."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Phases:
-    """Seconds by phase; what is inside of another phase counts for itself only."""
+class PhaseTimer:
+    """Seconds by phase. A nested phase does not count for the outer one."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -17,17 +17,17 @@ class Phases:
         self.seconds = dict.fromkeys(("read", "sort", "encode", "write", "verify"), 0.0)
 
     @contextmanager
-    def at(self, phase: str) -> Iterator[None]:
-        """Nested, in one thread or in one that the outer phase waits for."""
-        self._turn()
-        self._open.append(phase)
+    def phase(self, name: str) -> Iterator[None]:
+        """May be nested, in one thread or in a thread that the outer phase waits for."""
+        self._add_elapsed()
+        self._open.append(name)
         try:
             yield
         finally:
-            self._turn()
+            self._add_elapsed()
             self._open.pop()
 
-    def _turn(self) -> None:
+    def _add_elapsed(self) -> None:
         now = self._clock()
         if self._open:
             self.seconds[self._open[-1]] = self.seconds.get(self._open[-1], 0.0) + now - self._since

@@ -1,7 +1,7 @@
-"""Z-order: rows that are near each other in several columns at once stay near each other.
+"""Z-order: keeps rows together that are close in several columns.
 
-Each column of the table's order is cut into as many buckets as there are bits for it, about equally filled; a row's
-place is by the bits of its buckets, taken in turn from each column.
+The values of each column in `sort_by` are divided into about equally filled buckets. Rows are ordered by the bits of
+their bucket numbers, taken from each column in turn.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import pyarrow as pa
 from components.lib.lake.files.sorting import Key, field_keys
 from components.lib.lake.schema.table_schema import TableSchema
 
-_SAMPLE = 1 << 16  # values by which a column is cut: more would not make its buckets better
+_SAMPLE = 1 << 16  # values that determine the buckets of a column; more would not improve them
 _MOST_BITS = 16
 
 
 def z_order(table: pa.Table, schema: TableSchema) -> npt.NDArray[np.int64]:
-    """For each place the row that belongs there."""
+    """Returns the row number for each place of the new order."""
     fields = schema.order.fields
     bits = min(_MOST_BITS, 64 // len(fields))
     place = np.zeros(table.num_rows, np.uint64)
@@ -33,9 +33,9 @@ def z_order(table: pa.Table, schema: TableSchema) -> npt.NDArray[np.int64]:
 
 
 def _buckets(keys: list[Key], rows: int, bits: int) -> npt.NDArray[np.uint64]:
-    """From the keys of one column. Where it has nulls, those have a bucket at the end where the order wants them."""
+    """Returns bucket numbers from the keys of one column. Nulls have a bucket at the end where the order puts them."""
     found = np.zeros(rows, np.uint64)
-    for key in keys:  # a key that tells nulls from others has two values, and is the more significant
+    for key in keys:  # the first key of a column with nulls separates them, and is the more significant
         if key.dtype == np.bool_ and key is not keys[-1]:
             found += key * np.uint64(1 << (bits - 1))
         else:

@@ -1,7 +1,7 @@
-"""Which partitions are worth a compaction, which of them first, and why: pure, with the clock passed in.
+"""Which partitions are worth a compaction, in which order, and why. Does no I/O; the clock is passed in.
 
-In: events of files and statistics, properties of tables, the journal's last hour. Out: a partition to compact next, and
-a decision to keep for every one that crossed a threshold, declines included.
-Guaranteed: counts equal the registry's files after every transaction; a decision reads nothing; memory goes by
-partitions, never by files.
+In: events of files and statistics, properties of tables, the journal's last hour. Out: the partition to compact next,
+and a decision for the journal for every partition that crossed a threshold, declines included.
+Guaranteed: counts equal the registry's files after every transaction; a decision reads nothing; memory grows with the
+number of partitions, not of files.
 """

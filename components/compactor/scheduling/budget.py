@@ -1,4 +1,4 @@
-"""How much may be done at once, and in an hour."""
+"""How many jobs may run at a time, and how many bytes may be rewritten per hour."""
 
 from __future__ import annotations
 
@@ -9,27 +9,26 @@ import msgspec
 HOUR_MS = 3_600_000
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all tables together."""
+class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """For all tables together."""
 
     concurrent_jobs: int = 2
-    bytes_per_hour: int | None = None  # None: as many as there are
+    bytes_per_hour: int | None = None  # None: no limit
 
 
 class Budget:
-    """A bucket that fills at its hourly rate and holds an hour's worth. A job begins while anything is in it and may
-    take more than there is, so that a large one never waits for a bucket larger than the bucket; the others wait for
-    the debt to be paid.
+    """A token bucket of bytes that holds one hour's worth. A job may begin while the balance is positive and may make
+    it negative, so that a job larger than the bucket can run; the next ones wait until the balance is positive again.
     """
 
-    def __init__(self, limits: Limits, now_ms: int) -> None:
+    def __init__(self, limits: BudgetLimits, now_ms: int) -> None:
         self.limits = limits
         self.running = 0
         self._balance = float(limits.bytes_per_hour or 0)
         self._filled_at = now_ms
 
     def restore(self, spent: Iterable[tuple[int, int]], now_ms: int) -> None:
-        """When and how many bytes, of the last hour by the journal. What another compactor did counts too."""
+        """``spent`` holds time and bytes of the last hour's jobs in the journal, those of other compactors included."""
         hour = self.limits.bytes_per_hour
         if hour is None:
             return
@@ -49,15 +48,15 @@ class Budget:
         return self._balance > 0
 
     def why_not(self, now_ms: int) -> str | None:
-        """For people."""
+        """Returns the reason as a sentence, or None if a job may begin."""
         if self.allows(now_ms):
             return None
         if self.running >= self.limits.concurrent_jobs:
-            return f"{self.running} jobs are running, as many as may at once"
-        return f"the hour's {self.limits.bytes_per_hour:,} bytes are used up"
+            return f"{self.running} jobs are running, which is the limit"
+        return f"the limit of {self.limits.bytes_per_hour:,} bytes per hour is used up"
 
     def allows_at(self, now_ms: int) -> int | None:
-        """When time alone will allow the next job; None if it does now, or if a job has to end first."""
+        """Returns when the next job may begin, in epoch milliseconds; None if it may now, or if a job has to end first."""
         if self.running >= self.limits.concurrent_jobs or self.allows(now_ms):
             return None
         return now_ms + int(-self._balance * HOUR_MS / (self.limits.bytes_per_hour or 1)) + 1
@@ -66,7 +65,7 @@ class Budget:
         self.running += 1
 
     def spend(self, size_bytes: int, now_ms: int) -> None:
-        """When it is known how much a job will rewrite."""
+        """Called when the plan of a job is made."""
         if self.limits.bytes_per_hour is not None:
             self._fill(now_ms)
             self._balance -= size_bytes
@@ -81,7 +80,7 @@ class Budget:
         return int(self._balance)
 
     def _fill(self, now_ms: int) -> None:
-        """A clock that goes back fills nothing, and fills again from there."""
+        """A clock that was set back adds nothing, and adds again from there."""
         hour = self.limits.bytes_per_hour or 0
         passed = max(0, now_ms - self._filled_at)
         self._balance = min(float(hour), self._balance + hour * passed / HOUR_MS)

@@ -1,8 +1,8 @@
-"""Live files by table, partition, size and age: moved by the events, never by reading.
+"""Counts of live files by table, partition, size and age, kept by events.
 
-Sizes are kept in tiers, four to a doubling, so that what is small can be asked for any target and no file need be
-remembered. Ages are kept in periods of the table's minimum age; what is older than that is one sum. A file's own row
-says where it was counted, so that its end takes it out of exactly there.
+Sizes are counted in tiers, four per doubling, so that small files can be found for any target size without keeping
+files. Ages are counted in periods of the table's minimum age; older files are one sum. A file's own row determines
+where it is counted, so its removal is subtracted from there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Key: TypeAlias = tuple[int, str]
 """Table id and partition path."""
 
 COUNTED_TYPE = "parquet"
-"""Files of other types are in the totals, but nothing merges them."""
+"""Files of other types are in the totals, but are not merged."""
 
 PERIODS = 4
-"""A minimum age is kept to a quarter of it: a file is taken for younger than it is, never for older."""
+"""Per minimum age, so that a file may be taken for younger than it is by a quarter of that, never for older."""
 
 AGED = -1
 
@@ -35,12 +35,12 @@ def tier_of(size_bytes: int) -> int:
 
 
 class Cell(msgspec.Struct, gc=False):
-    """Files of one tier. `own` are those that a compaction has brought; none is above `largest`."""
+    """Files of one tier. `own` counts those written by compactions; none is larger than `largest`."""
 
     files: int = 0
     size_bytes: int = 0
     own: int = 0
-    largest: int = 0  # ever counted here: it stays when the file goes
+    largest: int = 0  # of all files ever counted here
 
     def add(self, other: Cell) -> None:
         self.files += other.files
@@ -53,14 +53,14 @@ Tiers: TypeAlias = dict[int, Cell]
 
 
 class PartitionCounts(msgspec.Struct, gc=False):
-    """`files`, `size_bytes` and `rows` are of all types, as `table_stats` has them."""
+    """`files`, `size_bytes` and `rows` count files of all types, like `table_stats`."""
 
     files: int = 0
     size_bytes: int = 0
     rows: int = 0
     tiers: dict[int, Tiers] = msgspec.field(default_factory=dict)  # by period, or AGED
     aged_through: int = AGED  # periods up to this one are counted as AGED
-    newest_ms: int = 0  # of all files that were ever counted
+    newest_ms: int = 0  # `created_at` of the newest file ever counted
 
     def count(self, file: TableFile, sign: int, period_ms: int) -> None:
         self.files += sign
@@ -85,7 +85,7 @@ class PartitionCounts(msgspec.Struct, gc=False):
                 del self.tiers[period]
 
     def age(self, through: int) -> None:
-        """Periods up to this one are over."""
+        """Counts periods up to this one as old enough."""
         if through <= self.aged_through:
             return
         self.aged_through = through
@@ -98,7 +98,7 @@ class PartitionCounts(msgspec.Struct, gc=False):
         return self.tiers.get(AGED, {})
 
     def young(self) -> list[int]:
-        """Periods that are not over, oldest first."""
+        """Returns periods that are not old enough, oldest first."""
         return sorted(period for period in self.tiers if period != AGED)
 
     def all_tiers(self) -> Tiers:
@@ -109,8 +109,8 @@ class PartitionCounts(msgspec.Struct, gc=False):
         return whole
 
 
-class Difference(msgspec.Struct, frozen=True):
-    """What the registry's statistics say against what was counted."""
+class CountDifference(msgspec.Struct, frozen=True):
+    """Counts that differ from the registry's statistics."""
 
     key: Key
     counted: tuple[int, int, int]  # files, bytes, rows
@@ -119,18 +119,18 @@ class Difference(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         table, path = self.key
         return (
-            f"partition {path!r} of table {table}: {self.counted} files, bytes and rows by the events, "
-            f"{self.recorded} by the statistics"
+            f"partition {path!r} of table {table}: {self.counted} files, bytes and rows by events, "
+            f"{self.recorded} by statistics"
         )
 
 
 class Counters:
     def __init__(self, min_age_ms: int = 0) -> None:
-        """``min_age_ms``: of tables that are not tuned."""
+        """``min_age_ms`` is for tables that are not tuned."""
         self._default_period_ms = _period_ms(min_age_ms)
         self._partitions: dict[int, dict[str, PartitionCounts]] = {}
         self._periods_ms: dict[int, int] = {}
-        self._gone: set[int] = set()  # tables that were forgotten before their files
+        self._gone: set[int] = set()  # dropped tables whose files are still counted
 
     def __len__(self) -> int:
         return sum(map(len, self._partitions.values()))
@@ -145,7 +145,9 @@ class Counters:
         return list(self._partitions.get(table_id, ()))
 
     def tune(self, table_id: int, min_age_ms: int, now_ms: int) -> bool:
-        """Count ages for another minimum. What was counted so far is taken for old enough: the plan looks closer."""
+        """Changes the minimum age of a table. Files counted so far are taken for old enough; the plan checks each of
+        them.
+        """
         period_ms = _period_ms(min_age_ms)
         if period_ms == self._period_ms(table_id):
             return False
@@ -166,7 +168,7 @@ class Counters:
         return file.table_id, file.partition_path
 
     def apply(self, event: Event[TableFile]) -> set[Key]:
-        """The partitions that it has moved."""
+        """Returns the partitions that it has changed."""
         moved: set[Key] = set()
         if event.operation is Operation.UPDATE and event.before is not None:
             moved.add(self.count(event.before, -1))
@@ -174,28 +176,28 @@ class Counters:
         return moved
 
     def ripen(self, key: Key, now_ms: int) -> int | None:
-        """Let time pass for a partition; when its next files will be old enough, if it has young ones."""
+        """Moves files that are old enough by now. Returns when the next ones will be, or None if there are none."""
         counts, period_ms = self.of(key), self._period_ms(key[0])
         if counts is None or not period_ms:
             return None
-        # A period is over when its last file has the minimum age, which is PERIODS periods.
+        # A period is old enough when its last file has the minimum age, which is PERIODS periods.
         counts.age(now_ms // period_ms - PERIODS - 1)
         young = counts.young()
         return (young[0] + PERIODS + 1) * period_ms if young else None
 
-    def compare(self, stats: TableStats) -> Difference | None:
-        """After a whole transaction, with its row of `table_stats`."""
+    def compare(self, stats: TableStats) -> CountDifference | None:
+        """Compares the counts after a whole transaction with its row of `table_stats`."""
         key = (stats.table_id, stats.partition_path)
         counts = self.of(key)
         counted = (0, 0, 0) if counts is None else (counts.files, counts.size_bytes, counts.rows)
         recorded = (stats.file_count, stats.total_size, stats.row_count)
-        return None if counted == recorded else Difference(key, counted, recorded)
+        return None if counted == recorded else CountDifference(key, counted, recorded)
 
     def _period_ms(self, table_id: int) -> int:
         return self._periods_ms.get(table_id, self._default_period_ms)
 
     def forget(self, table_id: int) -> None:
-        """The table is gone. Files of it that are still counted go with their events, and are counted as they were."""
+        """The table was dropped. Its files that are still counted are subtracted by their events."""
         if table_id in self._partitions:
             self._gone.add(table_id)
         else:

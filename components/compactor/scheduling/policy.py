@@ -1,14 +1,14 @@
-"""What a table's properties say about its compaction.
+"""The compaction policy in a table's properties.
 
-compaction.enabled         true     false: this table is left alone
-compaction.target-size     128MiB   what a file should be
+compaction.enabled         true     false: the table is not compacted
+compaction.target-size     128MiB   size of a file
 compaction.small-ratio     0.75     files below this share of the target are small
-compaction.min-inputs      5        so many small files are worth a look
-compaction.max-group-size  512MiB   what is merged at once, in one task; never below the target
-compaction.min-age         0s       younger files are left alone
-compaction.quiet-hours     (none)   22:00-06:00 Europe/Berlin; UTC without a zone: nothing is begun then
+compaction.min-inputs      5        fewest small files that are merged
+compaction.max-group-size  512MiB   most bytes that one task merges; never below the target
+compaction.min-age         0s       younger files are not merged
+compaction.quiet-hours     (none)   22:00-06:00 Europe/Berlin; UTC without a zone: no job begins then
 compaction.strategy        auto     auto, copy, binpack, sort or zorder
-compaction.copy-above      256KiB   row groups of at least so many bytes on the average are copied as they are
+compaction.copy-above      256KiB   row groups of at least this mean size are copied without decoding
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from components.lib.lake.table_properties import (
 )
 from registry.json_text import JsonValue
 
-__all__ = ["Policy", "PolicyProblem", "read_policy"]
+__all__ = ["CompactionPolicy", "PolicyProblem", "read_policy"]
 
 PREFIX = "compaction."
 MIB = 1 << 20
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class CompactionPolicy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     enabled: bool = True
     target_bytes: int = 128 * MIB
     small_ratio: float = 0.75
@@ -55,23 +55,25 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def largest_share(self) -> float:
-        """How large the largest file may be, beside the sum of those that it is merged with.
+        """The largest file's most size, relative to the sum of the others that it is merged with.
 
-        So a byte is merged again only when its file grows threefold, and a large leftover is not rewritten for a
-        few small files. As many equal files as `min_inputs` says always pass.
+        So a byte is merged again only when its file grows threefold, and a large file is not rewritten for a few small
+        ones. `min_inputs` files of equal size always pass.
         """
         return max(0.5, 1 / (self.min_inputs - 1))
 
     def shown(self) -> dict[str, JsonValue]:
-        """For explanations."""
-        told = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {**told, "quiet_hours": None if self.quiet_hours is None else str(self.quiet_hours)}
+        """Returns the policy for explanations."""
+        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        return {**shown, "quiet_hours": None if self.quiet_hours is None else str(self.quiet_hours)}
 
 
-def read_policy(properties: JsonValue, defaults: Policy | None = None) -> Policy:
-    """Of a table's properties. PolicyProblem for the first of ours that can't be read, or that nobody knows."""
+def read_policy(properties: JsonValue, defaults: CompactionPolicy | None = None) -> CompactionPolicy:
+    """Reads a table's properties. Raises `PolicyProblem` for a `compaction.*` property that is unknown or can't be
+    read.
+    """
     found = read_properties(properties, PREFIX, _PROPERTIES)
-    policy: Policy = msgspec.structs.replace(defaults or Policy(), **found)
+    policy: CompactionPolicy = msgspec.structs.replace(defaults or CompactionPolicy(), **found)
     if policy.max_group_bytes < policy.target_bytes:
         if "max_group_bytes" in found:
             raise PolicyProblem(
@@ -84,7 +86,7 @@ def read_policy(properties: JsonValue, defaults: Policy | None = None) -> Policy
 def _inputs(name: str, text: str) -> int:
     found = count(name, text)
     if found < 2:
-        raise PolicyProblem(f"{name} = {text!r}: one file alone is merged with nothing; write 2 or more")
+        raise PolicyProblem(f"{name} = {text!r}: a merge needs at least two files; write 2 or more")
     return found
 
 

@@ -1,7 +1,7 @@
-"""What waits, the most worthwhile first: a partition once, in O(log n), and nothing for ever.
+"""Partitions that wait for a job, the highest score first, in O(log n).
 
-Waiting doubles a score every `DOUBLING_MS`. As all scores grow alike, their order does not change with time: it is that
-of log2(score) less the time at which the wait began, and need not be sorted again.
+Waiting doubles a score every `DOUBLING_MS`, so that no partition waits for ever. Because all scores grow alike, their
+order does not change with time: it is that of log2(score) minus the time at which the wait began.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from components.compactor.scheduling.counters import Key
 DOUBLING_MS = 600_000
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class QueueEntry(msgspec.Struct, frozen=True, gc=False):
     key: Key
     score: float
     since_ms: int
-    until_ms: int | None = None  # held back: quiet hours, a failure
+    until_ms: int | None = None  # not before, because of quiet hours or a failure
 
     @property
     def rank(self) -> float:
-        """Lower is sooner."""
+        """Lower comes first."""
         return self.since_ms / DOUBLING_MS - math.log2(max(self.score, 2.0**-60))
 
 
-class Queue:
+class PartitionQueue:
     def __init__(self) -> None:
-        self._entries: dict[Key, Entry] = {}
+        self._entries: dict[Key, QueueEntry] = {}
         self._ready: SortedList[tuple[float, Key]] = SortedList()
         self._held: SortedList[tuple[int, Key]] = SortedList()
 
@@ -41,8 +41,8 @@ class Queue:
     def __contains__(self, key: object) -> bool:
         return key in self._entries
 
-    def __iter__(self) -> Iterator[Entry]:
-        """The ready ones in order, then the held ones by their time."""
+    def __iter__(self) -> Iterator[QueueEntry]:
+        """Yields the ready ones in order, then the held ones by time."""
         for _, key in (*self._ready, *self._held):
             yield self._entries[key]
 
@@ -51,9 +51,9 @@ class Queue:
         return len(self._held)
 
     def put(self, key: Key, score: float, since_ms: int, until_ms: int | None = None) -> None:
-        """A partition that waits already keeps its place in time, whatever its score becomes."""
+        """A partition that waits already keeps the time at which its wait began."""
         before = self._entries.get(key)
-        entry = Entry(key, score, since_ms if before is None else before.since_ms, until_ms)
+        entry = QueueEntry(key, score, since_ms if before is None else before.since_ms, until_ms)
         if entry == before:
             return
         self.drop(key)
@@ -73,7 +73,7 @@ class Queue:
             self._held.remove((entry.until_ms, key))
 
     def release(self, now_ms: int) -> list[Key]:
-        """Those whose time has come are ready from now on; they want to be judged anew."""
+        """Makes those ready whose time has come, and returns them to be judged again."""
         released: list[Key] = []
         while self._held and self._held[0][0] <= now_ms:
             _, key = self._held.pop(0)
@@ -82,8 +82,8 @@ class Queue:
             released.append(key)
         return released
 
-    def first(self) -> Entry | None:
-        """The next to begin, if any is ready."""
+    def first(self) -> QueueEntry | None:
+        """Returns the next to begin, or None if none is ready."""
         return self._entries[self._ready[0][1]] if self._ready else None
 
     def next_release_ms(self) -> int | None:

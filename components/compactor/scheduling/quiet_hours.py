@@ -1,4 +1,4 @@
-"""Hours of the day in which nothing is begun."""
+"""Hours of the day in which no job begins."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _DAY = 24 * 60
 
 
 class QuietHours(msgspec.Struct, frozen=True):
-    """Windows in minutes of the day, from inclusive, to exclusive; one that ends before it begins passes midnight."""
+    """Windows in minutes of the day, end exclusive. A window that ends before it begins passes midnight."""
 
     windows: tuple[tuple[int, int], ...]
     zone: str = "UTC"
 
     def until_ms(self, now_ms: int) -> int | None:
-        """When they end, if it is quiet now."""
+        """Returns when the quiet hours end, or None outside of them."""
         zone = _zone(self.zone)
         here = datetime.fromtimestamp(now_ms / 1000, zone)
         minute = here.hour * 60 + here.minute
@@ -29,7 +29,7 @@ class QuietHours(msgspec.Struct, frozen=True):
             return None
         away = next(away for away in range(1, _DAY + 1) if not self._covers((minute + away) % _DAY))
         wall = here.replace(second=0, microsecond=0, tzinfo=None) + timedelta(minutes=away)
-        # Where clocks go back, an end on the wall may lie in the past: then it is asked again in a minute.
+        # Where clocks are set back, the end may lie in the past: then ask again in a minute.
         return max(int(wall.replace(tzinfo=zone).timestamp() * 1000), now_ms + 60_000)
 
     def _covers(self, minute: int) -> bool:
@@ -44,7 +44,7 @@ class QuietHours(msgspec.Struct, frozen=True):
 
 
 def read_quiet_hours(name: str, text: str) -> QuietHours:
-    """Of ``22:00-06:00``, ``08:00-12:00, 13:00-18:00 Europe/Berlin``; UTC unless a zone is named."""
+    """Reads ``22:00-06:00`` or ``08:00-12:00, 13:00-18:00 Europe/Berlin``; UTC without a zone."""
     hours, _, last = text.rpartition(" ")
     zone = last if hours and not _WINDOW.search(last) and not last.rstrip(",").endswith("-") else "UTC"
     written = hours if zone != "UTC" or last == "UTC" else text
@@ -64,7 +64,9 @@ def read_quiet_hours(name: str, text: str) -> QuietHours:
         raise PolicyProblem(f"{name} = {text!r}: there is no time zone {zone!r} on this machine") from error
     made = QuietHours(tuple(windows), zone)
     if all(made._covers(minute) for minute in range(_DAY)):
-        raise PolicyProblem(f"{name} = {text!r}: leaves no hour to work in; compaction.enabled = false turns it off")
+        raise PolicyProblem(
+            f"{name} = {text!r}: leaves no time for compaction; compaction.enabled = false turns it off"
+        )
     return made
 
 
@@ -74,5 +76,5 @@ def _zone(name: str) -> tzinfo:
 
 def _problem(name: str, text: str) -> PolicyProblem:
     return PolicyProblem(
-        f"{name} = {text!r}: write 22:00-06:00 (UTC), or 22:00-06:00 Europe/Berlin; commas divide several"
+        f"{name} = {text!r}: write 22:00-06:00 (UTC), or 22:00-06:00 Europe/Berlin; separate several with commas"
     )

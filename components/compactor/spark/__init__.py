@@ -1,6 +1,6 @@
-"""The host: one Spark session, and how a task gets to a worker of it and back.
+"""The executor: one Spark session, and how a task gets to a worker and its result back.
 
 In: a `MergeTask`. Out: its `MergeResult`, or an error that says what to do.
-Guaranteed: one attempt of a task at a time; who is told that it has ended finds nothing of it later; a session that
-died is replaced.
+Guaranteed: at most one attempt of a task runs at a time; a task that is reported as ended writes nothing any more; a
+session that died is replaced.
 """

@@ -1,9 +1,9 @@
-"""The executor on Spark: a thread for each job, and a leash for each worker.
+"""The executor on Spark: a thread for each Spark job, and a lease for each task.
 
-Spark does not say when a cancelled task has ended. It calls the job over at once, interrupts the task's thread in its
-executor, and kills the Python worker seconds later (spark.python.task.killTimeout, and only if the thread has not
-ended before): tried, files were written for three more seconds. So the leash decides (see `worker`): a task that ends
-says so itself, and one that can't is dead when its connection is.
+Spark does not report when a cancelled task has ended. It reports the job as cancelled at once, interrupts the task's
+thread in its executor, and kills the Python worker seconds later (spark.python.task.killTimeout), so files may still be
+written in between. The lease tells (see `worker_lease`): a task that ends says so, and one that can't say so has ended
+when its connection has.
 """
 
 from __future__ import annotations
@@ -21,85 +21,84 @@ from uuid import uuid4
 import msgspec
 
 from astha.redaction import Redactor
-from components.compactor.merge import BadFile, MergeResult, MergeTask, inspect
-from components.compactor.spark.errors import MergeTimeout, SessionLost, SparkError, StillWriting
-from components.compactor.spark.messages import Order, pack
-from components.compactor.spark.process_memory import Memory, memory_below
-from components.compactor.spark.result_mapping import read_answer
-from components.compactor.spark.session import Job, Session
-from components.compactor.spark.session_pool import Live, OpenSession, Sessions
-from components.compactor.spark.settings import SparkSettings
-from components.compactor.spark.worker_lease import Call, Leash
+from astha.subscribers.context import LakeSettings
+from astha.tasks import to_completion
+from components.compactor.merge import MergeResult, MergeTask, UnmergeableFile, inspect, merge
+from components.compactor.spark import worker_daemon
+from components.compactor.spark.messages import TaskRequest, pack, result_of
+from components.compactor.spark.session_pool import LiveSession, OpenSession, SessionPool
+from components.compactor.spark.worker import attempt
+from components.compactor.spark.worker_lease import LeaseServer, TaskLease
+from components.lib.spark.environment import with_lake_credentials
+from components.lib.spark.errors import SessionLost, SparkError, StillWriting, TaskTimeout
+from components.lib.spark.process_memory import ProcessMemory, memory_of_session
+from components.lib.spark.session import Session, SparkJob, open_session
+from components.lib.spark.settings import SparkSettings
 
 T = TypeVar("T")
 
-_PATIENCE = 0.6  # of `stop_s`: the rest is for the news of it to arrive
-_ASK_AGAIN_S = 0.5
-_LOOK_S = 1.0  # between two looks at a task's deadline
+_GRACE_SHARE = 0.6  # of `stop_s`, for the worker to end by itself; the rest is for the driver to learn of it
+_CANCEL_AGAIN_S = 0.5
+_CHECK_LIMIT_S = 1.0
 
 
-class Progress(msgspec.Struct, frozen=True):
-    """Of one task that was handed to Spark."""
-
+class TaskProgress(msgspec.Struct, frozen=True):
     operation_id: str
     table: str
     partition_path: str
-    state: Literal["waiting", "running"]  # for a free core, or at work
+    state: Literal["waiting", "running"]  # for a free core, or in a worker
     attempts: int
     worker: str | None
     seconds: float
 
 
 @dataclass(eq=False)
-class Running:
+class RunningTask:
     task: MergeTask
-    live: Live
-    call: Call
-    job: Job
-    begun: Future[bytes]
+    live: LiveSession
+    lease: TaskLease
+    job: SparkJob
+    submitted: Future[bytes]
     ended: asyncio.Future[bytes]
     since: float = field(default_factory=time.monotonic)
 
     @property
     def overdue(self) -> bool:
-        """Whether a worker has had it for longer than it may. Without a leash, since it was handed to Spark."""
-        since = self.since if self.live.leash is None else self.call.held_since
+        """Whether a worker has had it for longer than its limit. Without a lease, counted from its submission."""
+        since = self.since if self.live.lease_address is None else self.lease.held_since
         limit_s = self.task.limit_s
         return limit_s is not None and since is not None and time.monotonic() - since > limit_s
 
 
-class Lapsed(SessionLost):
-    """Lost before anybody had begun: a session that died while it was idle. Worth another try without a word."""
+class IdleSessionLost(SessionLost):
+    """The session died while it was idle, before a worker began the task. The task is submitted once more."""
 
 
-def open_session(
-    settings: SparkSettings, host: str, ended: Callable[[], None], redact: Redactor | None = None
-) -> Session:
-    # Here, because each brings its own half of PySpark.
-    if settings.connect:
-        from components.compactor.spark.connect import ConnectSession
+def open_executor(settings: SparkSettings, lake: LakeSettings, redact: Redactor) -> SparkExecutor:
+    """Returns an executor that starts its session with the first merge. ``redact`` learns the session's secrets."""
+    redact.add(*settings.secrets())
+    return SparkExecutor(with_lake_credentials(settings, lake), merge, partial(open_worker_session, redact=redact))
 
-        return ConnectSession(settings, redact)
-    from components.compactor.spark.classic import ClassicSession
 
-    return ClassicSession(settings, host, ended, redact)
+open_worker_session = partial(open_session, worker_daemon=worker_daemon.MODULE)
+"""Opens a session whose local workers have the merge loaded."""
 
 
 class SparkExecutor:
-    """Opens nothing until the first merge. ``merge`` is what a worker calls: a function that it can import."""
+    """Starts no session before the first merge. ``merge`` is called in a worker, which must be able to import it."""
 
     def __init__(
         self,
         settings: SparkSettings,
         merge: Callable[[MergeTask], MergeResult],
-        open_session: OpenSession = open_session,
+        open_session: OpenSession = open_worker_session,
     ) -> None:
         self._settings = settings
-        self._work = merge
-        self._leash = Leash(settings.stop_s)
-        self._sessions = Sessions(settings, self._leash, open_session)
+        self._merge = merge
+        self._leases = LeaseServer(settings.stop_s)
+        self._sessions = SessionPool(settings, self._leases, open_session)
         self._threads = ThreadPoolExecutor(settings.parallel, thread_name_prefix="spark-job")
-        self._running: dict[str, Running] = {}
+        self._running: dict[str, RunningTask] = {}
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -108,16 +107,15 @@ class SparkExecutor:
         return self._sessions.started
 
     async def start(self) -> Session:
-        """Instead of waiting for the first merge; for who wants the session itself, too."""
+        """Starts the session before the first merge, and returns it."""
         return (await self._sessions.current()).session
 
     async def merge(self, task: MergeTask) -> MergeResult:
-        """One attempt of it at a time, and none once this has returned or raised: see `Executor`."""
-        found: MergeResult = await self._handed(self._work, task)
+        found: MergeResult = await self._submit(self._merge, task)
         return found
 
-    async def inspect(self, task: MergeTask) -> list[BadFile]:
-        found: list[BadFile] = await self._handed(inspect, task)
+    async def inspect(self, task: MergeTask) -> list[UnmergeableFile]:
+        found: list[UnmergeableFile] = await self._submit(inspect, task)
         return found
 
     async def health(self) -> None:
@@ -132,136 +130,140 @@ class SparkExecutor:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._settings.stop_s):
                 await self._idle.wait()
-        await self._leash.close()
+        await self._leases.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._sessions.release_threads()
 
-    def progress(self) -> list[Progress]:
+    def progress(self) -> list[TaskProgress]:
         now = time.monotonic()
         return [
-            Progress(
+            TaskProgress(
                 running.task.operation_id,
                 running.task.table,
                 running.task.partition_path,
-                "waiting" if running.call.holder is None else "running",
-                running.call.attempts,
-                None if running.call.holder is None else str(running.call.holder),
+                "waiting" if running.lease.holder is None else "running",
+                running.lease.attempts,
+                None if running.lease.holder is None else str(running.lease.holder),
                 now - running.since,
             )
             for running in self._running.values()
         ]
 
-    async def memory(self) -> Memory:
-        """Of this machine's part of the session."""
+    async def memory(self) -> ProcessMemory:
+        """Returns the memory of the session's processes on this machine."""
         live = self._sessions.live
         pid = None if live is None else live.session.pid
-        return Memory() if pid is None else await asyncio.to_thread(memory_below, pid)
+        return ProcessMemory() if pid is None else await asyncio.to_thread(memory_of_session, pid)
 
-    async def _handed(self, work: Callable[[MergeTask], Any], task: MergeTask) -> Any:
+    async def _submit(self, work: Callable[[MergeTask], Any], task: MergeTask) -> Any:
         try:
-            return await self._hand(work, task)
-        except Lapsed:
-            return await self._hand(work, task)
+            return await self._submit_once(work, task)
+        except IdleSessionLost:
+            return await self._submit_once(work, task)
 
-    async def _hand(self, work: Callable[[MergeTask], Any], task: MergeTask) -> Any:
+    async def _submit_once(self, work: Callable[[MergeTask], Any], task: MergeTask) -> Any:
         live = await self._sessions.current()
-        call = self._leash.issue(local=all(uri.startswith("file:") for uri in task.outputs))
-        order = Order(pack(work, task), call.token, live.leash, self._settings.stop_s * _PATIENCE, task.limit_s)
-        told = f"astha {task.operation_id}: {task.table} {task.partition_path}".strip()
-        job = Job(f"astha-{uuid4().hex}", told, order.sealed())
-        begun = self._threads.submit(live.session.run, job)
-        running = Running(task, live, call, job, begun, asyncio.wrap_future(begun))
-        running.ended.add_done_callback(_seen)
+        lease = self._leases.issue(local=all(uri.startswith("file:") for uri in task.outputs))
+        grace_s = self._settings.stop_s * _GRACE_SHARE
+        request = TaskRequest(pack(work, task), lease.token, live.lease_address, grace_s, task.limit_s)
+        description = f"astha {task.operation_id}: {task.table} {task.partition_path}".strip()
+        job = SparkJob(f"astha-{uuid4().hex}", description, attempt, request.encode())
+        submitted = self._threads.submit(live.session.run, job)
+        running = RunningTask(task, live, lease, job, submitted, asyncio.wrap_future(submitted))
+        running.ended.add_done_callback(_mark_retrieved)
         self._running[job.name] = running
         self._idle.clear()
         try:
-            return await self._run(running)
+            return await self._result(running)
         finally:
             del self._running[job.name]
             if not self._running:
                 self._idle.set()
-            self._leash.withdraw(call)
+            self._leases.withdraw(lease)
 
-    async def _run(self, running: Running) -> Any:
-        live, call, answer = running.live, running.call, running.ended
+    async def _result(self, running: RunningTask) -> Any:
+        live, lease, answer = running.live, running.lease, running.ended
         try:
             waiting: set[asyncio.Future[Any]] = {answer, live.lost}
-            while not (await asyncio.wait(waiting, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+            while not (await asyncio.wait(waiting, timeout=_CHECK_LIMIT_S, return_when=asyncio.FIRST_COMPLETED))[0]:
                 if running.overdue:
-                    raise await self._settled(running, self._timed_out(running))
+                    raise await self._uninterrupted(running, self._timed_out(running))
         except asyncio.CancelledError:
-            if await self._settled(running, self._end(running)):
+            if await self._uninterrupted(running, self._end(running)):
                 raise
             raise _still_writing(running) from None
         failure = answer.exception() if answer.done() else SessionLost("the Spark session was lost")
         if failure is not None:
-            settled = await self._settled(running, self._end(running))
-            raise await self._settled(running, self._explained(running, failure, settled)) from failure
-        goodbye = await self._settled(running, call.end(self._settings.stop_s))  # it may arrive after the answer
+            settled = await self._uninterrupted(running, self._end(running))
+            raise await self._uninterrupted(running, self._explained(running, failure, settled)) from failure
+        # The worker's ``bye`` may arrive after its result.
+        settled = await self._uninterrupted(running, lease.revoke(self._settings.stop_s))
         try:
-            return read_answer(answer.result(), call)
+            return result_of(answer.result(), lease)
         except SparkError as error:
-            error.settled = goodbye
+            error.settled = settled
             raise
 
-    async def _timed_out(self, running: Running) -> SparkError:
-        limit_s, holder = running.task.limit_s, running.call.holder
+    async def _timed_out(self, running: RunningTask) -> SparkError:
+        limit_s, holder = running.task.limit_s, running.lease.holder
         settled = await self._end(running)
         where = "" if holder is None else f" in {holder}"
-        error = MergeTimeout(f"it took longer than {limit_s:,.0f} s{where}, and was ended")
+        error = TaskTimeout(f"the merge took longer than {limit_s:,.0f} s{where}, and was ended")
         error.settled = settled
         return error
 
-    async def _end(self, running: Running) -> bool:
-        """Whether nothing of it can appear any more. Without a leash nobody knows."""
-        running.call.closed = True
-        if running.begun.cancel():
+    async def _end(self, running: RunningTask) -> bool:
+        """Returns whether the task writes nothing any more. Without a lease that is not known."""
+        running.lease.revoked = True
+        if running.submitted.cancel():
             return True
         cancelling = asyncio.create_task(self._cancel(running), name=f"cancel {running.job.name}")
-        settled = await running.call.end(self._settings.stop_s)
-        await asyncio.wait([cancelling], timeout=_ASK_AGAIN_S)  # frees a thread; it is nobody's worry if not now
-        return settled and running.live.leash is not None
+        settled = await running.lease.revoke(self._settings.stop_s)
+        await asyncio.wait([cancelling], timeout=_CANCEL_AGAIN_S)  # frees its thread, now or later
+        return settled and running.live.lease_address is not None
 
-    async def _cancel(self, running: Running) -> None:
-        """Until Spark has given it up: a job that is just being handed over may miss one call."""
+    async def _cancel(self, running: RunningTask) -> None:
+        """Repeated until Spark has dropped the job: one that is just being submitted may miss a call."""
         while not running.ended.done():
-            with suppress(Exception):  # of a session that is gone, or of a job that is
+            with suppress(Exception):  # the session or the job may be gone
                 await self._sessions.call(partial(running.live.session.cancel, running.job))
-            await asyncio.wait([running.ended], timeout=_ASK_AGAIN_S)
+            await asyncio.wait([running.ended], timeout=_CANCEL_AGAIN_S)
 
-    async def _explained(self, running: Running, failure: BaseException, settled: bool) -> SparkError:
+    async def _explained(self, running: RunningTask, failure: BaseException, settled: bool) -> SparkError:
         if not isinstance(failure, Exception):
             raise failure
-        told = await self._sessions.call(partial(running.live.session.explain, failure))
-        if isinstance(told, SessionLost):
+        error = await self._sessions.call(partial(running.live.session.explain, failure))
+        if isinstance(error, SessionLost):
             self._sessions.lose(running.live)
-            if settled and not running.call.attempts:
-                return Lapsed(str(told))
-        told.settled = settled
-        return told
+            if settled and not running.lease.attempts:
+                return IdleSessionLost(str(error))
+        error.settled = settled
+        return error
 
-    async def _settled(self, running: Running, work: Coroutine[None, None, T]) -> T:
-        """Not to be cut short: a cancellation is raised when the work is over, if nothing writes any more then."""
-        task = asyncio.ensure_future(work)
+    async def _uninterrupted(self, running: RunningTask, work: Coroutine[None, None, T]) -> T:
+        """A cancellation is raised when the work is over; `StillWriting` instead if the task is not settled then."""
+        results: list[T] = []
+
+        async def keep_result() -> T:
+            results.append(await work)
+            return results[0]
+
         try:
-            return await asyncio.shield(task)
+            return await to_completion(keep_result())
         except asyncio.CancelledError:
-            while not task.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([task])
-            told = task.result()
-            if told is False or (isinstance(told, SparkError) and not told.settled):
+            result = results[0] if results else None
+            if result is False or (isinstance(result, SparkError) and not result.settled):
                 raise _still_writing(running) from None
             raise
 
 
-def _seen(ended: asyncio.Future[bytes]) -> None:
-    """The error of a job that nobody waits for any more is no news."""
+def _mark_retrieved(ended: asyncio.Future[bytes]) -> None:
+    """asyncio would log the error of a job whose caller has gone."""
     if not ended.cancelled():
         ended.exception()
 
 
-def _still_writing(running: Running) -> StillWriting:
+def _still_writing(running: RunningTask) -> StillWriting:
     return StillWriting(
-        f"{running.job.told}: cancelled, but something of it may still be written: its intents are the cleaner's"
+        f"{running.job.description}: cancelled, but it may still write: its upload intents are left to the cleaner"
     )

@@ -1,32 +1,34 @@
-"""The contract between who has a group to merge and what merges it."""
+"""The contract between a job, which has groups to merge, and what merges them."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from components.compactor.merge import BadFile, MergeFailed, MergeResult, MergeTask
-from components.compactor.spark.errors import (
+from components.compactor.merge import MergeFailed, MergeResult, MergeTask, UnmergeableFile
+from components.lib.spark.errors import (
     JobFailed,
-    MergeCrashed,
-    MergeTimeout,
     OutOfMemory,
     SessionLost,
     SessionProblem,
     SparkError,
     StillWriting,
+    TaskTimeout,
+    WorkerCrashed,
 )
+from components.lib.spark.process_memory import ProcessMemory
 
 __all__ = [
     "Executor",
     "JobFailed",
-    "MergeCrashed",
     "MergeFailed",
-    "MergeTimeout",
     "OutOfMemory",
     "SessionLost",
     "SessionProblem",
     "SparkError",
+    "ReportsMemory",
     "StillWriting",
+    "TaskTimeout",
+    "WorkerCrashed",
 ]
 
 
@@ -34,23 +36,30 @@ class Executor(Protocol):
     """Safe for concurrent use in one event loop."""
 
     async def merge(self, task: MergeTask) -> MergeResult:
-        """Each output is written by one attempt at a time, and by none once this has returned.
+        """At most one attempt writes the outputs at a time, and none does once this has returned.
 
-        Raises MergeFailed and StorageError as the merge does, and `SparkError`: whether something of the task may
-        still appear in storage is its ``settled``. Cancelled, it ends the task first: CancelledError means that
-        nothing of it can appear any more, StillWriting that this could not be had in time. A worker that takes longer
-        than the task's ``limit_s`` is ended likewise: MergeTimeout.
+        Raises MergeFailed and StorageError as the merge does, and `SparkError`, whose ``settled`` says whether the task
+        may still write. A cancelled call ends the task first: CancelledError means that it writes nothing any more,
+        StillWriting that it could not be ended in time. A worker that exceeds the task's ``limit_s`` is ended too:
+        TaskTimeout.
         """
         ...
 
-    async def inspect(self, task: MergeTask) -> list[BadFile]:
-        """Those of its inputs that can't be merged, each looked at alone. Writes nothing; raises what `merge` does."""
+    async def inspect(self, task: MergeTask) -> list[UnmergeableFile]:
+        """Returns the inputs that can't be merged, each read alone. Writes nothing; raises what `merge` does."""
         ...
 
     async def health(self) -> None:
-        """Raises if a merge would not work now. A session that was not needed yet is not started for this."""
+        """Raises if a merge would fail now. Does not start a session that was not needed yet."""
         ...
 
     async def close(self) -> None:
-        """Ends what runs, and the session. Nothing can be merged afterwards."""
+        """Ends running merges and the session. Nothing can be merged afterwards."""
         ...
+
+
+@runtime_checkable
+class ReportsMemory(Protocol):
+    """An executor that knows the memory of its processes."""
+
+    async def memory(self) -> ProcessMemory: ...

@@ -1,33 +1,29 @@
-"""The driver's end of the leash: who works on which task, and that nobody does any more.
+"""The driver's side of the worker lease: at most one process works on a task, and the driver knows when none does.
 
-A worker connects, shows the task's token and waits for ``go``. It holds the task until it says ``bye`` or its
-connection ends, which is when its process does. An attempt that comes while another holds the task (Spark has lost
-sight of an executor) waits until that one has been stopped.
+A worker connects, sends the task's token and waits for ``go``. It holds the lease until it sends ``bye`` or its
+connection ends, which happens when its process does. If Spark starts another attempt while one holds the lease (it lost
+sight of an executor), the new one waits until the first was stopped. Decision 0011 says what this buys.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-import socket
 import time
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
 
 import structlog
 
-from components.compactor.spark.errors import SessionProblem
-from components.compactor.spark.settings import SparkSettings
+from components.lib.spark.errors import SessionProblem
 
 log = structlog.get_logger(__name__)
 
 _HELLO_S = 10.0
-_MANY_DEATHS = 2
-_ELSEWHERE = "192.0.2.1"  # for documentation: beyond every machine's own network
+_MOST_LOST_HOLDERS = 2
 
 
 @dataclass(eq=False)
-class Holder:
+class LeaseHolder:
     host: str
     parent: str  # the process that Spark's executor forks its workers from
     pid: str
@@ -42,30 +38,31 @@ class Holder:
 
 
 @dataclass(eq=False)
-class Call:
-    """One task, however many attempts Spark makes of it."""
+class TaskLease:
+    """The lease of one task, over all attempts that Spark makes of it."""
 
-    local: bool  # whether a dead process can't have sent anything that is still under way
+    local: bool  # outputs are local files: no request of a dead process can be in flight
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     attempts: int = 0
-    closed: bool = False
-    holder: Holder | None = None
+    revoked: bool = False
+    holder: LeaseHolder | None = None
     held_since: float | None = None  # when the present holder was let go
-    dead: list[Holder] = field(default_factory=list)  # ended without a goodbye
-    doubtful: bool = False  # something of it may still appear
+    lost_holders: list[LeaseHolder] = field(default_factory=list)  # their connections ended without ``bye``
+    may_still_write: bool = False  # set for good once an attempt can't be accounted for
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def stop(self) -> None:
+    def stop_holder(self) -> None:
         if self.holder is not None and not self.holder.writer.is_closing():
             self.holder.writer.write(b"stop\n")
 
-    async def end(self, limit_s: float) -> bool:
-        """Nobody is let go any more, and who works is stopped. Whether nothing of it can appear any more."""
-        self.closed = True
-        self.stop()
-        return await self.idle(limit_s) and not self.doubtful
+    async def revoke(self, limit_s: float) -> bool:
+        """Lets no attempt begin and stops the present one. Returns whether the task writes nothing any more."""
+        self.revoked = True
+        self.stop_holder()
+        return await self.released(limit_s) and not self.may_still_write
 
-    async def idle(self, limit_s: float) -> bool:
+    async def released(self, limit_s: float) -> bool:
+        """Waits until no process holds it. Returns False after ``limit_s``."""
         try:
             async with asyncio.timeout(limit_s):
                 while self.holder is not None:
@@ -76,117 +73,103 @@ class Call:
         return True
 
 
-class Leash:
+class LeaseServer:
     def __init__(self, take_over_s: float) -> None:
+        """``take_over_s``: how long another attempt waits for the end of the one before."""
         self._take_over_s = take_over_s
-        self._calls: dict[str, Call] = {}
+        self._leases: dict[str, TaskLease] = {}
         self._server: asyncio.Server | None = None
-        self._visits: set[asyncio.Task[None]] = set()
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def open(self, host: str, port: int) -> int:
-        """The port that it has got."""
+        """Returns the port that it listens at."""
         try:
-            self._server = await asyncio.start_server(self._visited, host, port)
+            self._server = await asyncio.start_server(self._accept, host, port)
         except OSError as error:
             raise SessionProblem(
-                f"workers can't report to {host}:{port} ({error}): set host to an address of this machine, port to 0"
+                f"workers can't connect to {host}:{port} ({error}): set host to an address of this machine, port to 0"
             ) from error
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
-    def issue(self, *, local: bool) -> Call:
-        call = Call(local)
-        self._calls[call.token] = call
-        return call
+    def issue(self, *, local: bool) -> TaskLease:
+        lease = TaskLease(local)
+        self._leases[lease.token] = lease
+        return lease
 
-    def withdraw(self, call: Call) -> None:
-        call.closed = True
-        self._calls.pop(call.token, None)
+    def withdraw(self, lease: TaskLease) -> None:
+        lease.revoked = True
+        self._leases.pop(lease.token, None)
 
     async def close(self) -> None:
-        """Who is still at work sees the connection end, and ends too."""
+        """Closes all connections. Workers stop when they see that."""
         if self._server is not None:
             self._server.close()
-        for visit in self._visits:
-            visit.cancel()
-        await asyncio.gather(*self._visits, return_exceptions=True)
+        for connection in self._connections:
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
 
-    async def _visited(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        visit = asyncio.current_task()
-        assert visit is not None  # noqa: S101
-        self._visits.add(visit)
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = asyncio.current_task()
+        assert connection is not None  # noqa: S101
+        self._connections.add(connection)
         try:
-            await self._visit(reader, writer)
-        except (OSError, ValueError, asyncio.CancelledError):  # a line without an end is no worker's
-            log.debug("a worker's connection ended")
+            await self._serve(reader, writer)
+        except (OSError, ValueError, asyncio.CancelledError):  # ValueError: a line without an end, so not a worker
+            log.debug("worker connection ended")
         finally:
-            self._visits.discard(visit)
+            self._connections.discard(connection)
             writer.close()
 
-    async def _visit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_HELLO_S):
             words = (await reader.readline()).decode(errors="replace").split()
-        call = self._calls.get(words[0]) if len(words) == 4 else None
-        if call is None:
-            return await _say(writer, "no nobody waits for this task any more")
-        holder = Holder(words[1], words[2], words[3], writer)
-        if call.holder is not None:
-            log.warning("another attempt of a task that is still held", holder=str(call.holder), by=str(holder))
-            call.stop()
-            if not await call.idle(self._take_over_s):
-                call.doubtful = True
-        if (reason := _against(call, holder)) is not None:
-            return await _say(writer, f"no {reason}")
-        call.holder, call.held_since = holder, time.monotonic()
-        call.attempts += 1
+        lease = self._leases.get(words[0]) if len(words) == 4 else None
+        if lease is None:
+            return await _send(writer, "no the task is no longer wanted")
+        holder = LeaseHolder(words[1], words[2], words[3], writer)
+        if lease.holder is not None:
+            log.warning("another attempt of a task that is still held", holder=str(lease.holder), by=str(holder))
+            lease.stop_holder()
+            if not await lease.released(self._take_over_s):
+                lease.may_still_write = True
+        if (reason := _refusal(lease, holder)) is not None:
+            return await _send(writer, f"no {reason}")
+        lease.holder, lease.held_since = holder, time.monotonic()
+        lease.attempts += 1
         try:
-            await _say(writer, "go")
-            await self._hold(call, holder, reader)
+            await _send(writer, "go")
+            await self._until_released(lease, holder, reader)
         except BaseException:
-            call.doubtful = True  # what the connection does not tell, nobody knows
+            lease.may_still_write = True  # the driver hung up, so it does not learn when the worker ends
             raise
         finally:
-            call.holder = call.held_since = None
-            call.changed.set()
+            lease.holder = lease.held_since = None
+            lease.changed.set()
         return None
 
-    async def _hold(self, call: Call, holder: Holder, reader: asyncio.StreamReader) -> None:
+    async def _until_released(self, lease: TaskLease, holder: LeaseHolder, reader: asyncio.StreamReader) -> None:
         try:
             goodbye = await reader.readline()
         except ConnectionResetError:
             goodbye = b""
         if goodbye != b"bye\n":
-            call.dead.append(holder)
-            call.doubtful = call.doubtful or not call.local
+            lease.lost_holders.append(holder)
+            lease.may_still_write = lease.may_still_write or not lease.local
 
 
-def _against(call: Call, holder: Holder) -> str | None:
-    if call.closed:
-        return "nobody waits for this task any more"
-    if call.doubtful:
-        return "something of an attempt before this one may still be written"
-    if len(call.dead) >= _MANY_DEATHS or any(dead.executor == holder.executor for dead in call.dead):
-        return f"{call.dead[-1]} died at this task"
+def _refusal(lease: TaskLease, holder: LeaseHolder) -> str | None:
+    if lease.revoked:
+        return "the task is no longer wanted"
+    if lease.may_still_write:
+        return "an earlier attempt may still be writing"
+    if len(lease.lost_holders) >= _MOST_LOST_HOLDERS or any(
+        lost.executor == holder.executor for lost in lease.lost_holders
+    ):
+        return f"{lease.lost_holders[-1]} died at this task"
     return None
 
 
-async def _say(writer: asyncio.StreamWriter, words: str) -> None:
+async def _send(writer: asyncio.StreamWriter, words: str) -> None:
     writer.write(f"{words}\n".encode())
     await writer.drain()
-
-
-def addresses(settings: SparkSettings) -> tuple[str, str]:
-    """Where to listen, and what to tell the workers. SessionProblem if there is no way to the master."""
-    if settings.host is not None:
-        return "0.0.0.0", settings.host  # noqa: S104  (it may be a name for others only, such as a service's)
-    if settings.local:
-        return "127.0.0.1", "127.0.0.1"
-    address = settings.master.removeprefix("k8s://")
-    found = urlsplit(address.partition(",")[0].partition("/;")[0] if "://" in address else f"//{_ELSEWHERE}")
-    try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
-            probe.connect((found.hostname or _ELSEWHERE, found.port or 443))
-            here: str = probe.getsockname()[0]
-    except (OSError, ValueError) as error:
-        raise SessionProblem(f"no way to {settings.place} ({error}): correct 'master', or set 'host'") from error
-    return here, here

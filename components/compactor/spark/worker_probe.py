@@ -1,4 +1,4 @@
-"""Whether workers have what a merge needs, and the same of it."""
+"""Checks that workers have what a merge needs, in the same version."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ import socket
 import msgspec
 
 from astha.version import version
-from components.compactor.spark.error_mapping import UNFIT
-from components.compactor.spark.errors import SessionProblem
+from components.lib.spark.error_mapping import WORKER_NEEDS
+from components.lib.spark.errors import SessionProblem
 
 
-class Fitness(msgspec.Struct, frozen=True):
+class WorkerVersions(msgspec.Struct, frozen=True):
     host: str
     astha: str
     python: str
     pyarrow: str
 
 
-def describe(_nothing: object = None) -> Fitness:
-    """Runs in a worker, which is warm for the first merge afterwards."""
+def worker_versions(_nothing: object = None) -> WorkerVersions:
+    """Runs in a worker. The imports make it ready for its first merge."""
     import pyarrow as pa
 
     import components.lib.lake.storage.objects  # noqa: F401
 
-    return Fitness(socket.gethostname(), version(), platform.python_version(), pa.__version__)
+    return WorkerVersions(socket.gethostname(), version(), platform.python_version(), pa.__version__)
 
 
-def check_fitness(worker: Fitness) -> None:
-    here = describe()
+def require_same_version(worker: WorkerVersions) -> None:
+    here = worker_versions()
     if worker.astha != here.astha:
-        raise SessionProblem(f"the worker on {worker.host} has astha {worker.astha}, here is {here.astha}: {UNFIT}")
+        raise SessionProblem(
+            f"the worker on {worker.host} has astha {worker.astha}, here is {here.astha}: {WORKER_NEEDS}"
+        )

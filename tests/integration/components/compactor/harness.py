@@ -1,4 +1,4 @@
-"""A table with small files, and jobs on it that a test can hold at any step."""
+"""A table with small files, and jobs that a test can pause at any step."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ import pyarrow.parquet as pq
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
-from components.compactor.execution.compaction_spec import Assignment
-from components.compactor.execution.failpoints import Step
-from components.compactor.execution.job import Job, Workshop
-from components.compactor.execution.job_settings import JobLimits
-from components.compactor.execution.local import LocalExecutor
+from components.compactor.execution.job import CompactionJob
+from components.compactor.execution.job_context import JobContext, JobLimits, Step
 from components.compactor.merge import merge
+from components.compactor.planning.compaction_spec import CompactionSpec
 from components.compactor.spark.executor_protocol import Executor
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.locations import parse
@@ -26,6 +24,7 @@ from registry.contract import MetadataStore
 from registry.inputs import FileDraft
 from registry.models import Compaction, LakeTable, TableFile
 from tests.contracts.contents import assert_counted
+from tests.doubles.merging import LocalExecutor
 from tests.lake import files_below
 from tests.parquet_files import PLAIN, row, write_file
 
@@ -33,7 +32,7 @@ QUICK = JobLimits(heartbeat_s=0.02, retry_wait_s=0.001)
 
 
 class Gate:
-    """Holds a job at a step until something else has happened."""
+    """Runs something before a step of a job, once."""
 
     def __init__(self, step: Step, act: Callable[[], Awaitable[object]]) -> None:
         self._step = step
@@ -62,11 +61,11 @@ class Bench:
         return self.table
 
     async def insert(self, files: int = 1, *, rows: int = 3) -> list[TableFile]:
-        """With rows that no other file has."""
+        """Adds files with unique rows."""
         return await self.store.add_files(self.table.id, self.write(files, rows))
 
     def write(self, files: int, rows: int = 3) -> list[FileDraft]:
-        """Files that are nobody's yet."""
+        """Writes files that are not registered."""
         return [
             write_file(
                 self.warehouse / self.table.name / "data",
@@ -77,8 +76,8 @@ class Bench:
             for _ in range(files)
         ]
 
-    def shop(self, executor: Executor | None = None, **rest: Any) -> Workshop:
-        return Workshop(
+    def context(self, executor: Executor | None = None, **rest: Any) -> JobContext:
+        return JobContext(
             store=rest.pop("store", self.store),
             executor=executor or LocalExecutor(merge),
             objects=Objects(self.lake),
@@ -87,12 +86,12 @@ class Bench:
             **{"limits": QUICK, **rest},
         )
 
-    async def assign(self, *groups: Sequence[TableFile], **rest: Any) -> Assignment:
-        """All live files as one group, unless some are given."""
+    async def spec_of(self, *groups: Sequence[TableFile], **rest: Any) -> CompactionSpec:
+        """Returns the spec of a job: all live files as one group, unless groups are given."""
         versions = await self.store.list_table_metadata(self.table.id)
         live = await self.store.list_files(self.table.id)
         chosen = groups or (live,)
-        return Assignment(
+        return CompactionSpec(
             table=self.table,
             partition_path=chosen[0][0].partition_path,
             groups=tuple(tuple(group) for group in chosen),
@@ -101,17 +100,17 @@ class Bench:
             **rest,
         )
 
-    async def job(self, executor: Executor | None = None, *groups: Sequence[TableFile], **rest: Any) -> Job:
-        return Job(await self.assign(*groups), self.shop(executor, **rest))
+    async def job(self, executor: Executor | None = None, *groups: Sequence[TableFile], **rest: Any) -> CompactionJob:
+        return CompactionJob(await self.spec_of(*groups), self.context(executor, **rest))
 
     def read(self, files: Sequence[TableFile | FileDraft]) -> list[int]:
-        """Ids of all rows, in order."""
+        """Returns the ids of all rows, in order."""
         return sorted(
             number for file in files for number in pq.read_table(parse(file.file_path).path)["id"].to_pylist()
         )
 
     def merged(self, files: Sequence[TableFile]) -> FileDraft:
-        """A file with all rows of these, as another compactor would write it."""
+        """Writes a file with all rows of these, as another compactor would."""
         rows = [found for file in files for found in pq.read_table(parse(file.file_path).path).to_pylist()]
         directory = self.warehouse / self.table.name / "data"
         return write_file(directory, rows, self.schema, name=f"{next(self._names):05}.parquet")
@@ -123,7 +122,7 @@ class Bench:
         return await self.store.list_compactions()
 
     async def require_tidy(self) -> None:
-        """Everything in storage is live or awaits deletion, and no intent is left."""
+        """Asserts that every file in storage is live or awaits deletion, and that no intent is left."""
         assert await self.store.list_stale_intents(0) == []
         live = {file.file_path for file in await self.store.list_files(self.table.id)}
         going = {file.file_path for file in await self.store.list_files_awaiting_deletion(table_id=self.table.id)}

@@ -1,4 +1,4 @@
-"""`astha compaction`: what it shows, what it does, and how it ends."""
+"""`astha compaction`: output, effects and exit codes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from click.testing import CliRunner, Result
 from astha.cli.root import main
 from astha.redaction import Redactor
 from astha.subscribers.context import LakeSettings
-from components.compactor.execution.local import LocalExecutor
 from components.compactor.merge import MergeFailed, merge
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor_protocol import Executor, SessionProblem
 from components.lib.lake.storage.locations import parse
 from registry.connect import open_store
 from registry.inputs import CompactionDraft
-from tests.doubles.merging import ScriptedExecutor
+from tests.doubles.merging import LocalExecutor, ScriptedExecutor
 from tests.integration.astha.processes import Astha
 from tests.integration.components.compactor.harness import Bench
 from tests.poison import HANGS
@@ -38,7 +37,7 @@ class Terminal:
         self.url, self.warehouse = url, warehouse
 
     def on_bench(self, work: Callable[[Bench], Awaitable[T]]) -> T:
-        """As another process would: with a store of its own."""
+        """Runs the command with its own store, as another process would."""
 
         async def run() -> T:
             store = await open_store(self.url)
@@ -75,13 +74,13 @@ def terminal(url: str, warehouse: Path, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch) -> list[Executor]:
-    """What `run` merges with; the real kernel, unless the test puts something else there."""
+    """The executor of `run`: the real merge, unless a test replaces it."""
     chosen: list[Executor] = [LocalExecutor(merge)]
 
     def opened(_settings: CompactorSettings, _lake: LakeSettings, _redact: Redactor) -> Executor:
         return chosen[0]
 
-    monkeypatch.setattr("components.compactor.executor_factory.open_executor", opened)
+    monkeypatch.setattr("components.compactor.spark.executor.open_executor", opened)
     return chosen
 
 
@@ -97,7 +96,7 @@ def test_explain_plan_run_and_count(terminal: Terminal, executor: list[Executor]
     assert terminal.on_bench(Bench.ids) == ids
     terminal.on_bench(Bench.require_tidy)
     (row,) = terminal.answer("list", "shop.orders", "--status", "done")
-    assert (row["trigger"], row["strategy"], row["explanation"]["rule"]) == ("manual", "binpack", "asked for")
+    assert (row["trigger"], row["strategy"], row["explanation"]["rule"]) == ("manual", "binpack", "requested")
     (saved,) = terminal.answer("savings")
     assert (saved["files_saved"], saved["row_count"]) == (5, 18)
     assert terminal.answer("run", "shop.orders")["outcomes"] == []
@@ -105,7 +104,7 @@ def test_explain_plan_run_and_count(terminal: Terminal, executor: list[Executor]
     assert partition["status"] == "fine"
 
 
-def test_for_people(terminal: Terminal, executor: list[Executor]) -> None:
+def test_the_output_for_a_terminal(terminal: Terminal, executor: list[Executor]) -> None:
     assert "no decisions yet" in terminal("list").output
     assert "nothing was compacted yet" in terminal("savings").output
     assert "6" in terminal("run", "shop.orders", "--dry-run").output
@@ -128,21 +127,21 @@ def test_a_file_that_was_left_out_is_explained(terminal: Terminal, executor: lis
     assert f"{bad.file_path} has 24 bytes" in terminal("explain", "shop.orders").output
 
 
-def test_a_partition_that_is_not_there(terminal: Terminal, executor: list[Executor]) -> None:
+def test_a_missing_partition(terminal: Terminal, executor: list[Executor]) -> None:
     done = terminal("run", "shop.orders", "--partition", "nosuch=1")
     assert done.exit_code == 1  # as for a table
     assert "shop.orders has no partition 'nosuch=1'" in done.output
     assert terminal("run", "shop.orders", "--partition", "", "--dry-run").exit_code == 0
 
 
-def test_the_strategy_is_said_to_be_asked_for_only_if_it_was(terminal: Terminal, executor: list[Executor]) -> None:
+def test_a_requested_strategy_is_named_as_the_reason(terminal: Terminal, executor: list[Executor]) -> None:
     (outcome,) = terminal.answer("run", "shop.orders")["outcomes"]
     assert outcome["strategy"] == "binpack"
-    assert "asked for" not in outcome["why"]
+    assert "requested" not in outcome["why"]
     assert "too small to keep" in outcome["why"]
 
 
-def test_who_else_is_at_work_is_named(terminal: Terminal, executor: list[Executor]) -> None:
+def test_the_owner_of_another_claim_is_named(terminal: Terminal, executor: list[Executor]) -> None:
     async def claim(bench: Bench) -> None:
         draft = CompactionDraft(table_id=bench.table.id, table_name="shop.orders", rule="many small files")
         await bench.store.begin_compaction(draft, operation_id="daemon", owner="the daemon", stale_after_ms=60_000)
@@ -159,14 +158,14 @@ def test_who_else_is_at_work_is_named(terminal: Terminal, executor: list[Executo
 
 
 @pytest.mark.parametrize(("error", "code"), [(SessionProblem("no Java: install it"), 3), (MergeFailed("bad file"), 1)])
-def test_failures_have_codes(terminal: Terminal, executor: list[Executor], error: Exception, code: int) -> None:
+def test_exit_codes_of_failures(terminal: Terminal, executor: list[Executor], error: Exception, code: int) -> None:
     executor[0] = ScriptedExecutor(error)
     done = terminal("run", "shop.orders")
     assert done.exit_code == code
     assert str(error) in done.output
 
 
-def test_a_table_that_is_not_there(terminal: Terminal) -> None:
+def test_a_missing_table(terminal: Terminal) -> None:
     for arguments in (["explain", "shop.none"], ["run", "shop.none"], ["cancel", "shop.none"], ["list", "shop.none"]):
         done = terminal(*arguments)
         assert (done.exit_code, "shop.none" in done.output) == (1, True), done.output

@@ -1,4 +1,4 @@
-"""One job on a real registry: what it does when all goes well, and what it leaves when not."""
+"""One job on a real registry, with and without failures."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from components.compactor.execution.failpoints import Step
-from components.compactor.execution.job import Job
-from components.compactor.execution.left_out import read_left_out
-from components.compactor.execution.local import LocalExecutor
+from components.compactor.execution.job import CompactionJob
+from components.compactor.execution.job_context import Step
 from components.compactor.merge import MergeFailed, MergeResult, MergeTask
+from components.compactor.planning.left_out import read_left_out
 from components.compactor.spark.executor_protocol import (
     JobFailed,
-    MergeCrashed,
-    MergeTimeout,
     OutOfMemory,
     SessionLost,
     SessionProblem,
     StillWriting,
+    TaskTimeout,
+    WorkerCrashed,
 )
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import StorageUnavailable
@@ -30,7 +29,7 @@ from registry.errors import Unavailable
 from registry.forwarding import ForwardingStore
 from registry.inputs import FileDraft
 from registry.models import FileOperation, TableFile
-from tests.doubles.merging import HeldExecutor, ScriptedExecutor, naive_merge
+from tests.doubles.merging import HeldExecutor, LocalExecutor, ScriptedExecutor, naive_merge
 from tests.integration.components.compactor.harness import QUICK, Bench, Gate
 from tests.poison import HANGS, poison
 from tests.waiting import eventually
@@ -64,7 +63,7 @@ async def test_groups_of_one_claim_are_swapped_one_by_one(bench: Bench) -> None:
 
 
 class Meeting(LocalExecutor):
-    """Merges wait for each other: they end only if they are under way at the same time."""
+    """Merges wait for each other: they end only if they run at the same time."""
 
     def __init__(self, count: int) -> None:
         super().__init__(naive_merge)
@@ -76,10 +75,10 @@ class Meeting(LocalExecutor):
         return result
 
 
-async def test_groups_are_merged_side_by_side(bench: Bench) -> None:
+async def test_groups_are_merged_in_parallel(bench: Bench) -> None:
     files = await bench.insert(files=12)
     before = await bench.ids()
-    limits = msgspec.structs.replace(QUICK, groups_at_once=3)
+    limits = msgspec.structs.replace(QUICK, parallel_groups=3)
     groups = [files[start : start + 2] for start in range(0, 12, 2)]
     outcome = await (await bench.job(Meeting(3), *groups, limits=limits)).run()
     assert (outcome.status, outcome.groups, outcome.output_files) == ("done", 6, 6)
@@ -90,10 +89,10 @@ async def test_groups_are_merged_side_by_side(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-async def test_files_that_can_not_be_merged_do_not_keep_the_others(bench: Bench, at_once: int) -> None:
+async def test_a_group_that_can_not_be_merged_does_not_stop_the_others(bench: Bench, at_once: int) -> None:
     files = await bench.insert(files=6)
     before = await bench.ids()
-    limits = msgspec.structs.replace(QUICK, groups_at_once=at_once)
+    limits = msgspec.structs.replace(QUICK, parallel_groups=at_once)
     executor = ScriptedExecutor(MergeFailed("a bad file"))
     outcome = await (await bench.job(executor, files[:2], files[2:4], files[4:], limits=limits)).run()
     assert (outcome.status, outcome.reason, outcome.groups) == ("done", "a bad file", 2)
@@ -117,7 +116,7 @@ class Harmed(LocalExecutor):
 
 
 @pytest.mark.parametrize(
-    "error", [MergeCrashed("a worker crashed: Aborted"), MergeTimeout("it took too long"), OutOfMemory("heap")]
+    "error", [WorkerCrashed("a worker crashed: Aborted"), TaskTimeout("it took too long"), OutOfMemory("heap")]
 )
 async def test_a_file_that_harms_its_reader_is_left_out_alone(bench: Bench, error: Exception) -> None:
     files = await bench.insert(files=2 if isinstance(error, OutOfMemory) else 4)
@@ -138,7 +137,7 @@ async def test_a_file_that_harms_its_reader_is_left_out_alone(bench: Bench, erro
 
 
 async def test_bad_files_are_named_by_the_merge_itself(bench: Bench) -> None:
-    """With the real kernel: one is no Parquet file, one is cut, one is gone."""
+    """With the real merge: one is not a Parquet file, one is cut off, one is missing."""
     files = await bench.insert(files=6)
     paths = [parse(file.file_path).path for file in files]
     before = bench.read(files[3:])
@@ -152,10 +151,10 @@ async def test_bad_files_are_named_by_the_merge_itself(bench: Bench) -> None:
     assert bench.read([file for file in live if file.operation == "compaction"]) == before
 
 
-async def test_a_crash_that_no_file_alone_explains(bench: Bench) -> None:
+async def test_a_crash_that_no_single_file_causes(bench: Bench) -> None:
     files = await bench.insert(files=4)
     more = await bench.insert(files=2)
-    executor = ScriptedExecutor(*[MergeCrashed("a worker crashed: Aborted")] * 3)
+    executor = ScriptedExecutor(*[WorkerCrashed("a worker crashed: Aborted")] * 3)
     outcome = await (await bench.job(executor, files, more)).run()
     assert [len(task.inputs) for task in executor.tasks] == [4, 2, 2, 2]
     assert (outcome.status, outcome.groups, outcome.reason) == ("done", 1, "a worker crashed: Aborted")
@@ -171,7 +170,7 @@ async def test_nothing_but_bad_files(bench: Bench) -> None:
     assert await bench.store.list_files(bench.table.id) == files
 
 
-async def test_a_merge_that_should_be_over_is_stuck(bench: Bench) -> None:
+async def test_a_merge_that_exceeds_its_limit_is_stuck(bench: Bench) -> None:
     await bench.insert(files=2)
     executor = HeldExecutor()
     job = await bench.job(executor)
@@ -185,13 +184,13 @@ async def test_a_merge_that_should_be_over_is_stuck(bench: Bench) -> None:
     assert [*found, job.stuck] == [False, True, False]
 
 
-async def test_what_ends_the_job_ends_all_its_groups(bench: Bench) -> None:
+async def test_a_stopped_job_stops_all_its_groups(bench: Bench) -> None:
     files = await bench.insert(files=4)
-    limits = msgspec.structs.replace(QUICK, groups_at_once=2)
+    limits = msgspec.structs.replace(QUICK, parallel_groups=2)
     job = await bench.job(HeldExecutor(), files[:2], files[2:], limits=limits)
     running = asyncio.create_task(job.run())
     await eventually(lambda: _intents(bench, 4), "two groups at work")
-    job.brake.end("cancelled", "test")
+    job.cancellation.stop("cancelled", "test")
     assert (await running).status == "cancelled"
     assert await bench.store.list_files(bench.table.id) == files
     await bench.require_tidy()
@@ -208,7 +207,7 @@ async def test_an_input_removed_before_the_swap_is_left_out(bench: Bench) -> Non
         await bench.store.remove_files(bench.table.id, files[:1], reason="test")
 
     executor = ScriptedExecutor()
-    outcome = await (await bench.job(executor, reached=Gate(Step.SWAP, remove))).run()
+    outcome = await (await bench.job(executor, on_step=Gate(Step.SWAP, remove))).run()
     assert outcome.status == "done"
     assert [len(task.inputs) for task in executor.tasks] == [6, 5]
     assert await bench.ids() == bench.read(files[1:])
@@ -225,7 +224,7 @@ async def test_a_delete_stops_the_merge_at_once(bench: Bench) -> None:
     await executor.arrived.wait()
     await bench.store.remove_files(bench.table.id, files[1:], reason="test")
     for file in files[1:]:
-        job.brake.touch(file.file_path)
+        job.cancellation.input_changed(file.file_path)
     outcome = await running
     assert (outcome.status, outcome.output_files) == ("aborted", 0)
     assert outcome.reason is not None
@@ -234,17 +233,17 @@ async def test_a_delete_stops_the_merge_at_once(bench: Bench) -> None:
     await bench.require_tidy()
 
 
-async def test_what_was_compacted_between_plan_and_claim_is_not_done_again(bench: Bench) -> None:
+async def test_files_compacted_between_plan_and_claim_are_skipped(bench: Bench) -> None:
     await bench.insert(files=4)
     first, second = await bench.job(), await bench.job(ScriptedExecutor())
     assert (await first.run()).status == "done"
     outcome = await second.run()
     assert outcome.status == "aborted"
-    assert second._shop.executor.tasks == []  # type: ignore[attr-defined]
+    assert second._context.executor.tasks == []  # type: ignore[attr-defined]
     await bench.require_tidy()
 
 
-async def test_two_at_one_partition(bench: Bench, other: MetadataStore) -> None:
+async def test_two_jobs_of_one_partition(bench: Bench, other: MetadataStore) -> None:
     await bench.insert(files=4)
     executor = HeldExecutor()
     running = asyncio.create_task((await bench.job(executor)).run())
@@ -257,8 +256,8 @@ async def test_two_at_one_partition(bench: Bench, other: MetadataStore) -> None:
     await bench.require_tidy()
 
 
-async def test_one_that_was_taken_for_dead_gives_up(bench: Bench, clock: Any) -> None:
-    """A paused process: it finds out by its heartbeat, or at the latest by the swap."""
+async def test_a_job_whose_claim_was_taken_over_gives_up(bench: Bench, clock: Any) -> None:
+    """A paused process learns it from its heartbeat, or at the latest from the swap."""
     files = await bench.insert(files=4)
     executor = HeldExecutor()
     slow = asyncio.create_task(
@@ -275,7 +274,7 @@ async def test_one_that_was_taken_for_dead_gives_up(bench: Bench, clock: Any) ->
     await bench.require_tidy()
 
 
-async def test_out_of_memory_is_answered_by_halves(bench: Bench) -> None:
+async def test_out_of_memory_halves_the_group(bench: Bench) -> None:
     await bench.insert(files=8)
     before = await bench.ids()
     executor = ScriptedExecutor(OutOfMemory("heap"), OutOfMemory("heap"))
@@ -298,7 +297,7 @@ async def test_two_files_that_need_too_much_memory(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("error", [SessionLost("gone"), JobFailed("no idea"), StorageUnavailable("no answer")])
-async def test_what_passes_is_tried_again(bench: Bench, error: Exception) -> None:
+async def test_transient_errors_are_retried(bench: Bench, error: Exception) -> None:
     await bench.insert(files=4)
     before = await bench.ids()
     outcome = await (await bench.job(ScriptedExecutor(error, error))).run()
@@ -306,7 +305,7 @@ async def test_what_passes_is_tried_again(bench: Bench, error: Exception) -> Non
     assert await bench.ids() == before
 
 
-async def test_but_not_for_ever(bench: Bench) -> None:
+async def test_waiting_raises_the_score(bench: Bench) -> None:
     await bench.insert(files=4)
     executor = ScriptedExecutor(*[SessionLost("gone")] * 9)
     outcome = await (await bench.job(executor)).run()
@@ -335,7 +334,7 @@ async def test_a_result_that_is_not_its_input_is_never_swapped(
 
 
 @pytest.mark.parametrize("error", [MergeFailed("bad file"), SessionProblem("no Java"), RuntimeError("a bug")])
-async def test_what_does_not_pass_is_not_tried_again(bench: Bench, error: Exception) -> None:
+async def test_permanent_errors_are_not_retried(bench: Bench, error: Exception) -> None:
     files = await bench.insert(files=4)
     executor = ScriptedExecutor(error)
     outcome = await (await bench.job(executor)).run()
@@ -343,7 +342,7 @@ async def test_what_does_not_pass_is_not_tried_again(bench: Bench, error: Except
     assert await bench.store.list_files(bench.table.id) == files
 
 
-async def test_a_cancellation_is_heard(bench: Bench) -> None:
+async def test_a_requested_cancellation_stops_the_job(bench: Bench) -> None:
     files = await bench.insert(files=4)
     executor = HeldExecutor()
     running = asyncio.create_task((await bench.job(executor)).run())
@@ -366,7 +365,7 @@ async def test_a_stop_at_any_step_leaves_nothing(bench: Bench, step: Step) -> No
         held.set()
         await asyncio.Event().wait()
 
-    running = asyncio.create_task((await bench.job(reached=Gate(step, hold))).run())
+    running = asyncio.create_task((await bench.job(on_step=Gate(step, hold))).run())
     await held.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -377,13 +376,13 @@ async def test_a_stop_at_any_step_leaves_nothing(bench: Bench, step: Step) -> No
     await bench.require_tidy()
 
 
-async def test_what_may_still_be_written_is_left_to_the_cleaner(bench: Bench) -> None:
+async def test_files_that_may_still_be_written_are_left_to_the_cleaner(bench: Bench) -> None:
     files = await bench.insert(files=4)
     executor = HeldExecutor(StillWriting("a worker does not answer"))
     job = await bench.job(executor)
     running = asyncio.create_task(job.run())
     await executor.arrived.wait()
-    job.brake.end("cancelled", "test")
+    job.cancellation.stop("cancelled", "test")
     assert (await running).status == "cancelled"
     assert await bench.store.list_files(bench.table.id) == files
     assert {intent.owner for intent in await bench.store.list_stale_intents(0)} == {job.operation_id}
@@ -395,14 +394,14 @@ async def test_a_dropped_table(bench: Bench) -> None:
     async def drop() -> None:
         await bench.store.drop_table(bench.table.id, purge=True)
 
-    outcome = await (await bench.job(reached=Gate(Step.SWAP, drop))).run()
+    outcome = await (await bench.job(on_step=Gate(Step.SWAP, drop))).run()
     assert outcome.status == "aborted"
     assert "dropped" in str(outcome.reason)
     await bench.require_tidy()
 
 
 class DeafStore(ForwardingStore):
-    """Swaps, and does not say so, a few times."""
+    """Swaps, and loses the response, a few times."""
 
     def __init__(self, inner: MetadataStore, *, before: int, after: int) -> None:
         super().__init__(inner)
@@ -431,7 +430,7 @@ class DeafStore(ForwardingStore):
 
 
 class SlowStore(DeafStore):
-    """Says when a swap has begun and is done, and keeps the answer back."""
+    """Signals when a swap has begun and is done, and holds its response."""
 
     def __init__(self, inner: MetadataStore) -> None:
         super().__init__(inner, before=0, after=0)
@@ -445,7 +444,7 @@ class SlowStore(DeafStore):
 
 
 async def test_a_stop_in_the_middle_of_the_swap_removes_nothing(bench: Bench) -> None:
-    """Whoever is cancelled there must not take back files that are the table's by now."""
+    """A job that is cancelled there must not remove files that belong to the table by now."""
     await bench.insert(files=4)
     ids = await bench.ids()
     store = SlowStore(bench.store)
@@ -462,7 +461,7 @@ async def test_a_stop_in_the_middle_of_the_swap_removes_nothing(bench: Bench) ->
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (1, 1)])
-async def test_a_registry_that_does_not_answer_the_swap(bench: Bench, before: int, after: int) -> None:
+async def test_the_registry_does_not_answer_the_swap(bench: Bench, before: int, after: int) -> None:
     await bench.insert(files=4)
     ids = await bench.ids()
     outcome = await (await bench.job(store=DeafStore(bench.store, before=before, after=after))).run()
@@ -488,14 +487,14 @@ async def test_the_heartbeat_renews_claim_and_intents(bench: Bench, clock: Any) 
     await bench.require_tidy()
 
 
-async def test_progress_is_told_in_bytes(bench: Bench) -> None:
+async def test_progress_is_reported_in_bytes(bench: Bench) -> None:
     files = await bench.insert(files=4)
     seen: list[tuple[int, int]] = []
 
     async def look(_step: Step) -> None:
         seen.append((job.bytes_done, job.bytes_total))
 
-    job: Job = await bench.job(None, files[:2], files[2:], reached=look)
+    job: CompactionJob = await bench.job(None, files[:2], files[2:], on_step=look)
     await job.run()
     total = sum(file.file_size for file in files)
     assert seen[0] == (0, total)

@@ -1,4 +1,4 @@
-"""A daemon at debug level while a real Spark session starts: what its log shows, and what the JVM gets."""
+"""What a daemon logs at debug level while a real Spark session starts, and which variables the JVM gets."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ DEADLINE_S = 180.0
 COMPONENT = """
 import asyncio, logging, pathlib
 from astha.subscribers import Component, handles
-from components.compactor.executor_factory import open_executor
+from components.compactor.spark.executor import open_executor
 from components.compactor.settings import CompactorSettings
-from components.compactor.spark import classic
+from components.lib.spark import classic
 from registry.models import Topic
 
 here = pathlib.Path(__file__).parent
-connected = classic.ClassicSession._connected
+connect = classic.ClassicSession._connect
 
-def told(session, port, secret):
+def keep_token(session, port, secret):
     (here / "token").write_text(secret)
-    return connected(session, port, secret)
+    return connect(session, port, secret)
 
-classic.ClassicSession._connected = told
+classic.ClassicSession._connect = keep_token
 
 class Holder(Component):
     durable = False
 
     def __init__(self, settings, context):
         super().__init__()
-        context.redact("told-by-the-component")
+        context.redact("given-by-the-component")
         chosen = CompactorSettings.model_validate(settings)
-        self._executor = open_executor(chosen, context.lake, context.redactor)
+        self._executor = open_executor(chosen.spark, context.lake, context.redactor)
 
     @handles(Topic)
     async def topic(self, event):
@@ -52,7 +52,7 @@ class Holder(Component):
 
     async def _start(self):
         session = await self._executor.start()
-        logging.getLogger("acme").debug("token %s, told-by-the-component", (here / "token").read_text())
+        logging.getLogger("acme").debug("token %s, given-by-the-component", (here / "token").read_text())
         session.context.setLocalProperty("a.property", "sent through the gateway")
         (here / "pid").write_text(str(session.pid))
 
@@ -72,13 +72,13 @@ components:
       spark: {memory: 512m, options: {spark.acme.password: of-an-option, spark.acme.url: "jdbc://u:in-a-url@h/d"}}
 """
 
-SECRETS = ("of-an-option", "in-a-url", "told-by-the-component", "a-token-of-some-length", "of-somebody-else")
+SECRETS = ("of-an-option", "in-a-url", "given-by-the-component", "a-token-of-some-length", "of-another-program")
 
 
 def test_a_session_that_starts_at_debug_level_shows_and_passes_no_secret(sqlite_url: str, tmp_path: Path) -> None:
     (tmp_path / "acme_holder.py").write_text(COMPONENT)
     (tmp_path / "subscriptions.yaml").write_text(SUBSCRIPTIONS)
-    environment = {"ASTHA_SERVER__TOKEN": "a-token-of-some-length", "ACME_TOKEN": "of-somebody-else"}
+    environment = {"ASTHA_SERVER__TOKEN": "a-token-of-some-length", "ACME_TOKEN": "of-another-program"}
     daemon = Astha(tmp_path, sqlite_url, {**environment, "ASTHA_LOG__LEVEL": "debug"}).run()
     try:
         pid = tmp_path / "pid"
@@ -89,8 +89,8 @@ def test_a_session_that_starts_at_debug_level_shows_and_passes_no_secret(sqlite_
             with suppress(psutil.Error):  # one that has just ended
                 passed |= process.environ()
         assert "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE" in passed or "PYTHONHASHSEED" in passed  # a worker's
-        scratch = Path(jvm.environ()["SPARK_LOCAL_DIRS"])
-        assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
+        work_dir = Path(jvm.environ()["SPARK_LOCAL_DIRS"])
+        assert stat.S_IMODE(work_dir.stat().st_mode) == 0o700
         token = (tmp_path / "token").read_text()
         assert len(token) > 30
         assert daemon.logged("token ***, ***")["level"] == "debug"

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -16,17 +16,22 @@ from typing import TypeAlias
 import psutil
 import pytest
 import pytest_asyncio
+from deploy.servers.spark import SparkCluster, SparkConnectServer, SparkProcess
+from py4j.protocol import Py4JJavaError
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from astha.subscribers.context import LakeSettings, S3Settings
 from components.compactor.merge import MergeFailed, MergeTask
-from components.compactor.spark.classic import ClassicSession
-from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionLost, SessionProblem
 from components.compactor.spark.executor import SparkExecutor
-from components.compactor.spark.settings import SparkSettings
+from components.compactor.spark.messages import TaskRequest, pack
+from components.compactor.spark.worker import attempt
 from components.lib.lake.storage.objects import StorageUnavailable
-from tests.integration.components.compactor.chores import attempts, chore, written
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.errors import JobFailed, OutOfMemory, SessionLost, SessionProblem
+from components.lib.spark.session import SparkJob
+from components.lib.spark.settings import SparkSettings
+from tests.integration.components.compactor.worker_tasks import attempts, run_task, written
 from tests.lake import rows_of
 from tests.parquet_files import PLAIN, row
 from tests.servers.spark import SparkCluster, SparkConnectServer, SparkProcess
@@ -36,7 +41,7 @@ from tests.waiting import eventually
 pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).parents[4]
-WORKERS = {"PYTHONPATH": str(ROOT)}  # so that they find the chores
+WORKERS = {"PYTHONPATH": str(ROOT)}  # so that they find the tasks
 
 _numbers = itertools.count(1)
 
@@ -80,7 +85,7 @@ async def spark(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
             server = stack.enter_context(SparkConnectServer(directory, environment=WORKERS))
             master, options = server.url, {}
         settings = SparkSettings(master=master, options=options, stop_s=10.0)
-        executor = SparkExecutor(settings, chore)
+        executor = SparkExecutor(settings, run_task)
         yield Spark(executor, directory, cluster, server)
         await executor.close()
 
@@ -91,10 +96,10 @@ def only(kind: str) -> pytest.MarkDecorator:
 
 @pytest.fixture
 def make_task(tmp_path: Path) -> MakeTask:
-    def make(chore: str) -> MergeTask:
+    def make(kind: str) -> MergeTask:
         number = next(_numbers)
         return MergeTask(
-            operation_id=f"op-{number}", table="shop.orders", partition_path=chore, inputs=(), versions=(),
+            operation_id=f"op-{number}", table="shop.orders", partition_path=kind, inputs=(), versions=(),
             outputs=((tmp_path / f"{number}.parquet").as_uri(),),
             lake=LakeSettings(s3=S3Settings(secret_key=SecretStr("a-secret-to-keep"))),
         )  # fmt: skip
@@ -103,7 +108,7 @@ def make_task(tmp_path: Path) -> MakeTask:
 
 
 async def begin(spark: Spark, task: MergeTask) -> asyncio.Task[object]:
-    """Returns when a worker writes."""
+    """Returns once a worker writes."""
     merging: asyncio.Task[object] = asyncio.create_task(spark.executor.merge(task))
     await eventually(lambda: merging.done() or written(task).exists(), "a worker that writes", 120)
     assert not merging.done(), merging.exception()
@@ -111,7 +116,7 @@ async def begin(spark: Spark, task: MergeTask) -> asyncio.Task[object]:
 
 
 async def assert_nothing_writes(spark: Spark, task: MergeTask, make_task: MakeTask) -> None:
-    """What it writes every 10 ms does not come back while another task is merged."""
+    """The task writes every 10 ms: its file does not come back while another task is merged."""
     written(task).unlink()
     await spark.executor.merge(make_task("write"))
     assert not written(task).exists()
@@ -137,27 +142,27 @@ async def test_a_group_of_files(spark: Spark, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "error", "told"),
+    ("kind", "error", "message"),
     [
         ("refuse", MergeFailed, "file:///a.parquet: not what its row says"),
         ("lose storage", StorageUnavailable, "no answer"),
         ("stumble", JobFailed, "ZeroDivisionError: a mistake of ours"),
         ("fill memory", OutOfMemory, "no room for 3 rows"),
-        ("die", OutOfMemory, "most likely for the memory"),
+        ("die", OutOfMemory, "most likely because it used too much memory"),
     ],
 )
-async def test_what_goes_wrong_in_a_worker(
-    spark: Spark, make_task: MakeTask, word: str, error: type[Exception], told: str
+async def test_errors_of_a_worker(
+    spark: Spark, make_task: MakeTask, kind: str, error: type[Exception], message: str
 ) -> None:
-    task = make_task(word)
-    with pytest.raises(error, match=told) as raised:
+    task = make_task(kind)
+    with pytest.raises(error, match=message) as raised:
         await spark.executor.merge(task)
     assert getattr(raised.value, "settled", True)
-    # What an attempt can say about itself is not tried again; one that dies without a word, on another executor only.
-    assert len(attempts(task)) <= (2 if word == "die" else 1)
+    # An attempt that reports its failure is not repeated; one that dies is, on another executor only.
+    assert len(attempts(task)) <= (2 if kind == "die" else 1)
 
 
-async def test_a_cancelled_task_writes_nothing_any_more(spark: Spark, make_task: MakeTask) -> None:
+async def test_a_cancelled_task_no_longer_writes(spark: Spark, make_task: MakeTask) -> None:
     task = make_task("write slowly")
     merging = await begin(spark, task)
     (progress,) = spark.executor.progress()
@@ -170,7 +175,30 @@ async def test_a_cancelled_task_writes_nothing_any_more(spark: Spark, make_task:
 
 
 @only("local")
-async def test_a_task_that_does_not_listen_is_killed(spark: Spark, make_task: MakeTask) -> None:
+async def test_spark_alone_reports_a_cancelled_task_as_ended_while_its_worker_writes(
+    spark: Spark, make_task: MakeTask
+) -> None:
+    """Why there is a worker lease (decision 0011). If this fails, Spark waits for its workers: then the lease may go."""
+    await spark.executor.start()
+    task = make_task("write slowly")
+    request = TaskRequest(pack(run_task, task), "no lease", None, 10.0)
+    job = SparkJob("without-a-lease", "a task without a lease", attempt, request.encode())
+    running = asyncio.create_task(asyncio.to_thread(spark.session.run, job))
+    await eventually(lambda: running.done() or written(task).exists(), "a worker that writes", 120)
+    await asyncio.to_thread(spark.session.cancel, job)
+    with pytest.raises(Py4JJavaError, match="cancelled"):
+        await running
+    try:
+        written(task).unlink()
+        await eventually(written(task).exists, "a write after Spark has reported the end", 10)
+    finally:
+        for pid in attempts(task):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+@only("local")
+async def test_a_task_that_ignores_interrupts_is_killed(spark: Spark, make_task: MakeTask) -> None:
     task = make_task("ignore everything")
     merging = await begin(spark, task)
     merging.cancel()
@@ -194,7 +222,7 @@ async def test_a_task_that_waits_for_a_core_is_cancelled_at_once(spark: Spark, m
 
 
 @only("local")
-async def test_a_crash_is_not_taken_for_a_lack_of_memory(spark: Spark, make_task: MakeTask) -> None:
+async def test_a_crash_is_told_from_a_lack_of_memory(spark: Spark, make_task: MakeTask) -> None:
     with pytest.raises(JobFailed, match="a worker crashed: Segmentation fault"):
         await spark.executor.merge(make_task("crash"))
 
@@ -211,7 +239,7 @@ async def test_memory_of_the_jvm_and_its_workers(spark: Spark, make_task: MakeTa
 @only("local")
 async def test_a_process_has_one_session(spark: Spark, make_task: MakeTask) -> None:
     await spark.executor.merge(make_task("write"))
-    other = SparkExecutor(SparkSettings(master="local[1]"), chore)
+    other = SparkExecutor(SparkSettings(master="local[1]"), run_task)
     try:
         with pytest.raises(SessionProblem, match=r"has a Spark session already .* with master local\[1\]"):
             await other.merge(make_task("write"))
@@ -252,7 +280,7 @@ async def test_a_dead_jvm_is_replaced(spark: Spark, make_task: MakeTask) -> None
     assert raised.value.settled
     await assert_nothing_writes(spark, task, make_task)
     assert spark.executor.sessions_started == started + 1
-    # And again, while it is idle: nobody needs to know.
+    # And again, while it is idle: the merge is not affected.
     assert spark.session.pid is not None
     os.kill(spark.session.pid, signal.SIGKILL)
     task = make_task("write")
@@ -269,12 +297,12 @@ async def test_secrets_are_not_shown(spark: Spark, make_task: MakeTask) -> None:
         await spark.executor.merge(make_task("write"))
     assert "a-secret-to-keep" not in str(logs)
     shown = [path.read_text() for path in (spark.directory / "events").rglob("*") if path.is_file()]
-    assert any("shop.orders" in text for text in shown)  # all that the UI shows comes from here
+    assert any("shop.orders" in text for text in shown)  # the UI shows what is in here
     assert not any("a-secret-to-keep" in text for text in shown)
 
 
 @only("standalone")
-async def test_a_lost_executor_is_for_spark_to_replace(spark: Spark, make_task: MakeTask) -> None:
+async def test_spark_replaces_a_lost_executor(spark: Spark, make_task: MakeTask) -> None:
     assert spark.cluster is not None
     task = make_task("die once")
     merging = await begin(spark, task)
@@ -288,13 +316,13 @@ async def test_a_lost_executor_is_for_spark_to_replace(spark: Spark, make_task: 
 
 
 def worker_of(cluster: SparkCluster, pid: int) -> SparkProcess:
-    """The one below which a process is."""
+    """Returns the worker whose descendant the process is."""
     above = {process.pid for process in psutil.Process(pid).parents()}
     return next(worker for worker in cluster.workers if worker.pid in above)
 
 
 @only("connect")
-async def test_a_connect_server_that_goes_and_comes_back(spark: Spark, make_task: MakeTask) -> None:
+async def test_a_connect_server_that_is_restarted(spark: Spark, make_task: MakeTask) -> None:
     assert spark.server is not None
     task = make_task("write slowly")
     merging = await begin(spark, task)
@@ -311,8 +339,8 @@ async def test_a_connect_server_that_goes_and_comes_back(spark: Spark, make_task
     await spark.executor.health()
 
 
-async def test_no_master_is_there(make_task: MakeTask) -> None:
-    executor = SparkExecutor(SparkSettings(master="spark://127.0.0.1:1"), chore)
+async def test_a_master_that_does_not_answer(make_task: MakeTask) -> None:
+    executor = SparkExecutor(SparkSettings(master="spark://127.0.0.1:1"), run_task)
     try:
         with pytest.raises(SessionProblem, match="no Spark master answers at"):
             await executor.merge(make_task("write"))

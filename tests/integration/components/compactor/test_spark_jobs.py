@@ -1,4 +1,6 @@
-"""Jobs on a real Spark that are cancelled, poisoned, or whose JVM is killed: rows stay, and nothing is left over."""
+"""Jobs on a real Spark that are cancelled, have damaged inputs, or whose JVM is killed: no row and no file is left over
+or lost.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +15,20 @@ from unittest.mock import patch
 import msgspec
 import pytest
 
-from components.compactor.execution.failpoints import Step
-from components.compactor.execution.job import Job
-from components.compactor.execution.outcome import Outcome
+from components.compactor.execution.job import CompactionJob
+from components.compactor.execution.job_context import Step
+from components.compactor.execution.outcome import JobOutcome
 from components.compactor.merge import MergeResult
-from components.compactor.scheduling.policy import Policy
-from components.compactor.spark.errors import MergeCrashed
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.spark.executor import SparkExecutor
-from components.compactor.spark.settings import SparkSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects
+from components.lib.spark.errors import WorkerCrashed
+from components.lib.spark.settings import SparkSettings
 from registry.connect import open_store
 from tests.integration.components.compactor.harness import QUICK, Bench, Gate
-from tests.integration.components.compactor.patient import merge_patiently
+from tests.integration.components.compactor.waiting_merge import merge_and_wait
 from tests.poison import HANGS, poison
 from tests.waiting import eventually
 
@@ -35,7 +37,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 async def spark() -> AsyncIterator[SparkExecutor]:
-    executor = SparkExecutor(SparkSettings(master="local[2]"), merge_patiently)
+    executor = SparkExecutor(SparkSettings(master="local[2]"), merge_and_wait)
     yield executor
     await executor.close()
 
@@ -62,7 +64,7 @@ async def cancel(spark: SparkExecutor, bench: Bench) -> None:
     await bench.require_tidy()
 
 
-async def kill_in_the_middle(spark: SparkExecutor, bench: Bench) -> Outcome:
+async def kill_in_the_middle(spark: SparkExecutor, bench: Bench) -> JobOutcome:
     job = asyncio.create_task((await bench.job(spark)).run())
     await waits(bench)
     await kill(spark)
@@ -70,15 +72,15 @@ async def kill_in_the_middle(spark: SparkExecutor, bench: Bench) -> Outcome:
 
 
 async def poisoned(spark: SparkExecutor, bench: Bench) -> None:
-    """Two damaged files: the merge names the one whose size is wrong, the look at each file alone the other one too."""
+    """Two damaged files: the merge finds the one with the wrong size, the inspection of each file finds the other."""
     await bench.create("poisoned")
     files = await bench.insert(files=6, rows=50)
-    (bench.warehouse / bench.table.name / "waiting").touch()  # nobody waits
+    (bench.warehouse / bench.table.name / "waiting").touch()  # no merge waits
     good = bench.read([files[0], *files[2:4], files[5]])
     poison(parse(files[1].file_path).path)
     parse(files[4].file_path).path.write_bytes(HANGS)
-    assignment = await bench.assign(policy=Policy(copy_above_bytes=1), strategy="copy")
-    outcome = await Job(assignment, bench.shop(spark)).run()
+    spec = await bench.spec_of(policy=CompactionPolicy(copy_above_bytes=1), strategy="copy")
+    outcome = await CompactionJob(spec, bench.context(spark)).run()
     assert (outcome.status, outcome.input_files, outcome.output_files) == ("done", 4, 1), outcome
     assert {file.path: file.reason.split(":")[0] for file in outcome.left_out} == {
         files[1].file_path: "can't be read",
@@ -90,25 +92,25 @@ async def poisoned(spark: SparkExecutor, bench: Bench) -> None:
 
 
 async def aborted(spark: SparkExecutor, bench: Bench) -> None:
-    """One file ends the worker that reads it: it is found by looking at each file alone, and the session survives."""
+    """One file kills the worker that reads it: the inspection of each file finds it, and the session survives."""
     await bench.create("aborted")
     files = await bench.insert(files=4, rows=50)
-    (bench.warehouse / bench.table.name / "waiting").touch()  # nobody waits
+    (bench.warehouse / bench.table.name / "waiting").touch()  # no merge waits
     good = bench.read([files[0], *files[2:]])
     poison(parse(files[1].file_path).path)
-    assignment = await bench.assign(policy=Policy(copy_above_bytes=1), strategy="copy")
-    crashes: list[MergeCrashed] = []
+    spec = await bench.spec_of(policy=CompactionPolicy(copy_above_bytes=1), strategy="copy")
+    crashes: list[WorkerCrashed] = []
     merge = spark.merge
 
     async def recorded(*arguments: Any, **options: Any) -> MergeResult:
         try:
             return await merge(*arguments, **options)
-        except MergeCrashed as crash:
+        except WorkerCrashed as crash:
             crashes.append(crash)
             raise
 
     with patch.object(spark, "merge", recorded):
-        outcome = await Job(assignment, bench.shop(spark)).run()
+        outcome = await CompactionJob(spec, bench.context(spark)).run()
     assert (outcome.status, outcome.input_files, outcome.output_files) == ("done", 3, 1), outcome
     assert [file.path for file in outcome.left_out] == [files[1].file_path]
     assert ["Abort" in str(crash) for crash in crashes] == [True], crashes
@@ -118,7 +120,7 @@ async def aborted(spark: SparkExecutor, bench: Bench) -> None:
 
 
 async def overdue(spark: SparkExecutor, bench: Bench) -> None:
-    """A worker that hangs is ended at its deadline; its files, which are innocent, are merged in halves."""
+    """A worker that hangs is ended at its time limit; its files, which are good, are merged in halves."""
     await bench.create("overdue")
     await bench.insert(files=4)
     before = await bench.ids()
@@ -130,7 +132,7 @@ async def overdue(spark: SparkExecutor, bench: Bench) -> None:
 
 
 async def test_cancelled_and_killed(spark: SparkExecutor, sqlite_url: str, warehouse: Path) -> None:
-    """In one test: a session takes seconds to start. After the merge no step needs it."""
+    """In one test, because a session takes seconds to start. After the merge no step needs it."""
     store = await open_store(sqlite_url)
     bench = Bench(store, warehouse)
     try:
@@ -146,8 +148,8 @@ async def test_cancelled_and_killed(spark: SparkExecutor, sqlite_url: str, wareh
             if step is Step.MERGE:
                 outcome = await kill_in_the_middle(spark, bench)
             else:
-                (warehouse / bench.table.name / "waiting").touch()  # nobody waits
-                outcome = await (await bench.job(spark, reached=Gate(step, lambda: kill(spark)))).run()
+                (warehouse / bench.table.name / "waiting").touch()  # no merge waits
+                outcome = await (await bench.job(spark, on_step=Gate(step, lambda: kill(spark)))).run()
             assert (outcome.status, outcome.output_files) == ("done", 1), outcome
             assert await bench.ids() == before
             await clean_intents(store, Objects(bench.lake), 0, "cleaner")

@@ -1,4 +1,4 @@
-"""The compactor in a daemon: it decides by events, works beside them, and survives what happens to it."""
+"""The compactor in a daemon: it decides by events, runs jobs in the background, and survives failures."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
+from astha.backoff import Backoff
 from astha.clock import SystemLoopClock
 from astha.lanes.state import LaneState
 from astha.server.health import readiness
 from astha.subscribers import ComponentContext
-from components.compactor.execution.job_settings import JobLimits
-from components.compactor.execution.local import LocalExecutor
+from components.compactor.execution.job_context import JobLimits
 from components.compactor.merge import MergeResult, MergeTask, merge
 from components.compactor.scheduling.journal import Decision
 from components.compactor.settings import CompactorSettings
@@ -26,7 +26,7 @@ from registry.connect import open_store
 from registry.contract import ConsistentRead, MetadataStore
 from registry.inputs import CompactionDraft
 from registry.models import Compaction, CompactionStatus
-from tests.doubles.merging import HeldExecutor
+from tests.doubles.merging import HeldExecutor, LocalExecutor
 from tests.fixtures.daemons import QUICK, RunDaemon, Running
 from tests.integration.components.compactor.harness import Bench
 from tests.poison import HANGS
@@ -73,7 +73,7 @@ class Floor:
 
 @pytest.fixture
 async def lasting(url: str) -> AsyncIterator[MetadataStore]:
-    """With the real clock: what is decided waits for real time. Outlives the daemons."""
+    """With the real clock, because decisions wait for real time. Outlives the daemons."""
     store = await open_store(url)
     yield store
     await store.close()
@@ -90,7 +90,7 @@ def shown(compactor: Compactor) -> dict[tuple[str, ...], float]:
     return {(measure.name, *measure.labels.values()): measure.value for measure in compactor.metrics()}
 
 
-async def test_the_fifth_small_file_is_enough(floor: Floor) -> None:
+async def test_the_fifth_small_file_triggers_a_decision(floor: Floor) -> None:
     running, compactor = await floor.start()
     for _ in range(4):
         await floor.bench.insert()
@@ -102,13 +102,13 @@ async def test_the_fifth_small_file_is_enough(floor: Floor) -> None:
     assert row.position is not None
     assert len(await floor.bench.ids()) == 15
     await eventually(lambda: shown(compactor)["jobs", "done"] == 1, "a job that is counted")
-    told = shown(compactor)
-    assert (told["input_files",], told["output_files",], told["waiting_partitions",]) == (5, 1, 0)
+    metrics = shown(compactor)
+    assert (metrics["input_files",], metrics["output_files",], metrics["waiting_partitions",]) == (5, 1, 0)
     await running.stop()
     await floor.bench.require_tidy()
 
 
-async def test_files_that_were_there_before(floor: Floor) -> None:
+async def test_files_from_before_the_start(floor: Floor) -> None:
     await floor.bench.insert(files=7)
     running, _ = await floor.start()
     row = await floor.until("done")
@@ -118,7 +118,7 @@ async def test_files_that_were_there_before(floor: Floor) -> None:
 
 
 async def test_a_bad_file_is_left_out_with_a_reason(floor: Floor) -> None:
-    """It costs itself: the files beside it are compacted, then and later, and it is not tried with each of them."""
+    """The other files are compacted, now and later, and it is not tried again with each of them."""
     bad, *good = await floor.bench.insert(files=5)
     before = floor.bench.read(good)
     parse(bad.file_path).path.write_bytes(HANGS)
@@ -158,12 +158,12 @@ async def test_a_merge_that_does_not_end_is_a_problem(floor: Floor, monkeypatch:
 
 
 async def _done(floor: Floor, beginnings: list[str]) -> bool:
-    """How the reasons of what is done begin, the newest first."""
+    """Returns how the reasons of finished jobs begin, newest first."""
     reasons = [str(row.reason) for row in await floor.rows("done")]
     return len(reasons) == len(beginnings) and all(map(str.startswith, reasons, beginnings))
 
 
-async def test_what_compactions_made_is_left_alone_until_something_comes(floor: Floor) -> None:
+async def test_outputs_wait_for_new_files(floor: Floor) -> None:
     bench = floor.bench
     for number in range(6):
         old = await bench.insert(files=2)
@@ -177,7 +177,7 @@ async def test_what_compactions_made_is_left_alone_until_something_comes(floor: 
     assert await bench.ids() == sorted(before + bench.read(new))
 
 
-async def test_a_table_that_wants_no_compaction(floor: Floor) -> None:
+async def test_a_table_with_compaction_disabled(floor: Floor) -> None:
     await floor.bench.store.alter_table(floor.bench.table.id, properties={"compaction.enabled": "false"})
     await floor.bench.insert(files=7)
     await floor.start()
@@ -189,7 +189,7 @@ async def test_a_table_that_wants_no_compaction(floor: Floor) -> None:
     assert (await floor.until("done")).input_files == 8
 
 
-async def test_a_delete_is_felt_by_the_merge_under_way(floor: Floor) -> None:
+async def test_a_delete_reaches_the_running_merge(floor: Floor) -> None:
     held = HeldExecutor()
     running, _ = await floor.start(lambda: held)
     files = await floor.bench.insert(files=5)
@@ -203,7 +203,7 @@ async def test_a_delete_is_felt_by_the_merge_under_way(floor: Floor) -> None:
     await floor.bench.require_tidy()
 
 
-async def test_a_stop_ends_what_is_under_way(floor: Floor) -> None:
+async def test_a_stop_ends_running_jobs(floor: Floor) -> None:
     held = HeldExecutor()
     running, _ = await floor.start(lambda: held)
     files = await floor.bench.insert(files=5)
@@ -214,8 +214,8 @@ async def test_a_stop_ends_what_is_under_way(floor: Floor) -> None:
     await floor.bench.require_tidy()
 
 
-async def test_a_dead_compactor_is_succeeded(floor: Floor) -> None:
-    """Its claim runs out, and the next one does its work."""
+async def test_a_dead_compactor_is_taken_over(floor: Floor) -> None:
+    """Its claim becomes stale, and the next compactor takes over."""
     files = await floor.bench.insert(files=5)
     draft = CompactionDraft(table_id=floor.bench.table.id, table_name="shop.orders", rule="many small files")
     await floor.bench.store.begin_compaction(draft, operation_id="dead", owner="the dead one", stale_after_ms=1)
@@ -223,12 +223,12 @@ async def test_a_dead_compactor_is_succeeded(floor: Floor) -> None:
     row = await floor.until("done")
     assert row.operation_id != "dead"
     (dead,) = await floor.rows("aborted")
-    assert "no sign of life" in str(dead.reason)
+    assert "no heartbeat" in str(dead.reason)
     assert await floor.bench.ids() == floor.bench.read(files)
 
 
 class Missing(LocalExecutor):
-    """No Spark until it is mended."""
+    """Has no session until it is repaired."""
 
     def __init__(self) -> None:
         super().__init__(merge)
@@ -243,8 +243,8 @@ class Missing(LocalExecutor):
             raise SessionProblem("there is no Java: install Java 17")
 
 
-async def test_without_spark_it_says_so_and_waits(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("components.compactor.subscriber._FIRST_PROBE_S", 0.05)
+async def test_without_spark_the_component_reports_it_and_waits(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.compactor.subscriber._PROBE_BACKOFF", Backoff(initial_s=0.05, max_s=0.05))
     executor = Missing()
     running, compactor = await floor.start(lambda: executor)
     await floor.bench.insert(files=5)
@@ -261,7 +261,7 @@ async def test_without_spark_it_says_so_and_waits(floor: Floor, monkeypatch: pyt
     await floor.bench.require_tidy()
 
 
-async def test_what_waits_can_be_cancelled(floor: Floor) -> None:
+async def test_a_waiting_compaction_can_be_cancelled(floor: Floor) -> None:
     held = HeldExecutor()
     await floor.start(lambda: held, jobs=1)
     await floor.bench.insert(files=5)
@@ -274,7 +274,7 @@ async def test_what_waits_can_be_cancelled(floor: Floor) -> None:
     assert waiting.status == "cancelled"
     held.go_on.set()
     assert (await floor.until("done")).table_id == first.id
-    await eventually(lambda: _none_waits(floor), "nobody waits")
+    await eventually(lambda: _none_waits(floor), "no partition waits")
     assert len(await floor.bench.store.list_files(second.id)) == 5
 
 
@@ -284,13 +284,13 @@ async def _none_waits(floor: Floor) -> bool:
 
 
 async def test_a_partition_that_fails_is_named(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if what fails is not the merge; the component stays healthy."""
+    """Also if something else than the merge fails; the component stays healthy."""
 
     async def plan(*_: object) -> None:
         raise OSError("its storage is gone")
 
     running, compactor = await floor.start()
-    monkeypatch.setattr(compactor._planning, "plan", plan)
+    monkeypatch.setattr(compactor._planner, "plan", plan)
     for _ in range(5):
         await floor.bench.insert()
     await eventually(lambda: bool(list(compactor.problems())), "the problem shows")
@@ -303,15 +303,15 @@ async def test_a_partition_that_fails_is_named(floor: Floor, monkeypatch: pytest
 async def test_counting_all_files_may_take_longer_than_a_delivery(
     floor: Floor, run_daemon: RunDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A registry with millions of files: counting is a refresh, by the daemon, with a refresh's time limit."""
+    """With millions of files: the daemon counts in a refresh, with the time limit of a refresh."""
     compactor = floor.compactor()
-    load, counted = compactor._decider.load, asyncio.Event()
+    load, counted = compactor._scheduler.load, asyncio.Event()
 
     async def slowly(snapshot: ConsistentRead) -> list[Decision]:
         await counted.wait()
         return await load(snapshot)
 
-    monkeypatch.setattr(compactor._decider, "load", slowly)
+    monkeypatch.setattr(compactor._scheduler, "load", slowly)
     await floor.bench.insert(files=7)
     policy = QUICK.model_copy(update={"delivery_timeout_s": 0.05})
     running = await run_daemon(floor.url, {NAME: compactor}, policy=policy)
@@ -326,16 +326,16 @@ async def test_counting_all_files_may_take_longer_than_a_delivery(
     await running.stop()
 
 
-async def test_a_job_that_stands_still_is_reported(floor: Floor) -> None:
+async def test_a_job_without_progress_is_reported(floor: Floor) -> None:
     held = HeldExecutor()
     running, compactor = await floor.start(lambda: held)
     await floor.bench.insert(files=7)
     await floor.until("running")
     (work,) = compactor.work()
     assert work.name.startswith("the compaction of ")
-    (job,) = compactor._at_work
+    (job,) = compactor._jobs
     job.began -= 4_000
-    compactor._looked.clear()
+    compactor._progress.clear()
     assert [each.stuck for each in compactor.work()] == [True]
     assert any("has been idle for 40" in reason for reason in readiness(running.daemon, 60.0).reasons)
     job.bytes_done += 1

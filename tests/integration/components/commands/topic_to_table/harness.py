@@ -1,4 +1,4 @@
-"""A topic, a table, and rounds that run here instead of on Spark: the same reader and writer, task by task."""
+"""A topic, a table, and micro-batches that run in this process instead of on Spark, with the same reader and writer."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from astha.clock import SystemLoopClock
 from astha.settings import Settings, load_settings
 from astha.subscribers import ComponentContext, LakeSettings
 from components.commands.topic_to_table.conversion import PLACE
-from components.commands.topic_to_table.sink import TopicTable, Wish
-from components.commands.topic_to_table.writer import RoundOrder, RoundWriter
+from components.commands.topic_to_table.sink import SinkOptions, TopicSink
+from components.commands.topic_to_table.writer import MicroBatchWriter, WriteRequest
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager.spark import Job
@@ -55,26 +55,26 @@ _TYPES: dict[str, tuple[DataType, bool]] = {
 
 
 class Killed(BaseException):
-    """The process is gone: nothing of it runs after this."""
+    """Stands for the death of the process: none of its code runs after this."""
 
 
-class HereRounds:
-    """``at`` is told of each step before it is taken, and may raise."""
+class LocalMicroBatches:
+    """``at`` is called before each step, with its name, and may raise."""
 
     def __init__(self, settings: Settings, at: Callable[[str], None] = lambda _: None) -> None:
         self._settings = settings
         self._at = at
 
-    async def run(self, order: RoundOrder, columns: tuple[str, ...]) -> None:
-        await asyncio.to_thread(self._run, order, columns)
+    async def run(self, request: WriteRequest, columns: tuple[str, ...]) -> None:
+        await asyncio.to_thread(self._run, request, columns)
 
-    def _run(self, order: RoundOrder, columns: tuple[str, ...]) -> None:
+    def _run(self, request: WriteRequest, columns: tuple[str, ...]) -> None:
         names = (*PLACE, *columns)
-        options = {"topic": order.round.topic, "offsets": order.round.offsets(), "columns": ",".join(names)}
+        options = {"topic": request.batch.topic, "offsets": request.batch.offsets(), "columns": ",".join(names)}
         schema = StructType([StructField(name, *_TYPES[name]) for name in names])
-        reader = TopicReader(TopicScan.from_options(options, self._settings), schema)
-        told = RoundOrder.of({"order": order.told()})
-        writer = RoundWriter(Job.to(told.round.table, self._settings), told)
+        reader = TopicReader(TopicScan.of(options, self._settings), schema)
+        decoded = WriteRequest.decode({"request": request.encode()})
+        writer = MicroBatchWriter(Job.to(decoded.batch.table, self._settings), decoded)
         messages = []
         try:
             self._at("planned")
@@ -98,28 +98,28 @@ class Shop:
 
     @property
     def warehouse(self) -> Path:
-        """Of a lake on local disk."""
+        """The directory of a lake on local disk."""
         return Path(self.lake.warehouse)
 
     async def produce(self, *values: tuple[int, Sequence[bytes | NewRecord | None]]) -> None:
-        """To each partition named, an append of its own: a segment each."""
+        """Appends to each partition named, a segment each."""
         clock = SystemLoopClock()
         async with Agent(self.store, clock) as agent, SegmentWriter(self.around, agent, WriterSettings()) as writer:
             for partition, given in values:
                 records = [one if isinstance(one, NewRecord) else NewRecord(one) for one in given]
                 await writer.append(TOPIC, partition, records)
 
-    def job(
-        self, at: Callable[[str], None] = lambda _: None, store: MetadataStore | None = None, **wish: Any
-    ) -> TopicTable:
-        chosen = Wish(**{"topic": TOPIC, "table": TABLE, **wish})
-        return TopicTable(store or self.store, chosen, HereRounds(self.settings, at).run)
+    def sink(
+        self, at: Callable[[str], None] = lambda _: None, store: MetadataStore | None = None, **options: Any
+    ) -> TopicSink:
+        chosen = SinkOptions(**{"topic": TOPIC, "table": TABLE, **options})
+        return TopicSink(store or self.store, chosen, LocalMicroBatches(self.settings, at).run)
 
     async def ids(self) -> list[int]:
         return sorted(row["id"] for row in await read_rows(self.store, self.table, Objects(self.lake)))
 
     async def assert_tidy(self) -> None:
-        """Nothing is in storage but what is registered, once the cleaner has been there."""
+        """After the cleaner has run, storage contains registered files only."""
         await clean_intents(self.store, Objects(self.lake), 0, "cleaner")
         registered = {file.file_path async for file in self.store.stream_files(self.table.id)}
         assert {path for path in files_below(self.warehouse) if path.endswith(".parquet")} == registered
@@ -127,7 +127,7 @@ class Shop:
 
 @asynccontextmanager
 async def open_shop(url: str, warehouse: Path | LakeSettings, schema: Schema = SIMPLE) -> AsyncIterator[Shop]:
-    """By the system's clock, as workers have it."""
+    """With the system's clock, which workers use too."""
     lake = LakeSettings(warehouse=str(warehouse)) if isinstance(warehouse, Path) else warehouse
     store = await open_store(url)
     try:
@@ -145,8 +145,8 @@ def orders(first: int, count: int) -> list[bytes]:
     return [order(number) for number in range(first, first + count)]
 
 
-async def finish(job: TopicTable) -> TopicTable:
-    ends = (await job.begin()).ends
-    while await job.advance(ends):
+async def finish(sink: TopicSink) -> TopicSink:
+    ends = (await sink.begin()).ends
+    while await sink.advance(ends):
         pass
-    return job
+    return sink

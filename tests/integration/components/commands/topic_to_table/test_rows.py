@@ -19,7 +19,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from components.commands.topic_to_table.errors import BadRecord, Unsuitable
+from components.commands.topic_to_table.errors import BadRecord, UnsuitableTable
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.streams.format import NewRecord
 from registry.errors import NotFound
@@ -46,10 +46,10 @@ async def shop(sqlite_url: str, warehouse: Path, request: pytest.FixtureRequest)
         yield opened
 
 
-async def test_a_bad_record_stops_with_its_place_and_nothing_is_written(shop: Shop) -> None:
+async def test_a_bad_record_stops_the_batch_and_nothing_is_written(shop: Shop) -> None:
     await shop.produce((0, orders(0, 20)), (1, [*orders(20, 7), b'{"id": "x"}', *orders(27, 5)]))
     with pytest.raises(BadRecord, match=r"orders/1, offset 7: column 'id' "):
-        await finish(shop.job())
+        await finish(shop.sink())
     assert await shop.ids() == []
     assert await shop.store.get_consumer_offsets("to-table:shop.orders") == []
     await shop.assert_tidy()
@@ -61,35 +61,35 @@ async def test_bad_records_are_skipped_and_counted(shop: Shop) -> None:
     for number, one in enumerate(bad):
         given += [*orders(number * 10, 10), one]
     await shop.produce((0, given))
-    job = await finish(shop.job(bad="skip"))
-    assert (job.tally.records, job.tally.rows, job.tally.skipped) == (88, 80, 8)
+    sink = await finish(shop.sink(bad="skip"))
+    assert (sink.totals.records, sink.totals.rows, sink.totals.skipped) == (88, 80, 8)
     assert await shop.ids() == list(range(80))
     await shop.produce((0, bad))
-    again = await finish(shop.job(bad="skip"))
-    assert (again.tally.rounds, again.tally.rows, again.tally.skipped, again.tally.files) == (1, 0, 8, 0)
-    assert (await finish(shop.job())).tally.rounds == 0
+    again = await finish(shop.sink(bad="skip"))
+    assert (again.totals.batches, again.totals.rows, again.totals.skipped, again.totals.files) == (1, 0, 8, 0)
+    assert (await finish(shop.sink())).totals.batches == 0
 
 
 async def test_columns_that_a_value_does_not_have_are_null(shop: Shop) -> None:
     await shop.produce((0, [b'{"id": 1}', b' {"day": null, "id": 2} ', b'{"id":\n3}']))
-    await finish(shop.job())
+    await finish(shop.sink())
     rows = await read_rows(shop.store, shop.table)
     assert sorted((row["id"], row["name"], row["day"]) for row in rows) == [(n, None, None) for n in (1, 2, 3)]
 
 
-async def test_the_schema_is_that_of_the_moment(shop: Shop) -> None:
+async def test_the_newest_schema_is_used(shop: Shop) -> None:
     await shop.produce((0, orders(0, 5)))
-    await finish(shop.job())
+    await finish(shop.sink())
     await shop.produce((0, [order(5, price=7)]))
     with pytest.raises(BadRecord, match="offset 5: column 'price' is not in the table"):
-        await finish(shop.job())
+        await finish(shop.sink())
     metadata = await shop.store.get_table_metadata(shop.table.id)
     assert metadata is not None
     now = TableSchema.of(metadata, table="shop.orders").iceberg
     wider = Schema(*now.fields, NestedField(9, "price", LongType()))
     draft = TableDraft(schema=JsonText(wider.model_dump_json()))
     await shop.store.add_schema_version(shop.table.id, draft, expected=1)
-    await finish(shop.job())
+    await finish(shop.sink())
     (file,) = [file for file in await shop.store.list_files(shop.table.id) if file.schema_version == 2]
     assert file.row_count == 1
 
@@ -106,8 +106,8 @@ async def test_records_as_they_are(shop: Shop) -> None:
             ],
         )
     )
-    job = await finish(shop.job(values="record"))
-    assert job.tally.rows == 2
+    sink = await finish(shop.sink(values="record"))
+    assert sink.totals.rows == 2
     first, second = sorted(await read_rows(shop.store, shop.table), key=lambda row: row["offset"])
     assert first == {
         "partition": 1, "offset": 0, "timestamp": datetime.fromtimestamp(at / 1000, UTC), "key": "k", "value": b"\xff",
@@ -116,18 +116,20 @@ async def test_records_as_they_are(shop: Shop) -> None:
     assert (second["offset"], second["key"], second["value"], second["headers"] or []) == (1, None, None, [])
     await shop.produce((1, [NewRecord(b"", key=b"\xff")]))
     with pytest.raises(BadRecord, match=r"orders/1, offset 2: column 'key' is not UTF-8"):
-        await finish(shop.job(values="record"))
+        await finish(shop.sink(values="record"))
 
 
-async def test_what_can_not_be_asked_for(shop: Shop) -> None:
-    with pytest.raises(Unsuitable, match="has none of the columns key, value"):
-        await finish(shop.job(values="record"))
+async def test_invalid_requests(shop: Shop) -> None:
+    with pytest.raises(UnsuitableTable, match="has none of the columns key, value"):
+        await finish(shop.sink(values="record"))
     with pytest.raises(NotFound, match=r"no table shop\.nothing"):
-        await finish(shop.job(table="shop.nothing"))
+        await finish(shop.sink(table="shop.nothing"))
     with pytest.raises(NotFound, match="nothing"):
-        await finish(shop.job(topic="nothing"))
+        await finish(shop.sink(topic="nothing"))
     assert (await shop.store.get_consumer_offsets("to-table:shop.orders")) == []
 
 
 async def test_names_of_one_table_are_one_group(shop: Shop) -> None:
-    assert shop.job(table="t")._wish.group_id == shop.job(table="default.t")._wish.group_id == "to-table:default.t"
+    assert (
+        shop.sink(table="t")._options.group_id == shop.sink(table="default.t")._options.group_id == "to-table:default.t"
+    )

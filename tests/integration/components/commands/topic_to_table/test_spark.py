@@ -1,4 +1,4 @@
-"""The same on a real Spark: rounds in one session, and the command, killed in the middle of one."""
+"""The same on a real Spark: micro-batches in one session, and the command, killed during one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 from astha.subscribers import LakeSettings
 from components.commands.topic_to_table.errors import BadRecord
-from components.commands.topic_to_table.session import SparkRounds, explain
-from components.commands.topic_to_table.sink import TopicTable, Wish
-from components.commands.topic_to_table.writer import RoundOrder
-from components.compactor.spark.classic import ClassicSession
-from components.compactor.spark.settings import SparkSettings
+from components.commands.topic_to_table.session import MicroBatchJobs, explain
+from components.commands.topic_to_table.sink import SinkOptions, TopicSink
+from components.commands.topic_to_table.writer import WriteRequest
+from components.lib.spark.classic import ClassicSession
+from components.lib.spark.settings import SparkSettings
 from tests.integration.components.commands.topic_to_table.harness import TABLE, TOPIC, Shop, finish, open_shop, orders
 from tests.lake import environment_of, files_below
 from tests.waiting import eventually
@@ -50,33 +50,33 @@ async def shop(sqlite_url: str, warehouse: Path) -> AsyncIterator[Shop]:
         yield opened
 
 
-def on_spark(spark: SparkSession, shop: Shop, **wish: object) -> TopicTable:
-    rounds = SparkRounds(spark, shop.settings)
+def on_spark(spark: SparkSession, shop: Shop, **options: object) -> TopicSink:
+    jobs = MicroBatchJobs(spark, shop.settings)
     session = ClassicSession(SparkSettings(), None, lambda: None)
 
-    async def run(order: RoundOrder, columns: tuple[str, ...]) -> None:
+    async def run(request: WriteRequest, columns: tuple[str, ...]) -> None:
         try:
-            rounds.run(order, columns)  # in the test's own thread, to which the session belongs
+            jobs.run(request, columns)  # in the test's own thread, to which the session belongs
         except Exception as error:
             raise explain(error, session) from error
 
-    chosen = {"topic": TOPIC, "table": TABLE, **wish}
-    return TopicTable(shop.store, Wish(**chosen), run)  # type: ignore[arg-type]
+    chosen = {"topic": TOPIC, "table": TABLE, **options}
+    return TopicSink(shop.store, SinkOptions(**chosen), run)  # type: ignore[arg-type]
 
 
-async def test_rounds(spark: SparkSession, shop: Shop) -> None:
+async def test_micro_batches(spark: SparkSession, shop: Shop) -> None:
     await shop.produce((0, orders(0, 40)), (1, orders(40, 40)), (1, [*orders(80, 10), b"no row", *orders(90, 10)]))
     with pytest.raises(BadRecord, match=r"orders/1, offset 50: not a JSON object"):
         await finish(on_spark(spark, shop))
     assert await shop.ids() == []
     await shop.assert_tidy()
-    job = await finish(on_spark(spark, shop, bad="skip"))
-    assert (job.tally.rounds, job.tally.rows, job.tally.skipped, job.tally.files) == (1, 100, 1, 1)
+    sink = await finish(on_spark(spark, shop, bad="skip"))
+    assert (sink.totals.batches, sink.totals.rows, sink.totals.skipped, sink.totals.files) == (1, 100, 1, 1)
     assert await shop.ids() == list(range(100))
 
 
-async def test_the_command_killed_in_the_middle_of_a_round(shop: Shop) -> None:
-    """Its files are there and not yet registered; who comes after it does the round again, and only once."""
+async def test_the_command_killed_during_a_micro_batch(shop: Shop) -> None:
+    """Its files are written and not registered. The next process runs the micro-batch again, and registers it once."""
     await shop.produce((0, orders(0, 2_000)), (1, orders(2_000, 2_000)))
     command = [
         sys.executable, "-m", "astha.cli", "topics", "to-table", TOPIC, TABLE, "--registry", shop.url,
@@ -89,16 +89,16 @@ async def test_the_command_killed_in_the_middle_of_a_round(shop: Shop) -> None:
     finally:
         process.kill()
         await asyncio.to_thread(process.wait)
-    job = await finish(shop.job())  # beside what may be left of it
+    sink = await finish(shop.sink())  # beside its workers, which may still run
     assert await shop.ids() == list(range(4_000))
-    assert job.tally.rows in (0, 4_000)
+    assert sink.totals.rows in (0, 4_000)
     await asyncio.to_thread(psutil.wait_procs, below, 60)
     await shop.assert_tidy()
     assert await shop.ids() == list(range(4_000))
 
 
 async def test_the_command_on_postgresql_and_s3(postgres_url: str, s3_lake: LakeSettings) -> None:
-    """Segments come from there, and files go there, from Spark's own workers."""
+    """Spark's workers read segments from there and write files to there."""
     async with open_shop(postgres_url, s3_lake) as shop:
         await shop.produce((0, orders(0, 300)), (2, orders(300, 200)))
         command = [

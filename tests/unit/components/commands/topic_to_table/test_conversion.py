@@ -1,4 +1,4 @@
-"""Records that are no rows: skipped where that was asked for, else named."""
+"""Records that are not rows: skipped on request, else reported."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_every_type_is_read_at_once(columns: JsonColumns) -> None:
         b'{"id":1,"place":{"label":"q","z":1}}', b'{"id":1,"name":"a\nb"}', b"{'id':1}",
     ],
 )  # fmt: skip
-def test_what_is_no_row_is_refused_with_its_number(columns: JsonColumns, bad: bytes) -> None:
+def test_a_value_that_is_no_row_is_refused_with_its_number(columns: JsonColumns, bad: bytes) -> None:
     given = values(FULL, {"id": 2}, bad, {"id": 4})
     with pytest.raises(RowsRefused) as refused:
         columns.rows(given)
@@ -119,18 +119,18 @@ def test_a_null_is_no_row(columns: JsonColumns) -> None:
         b'{"id":1,"scores":[]}', b'{"id":1,"place":null}',
     ],
 )  # fmt: skip
-def test_both_ways_say_the_same(columns: JsonColumns, row: bytes) -> None:
+def test_both_readers_agree(columns: JsonColumns, row: bytes) -> None:
     given = values(row, {"id": 5})
     assert columns.rows(given).equals(fit(columns._one_by_one(given), SCHEMA))
 
 
-def test_types_that_arrow_does_not_read_go_one_by_one() -> None:
+def test_types_that_arrow_does_not_read_are_read_one_by_one() -> None:
     schema = table_schema(Schema(NestedField(1, "tags", MapType(2, StringType(), 3, LongType(), value_required=False))))
     columns = JsonColumns(schema)
     assert columns.rows(values({"tags": {"a": 1, "b": None}})).to_pylist() == [{"tags": [("a", 1), ("b", None)]}]
 
 
-def test_what_is_required_inside_of_what_is_not_there() -> None:
+def test_required_fields_inside_of_missing_ones() -> None:
     inner = StructType(NestedField(2, "x", LongType()), NestedField(3, "label", StringType(), required=True))
     columns = JsonColumns(table_schema(Schema(NestedField(1, "place", inner))))
     good = [{"place": {"x": 1, "label": "q"}}, {"place": None}]

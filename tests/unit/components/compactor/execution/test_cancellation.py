@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from components.compactor.execution.cancellation import Brake, Ended, Touched, to_the_end
+from astha.tasks import to_completion
+from components.compactor.execution.cancellation import Cancellation, InputsChanged, JobStopped
 
 
 class Work:
@@ -26,60 +27,60 @@ class Work:
         return "done"
 
 
-async def test_work_that_nobody_stops() -> None:
-    brake, work = Brake(), Work()
-    driving = asyncio.create_task(brake.drive(work.run(), ["a"]))
+async def test_work_that_is_not_stopped() -> None:
+    cancellation, work = Cancellation(), Work()
+    running = asyncio.create_task(cancellation.run(work.run(), ["a"]))
     await work.begun.wait()
-    brake.touch("another's")
+    cancellation.input_changed("another's")
     work.go_on.set()
-    assert await driving == "done"
+    assert await running == "done"
 
 
-async def test_a_touched_input_stops_it_and_waits_for_its_end() -> None:
-    brake, work = Brake(), Work()
-    driving = asyncio.create_task(brake.drive(work.run(), ["a", "b"]))
+async def test_a_changed_input_stops_the_work_and_waits_for_its_end() -> None:
+    cancellation, work = Cancellation(), Work()
+    running = asyncio.create_task(cancellation.run(work.run(), ["a", "b"]))
     await work.begun.wait()
-    brake.touch("b")
-    with pytest.raises(Touched) as touched:
-        await driving
-    assert touched.value.paths == {"b"}
+    cancellation.input_changed("b")
+    with pytest.raises(InputsChanged) as changed:
+        await running
+    assert changed.value.paths == {"b"}
     assert work.cleaned
 
 
-async def test_the_first_reason_to_end_counts() -> None:
-    brake, work = Brake(), Work()
-    driving = asyncio.create_task(brake.drive(work.run(), []))
+async def test_the_first_reason_to_stop_counts() -> None:
+    cancellation, work = Cancellation(), Work()
+    running = asyncio.create_task(cancellation.run(work.run(), []))
     await work.begun.wait()
-    brake.end("cancelled", "by request")
-    brake.end("aborted", "later")
-    with pytest.raises(Ended, match="by request") as ended:
-        await driving
-    assert ended.value.status == "cancelled"
-    with pytest.raises(Ended):
-        brake.check()
+    cancellation.stop("cancelled", "by request")
+    cancellation.stop("aborted", "later")
+    with pytest.raises(JobStopped, match="by request") as stopped:
+        await running
+    assert stopped.value.status == "cancelled"
+    with pytest.raises(JobStopped):
+        cancellation.check()
 
 
-async def test_nothing_is_begun_with_the_brake_pulled() -> None:
-    brake, work = Brake(), Work()
-    brake.end("aborted", "before")
-    with pytest.raises(Ended):
-        await brake.drive(work.run(), [])
+async def test_a_stopped_job_begins_nothing() -> None:
+    cancellation, work = Cancellation(), Work()
+    cancellation.stop("aborted", "before")
+    with pytest.raises(JobStopped):
+        await cancellation.run(work.run(), [])
     assert not work.begun.is_set()
 
 
-async def test_what_the_work_says_of_its_cancellation_is_the_cause() -> None:
-    brake, work = Brake(), Work(ValueError("still writing"))
-    driving = asyncio.create_task(brake.drive(work.run(), []))
+async def test_an_error_of_the_cancelled_work_is_the_cause() -> None:
+    cancellation, work = Cancellation(), Work(ValueError("still writing"))
+    running = asyncio.create_task(cancellation.run(work.run(), []))
     await work.begun.wait()
-    driving.cancel()
+    running.cancel()
     with pytest.raises(asyncio.CancelledError) as cancelled:
-        await driving
+        await running
     assert isinstance(cancelled.value.__cause__, ValueError)
 
 
-async def test_to_the_end_is_not_to_be_cancelled() -> None:
+async def test_to_completion_is_not_cut_short() -> None:
     work = Work()
-    running = asyncio.create_task(to_the_end(work.run()))
+    running = asyncio.create_task(to_completion(work.run()))
     await work.begun.wait()
     running.cancel()
     await asyncio.sleep(0)

@@ -28,7 +28,7 @@ def metadata(schema: TableSchema, *, engine_config: JsonText = EMPTY_OBJECT) -> 
 def write(
     path: Path, rows: pa.Table, schema: TableSchema, *, engine_config: JsonText = EMPTY_OBJECT, statistics: bool = True
 ) -> MergeInput:
-    """A file as the storage manager would have left it."""
+    """Writes a file as the storage manager does."""
     with path.open("wb") as sink:
         written = engine_of(schema, engine_config).write(rows, schema, sink)
     statistics_kept = written.column_stats if statistics else None
@@ -55,7 +55,7 @@ def path_of(uri: str) -> Path:
 
 
 def read(result: MergeResult) -> pa.Table:
-    """All rows of the new files, which must be what their drafts say."""
+    """Returns all rows of the new files, and checks them against their drafts."""
     tables = []
     for file in result.files:
         data = path_of(file.file_path).read_bytes()

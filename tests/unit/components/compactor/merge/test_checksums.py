@@ -9,8 +9,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, ListType, LongType, MapType, NestedField, StringType, StructType
 
-from components.compactor.merge.checksums import Checksums
-from components.compactor.merge.chunk_checksums import ChunkSums
+from components.compactor.merge.checksums import Checksums, ChunkChecksums
 from components.compactor.merge.task import ROWS
 from components.lib.lake.schema.table_schema import TableSchema
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, rows_of, table_schema
@@ -33,7 +32,7 @@ def sums(rows: list[dict[str, Any]] | pa.Table, schema: TableSchema = SCHEMA) ->
     return found.texts()
 
 
-def test_order_and_cutting_do_not_matter() -> None:
+def test_checksums_do_not_depend_on_order_and_batches() -> None:
     schema = table_schema(EVERYTHING)
     rows = rows_of(schema, FULL_ROW, EMPTY_ROW, {**FULL_ROW, "id": 3, "double": 1.5}, {**EMPTY_ROW, "scores": []})
     expected = sums(rows, schema)
@@ -60,7 +59,7 @@ def test_values_that_differ_have_different_sums(field_id: int, column: str, valu
     assert len({each[ROWS] for each in found}) == len(values)
 
 
-def test_values_that_change_places_are_noticed_by_the_rows() -> None:
+def test_exchanged_values_are_noticed_by_the_row_checksum() -> None:
     before = sums([{"n": 1, "text": "a"}, {"n": 2, "text": "b"}])
     after = sums([{"n": 2, "text": "a"}, {"n": 1, "text": "b"}])
     assert [key for key in before if before[key] != after[key]] == [ROWS]
@@ -71,7 +70,7 @@ def test_a_value_in_another_column_is_noticed() -> None:
     assert sums([{"a": 1, "b": 2}], schema)[ROWS] != sums([{"a": 2, "b": 1}], schema)[ROWS]
 
 
-def test_a_dictionary_is_its_values() -> None:
+def test_a_dictionary_has_the_checksums_of_its_values() -> None:
     texts = pa.chunked_array([["b", None, "a"], ["a", "", "b"], pa.array([None], pa.string())])
     plain = pa.table([texts.cast(pa.large_string())], schema=pa.schema([SCHEMA.arrow().field("text")]))
     encoded = pa.table([pa.chunked_array([chunk.dictionary_encode() for chunk in texts.chunks])], names=["text"])
@@ -89,7 +88,7 @@ def double(rows: list[dict[str, Any]], chance: random.Random) -> None:
 
 
 def replace(rows: list[dict[str, Any]], chance: random.Random) -> None:
-    """One row lost, another one doubled: the number is right."""
+    """One row is lost and another duplicated, so the number of rows is right."""
     one, other = chance.sample(range(len(rows)), 2)
     rows[one] = rows[other]
 
@@ -142,7 +141,7 @@ def test_chunks_may_change_their_order_and_nothing_else() -> None:
     schema = table_schema(Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType())))
 
     def found(*groups: tuple[bytes, bytes]) -> dict[int, str]:
-        total = ChunkSums(schema)
+        total = ChunkChecksums(schema)
         for group in groups:
             total.add([memoryview(chunk) for chunk in group])
         return total.texts()

@@ -97,7 +97,7 @@ def test_a_large_group_makes_files_of_about_the_same_size(tmp_path: Path, strate
         assert rows.column("a").to_pylist() == sorted(rows.column("a").to_pylist())
 
 
-def test_no_more_files_than_there_are_names(tmp_path: Path) -> None:
+def test_no_more_files_than_names(tmp_path: Path) -> None:
     schema = table_schema(NUMBERS)
     for strategy in ("binpack", "copy"):
         result = merge(task(tmp_path, numbers(tmp_path, schema), schema, many=2, strategy=strategy, target_bytes=1_000))
@@ -122,7 +122,7 @@ def test_a_group_too_large_for_the_memory_says_so_before_it_is_read(tmp_path: Pa
         NUMBERS, order=order_of((1, IdentityTransform(), "asc first")) if strategy == "sort" else None
     )
     inputs = numbers(tmp_path, schema)
-    with pytest.raises(MemoryError, match=r"shop.orders.*4 files need about .* MiB.*merge fewer at once"):
+    with pytest.raises(MemoryError, match=r"shop.orders.*4 files need about .* MiB.*merge fewer at a time"):
         merge(task(tmp_path, inputs, schema, strategy=strategy, memory_bytes=50_000))
     assert not list(tmp_path.glob("out*"))
 
@@ -146,7 +146,7 @@ def test_z_order_keeps_neighbours_of_every_column_together(tmp_path: Path) -> No
     assert max(widths["zorder"]) < 0.5
 
 
-def test_empty_files_make_none(tmp_path: Path) -> None:
+def test_empty_files_give_no_output(tmp_path: Path) -> None:
     schema = table_schema()
     path = tmp_path / "in.parquet"
     pq.write_table(schema.arrow().empty_table(), path)
@@ -191,11 +191,14 @@ def damage_footer(file: MergeInput) -> MergeInput:
     ("damage", "why"),
     [
         (damage_size, "bytes where the registry says"),
-        (damage_byte, "not the checksum of its row"),
+        (damage_byte, "not have the checksum of its row"),
         (damage_end, "not a Parquet file"),
         (damage_footer, "damaged|can't be read"),
         (lambda file: msgspec.structs.replace(file, rows=5), "4 rows where the registry says 5"),
-        (lambda file: msgspec.structs.replace(file, schema_version=9), "schema version 9, which shop.orders has not"),
+        (
+            lambda file: msgspec.structs.replace(file, schema_version=9),
+            "schema version 9, which shop.orders does not have",
+        ),
     ],
 )
 def test_a_bad_file_is_named(tmp_path: Path, damage: Callable[[MergeInput], MergeInput], why: str) -> None:
@@ -205,8 +208,8 @@ def test_a_bad_file_is_named(tmp_path: Path, damage: Callable[[MergeInput], Merg
         merge(task(tmp_path, inputs, PLAIN))
 
 
-def test_damage_that_no_checksum_tells_is_the_decoders_to_find(tmp_path: Path) -> None:
-    """Whatever becomes of a file: a failure that says so, or the rows that any reader would see."""
+def test_damage_without_a_checksum_is_found_by_the_decoder(tmp_path: Path) -> None:
+    """A damaged file gives an error, or the rows that any reader sees."""
     inputs = [msgspec.structs.replace(file, checksum=None) for file in group(tmp_path, SORTED, rows=50)]
     path = path_of(inputs[1].path)
     whole = path.read_bytes()
@@ -249,7 +252,7 @@ def test_a_column_that_the_table_never_had_is_refused(tmp_path: Path, columns: l
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), OverflowError("x"), OSError("x"), pa.ArrowInvalid("x")])
-def test_whatever_a_file_makes_of_its_reader_is_named_by_the_file(error: Exception) -> None:
+def test_errors_of_reading_name_the_file(error: Exception) -> None:
     with pytest.raises(BadInput, match=r"^file:///x can't be read: ") as caught, reading("file:///x"):
         raise error
     copied = pickle.loads(pickle.dumps(caught.value))  # noqa: S301  (ours)
@@ -257,12 +260,12 @@ def test_whatever_a_file_makes_of_its_reader_is_named_by_the_file(error: Excepti
 
 
 @pytest.mark.parametrize("error", [MemoryError(), OSError(12, "x"), pa.ArrowMemoryError("x"), ObjectMissing("x")])
-def test_what_a_file_is_innocent_of_passes(error: Exception) -> None:
+def test_errors_that_are_not_the_files_fault_are_raised_unchanged(error: Exception) -> None:
     with pytest.raises(type(error)), reading("file:///x"):
         raise error
 
 
-def test_a_file_that_is_gone(tmp_path: Path) -> None:
+def test_a_missing_file(tmp_path: Path) -> None:
     inputs = group(tmp_path, PLAIN)
     path_of(inputs[1].path).unlink()
     with pytest.raises(ObjectMissing, match="in-1"):
@@ -301,11 +304,11 @@ def swap(table: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("damage", [lose, double, swap])
-def test_rows_that_are_not_those_that_went_in_are_never_answered(
+def test_a_result_with_other_rows_is_never_returned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Callable[[pa.Table], pa.Table]
 ) -> None:
     monkeypatch.setattr(engine, "arrange", lambda table, order: damage(arrange(table, order)))
-    with pytest.raises(MergeFailed, match="do not hold the rows of the old ones"):
+    with pytest.raises(MergeFailed, match="do not hold the rows of the old files"):
         merge(task(tmp_path, group(tmp_path, SORTED), SORTED))
 
 
@@ -313,7 +316,7 @@ def test_rows_that_are_not_those_that_went_in_are_never_answered(
 def test_bytes_that_are_not_those_that_were_written_are_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schema: TableSchema
 ) -> None:
-    """Whatever the storage has changed: one bit anywhere in the file."""
+    """One bit anywhere in the file was changed by the storage."""
     inputs = group(tmp_path, schema)
     output = tmp_path / "out-0.parquet"
     chance = random.Random(1)
@@ -332,8 +335,8 @@ def test_bytes_that_are_not_those_that_were_written_are_noticed(
             merge(task(tmp_path, inputs, schema, copy_above_bytes=0))
 
 
-def test_columns_with_few_values_stay_dictionaries_and_nobody_can_tell(tmp_path: Path) -> None:
-    """Through a rename, in files without the column, and as what rows are sorted by."""
+def test_columns_with_few_values_are_read_as_dictionaries(tmp_path: Path) -> None:
+    """Through a rename, in files without the column, and as a sort key."""
     old = table_schema(Schema(NestedField(1, "id", LongType()), NestedField(2, "state", StringType())))
     named = Schema(
         NestedField(1, "id", LongType()), NestedField(2, "status", StringType()), NestedField(3, "raw", BinaryType())

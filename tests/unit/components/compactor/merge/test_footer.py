@@ -26,7 +26,7 @@ def stored() -> bytes:
 DATA = stored()
 
 
-def test_it_says_what_arrow_says() -> None:
+def test_the_footer_is_read_as_arrow_reads_it() -> None:
     footer, arrow = Footer.of(DATA, len(DATA), "x"), pq.ParquetFile(io.BytesIO(DATA)).metadata
     assert (footer.rows, len(footer.groups)) == (arrow.num_rows, arrow.num_row_groups) == (6, 3)
     assert footer.start == len(DATA) - TAIL - arrow.serialized_size
@@ -39,13 +39,13 @@ def test_it_says_what_arrow_says() -> None:
     assert [path_of(chunk.path) for chunk in footer.groups[0].chunks] == [leaf.path for leaf in leaves(SCHEMA)]
 
 
-def test_what_is_read_can_be_written_back() -> None:
+def test_a_footer_that_was_read_can_be_written() -> None:
     footer, out = Footer.of(DATA, len(DATA), "x"), bytearray()
     write_struct(out, footer.fields)
     assert bytes(out) == DATA[footer.start : -TAIL]
 
 
-def test_sizes_are_those_of_plain_values() -> None:
+def test_sizes_of_plain_values() -> None:
     footer = Footer.of(DATA, len(DATA), "x")
     sizes = {path_of(chunk.path): chunk.plain_bytes for chunk in footer.groups[0].chunks}
     assert (sizes["id"], sizes["small"], sizes["flag"]) == (16, 8, 2)
@@ -64,7 +64,7 @@ def test_sizes_are_those_of_plain_values() -> None:
         (b"\x15" * 50 + (50).to_bytes(4, "little") + b"PAR1", "can't be read"),
     ],
 )
-def test_what_is_no_footer(data: bytes, why: str) -> None:
+def test_invalid_footers(data: bytes, why: str) -> None:
     with pytest.raises(MergeFailed, match=rf"a file.*{why}"):
         Footer.of(data, len(data), "a file")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from components.compactor.merge import BadFile, MergeInput, inspect, inspection
+from components.compactor.merge import MergeInput, UnmergeableFile, inspect, inspection
 from components.lib.lake.schema.table_schema import TableSchema
 from tests.lake import EVERYTHING, FULL_ROW, rows_of, table_schema
 from tests.poison import poison
@@ -31,26 +31,24 @@ def test_bad_files_are_named_and_good_ones_are_not(tmp_path: Path) -> None:
     files[4] = msgspec.structs.replace(files[4], rows=9)
     found = inspect(task(tmp_path, files, SCHEMA))
     assert [file.path for file in found] == [file.path for file in files[1:5]]
-    for file, why in zip(found, ("type does not match", "does not exist", "not the checksum", "9"), strict=True):
+    for file, why in zip(found, ("type does not match", "does not exist", "not have the checksum", "9"), strict=True):
         assert why in file.reason
         assert str(file) == f"{file.path} {file.reason}"
     assert list(tmp_path.glob("out-*")) == []
 
 
-def test_a_file_that_ends_or_hangs_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_kills_or_hangs_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = group(tmp_path, files=1)
     monkeypatch.setattr(inspection, "_READ_ONE", f"{FUNCTIONS}:abort")
     (found,) = inspect(task(tmp_path, files, SCHEMA))
-    assert found == BadFile(
-        files[0].path, "is damaged: whoever reads it does not survive it: its process was ended by SIGABRT"
-    )
+    assert found == UnmergeableFile(files[0].path, "is damaged: its reader crashes: its process was ended by SIGABRT")
     monkeypatch.setattr(inspection, "_READ_ONE", f"{FUNCTIONS}:sleep")
     monkeypatch.setattr(inspection, "_LIMIT_S", 0.1)
     (found,) = inspect(task(tmp_path, files, SCHEMA))
     assert "longer than it may" in found.reason
 
 
-def test_it_ends_when_its_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspection_stops_at_its_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = group(tmp_path)
     monkeypatch.setattr(inspection, "_READ_ONE", f"{FUNCTIONS}:fail")
     ticks = iter([0.0, 1.0, 11.0])

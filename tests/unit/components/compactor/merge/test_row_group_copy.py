@@ -84,7 +84,7 @@ def test_row_groups_are_kept_and_statistics_are_those_of_a_new_file(tmp_path: Pa
 
 
 def test_other_readers_see_the_same(tmp_path: Path) -> None:
-    """Each row group by itself, too: the offsets of all of them are right."""
+    """Reads each row group by itself, too, to check all offsets."""
     inputs = group(tmp_path)
     (file,) = merge(task(tmp_path, inputs, SCHEMA, copy_above_bytes=0)).files
     path = path_of(file.file_path)
@@ -99,7 +99,7 @@ def test_other_readers_see_the_same(tmp_path: Path) -> None:
     assert [field.metadata for field in source.schema_arrow] == [field.metadata for field in SCHEMA.arrow()]
 
 
-def test_indexes_and_filters_are_left_behind(tmp_path: Path) -> None:
+def test_indexes_and_filters_are_not_copied(tmp_path: Path) -> None:
     inputs = []
     for seed in range(2):
         path = tmp_path / f"in-{seed}.parquet"
@@ -135,7 +135,7 @@ def _renamed() -> TableSchema:
 @pytest.mark.parametrize(
     ("schema", "options", "why"),
     [
-        (SCHEMA, {}, "row groups of [0-9,]+ bytes on the average are smaller than 262,144"),
+        (SCHEMA, {}, "row groups of [0-9,]+ bytes on average are smaller than 262,144"),
         (_renamed(), {"copy_above_bytes": 0}, r"in-0\.parquet has other columns or types"),
         (
             dataclasses.replace(SCHEMA, version=2, compression="gzip"),

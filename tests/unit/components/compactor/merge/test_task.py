@@ -18,7 +18,7 @@ VERSION = TableMetadata(
 )  # fmt: skip
 
 
-def test_a_task_reaches_another_process_whole() -> None:
+def test_a_task_survives_pickling() -> None:
     task = MergeTask(
         operation_id="op",
         table="shop.orders",

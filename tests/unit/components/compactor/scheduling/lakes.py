@@ -48,7 +48,7 @@ class Lake:
         file_type: str = "parquet",
         created_at: int | None = None,
     ) -> TableFile:
-        """A row that is not there yet."""
+        """Returns a row that is not in the lake yet."""
         self._id += 1
         at = self.clock.now_ms() if created_at is None else created_at
         return TableFile(
@@ -57,7 +57,7 @@ class Lake:
         )  # fmt: skip
 
     def change(self, old: Iterable[TableFile] = (), new: Iterable[TableFile] = ()) -> list[Event[Row]]:
-        """One transaction: `new` rows take the place of `old` ones; one of the same id is an UPDATE."""
+        """Returns one transaction that replaces `old` rows by `new` ones; a row with the same id is an UPDATE."""
         self.position += 1
         commit = Commit(self.position, Position(self.position), 0)
         old, new = list(old), list(new)
@@ -107,7 +107,7 @@ class Lake:
 
 
 class Snapshot:
-    """A consistent read of the lake as it is when it is made."""
+    """A consistent read of the lake at its creation."""
 
     def __init__(self, lake: Lake) -> None:
         self._rows: Mapping[type[Row], list[Row]] = {

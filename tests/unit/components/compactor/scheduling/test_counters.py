@@ -21,7 +21,7 @@ def test_tiers_are_a_quarter_of_a_doubling() -> None:
     assert tier_of(MIB) + 4 == tier_of(2 * MIB)
 
 
-def test_what_comes_and_goes() -> None:
+def test_files_are_added_and_removed() -> None:
     lake, counters = Lake(), Counters()
     events = lake.change(new=[lake.new(100), lake.new(100, operation="compaction"), lake.new(5_000, file_type="json")])
     for event in events[:3]:
@@ -29,7 +29,7 @@ def test_what_comes_and_goes() -> None:
     counts = counters.of((1, ""))
     assert counts is not None
     assert (counts.files, counts.size_bytes, counts.rows) == (3, 5_200, 52)
-    assert counted(counts.aged()) == (2, 200, 1), "what is not Parquet is nobody's to merge"
+    assert counted(counts.aged()) == (2, 200, 1), "only Parquet files are merged"
     one = lake.files[1]
     moved = lake.change([one], [msgspec.structs.replace(one, partition_path="d=1", file_size=7)])
     assert counters.apply(moved[0]) == {(1, ""), (1, "d=1")}  # type: ignore[arg-type]
@@ -39,7 +39,7 @@ def test_what_comes_and_goes() -> None:
     assert list(counters) == [(1, "")], "a partition without files is forgotten"
 
 
-def test_files_come_of_age() -> None:
+def test_files_reach_the_minimum_age() -> None:
     clock = ManualClock(1_000_000)
     lake, counters = Lake(clock), Counters()
     assert counters.tune(1, 4_000, clock.now_ms())
@@ -88,13 +88,13 @@ def test_statistics_are_compared() -> None:
     assert counters.compare(stats) is None
     wrong = counters.compare(msgspec.structs.replace(stats, file_count=3))
     assert str(wrong) == (
-        "partition '' of table 1: (2, 300, 3) files, bytes and rows by the events, (3, 300, 3) by the statistics"
+        "partition '' of table 1: (2, 300, 3) files, bytes and rows by events, (3, 300, 3) by statistics"
     )
     assert counters.compare(msgspec.structs.replace(stats, partition_path="x", file_count=0, total_size=0)) is not None
 
 
 @pytest.mark.parametrize("files_first", [True, False])
-def test_nothing_of_a_dropped_table_stays(files_first: bool) -> None:
+def test_nothing_of_a_dropped_table_is_kept(files_first: bool) -> None:
     lake, counters = Lake(), Counters()
     counters.tune(1, 4_000, 0)
     file = lake.new(100)

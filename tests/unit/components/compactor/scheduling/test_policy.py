@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from components.compactor.scheduling.policy import Policy, PolicyProblem, read_policy
+from components.compactor.scheduling.policy import CompactionPolicy, PolicyProblem, read_policy
 from components.compactor.scheduling.quiet_hours import QuietHours, read_quiet_hours
 
 MIB = 1 << 20
@@ -14,7 +14,7 @@ def at(text: str) -> int:
     return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1000)
 
 
-def test_properties_go_before_defaults() -> None:
+def test_properties_override_defaults() -> None:
     defaults = read_policy({"compaction.min-inputs": 8, "compaction.strategy": "copy"})
     policy = read_policy(
         {
@@ -29,15 +29,15 @@ def test_properties_go_before_defaults() -> None:
         },
         defaults,
     )
-    assert policy == Policy(
+    assert policy == CompactionPolicy(
         enabled=False, target_bytes=64 * MIB, small_ratio=0.5, min_inputs=8, max_group_bytes=1024 * MIB,
         min_age_ms=300_000, quiet_hours=QuietHours(((1320, 360),)), strategy="copy", copy_above_bytes=MIB,
     )  # fmt: skip
     assert policy.small_bytes == 32 * MIB
-    assert read_policy({"snapshot.keep": 1}) == Policy()
+    assert read_policy({"snapshot.keep": 1}) == CompactionPolicy()
 
 
-def test_a_target_above_the_group_raises_the_group() -> None:
+def test_a_target_above_the_group_size_raises_that() -> None:
     assert read_policy({"compaction.target-size": "2GiB"}).max_group_bytes == 2048 * MIB
 
 
@@ -53,7 +53,7 @@ def test_a_target_above_the_group_raises_the_group() -> None:
         ("strategy", "magic"), ("target", "1GB"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_read_is_named(name: str, value: str) -> None:
+def test_a_property_that_can_not_be_read_is_named(name: str, value: str) -> None:
     with pytest.raises(PolicyProblem, match=f"compaction.{name}"):
         read_policy({f"compaction.{name}": value})
 

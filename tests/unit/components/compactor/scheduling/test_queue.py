@@ -3,17 +3,17 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from components.compactor.scheduling.queue import DOUBLING_MS, Queue
+from components.compactor.scheduling.queue import DOUBLING_MS, PartitionQueue
 
 A, B, C = (1, "a"), (1, "b"), (2, "")
 
 
-def keys(queue: Queue) -> list[tuple[int, str]]:
+def keys(queue: PartitionQueue) -> list[tuple[int, str]]:
     return [entry.key for entry in queue]
 
 
-def test_the_most_worthwhile_comes_first() -> None:
-    queue = Queue()
+def test_the_highest_score_comes_first() -> None:
+    queue = PartitionQueue()
     for key, score in ((A, 1.0), (B, 4.0), (C, 2.0)):
         queue.put(key, score, 0)
     assert keys(queue) == [B, C, A]
@@ -27,7 +27,7 @@ def test_the_most_worthwhile_comes_first() -> None:
 
 
 def test_waiting_counts() -> None:
-    queue = Queue()
+    queue = PartitionQueue()
     queue.put(A, 1.0, 0)
     queue.put(B, 4.0, 2 * DOUBLING_MS - 1)
     assert keys(queue) == [B, A]
@@ -37,8 +37,8 @@ def test_waiting_counts() -> None:
     assert keys(queue) == [B, A, C], "its place in time stays"
 
 
-def test_what_is_held_back_is_not_next() -> None:
-    queue = Queue()
+def test_a_held_partition_is_not_next() -> None:
+    queue = PartitionQueue()
     queue.put(A, 9.0, 0, until_ms=100)
     queue.put(B, 1.0, 0)
     queue.put(C, 5.0, 0, until_ms=50)
@@ -64,7 +64,7 @@ steps = st.lists(
 @settings(deadline=None)
 @given(steps)
 def test_order_is_that_of_a_sort(drawn: list[tuple[str, int, float, int, int | None]]) -> None:
-    queue = Queue()
+    queue = PartitionQueue()
     entries: dict[tuple[int, str], tuple[float, int, int | None]] = {}
     for what, number, score, at, until in drawn:
         key = (number % 3, str(number))

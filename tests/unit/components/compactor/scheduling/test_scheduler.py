@@ -5,12 +5,12 @@ import pytest
 
 from astha.errors import Reject
 from astha.events import Commit
-from components.compactor.scheduling.budget import Limits
-from components.compactor.scheduling.file_selection import Plan, Selection, plan
+from components.compactor.planning.file_selection import CompactionPlan, FileSelection, make_plan
+from components.compactor.scheduling.budget import BudgetLimits
 from components.compactor.scheduling.journal import Decision
-from components.compactor.scheduling.policy import Policy
-from components.compactor.scheduling.scheduler import Candidate, Decider
-from components.compactor.scheduling.scoring import DEAR, DISABLED, MANY, OVER, SETTINGS, YOUNG
+from components.compactor.scheduling.policy import CompactionPolicy
+from components.compactor.scheduling.scheduler import Candidate, Scheduler
+from components.compactor.scheduling.scoring import DISABLED, MANY, NO_LONGER_NEEDED, SETTINGS, TOO_EXPENSIVE, YOUNG
 from registry.json_text import parse_json
 from registry.models import TableFile
 from registry.position import Position
@@ -20,342 +20,342 @@ from tests.unit.components.compactor.scheduling.lakes import MIB, Lake, Snapshot
 A, B = (1, "a"), (1, "b")
 
 
-async def following(lake: Lake, **limits: int) -> Decider:
-    decider = Decider(Policy(), Limits(**{"concurrent_jobs": 1, **limits}), lake.clock)
-    await decider.load(Snapshot(lake))
-    return decider
+async def following(lake: Lake, **limits: int) -> Scheduler:
+    scheduler = Scheduler(CompactionPolicy(), BudgetLimits(**{"concurrent_jobs": 1, **limits}), lake.clock)
+    await scheduler.load(Snapshot(lake))
+    return scheduler
 
 
-def drafts(decider: Decider) -> list[tuple[str, str, str, str | None]]:
+def drafts(scheduler: Scheduler) -> list[tuple[str, str, str, str | None]]:
     return [
         (draft.partition_path, draft.status, draft.rule, draft.reason)
-        for draft in (one.draft("db.t") for one in decider.untold())
+        for draft in (one.draft("db.t") for one in scheduler.unrecorded())
     ]
 
 
-def taken(decider: Decider) -> Candidate:
-    candidate = decider.take()
+def taken(scheduler: Scheduler) -> Candidate:
+    candidate = scheduler.take()
     assert candidate is not None
     return candidate
 
 
-def planned(lake: Lake, candidate: Candidate) -> Plan:
-    selection = Selection(candidate.decision.policy, lake.clock.now_ms())
+def planned(lake: Lake, candidate: Candidate) -> CompactionPlan:
+    selection = FileSelection(candidate.decision.policy, lake.clock.now_ms())
     for file in lake.of(candidate.key[1]):
         selection.add(file)
-    return plan(selection, candidate.decision.policy, has_order=False)
+    return make_plan(selection, candidate.decision.policy, order_columns=0)
 
 
 async def test_the_commit_that_crosses_the_threshold_brings_the_decision() -> None:
     lake = Lake()
-    decider = await following(lake)
+    scheduler = await following(lake)
     for _ in range(4):
-        assert decider.apply(lake.insert(MIB, partition="a")) == []
-    assert decider.take() is None
-    (decision,) = decider.apply(lake.insert(MIB, partition="a"))
+        assert scheduler.apply(lake.insert(MIB, partition="a")) == []
+    assert scheduler.take() is None
+    (decision,) = scheduler.apply(lake.insert(MIB, partition="a"))
     assert (decision.key, decision.verdict.rule, decision.position) == (A, MANY, lake.position)
     lake.clock.advance(10)
-    assert decider.apply(lake.insert(MIB, partition="a")) == [], "the same decision again is no news"
-    candidate = taken(decider)
+    assert scheduler.apply(lake.insert(MIB, partition="a")) == [], "the same decision again is no news"
+    candidate = taken(scheduler)
     assert candidate.key == A
     assert (candidate.decision.verdict.picked.files, candidate.waited_ms) == (6, 10)
     assert candidate.decision.decided_at == lake.clock.now_ms() - 10
-    assert decider.take() is None
+    assert scheduler.take() is None
 
 
 async def test_a_repeated_transaction_is_counted_once() -> None:
     lake = Lake()
-    decider = await following(lake)
+    scheduler = await following(lake)
     events = lake.insert(*[MIB] * 5, partition="a")
-    assert len(decider.apply(events)) == 1
-    assert decider.apply(events) == []
-    counts = decider.counters.of(A)
+    assert len(scheduler.apply(events)) == 1
+    assert scheduler.apply(events) == []
+    counts = scheduler.counters.of(A)
     assert counts is not None
     assert counts.files == 5
 
 
-async def test_transaction_ids_that_come_round_again_are_not_taken_for_counted_ones() -> None:
+async def test_reused_transaction_ids_are_counted() -> None:
     lake = Lake()
     lake.insert(*[MIB] * 4, partition="a")
-    decider = await following(lake)
+    scheduler = await following(lake)
     lake.position = 0
     events = lake.insert(MIB, partition="a")
-    assert decider.apply(events) == [], "the snapshot holds it"
+    assert scheduler.apply(events) == [], "the snapshot holds it"
     later = Commit(1, Position(1), (lake.clock.now_ms() + 3_600_001) * 1_000, 2)
-    assert len(decider.apply([msgspec.structs.replace(event, commit=later) for event in events])) == 1
+    assert len(scheduler.apply([msgspec.structs.replace(event, commit=later) for event in events])) == 1
 
 
-async def test_the_best_first_under_the_budget() -> None:
+async def test_the_highest_score_first_within_the_budget() -> None:
     lake = Lake()
-    decider = await following(lake, bytes_per_hour=100 * MIB)
-    decider.apply(lake.insert(*[4 * MIB] * 6, partition="a"))
-    decider.apply(lake.insert(*[MIB] * 6, partition="b"))
-    first = taken(decider)
+    scheduler = await following(lake, bytes_per_hour=100 * MIB)
+    scheduler.apply(lake.insert(*[4 * MIB] * 6, partition="a"))
+    scheduler.apply(lake.insert(*[MIB] * 6, partition="b"))
+    first = taken(scheduler)
     assert first.key == B
-    decider.spend(150 * MIB)
-    assert decider.take() is None, "one job at once"
-    assert decider.wakes_at() is None
-    decider.apply(lake.swap(lake.of("b"), [6 * MIB]))
-    decider.finish(first, "done")
-    assert decider.take() is None, "the hour's bytes are used up"
-    wakes = decider.wakes_at()
+    scheduler.spend(150 * MIB)
+    assert scheduler.take() is None, "one job at once"
+    assert scheduler.wakes_at() is None
+    scheduler.apply(lake.swap(lake.of("b"), [6 * MIB]))
+    scheduler.finish(first, "done")
+    assert scheduler.take() is None, "the hour's bytes are used up"
+    wakes = scheduler.wakes_at()
     assert wakes is not None
     lake.clock.advance(wakes - lake.clock.now_ms())
-    assert taken(decider).key == A
+    assert taken(scheduler).key == A
 
 
-async def test_after_a_swap_its_events_are_waited_for() -> None:
+async def test_a_partition_waits_for_the_events_of_its_swap() -> None:
     lake = Lake()
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    candidate = taken(decider)
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    candidate = taken(scheduler)
     swap = lake.swap(lake.of("a"), [5 * MIB])
-    decider.finish(candidate, "done")
-    assert decider.take() is None, "the counts are those from before the swap"
-    decider.apply(swap)
-    assert decider.take() is None
-    assert len(decider.queue) == 0
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    again = taken(decider)
-    decider.apply(lake.swap(lake.of("a"), [10 * MIB]))  # the events are quicker than the job
-    decider.finish(again, "done")
-    assert len(decider.queue) == 0
+    scheduler.finish(candidate, "done")
+    assert scheduler.take() is None, "the counts are those from before the swap"
+    scheduler.apply(swap)
+    assert scheduler.take() is None
+    assert len(scheduler.queue) == 0
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    again = taken(scheduler)
+    scheduler.apply(lake.swap(lake.of("a"), [10 * MIB]))  # the events are quicker than the job
+    scheduler.finish(again, "done")
+    assert len(scheduler.queue) == 0
 
 
-async def test_swaps_without_events_are_not_waited_for_for_ever() -> None:
+async def test_the_wait_for_events_of_a_swap_is_bounded() -> None:
     lake = Lake()
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    decider.finish(taken(decider), "done", swaps=2)
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    scheduler.finish(taken(scheduler), "done", swaps=2)
     lake.clock.advance(29_999)
-    assert decider.take() is None
+    assert scheduler.take() is None
     lake.clock.advance(1)
-    assert taken(decider).key == A
+    assert taken(scheduler).key == A
 
 
-async def test_what_failed_is_left_alone_for_longer_and_longer() -> None:
+async def test_failed_partitions_wait_with_backoff() -> None:
     lake = Lake()
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
     for wait_s in (60, 120, 240):
-        decider.finish(taken(decider), "failed")
-        decider.apply(lake.insert(MIB, partition="a"))
+        scheduler.finish(taken(scheduler), "failed")
+        scheduler.apply(lake.insert(MIB, partition="a"))
         lake.clock.advance(wait_s * 1_000 - 1)
-        assert decider.take() is None
+        assert scheduler.take() is None
         lake.clock.advance(1)
-    decider.finish(taken(decider), "done", swaps=0)
-    assert taken(decider).key == A
+    scheduler.finish(taken(scheduler), "done", swaps=0)
+    assert taken(scheduler).key == A
 
 
 async def test_a_plan_that_finds_nothing_is_a_decline_that_stays() -> None:
     lake = Lake()
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    candidate = taken(decider)
-    assert drafts(decider) == [], "what runs is no news any more"
-    decider.decline(candidate, Plan(rule=DEAR, reason="so dear", small=5))
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    candidate = taken(scheduler)
+    assert drafts(scheduler) == [], "what runs is no news any more"
+    scheduler.decline(candidate, CompactionPlan(rule=TOO_EXPENSIVE, reason="so expensive", small=5).verdict())
     for _ in range(3):
-        decider.apply(lake.insert(MIB, partition="a"))
-    assert drafts(decider) == [("a", "declined", DEAR, "so dear")]
-    assert decider.take() is None
+        scheduler.apply(lake.insert(MIB, partition="a"))
+    assert drafts(scheduler) == [("a", "declined", TOO_EXPENSIVE, "so expensive")]
+    assert scheduler.take() is None
     lake.clock.advance(5_000)
-    assert taken(decider).key == A
+    assert taken(scheduler).key == A
 
 
-async def test_what_others_did_ends_the_wait() -> None:
+async def test_swaps_of_others_end_the_wait() -> None:
     lake = Lake()
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    assert drafts(decider) == [("a", "waiting", MANY, None)]
-    decider.apply(lake.change(lake.of("a")))
-    assert drafts(decider) == [("a", "declined", OVER, "there are too few small files left")]
-    assert decider.take() is None
-    decider.apply(lake.insert(MIB, partition="a"))
-    assert drafts(decider) == []
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    assert drafts(scheduler) == [("a", "waiting", MANY, None)]
+    scheduler.apply(lake.change(lake.of("a")))
+    assert drafts(scheduler) == [("a", "declined", NO_LONGER_NEEDED, "there are too few small files left")]
+    assert scheduler.take() is None
+    scheduler.apply(lake.insert(MIB, partition="a"))
+    assert drafts(scheduler) == []
 
 
 async def test_settings_of_a_table() -> None:
     lake = Lake(enabled="false")
     lake.create(2, min_inputs=2)
     lake.create(3, min_age="soon")
-    decider = await following(lake)
+    scheduler = await following(lake)
     for table_id in (1, 2, 3, 4):
-        decider.apply(lake.insert(*[MIB] * 5, table_id=table_id))
-    assert {one.key[0]: one.verdict.rule for one in decider.untold()} == {1: DISABLED, 2: MANY, 3: SETTINGS}
-    assert decider.tables.to_read(lake.clock.now_ms()) == [4], "one that nobody has introduced"
-    assert taken(decider).key == (2, "")
+        scheduler.apply(lake.insert(*[MIB] * 5, table_id=table_id))
+    assert {one.key[0]: one.verdict.rule for one in scheduler.unrecorded()} == {1: DISABLED, 2: MANY, 3: SETTINGS}
+    assert scheduler.tables.to_read(lake.clock.now_ms()) == [4], "a table that was not read yet"
+    assert taken(scheduler).key == (2, "")
     lake.create(4, enabled="false")
-    decider.introduce(*lake.tables[4])
-    assert {one.key[0]: one.verdict.rule for one in decider.untold()} == {4: DISABLED}
+    scheduler.introduce(*lake.tables[4])
+    assert {one.key[0]: one.verdict.rule for one in scheduler.unrecorded()} == {4: DISABLED}
     lake.create(3)
-    decider.introduce(*lake.tables[3])
-    assert {one.key[0]: one.verdict.rule for one in decider.untold()} == {3: MANY}
+    scheduler.introduce(*lake.tables[3])
+    assert {one.key[0]: one.verdict.rule for one in scheduler.unrecorded()} == {3: MANY}
     lake.clock.advance(10_000)
-    assert set(decider.tables.to_read(lake.clock.now_ms())) == {1, 2}, "moved since they were read, long ago"
+    assert set(scheduler.tables.to_read(lake.clock.now_ms())) == {1, 2}, "moved since they were read, long ago"
     for table_id in (1, 2):
-        decider.introduce(*lake.tables[table_id])
+        scheduler.introduce(*lake.tables[table_id])
     lake.clock.advance(50_000)
-    assert set(decider.tables.to_read(lake.clock.now_ms())) == {4}
+    assert set(scheduler.tables.to_read(lake.clock.now_ms())) == {4}
     lake.clock.advance(10_000)
-    assert set(decider.tables.to_read(lake.clock.now_ms())) == {4, 1}, "those whose settings are in the way"
+    assert set(scheduler.tables.to_read(lake.clock.now_ms())) == {4, 1}, "those whose settings are in the way"
 
 
-async def test_what_is_decided_waits_for_its_table_to_be_read() -> None:
+async def test_a_decision_waits_until_its_table_was_read() -> None:
     lake = Lake()
-    decider = await following(lake)
+    scheduler = await following(lake)
     lake.create(2, min_inputs=7)
     lake.create(3)
-    (early, other) = (decider.apply(lake.insert(*[MIB] * 5, table_id=number))[0] for number in (2, 3))
+    (early, other) = (scheduler.apply(lake.insert(*[MIB] * 5, table_id=number))[0] for number in (2, 3))
     assert (early.verdict.rule, other.verdict.rule) == (MANY, MANY)
-    assert decider.take() is None, "nobody knows their settings"
+    assert scheduler.take() is None, "their settings are not known"
     for table_id in (2, 3):
-        decider.introduce(*lake.tables[table_id])
-    assert taken(decider).key == (3, "")
-    decider.apply(lake.insert(*[MIB] * 2, table_id=2))
-    decider.finish(Candidate((3, ""), other, 0), "cancelled")
-    assert taken(decider).key == (2, "")
+        scheduler.introduce(*lake.tables[table_id])
+    assert taken(scheduler).key == (3, "")
+    scheduler.apply(lake.insert(*[MIB] * 2, table_id=2))
+    scheduler.finish(Candidate((3, ""), other, 0), "cancelled")
+    assert taken(scheduler).key == (2, "")
 
 
-async def test_a_table_that_nobody_can_read_is_never_begun() -> None:
+async def test_a_table_that_can_not_be_read_is_not_compacted() -> None:
     lake = Lake()
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, table_id=9))
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, table_id=9))
     for _ in range(2):
-        assert decider.take() is None
-        assert decider.wakes_at() == lake.clock.now_ms() + 1_000
+        assert scheduler.take() is None
+        assert scheduler.wakes_at() == lake.clock.now_ms() + 1_000
         lake.clock.advance(1_000)
 
 
-async def test_other_settings_of_a_large_table_are_taken_in_step_by_step() -> None:
+async def test_new_settings_of_a_large_table_are_applied_in_steps() -> None:
     lake = Lake(min_inputs=2)
     lake.change(new=[lake.new(MIB, f"d={number % 700}") for number in range(2_100)])
-    decider = await following(lake)
-    assert len(decider.queue) == 700
+    scheduler = await following(lake)
+    assert len(scheduler.queue) == 700
     lake.create(1, enabled="false")
-    decider.introduce(*lake.tables[1])
-    assert (len(decider.queue), decider.wakes_at()) == (200, lake.clock.now_ms())
-    assert decider.take() is None
-    assert (len(decider.queue), decider.wakes_at()) == (0, None)
+    scheduler.introduce(*lake.tables[1])
+    assert (len(scheduler.queue), scheduler.wakes_at()) == (200, lake.clock.now_ms())
+    assert scheduler.take() is None
+    assert (len(scheduler.queue), scheduler.wakes_at()) == (0, None)
 
 
-async def test_age_alone_brings_a_decision() -> None:
+async def test_a_decision_by_age_alone() -> None:
     lake = Lake(min_age="4s")
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    assert [one[2] for one in drafts(decider)] == [YOUNG]
-    wakes = decider.wakes_at()
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    assert [one[2] for one in drafts(scheduler)] == [YOUNG]
+    wakes = scheduler.wakes_at()
     assert wakes is not None
     lake.clock.advance(wakes - lake.clock.now_ms())
-    assert taken(decider).key == A
-    assert decider.wakes_at() is None
+    assert taken(scheduler).key == A
+    assert scheduler.wakes_at() is None
 
 
-async def test_quiet_hours_hold_back() -> None:
+async def test_no_job_begins_in_quiet_hours() -> None:
     lake = Lake(ManualClock(1_700_049_600_000), quiet_hours="11:00-13:00")
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    assert drafts(decider) == [("a", "waiting", MANY, "quiet hours: 11:00-13:00 UTC")]
-    assert decider.take() is None
-    assert decider.wakes_at() == lake.clock.now_ms() + 3_600_000
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    assert drafts(scheduler) == [("a", "waiting", MANY, "quiet hours: 11:00-13:00 UTC")]
+    assert scheduler.take() is None
+    assert scheduler.wakes_at() == lake.clock.now_ms() + 3_600_000
     lake.clock.advance(3_600_000)
-    assert taken(decider).key == A
+    assert taken(scheduler).key == A
 
 
 async def test_counts_that_drift_are_refreshed_and_wrong_statistics_are_not() -> None:
     lake = Lake()
     lake.insert(MIB, partition="a")
     lake.stats[A] = msgspec.structs.replace(lake.stats[A], file_count=7)  # wrong in the registry itself
-    decider = await following(lake)
-    decider.apply(lake.insert(MIB, partition="a"))
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(MIB, partition="a"))
     lake.insert(MIB, partition="a")  # an event that never comes
-    with pytest.raises(Reject, match=r"counts are not the registry's.*partition 'a' of table 1"):
-        decider.apply(lake.insert(MIB, partition="a"))
-    await decider.load(Snapshot(lake))
-    decider.apply(lake.insert(MIB, partition="a"))
-    counts = decider.counters.of(A)
+    with pytest.raises(Reject, match=r"counts differ from the registry's.*partition 'a' of table 1"):
+        scheduler.apply(lake.insert(MIB, partition="a"))
+    await scheduler.load(Snapshot(lake))
+    scheduler.apply(lake.insert(MIB, partition="a"))
+    counts = scheduler.counters.of(A)
     assert counts is not None
     assert counts.files == 5
 
 
-async def test_a_refresh_keeps_what_runs_and_who_waited_longest() -> None:
+async def test_a_refresh_keeps_running_jobs_and_waiting_times() -> None:
     lake = Lake()
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    decider.apply(lake.insert(*[2 * MIB] * 5, partition="b"))
-    candidate = taken(decider)
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    scheduler.apply(lake.insert(*[2 * MIB] * 5, partition="b"))
+    candidate = taken(scheduler)
     lake.clock.advance(1_000)
     lake.insert(MIB, partition="b")
-    assert [one.trigger for one in await decider.load(Snapshot(lake))] == []
-    assert len(decider.queue) == 1
-    decider.finish(candidate, "aborted")
-    other = taken(decider)
+    assert [one.trigger for one in await scheduler.load(Snapshot(lake))] == []
+    assert len(scheduler.queue) == 1
+    scheduler.finish(candidate, "aborted")
+    other = taken(scheduler)
     assert (other.key, other.waited_ms) == (B, 1_000)
     assert other.decision.verdict.picked.files == 6
 
 
-async def test_a_table_that_is_gone_is_forgotten() -> None:
+async def test_a_dropped_table_is_forgotten() -> None:
     lake = Lake()
     lake.create(2)
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, table_id=2))
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, table_id=2))
     del lake.tables[2]
     lake.files.clear()
     lake.stats.clear()
-    await decider.load(Snapshot(lake))
-    assert (len(decider.queue), len(decider.journal), len(decider.counters)) == (0, 0, 0)
-    assert decider.tables.name(2) is None
+    await scheduler.load(Snapshot(lake))
+    assert (len(scheduler.queue), len(scheduler.journal), len(scheduler.counters)) == (0, 0, 0)
+    assert scheduler.tables.name(2) is None
 
 
-async def test_what_could_not_be_written_is_told_again() -> None:
+async def test_decisions_that_could_not_be_written_are_returned_again() -> None:
     lake = Lake()
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    decider.apply(lake.insert(*[MIB] * 5, partition="b"))
-    decisions: list[Decision] = decider.untold()
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="b"))
+    decisions: list[Decision] = scheduler.unrecorded()
     assert len(decisions) == 2
-    assert decider.untold() == []
-    begun = taken(decider)
-    decider.journal.put_back(decisions)
-    assert [one.key for one in decider.untold()] == [key for key in (A, B) if key != begun.key]
+    assert scheduler.unrecorded() == []
+    begun = taken(scheduler)
+    scheduler.journal.put_back(decisions)
+    assert [one.key for one in scheduler.unrecorded()] == [key for key in (A, B) if key != begun.key]
 
 
-async def test_a_decision_is_kept_with_its_reasons() -> None:
+async def test_a_decision_is_recorded_with_its_reasons() -> None:
     lake = Lake()
-    decider = await following(lake)
-    decider.apply(lake.insert(*[MIB] * 5, partition="a"))
-    (decision,) = decider.untold()
+    scheduler = await following(lake)
+    scheduler.apply(lake.insert(*[MIB] * 5, partition="a"))
+    (decision,) = scheduler.unrecorded()
     draft = decision.draft("db.t1")
     assert (draft.table_id, draft.partition_path, draft.status, draft.trigger) == (1, "a", "waiting", "event")
     assert (draft.position, draft.input_files, draft.input_bytes) == (lake.position, 5, 5 * MIB)
-    told = parse_json(draft.explanation)
-    assert isinstance(told, dict)
-    assert told["counts"]["to_merge"] == {
+    explanation = parse_json(draft.explanation)
+    assert isinstance(explanation, dict)
+    assert explanation["counts"]["to_merge"] == {
         "files": 5, "size_bytes": 5 * MIB, "largest": MIB, "fresh": 5, "outputs": 1,
     }  # fmt: skip
-    assert told["score"] == 0.8
+    assert explanation["score"] == 0.8
 
 
 async def test_small_files_and_bytes_rewritten_stay_bounded() -> None:
-    """Thousands of inserts, each compaction done at once: amplification is logarithmic, and so is what is left."""
+    """Thousands of inserts, each compaction done at once: write amplification and small files left are logarithmic."""
     lake = Lake(target_size="16MiB", max_group_size="64MiB")
-    decider = await following(lake)
+    scheduler = await following(lake)
     small = 12 * MIB
     inserted = rewritten = jobs = most = 0
     for number in range(4_000):
         size = (20 + number * 7919 % 60) * 1024
         inserted += size
-        decider.apply(lake.insert(size, partition="ab"[number % 10 == 0]))
-        while (candidate := decider.take()) is not None:
+        scheduler.apply(lake.insert(size, partition="ab"[number % 10 == 0]))
+        while (candidate := scheduler.take()) is not None:
             found = planned(lake, candidate)
             if not found.groups:
-                decider.decline(candidate, found)
+                scheduler.decline(candidate, found.verdict())
                 continue
             jobs += 1
             rewritten += found.input_bytes
             for place, group in enumerate(found.groups):
                 each = group.size_bytes // group.outputs
-                decider.apply(lake.swap(group.files, [each] * group.outputs, f"{number}-{place}"))
-            decider.finish(candidate, "done", swaps=len(found.groups))
+                scheduler.apply(lake.swap(group.files, [each] * group.outputs, f"{number}-{place}"))
+            scheduler.finish(candidate, "done", swaps=len(found.groups))
         most = max(most, *(_small_files(lake.of(path), small) for path in "ab"))
         lake.clock.advance(100)
     assert rewritten / inserted < 5, "log3 of a right-sized file over the first merge's, and the last merge"

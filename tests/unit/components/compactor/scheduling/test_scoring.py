@@ -7,16 +7,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from components.compactor.scheduling.counters import Counters
-from components.compactor.scheduling.policy import Policy
+from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.scheduling.quiet_hours import read_quiet_hours
-from components.compactor.scheduling.scoring import DEAR, DISABLED, FILLS, MANY, SETTINGS, YOUNG, Heap, Verdict, judge
+from components.compactor.scheduling.scoring import (
+    DISABLED,
+    FILLS,
+    MANY,
+    SETTINGS,
+    TOO_EXPENSIVE,
+    YOUNG,
+    CompactionVerdict,
+    FileSet,
+    judge,
+)
 from tests.unit.components.compactor.scheduling.lakes import MIB, Lake
 
 NOON = 1_700_049_600_000  # 12:00 UTC
 
 
-def verdict(sizes: list[float], own: list[float] | None = None, *, young: int = 0, **policy: Any) -> Verdict | None:
-    """Of a partition with files of so many MiB; the last ``young`` are new, the others old."""
+def verdict(
+    sizes: list[float], own: list[float] | None = None, *, young: int = 0, **policy: Any
+) -> CompactionVerdict | None:
+    """Judges a partition with files of these sizes in MiB; the last ``young`` are new, the others old."""
     lake = Lake()
     counters = Counters(policy.get("min_age_ms", 0))
     files = [lake.new(int(size * MIB), created_at=NOON - 10**9) for size in sizes]
@@ -27,10 +39,10 @@ def verdict(sizes: list[float], own: list[float] | None = None, *, young: int = 
     ripe_at = counters.ripen((1, ""), NOON)
     counts = counters.of((1, ""))
     assert counts is not None
-    return judge(counts, Policy(**policy), NOON, ripe_at=ripe_at)
+    return judge(counts, CompactionPolicy(**policy), NOON, ripe_at=ripe_at)
 
 
-def test_nothing_to_say_of_few_small_files() -> None:
+def test_too_few_small_files_give_no_verdict() -> None:
     assert verdict([1] * 4) is None
     assert verdict([100] * 50) is None, "right-sized"
     assert verdict([], own=[1] * 50) is None, "its own output, and nothing new"
@@ -40,34 +52,34 @@ def test_many_small_files() -> None:
     found = verdict([1] * 5)
     assert found is not None
     assert (found.status, found.rule, found.reason, found.until_ms) == ("waiting", MANY, None, None)
-    assert found.picked == Heap(5, 5 * MIB, MIB, 5)
+    assert found.picked == FileSet(5, 5 * MIB, MIB, 5)
     assert found.score == pytest.approx(4 / 5), "files removed for a MiB rewritten"
 
 
-def test_a_large_leftover_is_left_out() -> None:
+def test_a_large_file_is_not_rewritten_for_small_ones() -> None:
     found = verdict([1] * 5, own=[90])
     assert found is not None
     assert (found.small.files, found.picked.files, found.picked.size_bytes) == (6, 5, 5 * MIB)
 
 
-def test_a_leftover_of_the_same_size_joins() -> None:
+def test_a_file_of_similar_size_is_merged() -> None:
     found = verdict([1], own=[5, 5, 5, 5, 5])
     assert found is not None
     assert found.picked.files == 6
 
 
-def test_what_fills_a_file_takes_the_leftover_along() -> None:
+def test_files_that_fill_a_target_include_a_large_one() -> None:
     found = verdict([8] * 5, own=[90])
     assert found is not None
-    assert (found.rule, found.picked.files, found.picked.outputs(Policy())) == (FILLS, 6, 1)
+    assert (found.rule, found.picked.files, found.picked.outputs(CompactionPolicy())) == (FILLS, 6, 1)
 
 
-def test_too_dear() -> None:
+def test_too_expensive() -> None:
     found = verdict([0.1, 1, 7, 40], own=[90, 93])
     assert found is not None
     found = verdict([0.01, 0.1, 1, 8], own=[60])
     assert found is not None
-    assert (found.status, found.rule) == ("declined", DEAR)
+    assert (found.status, found.rule) == ("declined", TOO_EXPENSIVE)
     assert found.reason is not None
 
 
@@ -80,7 +92,7 @@ def test_settings() -> None:
         counters.count(lake.new())
     counts = counters.of((1, ""))
     assert counts is not None
-    bad = judge(counts, Policy(), NOON, problem="compaction.min-age = 'x': write a duration")
+    bad = judge(counts, CompactionPolicy(), NOON, problem="compaction.min-age = 'x': write a duration")
     assert bad is not None
     assert (bad.status, bad.rule) == ("declined", SETTINGS)
     assert "compaction.min-age" in (bad.reason or "")
@@ -97,7 +109,7 @@ def test_young_files_wait_for_their_age() -> None:
     assert (old.status, old.picked.files, old.small.files) == ("waiting", 5, 7)
 
 
-def test_quiet_hours_hold_back() -> None:
+def test_no_job_begins_in_quiet_hours() -> None:
     found = verdict([1] * 5, quiet_hours=read_quiet_hours("x", "11:00-13:00"))
     assert found is not None
     assert (found.status, found.rule, found.until_ms) == ("waiting", MANY, NOON + 3_600_000)
@@ -107,8 +119,8 @@ def test_quiet_hours_hold_back() -> None:
 @settings(deadline=None)
 @given(st.integers(1, 10**12), st.floats(0.01, 0.75))
 def test_outputs_are_near_the_target_and_not_small(size: int, ratio: float) -> None:
-    policy = Policy(small_ratio=ratio)
-    heap = Heap(10**6, size, MIB, 1)
-    each = heap.size_bytes / heap.outputs(policy)
+    policy = CompactionPolicy(small_ratio=ratio)
+    file_set = FileSet(10**6, size, MIB, 1)
+    each = file_set.size_bytes / file_set.outputs(policy)
     assert each <= 1.5 * policy.target_bytes
-    assert each >= policy.small_bytes or heap.outputs(policy) == 1
+    assert each >= policy.small_bytes or file_set.outputs(policy) == 1

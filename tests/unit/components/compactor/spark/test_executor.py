@@ -12,21 +12,21 @@ import pytest
 from structlog.testing import capture_logs
 
 from components.compactor.merge import MergeResult, MergeTask
-from components.compactor.spark.errors import (
+from components.compactor.spark.executor import RunningTask, SparkExecutor
+from components.compactor.spark.messages import TaskReply, TaskRequest
+from components.compactor.spark.worker_probe import WorkerVersions
+from components.lib.spark.errors import (
     JobFailed,
-    MergeTimeout,
     OutOfMemory,
     SessionLost,
     SessionProblem,
     SparkError,
     StillWriting,
+    TaskTimeout,
 )
-from components.compactor.spark.executor import Running, SparkExecutor
-from components.compactor.spark.messages import Order, Outcome
-from components.compactor.spark.settings import SparkSettings
-from components.compactor.spark.worker_lease import addresses
-from components.compactor.spark.worker_probe import Fitness
-from tests.doubles.spark import FakeSession, Puppet, obey
+from components.lib.spark.network import driver_addresses
+from components.lib.spark.settings import SparkSettings
+from tests.doubles.spark import FakeSession, ScriptedWorker, follow_protocol
 from tests.waiting import eventually
 
 RESULT = MergeResult(
@@ -46,8 +46,8 @@ def merge(_task: MergeTask) -> MergeResult:
     return RESULT
 
 
-class Stage:
-    """An executor whose sessions are the ones put here, the last one again and again."""
+class Setup:
+    """An executor with the sessions listed here; the last one is used repeatedly."""
 
     def __init__(self) -> None:
         self.sessions = [FakeSession()]
@@ -68,15 +68,15 @@ class Stage:
 
 
 @pytest.fixture
-async def stage() -> AsyncIterator[Stage]:
-    stage = Stage()
-    yield stage
-    await stage.executor.close()
+async def setup() -> AsyncIterator[Setup]:
+    setup = Setup()
+    yield setup
+    await setup.executor.close()
 
 
 @contextmanager
 def released() -> Iterator[threading.Event]:
-    """Lets go whoever still waits when the test is over."""
+    """Releases waiting threads at the end of the test."""
     event = threading.Event()
     try:
         yield event
@@ -84,119 +84,120 @@ def released() -> Iterator[threading.Event]:
         event.set()
 
 
-async def test_a_session_is_started_by_the_first_merge_and_kept(stage: Stage) -> None:
-    await stage.executor.health()
-    assert stage.executor.sessions_started == 0
-    await asyncio.gather(*(stage.executor.merge(ON_DISK) for _ in range(5)))
-    assert stage.executor.sessions_started == 1
-    assert len(stage.session.jobs) == 5
-    assert stage.session.jobs[0].told == "astha op: shop.orders"
+async def test_a_session_is_started_by_the_first_merge_and_kept(setup: Setup) -> None:
+    await setup.executor.health()
+    assert setup.executor.sessions_started == 0
+    await asyncio.gather(*(setup.executor.merge(ON_DISK) for _ in range(5)))
+    assert setup.executor.sessions_started == 1
+    assert len(setup.session.jobs) == 5
+    assert setup.session.jobs[0].description == "astha op: shop.orders"
 
 
-async def test_a_problem_of_the_start_is_everybodys_and_is_tried_again(stage: Stage) -> None:
-    stage.session.problem = SessionProblem("no java")
-    answers = await asyncio.gather(*(stage.executor.merge(ON_DISK) for _ in range(2)), return_exceptions=True)
+async def test_a_failed_start_is_raised_by_all_merges_and_retried(setup: Setup) -> None:
+    setup.session.problem = SessionProblem("no java")
+    answers = await asyncio.gather(*(setup.executor.merge(ON_DISK) for _ in range(2)), return_exceptions=True)
     assert [str(answer) for answer in answers] == ["no java", "no java"]
     with pytest.raises(SessionProblem, match="no java"):
-        await stage.executor.health()
-    stage.session.problem = None
-    await stage.executor.health()
-    assert await stage.executor.merge(ON_DISK) == RESULT
+        await setup.executor.health()
+    setup.session.problem = None
+    await setup.executor.health()
+    assert await setup.executor.merge(ON_DISK) == RESULT
 
 
-async def test_workers_of_another_version_are_refused(stage: Stage) -> None:
-    stage.session.fitness = Fitness("there", "0.0.1", "3.11", "22")
+async def test_workers_of_another_version_are_refused(setup: Setup) -> None:
+    setup.session.versions = WorkerVersions("there", "0.0.1", "3.11", "22")
     with pytest.raises(SessionProblem, match=r"the worker on there has astha 0\.0\.1"):
-        await stage.executor.merge(ON_DISK)
-    assert stage.session.closed.is_set()
+        await setup.executor.merge(ON_DISK)
+    assert setup.session.closed.is_set()
 
 
-async def test_a_worker_that_stops_says_goodbye(stage: Stage) -> None:
-    def stop(order: Order, _session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        puppet = Puppet(order.leash, order.token)
-        assert (puppet.hear(), puppet.hear()) == ("go", "stop")
-        puppet.leave()
-        return Outcome("stopped")
+async def test_a_worker_that_stops_releases_its_lease(setup: Setup) -> None:
+    def stop(request: TaskRequest, _session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        worker = ScriptedWorker(request.lease_address, request.token)
+        assert (worker.receive(), worker.receive()) == ("go", "stop")
+        worker.say_bye()
+        return TaskReply("stopped")
 
-    stage.session.script = stop
-    merging = asyncio.create_task(stage.executor.merge(ON_S3))
-    await eventually(lambda: [one.state for one in stage.executor.progress()] == ["running"], "a worker at work")
+    setup.session.script = stop
+    merging = asyncio.create_task(setup.executor.merge(ON_S3))
+    await eventually(lambda: [one.state for one in setup.executor.progress()] == ["running"], "a worker at work")
     merging.cancel()
     with pytest.raises(asyncio.CancelledError):
         await merging
-    assert stage.executor.progress() == []
+    assert setup.executor.progress() == []
 
 
-async def test_a_worker_that_can_not_be_stopped_is_reported(stage: Stage) -> None:
+async def test_a_worker_that_can_not_be_stopped_is_reported(setup: Setup) -> None:
     with released() as end:
 
-        def ignore(order: Order, _session: FakeSession) -> Outcome:
-            assert order.leash is not None
-            puppet = Puppet(order.leash, order.token)
+        def ignore(request: TaskRequest, _session: FakeSession) -> TaskReply:
+            assert request.lease_address is not None
+            worker = ScriptedWorker(request.lease_address, request.token)
             end.wait(30)
-            puppet.die()
-            return Outcome("stopped")
+            worker.die()
+            return TaskReply("stopped")
 
-        stage.session.script = ignore
-        merging = asyncio.create_task(stage.executor.merge(ON_DISK))
-        await eventually(lambda: [one.state for one in stage.executor.progress()] == ["running"], "a worker at work")
+        setup.session.script = ignore
+        merging = asyncio.create_task(setup.executor.merge(ON_DISK))
+        await eventually(lambda: [one.state for one in setup.executor.progress()] == ["running"], "a worker at work")
         merging.cancel()
         merging.cancel()
-        with pytest.raises(StillWriting, match="its intents are the cleaner's") as raised:
+        with pytest.raises(StillWriting, match="left to the cleaner") as raised:
             await merging
         assert not raised.value.settled
-        assert stage.session.cancelled
+        assert setup.session.cancelled
 
 
-async def test_a_worker_that_takes_too_long_is_stopped(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("components.compactor.spark.executor._LOOK_S", 0.02)
+async def test_a_worker_that_takes_too_long_is_stopped(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.compactor.spark.executor._CHECK_LIMIT_S", 0.02)
     limited = msgspec.structs.replace(ON_DISK, limit_s=0.1)
 
-    def stop(order: Order, _session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        assert order.limit_s == limited.limit_s
-        puppet = Puppet(order.leash, order.token)
-        assert (puppet.hear(), puppet.hear()) == ("go", "stop")
-        puppet.leave()
-        return Outcome("stopped")
+    def stop(request: TaskRequest, _session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        assert request.limit_s == limited.limit_s
+        worker = ScriptedWorker(request.lease_address, request.token)
+        assert (worker.receive(), worker.receive()) == ("go", "stop")
+        worker.say_bye()
+        return TaskReply("stopped")
 
-    stage.session.script = stop
-    with pytest.raises(MergeTimeout, match=r"longer than 0 s in process 2 on here, and was ended") as raised:
-        await stage.executor.merge(limited)
+    setup.session.script = stop
+    with pytest.raises(TaskTimeout, match=r"longer than 0 s in process 2 on here, and was ended") as raised:
+        await setup.executor.merge(limited)
     assert raised.value.settled
-    assert stage.executor.progress() == []
-    stage.session.script = obey
-    assert await stage.executor.merge(limited) == RESULT
-    assert stage.executor.sessions_started == 1
+    assert setup.executor.progress() == []
+    setup.session.script = follow_protocol
+    assert await setup.executor.merge(limited) == RESULT
+    assert setup.executor.sessions_started == 1
 
 
-async def test_a_task_that_waits_for_a_worker_is_not_overdue(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("components.compactor.spark.executor._LOOK_S", 0.01)
+async def test_a_task_that_waits_for_a_worker_is_not_overdue(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.compactor.spark.executor._CHECK_LIMIT_S", 0.01)
     looks = threading.Semaphore(0)
-    overdue = vars(Running)["overdue"].fget
+    overdue = vars(RunningTask)["overdue"].fget
 
-    def look(running: Running) -> bool:
+    def look(running: RunningTask) -> bool:
+        waits = running.lease.holder is None  # once a worker has it, the limit may pass on a busy machine
         looks.release()
-        return bool(overdue(running))
+        return waits and bool(overdue(running))
 
-    def wait_for_a_core(order: Order, session: FakeSession) -> Outcome:
+    def wait_for_a_core(request: TaskRequest, session: FakeSession) -> TaskReply:
         for _ in range(5):
             assert looks.acquire(timeout=30)
-        return obey(order, session)
+        return follow_protocol(request, session)
 
-    monkeypatch.setattr(Running, "overdue", property(look))
-    stage.session.script = wait_for_a_core
-    assert await stage.executor.merge(msgspec.structs.replace(ON_DISK, limit_s=0.001)) == RESULT
+    monkeypatch.setattr(RunningTask, "overdue", property(look))
+    setup.session.script = wait_for_a_core
+    assert await setup.executor.merge(msgspec.structs.replace(ON_DISK, limit_s=0.001)) == RESULT
 
 
-async def test_what_may_wait_is_asked_in_a_thread(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name server, and a JVM for its last words."""
+async def test_blocking_calls_are_made_in_a_thread(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name resolution, and waiting for the last output of a JVM."""
     asked: list[threading.Thread] = []
 
     def find(settings: SparkSettings) -> tuple[str, str]:
         asked.append(threading.current_thread())
-        return addresses(settings)
+        return driver_addresses(settings)
 
     def explain(error: Exception) -> SparkError:
         asked.append(threading.current_thread())
@@ -205,135 +206,133 @@ async def test_what_may_wait_is_asked_in_a_thread(stage: Stage, monkeypatch: pyt
     def ping() -> None:
         raise ConnectionError("gone")
 
-    monkeypatch.setattr("components.compactor.spark.session_pool.addresses", find)
-    await stage.executor.merge(ON_DISK)
-    monkeypatch.setattr(stage.session, "explain", explain)
-    monkeypatch.setattr(stage.session, "ping", ping)
+    monkeypatch.setattr("components.compactor.spark.session_pool.driver_addresses", find)
+    await setup.executor.merge(ON_DISK)
+    monkeypatch.setattr(setup.session, "explain", explain)
+    monkeypatch.setattr(setup.session, "ping", ping)
     with pytest.raises(SessionLost, match="gone"):
-        await stage.executor.health()
+        await setup.executor.health()
     assert len(asked) == 2
     assert threading.current_thread() not in asked
 
 
 @pytest.mark.parametrize(("task", "settled"), [(ON_DISK, True), (ON_S3, False)])
-async def test_what_a_dead_worker_had_sent_may_still_be_carried_out(
-    stage: Stage, task: MergeTask, settled: bool
-) -> None:
-    def die(order: Order, _session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        puppet = Puppet(order.leash, order.token)
-        puppet.hear()
-        puppet.die()
+async def test_requests_of_a_dead_worker_may_still_be_carried_out(setup: Setup, task: MergeTask, settled: bool) -> None:
+    def die(request: TaskRequest, _session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        worker = ScriptedWorker(request.lease_address, request.token)
+        worker.receive()
+        worker.die()
         raise RuntimeError("Python worker exited unexpectedly (crashed)")
 
-    stage.session.script = die
+    setup.session.script = die
     with pytest.raises(OutOfMemory) as raised:
-        await stage.executor.merge(task)
+        await setup.executor.merge(task)
     assert raised.value.settled is settled
 
 
 @pytest.mark.parametrize(("task", "error"), [(ON_DISK, OutOfMemory), (ON_S3, JobFailed)])
-async def test_an_attempt_after_a_death(stage: Stage, task: MergeTask, error: type[SparkError]) -> None:
-    """On the same executor it would only die again; where requests may still be under way, it could be overtaken."""
+async def test_an_attempt_after_a_death(setup: Setup, task: MergeTask, error: type[SparkError]) -> None:
+    """On the same executor it would die again; where requests may still be in flight, they could overtake it."""
 
-    def die_and_try_again(order: Order, session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        puppet = Puppet(order.leash, order.token)
-        puppet.hear()
-        puppet.die()
-        return obey(order, session)
+    def die_and_try_again(request: TaskRequest, session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        worker = ScriptedWorker(request.lease_address, request.token)
+        worker.receive()
+        worker.die()
+        return follow_protocol(request, session)
 
-    stage.session.script = die_and_try_again
+    setup.session.script = die_and_try_again
     with pytest.raises(error) as raised:
-        await stage.executor.merge(task)
+        await setup.executor.merge(task)
     assert raised.value.settled is (task is ON_DISK)
 
 
-async def test_a_second_attempt_waits_for_the_end_of_the_first(stage: Stage) -> None:
-    def twice(order: Order, session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        first = Puppet(order.leash, order.token, parent=1)
-        assert first.hear() == "go"
-        second = Puppet(order.leash, order.token, parent=7)
-        assert first.hear() == "stop"
-        first.leave()
-        assert second.hear() == "go"
-        second.leave()
-        return Outcome("done", pickle.dumps(RESULT))
+async def test_a_second_attempt_waits_for_the_end_of_the_first(setup: Setup) -> None:
+    def twice(request: TaskRequest, session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        first = ScriptedWorker(request.lease_address, request.token, parent=1)
+        assert first.receive() == "go"
+        second = ScriptedWorker(request.lease_address, request.token, parent=7)
+        assert first.receive() == "stop"
+        first.say_bye()
+        assert second.receive() == "go"
+        second.say_bye()
+        return TaskReply("done", pickle.dumps(RESULT))
 
-    stage.session.script = twice
-    assert await stage.executor.merge(ON_S3) == RESULT
+    setup.session.script = twice
+    assert await setup.executor.merge(ON_S3) == RESULT
 
 
-async def test_a_session_that_dies_in_the_middle(stage: Stage) -> None:
-    def lose(order: Order, _session: FakeSession) -> Outcome:
-        assert order.leash is not None
-        puppet = Puppet(order.leash, order.token)
-        assert puppet.hear() == "go"
-        stage.ended[0]()
-        assert puppet.hear() == "stop"
-        puppet.die()
+async def test_a_session_that_dies_during_a_merge(setup: Setup) -> None:
+    def lose(request: TaskRequest, _session: FakeSession) -> TaskReply:
+        assert request.lease_address is not None
+        worker = ScriptedWorker(request.lease_address, request.token)
+        assert worker.receive() == "go"
+        setup.ended[0]()
+        assert worker.receive() == "stop"
+        worker.die()
         raise SessionLost("the JVM was killed")
 
-    stage.session.script = lose
-    stage.sessions.append(FakeSession())
+    setup.session.script = lose
+    setup.sessions.append(FakeSession())
     with pytest.raises(SessionLost) as raised:
-        await stage.executor.merge(ON_DISK)
+        await setup.executor.merge(ON_DISK)
     assert raised.value.settled
-    assert stage.sessions[0].closed.is_set()
-    assert await stage.executor.merge(ON_DISK) == RESULT
-    assert stage.executor.sessions_started == 2
+    assert setup.sessions[0].closed.is_set()
+    assert await setup.executor.merge(ON_DISK) == RESULT
+    assert setup.executor.sessions_started == 2
 
 
-async def test_a_session_that_died_before_anybody_began_is_nobodys_news(stage: Stage) -> None:
-    def lose(_order: Order, _session: FakeSession) -> Outcome:
+async def test_a_session_that_died_while_idle_is_replaced_silently(setup: Setup) -> None:
+    def lose(_request: TaskRequest, _session: FakeSession) -> TaskReply:
         raise SessionLost("SESSION_CHANGED")
 
-    stage.session.script = lose
-    stage.sessions.append(FakeSession())
-    assert await stage.executor.merge(ON_DISK) == RESULT
-    stage.sessions.append(FakeSession(lose))
-    stage.ended[1]()
-    stage.sessions.append(FakeSession(lose))
-    await eventually(lambda: stage.executor._sessions.live is None, "the loss")
+    setup.session.script = lose
+    setup.sessions.append(FakeSession())
+    assert await setup.executor.merge(ON_DISK) == RESULT
+    setup.sessions.append(FakeSession(lose))
+    setup.ended[1]()
+    setup.sessions.append(FakeSession(lose))
+    await eventually(lambda: setup.executor._sessions.live is None, "the loss")
     with pytest.raises(SessionLost):  # once is enough
-        await stage.executor.merge(ON_DISK)
+        await setup.executor.merge(ON_DISK)
 
 
-async def test_a_session_that_does_not_answer_is_replaced(stage: Stage) -> None:
-    await stage.executor.merge(ON_DISK)
-    stage.session.hangs = True
+async def test_a_session_that_does_not_answer_is_replaced(setup: Setup) -> None:
+    await setup.executor.merge(ON_DISK)
+    setup.session.hangs = True
     with pytest.raises(SessionLost, match="did not answer"):
-        await stage.executor.health()
-    await stage.executor.health()
-    stage.sessions.append(FakeSession())
-    assert await stage.executor.merge(ON_DISK) == RESULT
-    assert stage.executor.sessions_started == 2
+        await setup.executor.health()
+    await setup.executor.health()
+    setup.sessions.append(FakeSession())
+    assert await setup.executor.merge(ON_DISK) == RESULT
+    assert setup.executor.sessions_started == 2
 
 
-async def test_without_a_leash_nothing_is_certain(stage: Stage) -> None:
-    stage.session.reachable = False
+async def test_without_a_lease_cancelled_tasks_may_still_write(setup: Setup) -> None:
+    setup.session.reachable = False
     with capture_logs() as logs, released() as end:
 
-        def write(order: Order, session: FakeSession) -> Outcome:
-            assert order.leash is None
+        def write(request: TaskRequest, session: FakeSession) -> TaskReply:
+            assert request.lease_address is None
             if len(session.jobs) == 1:
-                return Outcome("done", pickle.dumps(RESULT))
+                return TaskReply("done", pickle.dumps(RESULT))
             end.wait(30)
             raise RuntimeError("cancelled")
 
-        stage.session.script = write
-        assert await stage.executor.merge(ON_DISK) == RESULT
-        merging = asyncio.create_task(stage.executor.merge(ON_DISK))
-        await eventually(lambda: len(stage.session.jobs) == 2, "the job")
+        setup.session.script = write
+        assert await setup.executor.merge(ON_DISK) == RESULT
+        merging = asyncio.create_task(setup.executor.merge(ON_DISK))
+        await eventually(lambda: len(setup.session.jobs) == 2, "the job")
         merging.cancel()
         with pytest.raises(StillWriting):
             await merging
     assert any("workers can't reach this process" in entry["event"] for entry in logs)
 
 
-async def test_a_task_that_waits_here_leaves_no_trace() -> None:
-    def hang(order: Order, session: FakeSession) -> Outcome:
+async def test_a_task_that_was_not_submitted_is_cancelled() -> None:
+    def hang(request: TaskRequest, session: FakeSession) -> TaskReply:
         session.closed.wait(30)
         raise SessionLost("closed")
 
@@ -354,7 +353,7 @@ async def test_a_task_that_waits_here_leaves_no_trace() -> None:
         await executor.merge(ON_DISK)
 
 
-async def test_closing_ends_a_start(stage: Stage) -> None:
+async def test_closing_cancels_a_start(setup: Setup) -> None:
     begun, end = threading.Event(), threading.Event()
 
     class Slow(FakeSession):
@@ -366,10 +365,10 @@ async def test_closing_ends_a_start(stage: Stage) -> None:
             end.set()
             super().close(limit_s)
 
-    slow = stage.sessions[0] = Slow()
-    merging: asyncio.Task[Any] = asyncio.create_task(stage.executor.merge(ON_DISK))
+    slow = setup.sessions[0] = Slow()
+    merging: asyncio.Task[Any] = asyncio.create_task(setup.executor.merge(ON_DISK))
     await eventually(begun.is_set, "the start")
-    await stage.executor.close()
+    await setup.executor.close()
     assert slow.closed.is_set()
     with pytest.raises((SparkError, asyncio.CancelledError)):
         await merging
