@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext
-from components.commands.verify.verification import Verification
+from components.commands.verify.verification import Verification, VerifyOptions
 from components.compactor.execution.job_context import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater

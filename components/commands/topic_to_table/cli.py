@@ -22,6 +22,7 @@ from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context
+from components.commands.parameters import DurationParam, SizeParam
 from components.commands.stderr_logging import log_to_stderr
 from registry.connect import open_store
 from registry.contract import MetadataStore
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["to_table_command"]
 
 
-@topics_commands.command("to-table", short_help="Copy a topic into a table, exactly once.")
+@click.command("to-table", short_help="Copy a topic into a table, exactly once.")
 @click.argument("topic")
 @click.argument("table")
 @click.option("--group", help="Consumer group that holds the offsets.  [default: to-table:DATABASE.NAME]")
@@ -53,7 +54,7 @@ __all__ = ["to_table_command"]
     help="What to do with a record that is not a row of the table. Skipped records are counted and reported.",
 )
 @click.option(
-    "--max-bytes", type=Size(), default="256MiB", show_default=True, help="Most bytes per micro-batch, as stored."
+    "--max-bytes", type=SizeParam(), default="256MiB", show_default=True, help="Most bytes per micro-batch, as stored."
 )
 @click.option(
     "--skip-lost",
@@ -63,7 +64,7 @@ __all__ = ["to_table_command"]
 @click.option("--follow", is_flag=True, help="At the end, wait for more records, until interrupted.")
 @click.option(
     "--every",
-    type=Duration(),
+    type=DurationParam(),
     default="10s",
     show_default=True,
     help="With --follow: least time between two micro-batches.",
@@ -152,7 +153,7 @@ class _Command:
         from components.commands.topic_to_table.runner import SinkRunner
         from components.commands.topic_to_table.session import SparkRunner, spark_settings
         from components.commands.topic_to_table.sink import TopicSink
-        from components.lib.streams.read_context import open_reading
+        from components.lib.streams.read_context import open_read_context
 
         spark = SparkRunner(spark_settings(settings, self._master), settings)
         sink = self._sink = TopicSink(store, self._options, spark.run)
@@ -165,7 +166,7 @@ class _Command:
                 self._last = monotonic()
                 if self._every_s is None:
                     return await runner.run_to_end()
-                async with open_reading(context(settings, store, clock), settings, follow=True) as reading:
+                async with open_read_context(context(settings, store, clock), settings, follow=True) as reading:
                     await runner.follow(reading, self._every_s)
                 return True
         finally:

@@ -12,7 +12,7 @@ from components.commands.topic_to_table.errors import MicroBatchFailed
 from components.commands.topic_to_table.sink import TopicSink
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.spark.errors import SessionProblem, SparkError
-from components.lib.streams.read_context import Reading
+from components.lib.streams.read_context import ReadContext
 from registry.errors import Unavailable
 
 _LONGEST_WAIT_S = 3_600.0
@@ -51,13 +51,13 @@ class SinkRunner:
             self._report()
         return False
 
-    async def follow(self, reading: Reading, every_s: float) -> None:
+    async def follow(self, reading: ReadContext, every_s: float) -> None:
         """Runs a micro-batch as soon as there are records, but begins none within ``every_s`` of the last one unless
         that was full. Retries transient failures, with backoff.
         """
         failures = 0
         keys = [(self._topic, row.partition_id) for row in (await self._sink.read_progress()).partitions]
-        with reading.feed.watch(keys) as watch:
+        with reading.change_feed.watch(keys) as watch:
             while not self._stop.is_set():
                 watch.clear()
                 began = self._clock.monotonic()

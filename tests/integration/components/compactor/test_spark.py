@@ -16,7 +16,6 @@ from typing import TypeAlias
 import psutil
 import pytest
 import pytest_asyncio
-from deploy.servers.spark import SparkCluster, SparkConnectServer, SparkProcess
 from py4j.protocol import Py4JJavaError
 from pydantic import SecretStr
 from structlog.testing import capture_logs

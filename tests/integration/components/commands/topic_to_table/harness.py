@@ -72,7 +72,7 @@ class LocalMicroBatches:
         names = (*PLACE, *columns)
         options = {"topic": request.batch.topic, "offsets": request.batch.offsets(), "columns": ",".join(names)}
         schema = StructType([StructField(name, *_TYPES[name]) for name in names])
-        reader = TopicReader(TopicScan.of(options, self._settings), schema)
+        reader = TopicReader(TopicScan.from_options(options, self._settings), schema)
         decoded = WriteRequest.decode({"request": request.encode()})
         writer = MicroBatchWriter(Job.to(decoded.batch.table, self._settings), decoded)
         messages = []

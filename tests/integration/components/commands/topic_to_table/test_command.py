@@ -16,6 +16,7 @@ from astha.cli.root import main
 from astha.clock import SystemLoopClock
 from components.commands.topic_to_table import session
 from components.commands.topic_to_table.runner import SinkRunner
+from components.lib.streams.read_context import open_read_context
 from registry.errors import Unavailable
 from tests.integration.components.commands.topic_to_table.harness import (
     LocalMicroBatches,

@@ -76,7 +76,7 @@ async def records(store: MetadataStore) -> int:
     return sum(segment.record_count for segment in await store.get_segments("events", 0))
 
 
-async def rounds(assembly: Assembly, count: int) -> None:
+async def rounds(assembly: AssembledDaemon, count: int) -> None:
     """Waits until retention or cleanup has asked for permission so many times."""
     guard = assembly.daemon.clock_guard
     assert guard is not None

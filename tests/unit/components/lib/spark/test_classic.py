@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from astha.redaction import NO_SECRETS
 from components.lib.spark.classic import ClassicSession
 from components.lib.spark.errors import OutOfMemory, SessionLost, SparkError
 from components.lib.spark.jvm import Jvm

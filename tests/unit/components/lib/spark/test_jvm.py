@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from astha.redaction import NOTHING
+from astha.redaction import NO_SECRETS
 from components.lib.spark.errors import SessionProblem
 from components.lib.spark.jvm import Jvm, _with_directory, find_java
 
@@ -56,7 +56,7 @@ def test_a_jvm_that_does_not_start_says_why(tmp_path: Path) -> None:
 def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(SessionProblem, match=r"can't be run .*is all of PySpark installed, and space in "):
-        Jvm(tmp_path, {}, {}, NOTHING)
+        Jvm(tmp_path, {}, {}, NO_SECRETS)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -80,7 +80,7 @@ def test_the_properties_file_is_private(tmp_path: Path) -> None:
         "os.rename(path + '.tmp', path)\n"
         "sys.stdin.read()\n",
     )
-    jvm = Jvm(tmp_path, {"spark.secret": "a\\b\nc"}, {}, NOTHING)
+    jvm = Jvm(tmp_path, {"spark.secret": "a\\b\nc"}, {}, NO_SECRETS)
     directory = jvm._work_dir.path
     options = f'spark.driver.extraJavaOptions -Djava.io.tmpdir="{directory}"'
     assert jvm.connection(30) == (4711, f"spark.secret a\\\\b\\nc\n{options}\n600")
