@@ -1,4 +1,4 @@
-"""A registry small enough to hold in one's head: consumer groups and topics, committed one after another."""
+"""A minimal in-memory registry: consumer groups and topics, with one commit at a time."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def topic(name: str) -> Topic:
 
 
 class SmallRegistry:
-    """Every `commit` is one transaction and comes back as a source would bring it. `down` makes every verb fail."""
+    """Every `commit` is one transaction, returned as a source delivers it. `down` makes every verb fail."""
 
     def __init__(self) -> None:
         self.rows: dict[type[Row], dict[tuple[object, ...], Row]] = {ConsumerGroup: {}, Topic: {}}
@@ -66,7 +66,7 @@ class SmallRegistry:
         self.rows[ConsumerGroup].clear()
         return Transaction(Commit(self.last, self.last, 0), [], frozenset({GROUPS}), 0, frozenset({GROUPS}))
 
-    # -- what lanes ask of a store ------------------------------------------------------------------------
+    # -- the verbs that lanes use -------------------------------------------------------------------------
 
     async def position(self) -> Position:
         return self.last

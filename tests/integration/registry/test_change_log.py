@@ -1,4 +1,4 @@
-"""SQLite's change log: one row for each row changed, both images, grouped by the writer's transaction."""
+"""SQLite's change log: one row per changed row, with both images, grouped by transaction."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Log:
         self._seen = 0
 
     def new(self) -> list[Change]:
-        """What was logged since the last call."""
+        """Returns the changes logged since the last call."""
         rows = self.connection.execute(
             "SELECT sequence, transaction_number, table_name, operation, before, after "
             "FROM change_log WHERE sequence > ? ORDER BY sequence",
@@ -75,7 +75,7 @@ def _summary(changes: list[Change]) -> dict[tuple[str, str], int]:
 
 
 def _row(kind: type[Row], image: dict[str, Any]) -> Row:
-    """The row that an image is of: flags are numbers in SQLite, all else is as the model has it."""
+    """Returns the row of an image: booleans are integers in SQLite, the rest is as in the model."""
     values = {
         name: bool(value) if name in ("is_compressed", "refresh_owed") else value for name, value in image.items()
     }
@@ -133,7 +133,7 @@ async def test_each_verb_logs_its_rows_once_and_together(store: MetadataStore, l
     assert transactions == sorted(set(transactions))  # each verb its own, growing
 
 
-async def test_the_daemon_does_not_tail_itself(store: MetadataStore, log: Log) -> None:
+async def test_unpublished_tables_are_not_logged(store: MetadataStore, log: Log) -> None:
     await store.record_intents(["a"], purpose="p", owner="o")
     await store.complete_intents(["a"])
     assert await store.take_daemon_lease("astha", "one", 1_000)
@@ -155,7 +155,7 @@ async def test_verbs_that_change_nothing_log_nothing(store: MetadataStore, log: 
     assert log.new() == []
 
 
-async def test_what_fails_logs_nothing(store: MetadataStore, log: Log) -> None:
+async def test_a_failed_verb_logs_nothing(store: MetadataStore, log: Log) -> None:
     await store.create_topic("orders", 1)
     await store.create_table("db", "t", "s3://lake/t", TABLE)
     log.new()
@@ -178,7 +178,7 @@ async def test_what_fails_logs_nothing(store: MetadataStore, log: Log) -> None:
 
 
 @pytest.mark.parametrize("kind", PUBLISHED, ids=lambda kind: kind.table)
-async def test_images_are_whole_and_typed(store: MetadataStore, log: Log, kind: type[Row]) -> None:
+async def test_row_images_are_complete_and_typed(store: MetadataStore, log: Log, kind: type[Row]) -> None:
     async with store.load() as load:
         for row in ONE_OF_EACH:
             await load.add([row])
@@ -209,7 +209,7 @@ async def test_extreme_values_survive_the_images(store: MetadataStore, log: Log)
     assert topic.after["retention_ms"] == 2**63 - 1
 
 
-async def test_a_strangers_rows_have_no_number(store: MetadataStore, log: Log) -> None:
+async def test_rows_of_raw_sql_have_no_transaction_number(store: MetadataStore, log: Log) -> None:
     await store.create_topic("orders", 1)
     log.new()
     log.connection.execute("UPDATE partitions SET high_watermark = 5")
@@ -227,7 +227,7 @@ async def test_a_strangers_rows_have_no_number(store: MetadataStore, log: Log) -
 
 
 async def test_replaying_the_log_gives_the_registry(store: MetadataStore, log: Log) -> None:
-    """The whole point: who applies every change in order holds what the registry holds."""
+    """Applying every change in order results in the registry's rows."""
     await store.create_topic("orders", 2)
     await store.ensure_consumer_group("readers")
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
@@ -251,7 +251,7 @@ async def test_replaying_the_log_gives_the_registry(store: MetadataStore, log: L
     assert set(state.values()) == expected
 
 
-async def test_positions_and_places_are_its_sequence(store: MetadataStore, log: Log) -> None:
+async def test_positions_and_visibility_are_the_logs_sequence(store: MetadataStore, log: Log) -> None:
     assert await store.position() == 0
     await store.create_topic("orders", 2)
     *_, last = log.new()

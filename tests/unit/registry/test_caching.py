@@ -54,7 +54,7 @@ def test_a_cached_store_is_a_store() -> None:
     assert store is not None
 
 
-async def test_reads_are_answered_from_memory_the_second_time() -> None:
+async def test_the_second_read_comes_from_memory() -> None:
     it = await a_bench()
     for _ in range(3):
         assert await it.cache.get_topic("a") == it.store.state.topics["a"]
@@ -64,7 +64,7 @@ async def test_reads_are_answered_from_memory_the_second_time() -> None:
     assert it.store.calls == {"get_topic": 1, "get_partition": 1, "list_topics": 1, "list_partitions": 1}
 
 
-async def test_a_list_that_was_answered_is_the_callers_own() -> None:
+async def test_each_caller_gets_its_own_list() -> None:
     it = await a_bench()
     for _ in range(2):
         (await it.cache.list_topics()).clear()
@@ -84,7 +84,7 @@ async def test_a_list_that_was_answered_is_the_callers_own() -> None:
         (lambda cache: cache.get_partition("a", 9), 2),
     ],
 )
-async def test_entries_live_for_their_time(read: Callable[[CachedStore], Awaitable[object]], seconds: int) -> None:
+async def test_entries_expire(read: Callable[[CachedStore], Awaitable[object]], seconds: int) -> None:
     it = await a_bench()
     await read(it.cache)
     it.clock.advance(seconds * 1_000 - 1)
@@ -95,7 +95,7 @@ async def test_entries_live_for_their_time(read: Callable[[CachedStore], Awaitab
     assert it.queries == 2
 
 
-async def test_a_topic_can_have_a_time_of_its_own() -> None:
+async def test_a_topic_can_have_its_own_ttl() -> None:
     it = await a_bench(MetadataCachePolicy(ttl_by_topic={"a": 1.0, "b": 0.0}))
     for _ in range(2):
         await it.cache.get_topic("a")
@@ -111,7 +111,7 @@ async def test_a_topic_can_have_a_time_of_its_own() -> None:
     assert it.queries == 8
 
 
-async def test_the_least_recently_used_goes_first() -> None:
+async def test_the_least_recently_used_entry_is_evicted() -> None:
     it = await a_bench(MetadataCachePolicy(topics=2, partitions=2))
     await it.cache.get_topic("a")
     await it.cache.get_topic("b")
@@ -126,7 +126,7 @@ async def test_the_least_recently_used_goes_first() -> None:
     assert it.cache.counts["partitions"].evictions == 2
 
 
-async def test_rates_and_counts() -> None:
+async def test_hit_rates_and_counters() -> None:
     it = await a_bench()
     cache = it.cache
     assert (cache.topic_hit_rate, cache.partition_hit_rate, cache.topic_list_hit_rate) == (0.0, 0.0, 0.0)
@@ -143,7 +143,7 @@ async def test_rates_and_counts() -> None:
     assert cache.topic_hit_rate == 1.0
 
 
-async def test_clear_forgets_everything() -> None:
+async def test_clear_drops_everything() -> None:
     it = await a_bench()
     await it.cache.warm()
     it.cache.clear()
@@ -155,7 +155,7 @@ async def test_clear_forgets_everything() -> None:
     assert it.queries == 4
 
 
-async def test_warming_fills_topics_and_partitions_and_counts_as_nothing() -> None:
+async def test_warming_caches_topics_and_partitions_without_counting() -> None:
     it = await a_bench()
     await it.cache.warm()
     assert it.cache.counts["partitions"].misses == 0
@@ -168,7 +168,7 @@ async def test_warming_fills_topics_and_partitions_and_counts_as_nothing() -> No
     assert it.queries == 0
 
 
-async def test_warming_stays_within_bounds() -> None:
+async def test_warming_stays_within_the_limits() -> None:
     it = await a_bench(MetadataCachePolicy(partitions=2))
     await it.cache.warm()
     assert it.store.calls["list_partitions"] == 1
@@ -177,7 +177,7 @@ async def test_warming_stays_within_bounds() -> None:
     assert it.store.calls["list_partitions"] == 1
 
 
-async def test_concurrent_readers_share_one_fill() -> None:
+async def test_concurrent_readers_share_one_fetch() -> None:
     it = await a_bench()
     await asyncio.gather(*(it.cache.get_topic("a") for _ in range(50)))
     await asyncio.gather(*(it.cache.get_partition("a", 0) for _ in range(50)))
@@ -186,7 +186,7 @@ async def test_concurrent_readers_share_one_fill() -> None:
     assert it.queries == 4
 
 
-async def test_a_cancelled_filler_does_not_strand_the_others() -> None:
+async def test_a_cancelled_first_reader_does_not_cancel_the_fetch() -> None:
     it = await a_bench()
     gate = it.store.hold("get_topic")
     first = asyncio.create_task(it.cache.get_topic("a"))
@@ -200,7 +200,7 @@ async def test_a_cancelled_filler_does_not_strand_the_others() -> None:
     assert it.queries == 1
 
 
-async def test_an_error_is_everyones_and_is_not_kept() -> None:
+async def test_an_error_reaches_all_waiting_readers_and_is_not_cached() -> None:
     it = await a_bench()
     it.store.failures["get_topic"] = Unavailable("away")
     answers = await asyncio.gather(*(it.cache.get_topic("a") for _ in range(3)), return_exceptions=True)
@@ -265,7 +265,7 @@ async def test_a_write_through_the_cache_is_seen_at_once(
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("failure", [Unavailable("no answer in time"), asyncio.CancelledError()])
-async def test_a_write_whose_outcome_is_unknown_is_taken_to_have_happened(
+async def test_a_write_with_unknown_outcome_invalidates(
     write: Callable[[MetadataStore], Awaitable[None]], failure: BaseException
 ) -> None:
     it = await a_bench()
@@ -285,7 +285,7 @@ async def test_a_write_whose_outcome_is_unknown_is_taken_to_have_happened(
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_an_event_of_anothers_write_is_seen_at_once(
+async def test_an_event_of_another_writer_is_seen_at_once(
     write: Callable[[MetadataStore], Awaitable[None]],
 ) -> None:
     it = await a_bench()
@@ -298,7 +298,7 @@ async def test_an_event_of_anothers_write_is_seen_at_once(
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("through_the_cache", [True, False])
-async def test_a_fill_that_a_write_passed_is_not_kept(
+async def test_a_fetch_that_a_change_overtakes_is_not_cached(
     write: Callable[[MetadataStore], Awaitable[None]], through_the_cache: bool
 ) -> None:
     it = await a_bench()
@@ -325,7 +325,7 @@ async def test_a_fill_that_a_write_passed_is_not_kept(
     assert await everything(it.cache) == late
 
 
-async def test_a_fill_during_a_write_of_our_own_is_not_kept() -> None:
+async def test_a_fetch_during_a_write_through_the_cache_is_not_cached() -> None:
     class Slow(MemoryStore):
         async def update_topic_config(
             self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
@@ -345,7 +345,7 @@ async def test_a_fill_during_a_write_of_our_own_is_not_kept() -> None:
     assert await cache.get_topic("a") == written
 
 
-async def test_a_late_event_does_not_take_back_what_was_read_for_a_later_position() -> None:
+async def test_a_late_event_does_not_replace_a_row_read_for_a_later_position() -> None:
     it = await a_bench()
     old = it.store.state.topics["a"]
     new = Topic("a", 2, None, to_json_text({"x": 1}), old.created_at, old.updated_at)
@@ -384,7 +384,7 @@ def _moved(store: MemoryStore, topic: str, partition_id: int, offset: int) -> tu
     return old, Partition(topic, partition_id, offset, old.created_at, offset)
 
 
-async def test_an_event_older_than_what_is_held_never_brings_the_old_row_back() -> None:
+async def test_an_event_older_than_the_cached_row_does_not_replace_it() -> None:
     it = await a_bench()
     await it.store.update_high_watermark("a", 0, 5)
     await it.store.update_high_watermark("a", 0, 6)
@@ -404,7 +404,7 @@ async def test_list_and_single_reads_of_partitions_agree() -> None:
     assert listed == [await it.cache.get_partition("a", n) for n in (0, 1)]
 
 
-async def test_a_list_does_not_overwrite_what_a_later_fill_brought() -> None:
+async def test_a_list_does_not_overwrite_the_result_of_a_later_fetch() -> None:
     it = await a_bench()
     gate = it.store.hold("list_partitions")
     listing = asyncio.create_task(it.cache.list_partitions("a"))
@@ -469,7 +469,7 @@ async def test_a_position_is_applied_only_when_its_whole_transaction_is() -> Non
     assert it.cache.applied == second.position
 
 
-async def test_at_least_does_not_join_a_fill_that_began_too_early() -> None:
+async def test_at_least_does_not_join_an_earlier_fetch() -> None:
     it = await a_bench()
     gate = it.store.hold("get_topic")
     early = asyncio.create_task(it.cache.get_topic("a"))
@@ -486,7 +486,7 @@ async def test_at_least_does_not_join_a_fill_that_began_too_early() -> None:
     assert it.store.calls["get_topic"] == 2
 
 
-async def test_the_start_of_the_stream_forgets_what_was_read_before_it() -> None:
+async def test_the_start_of_the_stream_drops_earlier_entries() -> None:
     it = Bench()
     await it.store.create_topic("a", 2)
     await it.cache.get_topic("a")
@@ -495,7 +495,7 @@ async def test_the_start_of_the_stream_forgets_what_was_read_before_it() -> None
     assert await it.cache.get_topic("a") == it.store.state.topics["a"]
 
 
-async def test_resuming_after_a_gap_forgets_everything() -> None:
+async def test_resuming_after_a_gap_drops_everything() -> None:
     it = await a_bench()
     await everything(it.cache)
     await change_config(it.store)
@@ -544,7 +544,7 @@ async def test_segments_deleted_by_another_are_gone_with_the_event() -> None:
     assert await it.cache.find_segment_for_offset("a", 0, 15, at_least=position) is None
 
 
-async def test_without_word_from_the_stream_segments_are_believed_only_so_long() -> None:
+async def test_segments_expire_when_the_stream_is_silent() -> None:
     it = await a_bench(MetadataCachePolicy(segment_ttl=10, index=IndexPolicy(page=100)))
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
@@ -555,7 +555,7 @@ async def test_without_word_from_the_stream_segments_are_believed_only_so_long()
     assert await it.cache.find_segment_for_offset("a", 0, 5) is None
 
 
-async def test_keepalives_keep_segments_believed() -> None:
+async def test_keepalives_keep_segments_cached() -> None:
     it = await a_bench(MetadataCachePolicy(segment_ttl=10))
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
@@ -577,7 +577,7 @@ async def test_deleting_a_topic_drops_its_segments() -> None:
         await it.cache.find_segment_for_offset("a", 0, 0)
 
 
-async def test_loading_forgets_before_and_after() -> None:
+async def test_loading_invalidates_before_and_after() -> None:
     class Loading(MemoryStore):
         @asynccontextmanager
         async def load(self) -> AsyncIterator[object]:  # type: ignore[override]
@@ -592,7 +592,7 @@ async def test_loading_forgets_before_and_after() -> None:
     assert await cache.get_topic("a") is not None
 
 
-async def test_closing_answers_who_waits_and_closes_the_store() -> None:
+async def test_closing_fails_waiting_readers_and_closes_the_store() -> None:
     it = await a_bench()
     gate = it.store.hold("get_topic")
     caller = asyncio.create_task(it.cache.get_topic("a"))
