@@ -54,9 +54,7 @@ def parse_url(text: str) -> URL:
         raise Invalid("registry URL", "...", "is not a URL, such as sqlite:///registry.db") from None
     if "@" in (url.host or ""):
         # The part before the last @ belongs to the password, and would be shown as a host.
-        raise Invalid(
-            "registry URL", "...", "has an @ in its password: write %40, and escape other signs, too"
-        )
+        raise Invalid("registry URL", "...", "has an @ in its password: write %40, and escape other signs, too")
     kind = url.drivername.partition("+")[0]
     if kind == "sqlite":
         if not url.database or url.database == ":memory:" or "uri" in url.query:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from astha.cli.exit_codes import Exit, Failure
-from registry.copy import Progress as Report
+from registry.copy import CopyProgress as Report
 
 _LINE_EVERY_S = 5.0
 

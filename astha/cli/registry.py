@@ -12,7 +12,7 @@ from astha.cli.options import concealed_url, json_option, registry_option
 from astha.cli.output import confirm, print_json, print_pairs, table_progress
 from astha.settings import load_settings
 from registry.connect import open_store
-from registry.copy import Progress, copy_registry
+from registry.copy import CopyProgress, copy_registry
 from registry.engines import StoreSettings, display_url, parse_url
 from registry.migrate import migrate, require_known, status
 
@@ -104,7 +104,7 @@ def copy_command(source: str, target: str, may_migrate: bool, as_json: bool) -> 
         click.echo(f"{names['to']} now holds all {total:,} rows of {names['from']} ({seconds:.1f} s)")
 
 
-async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: Progress) -> dict[str, int]:
+async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: CopyProgress) -> dict[str, int]:
     source = await open_store(source_url, settings=_UNHURRIED)
     try:
         if may_migrate and (await asyncio.to_thread(status, target_url)).state == "missing":
