@@ -316,7 +316,7 @@ class Agents(Protocol):
     ) -> list[PartitionLease]: ...
 
 
-class Tables(Protocol):
+class LakeTables(Protocol):
     async def create_table(self, database: str, name: str, location: str, draft: TableDraft) -> LakeTable:
         """Creates a table with schema version 1. Raises AlreadyExists if the name is taken."""
         ...
@@ -647,7 +647,7 @@ class BulkLoad(Protocol):
 
 
 class MetadataStore(
-    Topics, Segments, ConsumerGroups, Agents, Tables, Files, Snapshots, Compactions, DaemonState, Protocol
+    Topics, Segments, ConsumerGroups, Agents, LakeTables, Files, Snapshots, Compactions, DaemonState, Protocol
 ):
     async def time(self) -> DatabaseTime:
         """Returns the database's time, for comparison with the caller's clock."""

@@ -29,7 +29,7 @@ from registry.models import (
     UploadIntent,
 )
 
-__all__ = ["COPIED", "Progress", "copy_registry"]
+__all__ = ["COPIED", "CopyProgress", "copy_registry"]
 
 COPIED: tuple[type[Row], ...] = (
     *PUBLISHED, UploadIntent, FileAwaitingDeletion, Compaction, SegmentObject, ProducerSequence, GroupLease,
@@ -37,7 +37,7 @@ COPIED: tuple[type[Row], ...] = (
 )  # fmt: skip
 """Tables that are copied completely, parents before children. Of `source_identity` only the lake's row is copied."""
 
-Progress: TypeAlias = Callable[[str, int, int], None]
+CopyProgress: TypeAlias = Callable[[str, int, int], None]
 """Called with a table, the rows copied so far and the total: first with 0, then after every page."""
 
 _PAGE = 5_000
@@ -48,7 +48,7 @@ def _silent(_table: str, _done: int, _total: int) -> None:
 
 
 async def copy_registry(
-    source: MetadataStore, target: MetadataStore, progress: Progress = _silent, *, page: int = _PAGE
+    source: MetadataStore, target: MetadataStore, progress: CopyProgress = _silent, *, page: int = _PAGE
 ) -> dict[str, int]:
     """Fills the empty ``target`` with a consistent snapshot of ``source``. Returns the number of rows per table.
 
@@ -63,7 +63,9 @@ async def copy_registry(
     return {**copied, SourceIdentity.table: identity}
 
 
-async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: BulkLoad, progress: Progress, page: int) -> int:
+async def _copy_table(
+    kind: type[Row], snapshot: ConsistentRead, load: BulkLoad, progress: CopyProgress, page: int
+) -> int:
     total, done = await snapshot.count(kind), 0
     progress(kind.table, done, total)
     async for rows in snapshot.rows(kind, page=page):
@@ -73,7 +75,7 @@ async def _copy_table(kind: type[Row], snapshot: ConsistentRead, load: BulkLoad,
     return done
 
 
-async def _copy_lake_identity(snapshot: ConsistentRead, load: BulkLoad, progress: Progress) -> int:
+async def _copy_lake_identity(snapshot: ConsistentRead, load: BulkLoad, progress: CopyProgress) -> int:
     """Without it the new registry would regard its own Iceberg tables as those of another registry."""
     rows = [row async for page in snapshot.rows(SourceIdentity) for row in page if row.name == LAKE_IDENTITY]
     progress(SourceIdentity.table, 0, len(rows))

@@ -16,7 +16,7 @@ from astha.cli.exit_codes import Exit, Failure
 if TYPE_CHECKING:  # neither is loaded for commands that print no progress
     from rich.progress import Progress, TaskID
 
-    from registry.copy import Progress as Report
+    from registry.copy import CopyProgress as Report
 
 _LINE_EVERY_S = 5.0
 

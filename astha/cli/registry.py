@@ -14,7 +14,7 @@ from astha.cli.options import json_option, redact_url, registry_option
 from astha.cli.output import confirm, print_json, print_pairs, table_progress
 
 if TYPE_CHECKING:
-    from registry.copy import Progress
+    from registry.copy import CopyProgress
 
 
 @click.group("registry", short_help=SHORT_HELP["registry"])
@@ -115,7 +115,7 @@ def copy_command(source: str, target: str, may_migrate: bool, as_json: bool) -> 
         click.echo(f"{names['to']} has all {total:,} rows of {names['from']} ({seconds:.1f} s)")
 
 
-async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: Progress) -> dict[str, int]:
+async def _copy(source_url: str, target_url: str, may_migrate: bool, progress: CopyProgress) -> dict[str, int]:
     from astha.settings import load_settings
     from registry.connect import open_store
     from registry.copy import copy_registry

@@ -1,4 +1,4 @@
-"""What no verb may accept, whatever the type checker would have said."""
+"""Arguments that no verb may accept, even past the type checker."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Protocol
 from registry.errors import Invalid
 
 BAD_TEXT: list[Any] = ["nul\0", "\ud800", "\udcff", None, 5, b"x"]
-"""Not text that every backend can hold."""
+"""Not text that every backend can store."""
 
 BAD_NAMES: list[Any] = ["", "a/b", "/", ".", "..", "x" * 256, "a\nb", *BAD_TEXT]
 
 BAD_PATHS: list[Any] = ["", "x" * 2_049, "ä" * 1_025, *BAD_TEXT]
 
 BAD_COUNTS: list[Any] = [-1, -(2**63), 2**63, 2**200, True, 1.0, "1", float("nan")]
-"""Not whole numbers of 64 bits from zero."""
+"""Not 64-bit integers from zero."""
 
 
 class Refused(Protocol):
@@ -25,7 +25,7 @@ class Refused(Protocol):
 
 
 async def complaint(call: Awaitable[object], field: str, value: object) -> str | None:
-    """What is wrong with how the call refused the value; None if nothing."""
+    """Returns what is wrong with the refusal of the value, or None."""
     what = f"{field} = {repr(value)[:40]}"
     try:
         await call

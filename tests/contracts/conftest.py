@@ -12,14 +12,14 @@ from tests.fixtures.stores import OpenStore
 
 @pytest.fixture(params=["plain", "cached"])
 async def store(request: pytest.FixtureRequest, url: str, opened: OpenStore) -> MetadataStore:
-    """Every backend, and the cache over it: that is a store too."""
+    """Every backend, and the cache over each."""
     plain = await opened(url)
     return CachedStore(plain) if request.param == "cached" else plain
 
 
 @pytest.fixture
 def refused() -> Iterator[Refused]:
-    """Collects, so that one run shows everything that a verb wrongly accepts."""
+    """Collects complaints, so that one run shows everything that a verb wrongly accepts."""
     complaints: list[str] = []
 
     async def expect(call: Awaitable[object], field: str, value: object) -> None:

@@ -1,4 +1,4 @@
-"""Looking at a whole registry, so that a test can say that nothing was written."""
+"""The contents of a whole registry, so that a test can assert that nothing was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agents and partition leases: who may write a partition, and who may no longer."""
+"""Agents and partition leases: acquisition, renewal, release and fencing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def agents(store: MetadataStore) -> None:
 
 
 class TestAgents:
-    async def test_an_agent_is_kept_whole(self, store: MetadataStore, clock: ManualClock) -> None:
+    async def test_all_columns_of_an_agent_are_stored(self, store: MetadataStore, clock: ManualClock) -> None:
         clock.advance(10)
         made = await store.register_agent("agent-3", "host:3", zone="a", group="g", metadata={"cpu": 4})
         assert made == Agent("agent-3", "host:3", "a", "g", clock.now_ms(), clock.now_ms(), made.metadata)
@@ -33,7 +33,7 @@ class TestAgents:
         assert await store.get_agent("agent-3") == made
         assert await store.get_agent("agent-4") is None
 
-    async def test_a_known_id_is_registered_anew(self, store: MetadataStore, clock: ManualClock) -> None:
+    async def test_a_known_id_is_registered_again(self, store: MetadataStore, clock: ManualClock) -> None:
         lease = await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
         clock.advance(10)
         again = await store.register_agent("agent-1", "elsewhere:1", metadata={"a": 1})
@@ -69,7 +69,7 @@ class TestAgents:
 
 
 class TestLeases:
-    async def test_a_free_lease_can_be_taken(self, store: MetadataStore, clock: ManualClock) -> None:
+    async def test_a_free_lease_can_be_acquired(self, store: MetadataStore, clock: ManualClock) -> None:
         now = clock.now_ms()
         lease = await store.acquire_partition_lease("orders", 3, "agent-1", TTL)
         assert lease == PartitionLease("orders", 3, "agent-1", now + TTL, now, 1)
@@ -88,7 +88,7 @@ class TestLeases:
         assert not isinstance(caught.value, Fenced)
 
     async def test_epochs_only_grow(self, store: MetadataStore, clock: ManualClock) -> None:
-        """Over taking again, expiry, release and deregistration."""
+        """By acquiring again, and after expiry, release and deregistration."""
         epochs = [(await store.acquire_partition_lease("orders", 0, "agent-1", TTL)).epoch]
         epochs.append((await store.acquire_partition_lease("orders", 0, "agent-1", TTL)).epoch)
         clock.advance(TTL)
@@ -103,7 +103,9 @@ class TestLeases:
         epochs.append((await store.acquire_partition_lease("orders", 0, "agent-2", TTL)).epoch)
         assert epochs == [1, 2, 3, 4, 5]
 
-    async def test_of_many_takers_one_wins(self, store: MetadataStore, other: MetadataStore) -> None:
+    async def test_one_of_many_concurrent_agents_acquires_a_lease(
+        self, store: MetadataStore, other: MetadataStore
+    ) -> None:
         takers = [f"taker-{number}" for number in range(8)]
         for taker in takers:
             await store.register_agent(taker, "host:1")
@@ -119,7 +121,7 @@ class TestLeases:
         assert sum(isinstance(result, Conflict) for result in results) == 7
         assert await store.get_partition_lease("orders", 0) == winner
 
-    async def test_of_many_takers_of_an_expired_lease_one_wins(
+    async def test_one_of_many_concurrent_agents_acquires_an_expired_lease(
         self, store: MetadataStore, other: MetadataStore, clock: ManualClock
     ) -> None:
         await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
@@ -134,7 +136,9 @@ class TestLeases:
         assert winner.epoch == 2
         assert sum(isinstance(result, Conflict) for result in results) == 1
 
-    async def test_many_are_taken_as_far_as_they_can_be_had(self, store: MetadataStore, clock: ManualClock) -> None:
+    async def test_a_bulk_acquisition_takes_the_available_leases(
+        self, store: MetadataStore, clock: ManualClock
+    ) -> None:
         held = await store.acquire_partition_lease("orders", 1, "agent-2", TTL)
         wanted = [("orders", number) for number in (3, 1, 0, 3)]
         taken = await store.acquire_partition_leases(wanted, "agent-1", TTL)
@@ -148,7 +152,7 @@ class TestLeases:
 
     async def test_a_renewal_keeps_the_epoch(self, store: MetadataStore, clock: ManualClock) -> None:
         lease = await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
-        clock.advance(TTL * 5)  # expired, but nobody has taken it over
+        clock.advance(TTL * 5)  # expired, but not taken over
         renewed = await store.renew_partition_lease(lease, 2 * TTL)
         assert renewed == msgspec.structs.replace(lease, expires_at=clock.now_ms() + 2 * TTL)
         assert await store.get_partition_lease("orders", 0) == renewed
@@ -183,7 +187,9 @@ class TestLeases:
                     await store.renew_partition_lease(stale, TTL)
             assert await store.renew_partition_leases([lease, released], TTL) == []
 
-    async def test_many_are_renewed_as_far_as_they_stand(self, store: MetadataStore, clock: ManualClock) -> None:
+    async def test_a_bulk_renewal_renews_the_leases_that_are_still_held(
+        self, store: MetadataStore, clock: ManualClock
+    ) -> None:
         mine = await store.acquire_partition_leases([("orders", number) for number in range(3)], "agent-1", TTL)
         clock.advance(TTL)
         await store.acquire_partition_lease("orders", 1, "agent-2", TTL)
@@ -201,7 +207,7 @@ class TestLeases:
             with pytest.raises(NotFound, match="nowhere"):
                 await store.acquire_partition_lease("nowhere", 0, "agent-1", TTL)
 
-    async def test_the_longest_lease_is_refused_not_overflown(self, store: MetadataStore) -> None:
+    async def test_a_ttl_that_would_overflow_is_refused(self, store: MetadataStore) -> None:
         lease = await store.acquire_partition_lease("orders", 0, "agent-1", TTL)
         async with unchanged(store):
             with pytest.raises(Invalid, match="ttl_ms"):

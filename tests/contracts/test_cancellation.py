@@ -1,4 +1,4 @@
-"""A caller cancelled in the middle: its transaction is whole or absent, and the store is as good as before."""
+"""A cancelled caller: its transaction is committed or rolled back, and the store stays usable."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _cancelled(call: Callable[[], Awaitable[object]], point: tuple[str, fl
         await task
 
 
-async def test_at_every_point_a_verb_of_several_statements_is_whole_or_absent(
+async def test_cancelled_at_any_point_a_verb_is_committed_or_rolled_back(
     store: MetadataStore, tight: MetadataStore
 ) -> None:
     """Creating a topic with partitions, adding late segments and files."""
@@ -71,8 +71,10 @@ async def test_at_every_point_a_verb_of_several_statements_is_whole_or_absent(
     await assert_counted(store, table.id)
 
 
-async def test_many_cancelled_at_once_leave_connections_and_lock(store: MetadataStore, tight: MetadataStore) -> None:
-    """Among them those that wait for a connection or for the writer's turn."""
+async def test_many_concurrent_cancellations_return_connections_and_lock(
+    store: MetadataStore, tight: MetadataStore
+) -> None:
+    """Including callers that wait for a connection or for the write lock."""
     await store.create_topic("orders", 1)
     for turn in range(6):
         tasks = [asyncio.create_task(tight.add_segment(segment((turn * 20 + n) * 10))) for n in range(20)]
@@ -113,7 +115,7 @@ async def test_a_cancelled_load_leaves_nothing(store: MetadataStore, tight: Meta
     await asyncio.wait_for(tight.create_topic("orders", 1), 30)
 
 
-async def test_a_cancelled_reader_gives_its_snapshot_back(store: MetadataStore, tight: MetadataStore) -> None:
+async def test_a_cancelled_reader_releases_its_snapshot(store: MetadataStore, tight: MetadataStore) -> None:
     entered = asyncio.Event()
 
     async def hold() -> None:

@@ -24,7 +24,7 @@ async def _begin(
     return await store.begin_compaction(draft, operation_id=operation, owner=owner, stale_after_ms=LONG)
 
 
-async def test_what_is_decided_stands_until_something_else_is(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_decision_is_kept_until_another_replaces_it(store: MetadataStore, clock: ManualClock) -> None:
     await store.record_compactions(
         [decision("d=1"), decision("d=2", status="declined", reason="young"), decision("d=1", strategy="sort")]
     )
@@ -46,14 +46,14 @@ async def test_what_is_decided_stands_until_something_else_is(store: MetadataSto
     assert (newest.position, newest.updated_at) == (7, now + 10)
 
 
-async def test_two_decide_about_the_same_partitions(store: MetadataStore, other: MetadataStore) -> None:
+async def test_concurrent_decisions_about_the_same_partitions(store: MetadataStore, other: MetadataStore) -> None:
     drafts = [decision(str(number)) for number in range(30)]
     orders = [drafts, drafts[::-1]]
     await asyncio.gather(*((store, other)[n % 2].record_compactions(orders[n % 2]) for n in range(12)))
     assert len(await store.list_compactions()) == 30
 
 
-async def test_what_stood_becomes_what_runs(store: MetadataStore, clock: ManualClock) -> None:
+async def test_beginning_turns_the_waiting_row_into_the_running_one(store: MetadataStore, clock: ManualClock) -> None:
     await store.record_compactions([decision("d=1", status="declined", reason="young"), decision("d=2")])
     clock.advance(10)
     draft = decision("d=1", trigger="manual", rule="asked for", strategy="binpack")
@@ -67,7 +67,7 @@ async def test_what_stood_becomes_what_runs(store: MetadataStore, clock: ManualC
     assert (await _begin(store, decision("d=3"), "op-3")).id > running.id
 
 
-async def test_a_partition_is_compacted_by_one_alone(store: MetadataStore, other: MetadataStore) -> None:
+async def test_a_partition_has_one_running_compaction(store: MetadataStore, other: MetadataStore) -> None:
     async def begin(number: int) -> Compaction | Conflict:
         try:
             return await _begin((store, other)[number % 2], decision("d=1"), f"op-{number}", f"c-{number}")
@@ -86,7 +86,7 @@ async def test_a_partition_is_compacted_by_one_alone(store: MetadataStore, other
         await _begin(store, decision("d=5"), "elsewhere")
 
 
-async def test_the_dead_give_way(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_stale_compaction_is_aborted_and_replaced(store: MetadataStore, clock: ManualClock) -> None:
     first = await _begin(store, decision())
     clock.advance(LONG - 1)
     assert await store.renew_compactions([first.id], owner="c-1") == [
@@ -106,7 +106,7 @@ async def test_the_dead_give_way(store: MetadataStore, clock: ManualClock) -> No
     assert await store.renew_compactions([first.id, second.id, 10**9], owner="c-2") == [second]
 
 
-async def test_an_end_is_told_once_and_completed_later(store: MetadataStore, clock: ManualClock) -> None:
+async def test_an_outcome_is_recorded_once_and_may_get_details_later(store: MetadataStore, clock: ManualClock) -> None:
     row = await _begin(store, decision(strategy="auto"))
     clock.advance(10)
     done = CompactionOutcome(
@@ -133,7 +133,7 @@ async def test_an_end_is_told_once_and_completed_later(store: MetadataStore, clo
     await _begin(store, decision(), "op-2")  # the partition is free again
 
 
-async def test_a_swap_ends_its_compaction_in_the_same_transaction(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_swap_finishes_its_compaction_in_the_same_transaction(store: MetadataStore, clock: ManualClock) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     files = await store.add_files(table.id, [file(name) for name in "abcd"])
     row = await _begin(store, decision(table_id=table.id))
@@ -155,7 +155,7 @@ async def test_a_swap_ends_its_compaction_in_the_same_transaction(store: Metadat
     assert (last.status, last.output_files, last.output_bytes, last.row_count) == ("done", 0, 0, 0)
 
 
-async def test_swaps_race_with_signs_of_life_and_cancellations(store: MetadataStore, other: MetadataStore) -> None:
+async def test_swaps_race_with_renewals_and_cancellations(store: MetadataStore, other: MetadataStore) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     files = await store.add_files(table.id, [file(str(n), partition=str(n)) for n in range(8)])
     rows = [await _begin(store, decision(str(n), table_id=table.id), f"op-{n}") for n in range(8)]
@@ -169,7 +169,9 @@ async def test_swaps_race_with_signs_of_life_and_cancellations(store: MetadataSt
     assert {row.status for row in await store.list_compactions()} == {"done"}
 
 
-async def test_one_that_was_taken_for_dead_and_swapped_is_done(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_compaction_that_swapped_after_it_was_aborted_as_stale_is_done(
+    store: MetadataStore, clock: ManualClock
+) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     files = await store.add_files(table.id, [file("a")])
     row = await _begin(store, decision(table_id=table.id))
@@ -199,7 +201,7 @@ async def test_cancelling(store: MetadataStore, clock: ManualClock) -> None:
     assert {row.status for row in await store.list_compactions(table_id=2)} == {"waiting"}
 
 
-async def test_lists_begin_with_the_newest(store: MetadataStore, clock: ManualClock) -> None:
+async def test_the_newest_decisions_are_listed_first(store: MetadataStore, clock: ManualClock) -> None:
     for number in range(3):
         await store.record_compactions([decision(f"{number}{half}") for half in "ab"])
         clock.advance(10)
@@ -220,7 +222,7 @@ async def test_lists_begin_with_the_newest(store: MetadataStore, clock: ManualCl
     assert await store.get_compaction(10**9) is None
 
 
-async def test_savings_are_sums_over_what_was_done(store: MetadataStore) -> None:
+async def test_savings_are_sums_over_done_compactions(store: MetadataStore) -> None:
     for number, (table_id, status) in enumerate([(1, "done"), (1, "done"), (2, "done"), (1, "failed"), (3, "aborted")]):
         row = await _begin(store, decision(str(number), table_id=table_id), f"op-{number}")
         outcome = CompactionOutcome(status=status, output_files=1, output_bytes=400, row_count=50)  # type: ignore[arg-type]
@@ -248,7 +250,7 @@ async def test_pruning(store: MetadataStore, clock: ManualClock) -> None:
     assert await store.list_compactions(statuses=["running"]) == [running]
 
 
-async def test_journal_outlives_its_table(store: MetadataStore) -> None:
+async def test_the_journal_outlives_its_table(store: MetadataStore) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     await store.record_compactions([decision(table_id=table.id)])
     await store.drop_table(table.id)

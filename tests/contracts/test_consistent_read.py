@@ -1,4 +1,4 @@
-"""The registry as a whole: one consistent read of it, filling an empty one, its position."""
+"""Consistent reads, positions, and loading an empty registry."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def _rows(read: ConsistentRead, kind: type[Row], page: int = 1_000) -> lis
 
 
 async def _blocked(url: str, hasty: MetadataStore) -> None:
-    """A writer waits, as PostgreSQL tells; SQLite does not tell, but turns away who does not wait."""
+    """Whether a writer waits: PostgreSQL lists it; SQLite refuses a writer that does not wait."""
     if url.startswith("sqlite"):
         with pytest.raises(Unavailable):
             await hasty.create_topic("hasty", 1)
@@ -52,10 +52,10 @@ class TestConsistentRead:
             assert await read.count(Topic) == 1
             assert [row.name for row in await _rows(read, Topic) if isinstance(row, Topic)] == ["later"]
 
-    async def test_tables_never_read_yet_belong_to_the_same_moment(
+    async def test_tables_read_later_belong_to_the_same_snapshot(
         self, store: MetadataStore, other: MetadataStore
     ) -> None:
-        """The snapshot is fixed when the block begins, not when a table is first looked at."""
+        """The snapshot is taken when the block begins, not when a table is first read."""
         async with store.consistent_read() as read:
             await other.create_topic("orders", 3)
             assert await read.count(Partition) == 0
@@ -84,13 +84,13 @@ class TestConsistentRead:
                 await asyncio.wait_for(store.commit_offsets("none", []), 30)
             assert await read.count(Segment) == await second.count(Segment) == 0
 
-    async def test_a_page_of_nothing_is_refused(self, store: MetadataStore) -> None:
+    async def test_a_page_size_of_zero_is_refused(self, store: MetadataStore) -> None:
         async with store.consistent_read() as read:
             for page in (0, -1):
                 with pytest.raises(Invalid, match="page"):
                     await anext(aiter(read.rows(Topic, page=page)))
 
-    async def test_the_callers_own_errors_pass(self, store: MetadataStore) -> None:
+    async def test_errors_of_the_callers_block_pass_unchanged(self, store: MetadataStore) -> None:
         for mine in (OSError("disk full"), ValueError("x"), asyncio.CancelledError()):
             with pytest.raises(type(mine)) as caught:
                 async with store.consistent_read():
@@ -100,7 +100,7 @@ class TestConsistentRead:
 
 
 class TestPosition:
-    async def test_it_grows_with_every_commit(self, store: MetadataStore, other: MetadataStore) -> None:
+    async def test_the_position_grows_with_every_commit(self, store: MetadataStore, other: MetadataStore) -> None:
         positions = [await store.position()]
         await store.create_topic("orders", 1)
         positions.append(await other.position())
@@ -138,7 +138,7 @@ class TestLoad:
                     await load.add(rows)
         assert await contents(new_store) == await contents(store)
 
-    async def test_ids_continue_after_it(self, store: MetadataStore) -> None:
+    async def test_ids_continue_above_the_loaded_ones(self, store: MetadataStore) -> None:
         await _fill(store)
         await store.add_segment(segment(10))
         assert max(row.id for row in await store.get_segments("orders", 0)) > 7
@@ -155,8 +155,8 @@ class TestLoad:
         assert max(row.id for row in await store.list_files_awaiting_deletion()) > 16
 
     @pytest.mark.parametrize("number", range(len(ONE_OF_EACH)))
-    async def test_a_registry_that_holds_anything_is_refused(self, store: MetadataStore, number: int) -> None:
-        """Whichever table it is in: what is there with all its parents."""
+    async def test_a_registry_with_any_row_is_refused(self, store: MetadataStore, number: int) -> None:
+        """In any table, with all parents of the row."""
         await _fill(store, ONE_OF_EACH[: number + 1])
         before = await contents(store)
         with pytest.raises(Conflict, match="not empty"):
@@ -198,7 +198,7 @@ class TestLoad:
             assert inside == [caught.value]  # the registry's own where it happens, too
             assert await contents(store) == before
 
-    async def test_a_second_load_at_once_does_not_mix(self, store: MetadataStore, other: MetadataStore) -> None:
+    async def test_concurrent_loads_do_not_mix(self, store: MetadataStore, other: MetadataStore) -> None:
         async def fill(owner: MetadataStore, name: str) -> None:
             async with owner.load() as load:
                 for number in range(20):
@@ -211,7 +211,7 @@ class TestLoad:
         assert len(found) == 20
         assert len({row.owner for row in found}) == 1
 
-    async def test_other_writers_wait_for_it(
+    async def test_other_writers_wait_for_a_load(
         self, store: MetadataStore, other: MetadataStore, url: str, opened: OpenStore
     ) -> None:
         hasty = await opened(url, StoreSettings(busy_timeout_s=0.01))

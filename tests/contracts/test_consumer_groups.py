@@ -23,7 +23,7 @@ async def topic(store: MetadataStore) -> None:
     await store.create_topic("orders", 100)
 
 
-async def test_a_group_is_made_once(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_group_is_created_once(store: MetadataStore, clock: ManualClock) -> None:
     made = await store.ensure_consumer_group("readers")
     assert made == ConsumerGroup("readers", clock.now_ms(), clock.now_ms())
     clock.advance(10)
@@ -31,12 +31,12 @@ async def test_a_group_is_made_once(store: MetadataStore, clock: ManualClock) ->
         assert await store.ensure_consumer_group("readers") == made
 
 
-async def test_many_may_ensure_a_group_at_once(store: MetadataStore, other: MetadataStore) -> None:
+async def test_concurrent_callers_ensure_one_group(store: MetadataStore, other: MetadataStore) -> None:
     groups = await asyncio.gather(*((store, other)[n % 2].ensure_consumer_group("readers") for n in range(12)))
     assert len(set(groups)) == 1
 
 
-async def test_the_last_commit_wins_also_when_it_goes_back(store: MetadataStore, clock: ManualClock) -> None:
+async def test_the_last_commit_wins_even_with_a_lower_offset(store: MetadataStore, clock: ManualClock) -> None:
     await store.ensure_consumer_group("readers")
     await store.commit_offset("readers", "orders", 0, 100, "first")
     clock.advance(10)
@@ -45,7 +45,7 @@ async def test_the_last_commit_wins_also_when_it_goes_back(store: MetadataStore,
     assert found == ConsumerOffset("readers", "orders", 0, 40, None, clock.now_ms())
 
 
-async def test_of_several_for_a_partition_in_a_call_the_last_wins(store: MetadataStore) -> None:
+async def test_the_last_of_several_offsets_for_a_partition_wins(store: MetadataStore) -> None:
     await store.ensure_consumer_group("readers")
     await store.commit_offsets("readers", [OffsetDraft("orders", 1, 9), OffsetDraft("orders", 1, 3, "it's \\ {\"}")])
     (row,) = await store.get_consumer_offsets("readers")
@@ -124,7 +124,7 @@ async def test_what_is_missing_is_named_and_nothing_written(store: MetadataStore
         await store.commit_offsets("readers", [])
 
 
-async def test_a_group_goes_with_its_offsets(store: MetadataStore) -> None:
+async def test_deleting_a_group_deletes_its_offsets(store: MetadataStore) -> None:
     await store.ensure_consumer_group("kept")
     await store.commit_offset("kept", "orders", 0, 1)
     before = await contents(store)

@@ -1,4 +1,4 @@
-"""The daemon's own books: leadership, ledger, source identity."""
+"""The daemon's own state: leadership, ledger, source identity."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def test_a_lease_that_was_seen_unchanged_is_taken_over_whatever_the_clock_
         await store.renew_daemon_lease(renewed, TTL)
 
 
-async def test_the_time_as_far_as_the_database_knows(store: MetadataStore, clock: ManualClock, url: str) -> None:
+async def test_the_databases_time(store: MetadataStore, clock: ManualClock, url: str) -> None:
     found = await store.time()
     if url.startswith("postgresql"):
         assert found.now_ms is not None
@@ -73,7 +73,7 @@ async def test_the_time_as_far_as_the_database_knows(store: MetadataStore, clock
     assert await store.time() == DatabaseTime(None, clock.now_ms())
 
 
-async def test_of_many_takers_one_leads(store: MetadataStore, other: MetadataStore) -> None:
+async def test_one_of_many_concurrent_daemons_leads(store: MetadataStore, other: MetadataStore) -> None:
     taken = await asyncio.gather(*((store, other)[n % 2].take_daemon_lease("astha", f"d{n}", TTL) for n in range(8)))
     (lease,) = (one for one in taken if one is not None)
     assert await store.get_daemon_lease("astha") == lease
@@ -107,7 +107,7 @@ async def test_a_renewal_keeps_the_epoch_and_a_paused_leader_is_fenced(
         assert await store.release_daemon_lease(renewed) is False
 
 
-async def test_the_ledger_is_kept_whole(store: MetadataStore) -> None:
+async def test_all_columns_of_the_ledger_are_stored(store: MetadataStore) -> None:
     lease = await _lead(store)
     entries = [
         LedgerEntry("a", None, None, TABLES, "broken", True, "it's down", 5),

@@ -1,4 +1,4 @@
-"""Data files: added, removed, swapped, always together with the statistics that count them."""
+"""Data files: added, removed and swapped, in one transaction with the statistics that count them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ async def _awaiting(store: MetadataStore, table: LakeTable) -> set[str]:
 
 
 class TestAdding:
-    async def test_a_file_is_kept_whole(self, store: MetadataStore, table: LakeTable, clock: ManualClock) -> None:
+    async def test_all_columns_of_a_file_are_stored(
+        self, store: MetadataStore, table: LakeTable, clock: ManualClock
+    ) -> None:
         clock.advance(10)
         now = clock.now_ms()
         stats = JsonText('{"1":{"lower":"a\\"b\\\\c","value_count":10}}')
@@ -51,19 +53,21 @@ class TestAdding:
         assert await store.list_files(table.id) == [row]
         assert await store.get_files(table.id, [draft.file_path, "elsewhere"]) == [row]
 
-    async def test_a_file_with_the_least(self, store: MetadataStore, table: LakeTable) -> None:
+    async def test_a_file_with_defaults(self, store: MetadataStore, table: LakeTable) -> None:
         (row,) = await store.add_files(table.id, [FileDraft(file_path="f", file_size=0, row_count=0, schema_version=1)])
         assert (row.checksum, row.column_stats, row.operation, row.operation_id) == (None, None, "insert", None)
         assert (row.file_name, row.partition_path, row.is_compressed) == ("f", "", True)
         assert await store.list_files(table.id) == [row]
 
-    async def test_answers_come_in_the_order_of_the_drafts(self, store: MetadataStore, table: LakeTable) -> None:
+    async def test_rows_are_returned_in_the_order_of_the_drafts(self, store: MetadataStore, table: LakeTable) -> None:
         paths = [f"s3://lake/t/{number * 7919 % 1000}" for number in range(1_000)]
         rows = await store.add_files(table.id, [file(path) for path in paths])
         assert [row.file_path for row in rows] == paths
         assert len({row.id for row in rows}) == 1_000
 
-    async def test_statistics_follow(self, store: MetadataStore, table: LakeTable, clock: ManualClock) -> None:
+    async def test_statistics_count_added_files(
+        self, store: MetadataStore, table: LakeTable, clock: ManualClock
+    ) -> None:
         clock.advance(10)
         await store.add_files(
             table.id,
@@ -111,7 +115,7 @@ class TestAdding:
                 await store.add_files(table.id, [file("1"), file("2", version=2)])
 
     async def test_files_for_a_dropped_table_change_nothing(self, store: MetadataStore, table: LakeTable) -> None:
-        """Not even what is kept beside it: the purged file must still be deleted, the intent still be found."""
+        """The purged file still awaits deletion, and the intent is still there."""
         await store.add_files(table.id, [file("1")])
         await store.drop_table(table.id, purge=True)
         await store.record_intents(["1", "2"], purpose="insert", owner="w")
@@ -124,7 +128,7 @@ class TestAdding:
         await store.add_files(table.id, [file("1"), file("3")])
         assert [intent.path for intent in await store.list_stale_intents(0)] == ["2"]
 
-    async def test_intents_must_be_the_owners_still(self, store: MetadataStore, table: LakeTable) -> None:
+    async def test_files_need_upload_intents_of_their_owner(self, store: MetadataStore, table: LakeTable) -> None:
         await store.record_intents(["1", "2"], purpose="insert", owner="w")
         await store.record_intents(["2"], purpose="insert", owner="cleaner")
         await store.record_intents(["4"], purpose="insert", owner="w")
@@ -184,7 +188,7 @@ class TestRegistering:
         for one in (table, second):
             await assert_counted(store, one.id)
 
-    async def test_all_or_none(self, store: MetadataStore, table: LakeTable) -> None:
+    async def test_all_registrations_of_a_call_are_added_or_none(self, store: MetadataStore, table: LakeTable) -> None:
         second = await store.create_table("db", "second", "s3://lake/second", TABLE)
         await store.add_files(second.id, [file("there")])
         good = Registration(table_id=table.id, files=[file("1")])
@@ -202,7 +206,7 @@ class TestRegistering:
                         await store.register_files(order)
         assert await store.register_files([]) == []
 
-    async def test_many_at_once_in_any_order(
+    async def test_concurrent_registrations_in_any_order_do_not_deadlock(
         self, store: MetadataStore, other: MetadataStore, table: LakeTable
     ) -> None:
         second = await store.create_table("db", "second", "s3://lake/second", TABLE)
@@ -276,7 +280,9 @@ class TestRemoving:
 
 
 class TestSwapping:
-    async def test_old_files_give_way_to_new(self, store: MetadataStore, table: LakeTable, clock: ManualClock) -> None:
+    async def test_a_swap_replaces_old_files_by_new_ones(
+        self, store: MetadataStore, table: LakeTable, clock: ManualClock
+    ) -> None:
         old = await store.add_files(table.id, [file(str(n), rows=n, partition="ab"[n % 2]) for n in range(6)])
         await store.record_intents(["new-a"], purpose="compaction", owner="w")
         clock.advance(10)
@@ -294,7 +300,7 @@ class TestSwapping:
         assert await store.list_stale_intents(0) == []
         await assert_counted(store, table.id)
 
-    async def test_of_two_swappers_of_a_file_one_wins(
+    async def test_one_of_two_concurrent_swaps_of_a_file_wins(
         self, store: MetadataStore, other: MetadataStore, table: LakeTable
     ) -> None:
         for turn in range(6):
@@ -309,7 +315,9 @@ class TestSwapping:
             assert sum(isinstance(result, list) for result in results) == 1
         await assert_counted(store, table.id)
 
-    async def test_a_rollback_takes_files_off_the_list(self, store: MetadataStore, table: LakeTable) -> None:
+    async def test_a_rollback_removes_files_from_those_awaiting_deletion(
+        self, store: MetadataStore, table: LakeTable
+    ) -> None:
         old = await store.add_files(table.id, [file("1"), file("2")])
         new = await store.swap_files(table.id, old, [file("3")], operation_id="swap")
         assert await _awaiting(store, table) == {"1", "2"}
@@ -366,7 +374,7 @@ class TestReading:
 
 
 class TestStatistics:
-    async def test_many_adders_to_a_new_partition_are_all_counted(
+    async def test_concurrent_additions_to_a_new_partition_are_all_counted(
         self, store: MetadataStore, other: MetadataStore, table: LakeTable
     ) -> None:
         async def add(task: int) -> None:
@@ -377,7 +385,7 @@ class TestStatistics:
         await assert_counted(store, table.id)
         assert len(await _paths(store, table)) == 90
 
-    async def test_adders_removers_and_recounts_at_once(
+    async def test_concurrent_additions_removals_and_recounts(
         self, store: MetadataStore, other: MetadataStore, table: LakeTable
     ) -> None:
         files = await store.add_files(table.id, [file(f"old-{n}", partition=f"p{n % 4}") for n in range(40)])
@@ -393,10 +401,10 @@ class TestStatistics:
         await asyncio.gather(*calls)
         await assert_counted(store, table.id)
 
-    async def test_a_path_removed_and_added_at_once_is_live_or_awaiting_never_both(
+    async def test_a_path_removed_and_added_concurrently_is_live_or_awaits_deletion(
         self, store: MetadataStore, other: MetadataStore, table: LakeTable
     ) -> None:
-        """A live file on the list of files awaiting deletion would be deleted under its readers."""
+        """A live file among the files awaiting deletion would be deleted while it is read."""
         for turn in range(15):
             path = f"file-{turn}"
             (row,) = await store.add_files(table.id, [file(path)])
@@ -441,7 +449,7 @@ class TestStatistics:
             counted = await store.recount_statistics(table.id)
             assert counted == await store.get_table_by_id(table.id)
 
-    async def test_a_recount_of_right_statistics_changes_nothing(self, store: MetadataStore, table: LakeTable) -> None:
+    async def test_recounting_correct_statistics_changes_nothing(self, store: MetadataStore, table: LakeTable) -> None:
         await store.add_files(table.id, [file("1", partition="a"), file("2", partition="b")])
         gone = await store.get_files(table.id, ["2"])
         await store.remove_files(table.id, gone, reason="x")

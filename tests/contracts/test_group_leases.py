@@ -1,4 +1,4 @@
-"""Who reads a group's partitions, and whose commits count."""
+"""Group leases: which member reads a partition, and whose commits are accepted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def _topic(store: MetadataStore) -> None:
         await store.register_agent(name, "local", group="readers")
 
 
-async def test_leases_are_taken_renewed_and_released(store: MetadataStore, clock: ManualClock) -> None:
+async def test_leases_are_acquired_renewed_and_released(store: MetadataStore, clock: ManualClock) -> None:
     now = clock.now_ms()
     first, second = await store.acquire_group_leases("readers", KEYS, "a", TTL)
     assert first == GroupLease("readers", "orders", 0, "a", now + TTL, now, 1)
@@ -49,7 +49,7 @@ async def test_leases_are_taken_renewed_and_released(store: MetadataStore, clock
     assert await store.list_group_leases("readers", topic="others") == []
 
 
-async def test_groups_do_not_stand_in_each_others_way(store: MetadataStore) -> None:
+async def test_groups_have_separate_leases(store: MetadataStore) -> None:
     await store.ensure_consumer_group("others")
     assert len(await store.acquire_group_leases("readers", KEYS, "a", TTL)) == 2
     assert len(await store.acquire_group_leases("others", KEYS, "b", TTL)) == 2
@@ -64,7 +64,7 @@ async def test_only_the_holder_commits(store: MetadataStore, other: MetadataStor
     drafts = [OffsetDraft("orders", 0, 5), OffsetDraft("orders", 1, 7)]
     await store.commit_offsets("readers", drafts, leases=leases)
     clock.advance(TTL)
-    await store.commit_offsets("readers", drafts, leases=leases)  # nobody wanted it meanwhile
+    await store.commit_offsets("readers", drafts, leases=leases)  # not acquired by another member meanwhile
     (taken,) = await other.acquire_group_leases("readers", [("orders", 1)], "b", TTL)
     async with unchanged(store):
         with pytest.raises(Fenced) as caught:
@@ -77,10 +77,10 @@ async def test_only_the_holder_commits(store: MetadataStore, other: MetadataStor
     assert [row.committed_offset for row in await store.get_consumer_offsets("readers")] == [6, 9]
 
 
-async def test_of_a_commit_and_a_takeover_one_sees_the_other(
+async def test_a_takeover_sees_every_commit_under_the_earlier_lease(
     store: MetadataStore, other: MetadataStore, clock: ManualClock
 ) -> None:
-    """Whoever has taken a partition over knows all that was committed before, and nothing is committed after."""
+    """The new holder sees all earlier commits, and no commit under the earlier lease follows."""
     for turn in range(1, 20):
         (lease,) = await store.acquire_group_leases("readers", KEYS[:1], "a", TTL)
         clock.advance(TTL)
@@ -102,7 +102,7 @@ async def test_of_a_commit_and_a_takeover_one_sees_the_other(
         assert (seen == turn) == committed
 
 
-async def test_what_does_not_exist_and_what_does_not_fit(store: MetadataStore) -> None:
+async def test_missing_things_and_bad_arguments_are_named(store: MetadataStore) -> None:
     with pytest.raises(NotFound, match="agent 'nobody'"):
         await store.acquire_group_leases("readers", KEYS, "nobody", TTL)
     with pytest.raises(NotFound, match="consumer group 'nobody'"):

@@ -1,4 +1,4 @@
-"""Files and the offsets of the group whose records they hold: one transaction, compared before anything is written."""
+"""Registering files and advancing a group's offsets in one transaction, if the offsets are the expected ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_offsets_move_with_the_files(store: MetadataStore, table: LakeTabl
     await assert_counted(store, table.id)
 
 
-async def test_records_that_became_no_file_are_passed_all_the_same(store: MetadataStore, table: LakeTable) -> None:
+async def test_offsets_advance_without_files(store: MetadataStore, table: LakeTable) -> None:
     assert await store.register_files([brought(table, [], step(0, None, 3))]) == [[]]
     assert await offsets(store) == {0: 3}
     with pytest.raises(OffsetsMoved):
@@ -67,7 +67,7 @@ async def test_records_that_became_no_file_are_passed_all_the_same(store: Metada
 
 
 @pytest.mark.parametrize("expected", [None, 0, 4, 6])
-async def test_a_group_that_is_elsewhere_is_left_there_and_no_file_comes(
+async def test_another_committed_offset_refuses_the_files(
     store: MetadataStore, table: LakeTable, expected: int | None
 ) -> None:
     await store.commit_offset(GROUP, "orders", 1, 5)
@@ -77,13 +77,13 @@ async def test_a_group_that_is_elsewhere_is_left_there_and_no_file_comes(
     assert refused.value.names == ("orders/1",)
 
 
-async def test_nothing_committed_is_not_offset_zero(store: MetadataStore, table: LakeTable) -> None:
+async def test_no_committed_offset_differs_from_offset_zero(store: MetadataStore, table: LakeTable) -> None:
     async with unchanged(store):
         with pytest.raises(OffsetsMoved, match="has nothing committed of orders/0, not offset 0"):
             await store.register_files([brought(table, [file("1")], step(0, 0, 9))])
 
 
-async def test_all_registrations_of_a_call_or_none(store: MetadataStore, table: LakeTable) -> None:
+async def test_all_advances_of_a_call_are_made_or_none(store: MetadataStore, table: LakeTable) -> None:
     plain = Registration(table_id=table.id, files=[file("plain")])
     async with unchanged(store):
         with pytest.raises(OffsetsMoved):
@@ -100,7 +100,7 @@ async def test_all_registrations_of_a_call_or_none(store: MetadataStore, table: 
     await assert_counted(store, table.id)
 
 
-async def test_what_refuses_the_files_leaves_the_offsets(store: MetadataStore, table: LakeTable) -> None:
+async def test_refused_files_leave_the_offsets_unchanged(store: MetadataStore, table: LakeTable) -> None:
     await store.add_files(table.id, [file("there")])
     lost = msgspec.structs.replace(brought(table, [file("1")], step(0, None, 2)), intents_of="w")
     async with unchanged(store):
@@ -126,10 +126,10 @@ async def test_missing_groups_and_partitions_are_named(store: MetadataStore, tab
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_of_many_at_once_one_goes_on(
+async def test_one_of_many_concurrent_advances_wins(
     store: MetadataStore, other: MetadataStore, table: LakeTable, begun: bool
 ) -> None:
-    """With a row that can be locked, and with none yet."""
+    """With an existing offset row, and without one."""
     for turn in range(10):
         await store.delete_consumer_group(GROUP)
         await store.ensure_consumer_group(GROUP)
@@ -147,10 +147,10 @@ async def test_of_many_at_once_one_goes_on(
     await assert_counted(store, table.id)
 
 
-async def test_a_commit_by_hand_at_the_same_time_is_seen_or_waits(
+async def test_a_concurrent_commit_is_compared_or_comes_later(
     store: MetadataStore, other: MetadataStore, table: LakeTable
 ) -> None:
-    """Never is an offset moved that was not compared."""
+    """No offset is moved without being compared."""
     second = await store.create_table("db", "u", "s3://lake/u", TABLE)
     for turn in range(10):
         await store.delete_consumer_group(GROUP)

@@ -28,7 +28,7 @@ async def last_of(store: MetadataStore, partition: int = 0, producer: str = "p")
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_only_the_next_records_are_taken(store: MetadataStore, late: bool) -> None:
+async def test_only_the_next_records_of_a_producer_are_accepted(store: MetadataStore, late: bool) -> None:
     if late:
         await store.add_segment(segment(1_000))
     await store.add_segments([segment(0)], producers=[wrote(5, 14)])  # any number to begin with
@@ -42,7 +42,7 @@ async def test_only_the_next_records_are_taken(store: MetadataStore, late: bool)
     assert await last_of(store) == (0, 24, 15, 10)
 
 
-async def test_a_new_epoch_begins_anew_and_ends_the_old_one(store: MetadataStore) -> None:
+async def test_a_new_epoch_starts_any_sequence_and_fences_the_old_epoch(store: MetadataStore) -> None:
     await store.add_segments([segment(0)], producers=[wrote(0, 9, epoch=1)])
     await store.add_segments([segment(10)], producers=[wrote(0, 9, epoch=2)])
     async with unchanged(store):
@@ -50,7 +50,7 @@ async def test_a_new_epoch_begins_anew_and_ends_the_old_one(store: MetadataStore
             await store.add_segments([segment(20)], producers=[wrote(10, 19, epoch=1)])
 
 
-async def test_producers_and_partitions_are_apart(store: MetadataStore) -> None:
+async def test_producers_and_partitions_have_separate_sequences(store: MetadataStore) -> None:
     await store.add_segments(
         [segment(0), segment(0, partition=1)],
         producers=[wrote(0, 9), wrote(7, 8, producer="q"), wrote(3, 3, partition=1)],
@@ -65,7 +65,7 @@ async def test_producers_and_partitions_are_apart(store: MetadataStore) -> None:
     assert [(row.partition_id, row.producer_id, row.last_sequence) for row in rows] == [(0, "q", 8), (1, "p", 3)]
 
 
-async def test_of_two_at_once_one_is_taken(store: MetadataStore, other: MetadataStore) -> None:
+async def test_one_of_two_concurrent_appends_is_accepted(store: MetadataStore, other: MetadataStore) -> None:
     for turn in range(4):
         results = await asyncio.gather(
             *(
@@ -103,7 +103,7 @@ async def test_idle_producers_are_forgotten(store: MetadataStore, clock: ManualC
     assert await last_of(store, producer="a") is None
 
 
-async def test_they_go_with_their_topic(store: MetadataStore) -> None:
+async def test_deleting_a_topic_deletes_its_producer_sequences(store: MetadataStore) -> None:
     await store.add_segments([segment(0)], producers=[wrote(0, 9)])
     await store.delete_topic("orders")
     assert await last_of(store) is None

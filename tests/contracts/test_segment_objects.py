@@ -1,4 +1,4 @@
-"""Objects that hold segments: in use as long as one segment is, and then the cleaner's."""
+"""Objects that contain segments: in use while one segment is live, then an upload intent for the cleaner."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def intents(store: MetadataStore) -> list[tuple[str, str]]:
     return [(intent.path, intent.owner) for intent in await store.list_stale_intents(0)]
 
 
-async def test_an_object_is_in_use_as_long_as_a_segment_is(store: MetadataStore) -> None:
+async def test_an_object_is_in_use_while_it_has_segments(store: MetadataStore) -> None:
     await store.add_segments([held(0), held(10), held(0, partition=1), held(20, "two", size=7)])
     await store.add_segments([held(0, partition=2)])
     assert await objects(store) == {"one": (4, 400), "two": (1, 7)}
@@ -51,7 +51,7 @@ async def test_an_object_is_in_use_as_long_as_a_segment_is(store: MetadataStore)
     assert await intents(store) == [("s3://lake/one", "segments")]
 
 
-async def test_segments_are_deleted_in_steps_from_the_first_on(store: MetadataStore) -> None:
+async def test_a_limit_deletes_the_first_segments(store: MetadataStore) -> None:
     await store.add_segments([held(base) for base in range(0, 100, 10)])
     assert await store.delete_segments_before("orders", 0, 75, limit=3) == 3
     assert [row.base_offset for row in await store.get_segments("orders", 0)] == list(range(30, 100, 10))
@@ -60,15 +60,17 @@ async def test_segments_are_deleted_in_steps_from_the_first_on(store: MetadataSt
     assert await objects(store) == {"one": (3, 1_000)}
 
 
-async def test_a_deleted_topic_leaves_its_objects_to_the_cleaner(store: MetadataStore) -> None:
+async def test_the_objects_of_a_deleted_topic_become_upload_intents(store: MetadataStore) -> None:
     await store.add_segments([held(0), held(0, "both", topic="other"), held(10, "both")])
     await store.delete_topic("orders")
     assert await objects(store) == {"both": (1, 200)}
     assert await intents(store) == [("s3://lake/one", "segments")]
 
 
-async def test_the_last_two_go_at_the_same_time(store: MetadataStore, other: MetadataStore) -> None:
-    """Each of them would see the other's segment, if nobody counted."""
+async def test_the_last_two_segments_of_an_object_are_deleted_concurrently(
+    store: MetadataStore, other: MetadataStore
+) -> None:
+    """Without the counter, each transaction would see the other's segment."""
     for turn in range(5):
         key = f"turn-{turn}"
         await store.add_segments([held(turn * 10, key, partition=number) for number in range(4)])
@@ -91,7 +93,7 @@ async def test_an_object_on_local_disk(store: MetadataStore) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-async def test_only_who_has_the_intent_may_register(store: MetadataStore, late: bool) -> None:
+async def test_only_the_owner_of_an_intent_can_register_its_object(store: MetadataStore, late: bool) -> None:
     if late:
         await store.add_segment(held(1_000, "before"))
     await store.record_intents(["s3://lake/one"], purpose="segments", owner="me")
@@ -109,7 +111,7 @@ async def test_only_who_has_the_intent_may_register(store: MetadataStore, late: 
     assert (await objects(store))["one"] == (2, 200)
 
 
-async def test_what_the_cleaner_has_taken_is_lost(store: MetadataStore, clock: ManualClock) -> None:
+async def test_an_object_claimed_by_the_cleaner_can_not_be_registered(store: MetadataStore, clock: ManualClock) -> None:
     await store.record_intents(["s3://lake/one"], purpose="segments", owner="me")
     clock.advance(1_000)
     assert len(await store.claim_stale_intents(1_000, owner="cleaner")) == 1
@@ -118,7 +120,7 @@ async def test_what_the_cleaner_has_taken_is_lost(store: MetadataStore, clock: M
             await store.add_segments([held(0)], intents_of="me")
 
 
-async def test_an_object_that_was_emptied_takes_no_more(store: MetadataStore) -> None:
+async def test_an_emptied_object_accepts_no_segments(store: MetadataStore) -> None:
     await store.record_intents(["s3://lake/one"], purpose="segments", owner="me")
     await store.add_segments([held(0)], intents_of="me")
     await store.delete_segments_before("orders", 0, 10)
@@ -127,7 +129,7 @@ async def test_an_object_that_was_emptied_takes_no_more(store: MetadataStore) ->
             await store.add_segments([held(10)], intents_of="me")
 
 
-async def test_what_is_live_of_an_object(store: MetadataStore) -> None:
+async def test_the_live_segments_of_an_object_are_listed(store: MetadataStore) -> None:
     drafts = [msgspec.structs.replace(held(0, partition=number), byte_offset=300 - number) for number in range(3)]
     await store.add_segments([*drafts, held(10, "two")])
     found = await store.get_object_segments("lake", "one")
@@ -137,7 +139,7 @@ async def test_what_is_live_of_an_object(store: MetadataStore) -> None:
     assert await store.get_object_segments("lake", "none") == []
 
 
-async def test_times_and_blocks_come_back(store: MetadataStore) -> None:
+async def test_times_and_block_indexes_are_stored(store: MetadataStore) -> None:
     draft = msgspec.structs.replace(held(0), min_timestamp=-5, max_timestamp=2**62, block_index="0ab{}|~")
     await store.add_segments([draft, held(10)])
     first, second = await store.get_segments("orders", 0)
@@ -147,7 +149,7 @@ async def test_times_and_blocks_come_back(store: MetadataStore) -> None:
                             created_at=first.created_at)  # fmt: skip
 
 
-async def test_the_first_segment_that_may_hold_a_time(store: MetadataStore) -> None:
+async def test_the_first_segment_for_a_timestamp_is_found(store: MetadataStore) -> None:
     times = [(100, 199), (200, 250), (150, 400), (401, 500)]
     await store.add_segments(
         [
@@ -216,7 +218,9 @@ async def test_a_merge_keeps_the_offsets(store: MetadataStore) -> None:
     assert [row.base_offset for row in await store.get_segments("orders", 0)] == [0, 30, 35]
 
 
-async def test_merges_and_retention_at_once_count_right(store: MetadataStore, other: MetadataStore) -> None:
+async def test_concurrent_merges_and_deletions_count_objects_correctly(
+    store: MetadataStore, other: MetadataStore
+) -> None:
     chance = random.Random(3)
     for number in range(4):
         await store.add_segments(
@@ -248,7 +252,7 @@ async def test_merges_and_retention_at_once_count_right(store: MetadataStore, ot
     assert not {f"s3://lake/{key}" for key in live} & {path for path, _ in await intents(store)}
 
 
-async def test_partitions_in_bulk(store: MetadataStore) -> None:
+async def test_many_partitions_are_read_at_once(store: MetadataStore) -> None:
     await store.add_segments([held(0), held(0, topic="other")])
     rows = await store.get_partitions([("other", 0), ("orders", 3), ("orders", 0), ("orders", 9), ("nowhere", 0)])
     assert [(row.topic, row.partition_id, row.high_watermark) for row in rows] == [

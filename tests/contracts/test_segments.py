@@ -40,7 +40,7 @@ async def topic(store: MetadataStore) -> None:
     await store.create_topic("orders", 4)
 
 
-async def test_a_segment_is_kept_whole(store: MetadataStore, clock: ManualClock) -> None:
+async def test_all_columns_of_a_segment_are_stored(store: MetadataStore, clock: ManualClock) -> None:
     draft = SegmentDraft("orders", 1, 5, 2**62, 3, 2**61, "bucket-1", 'a key/with "quotes", \\ and {}', 2**60)
     await store.add_segment(draft)
     (row,) = await store.get_segments("orders", 1)
@@ -78,14 +78,14 @@ async def test_a_late_segment_fits_between_others(store: MetadataStore) -> None:
     assert await _watermark(store) == 30
 
 
-async def test_a_late_segment_beside_a_new_one(store: MetadataStore) -> None:
+async def test_a_late_and_a_new_segment_in_one_call(store: MetadataStore) -> None:
     await store.add_segments([segment(0), segment(20), segment(0, partition=1)])
     await store.add_segments([segment(10), segment(30), segment(10, partition=1)])
     assert await _spans(store) == [(0, 9), (10, 19), (20, 29), (30, 39)]
     assert [await _watermark(store), await _watermark(store, 1)] == [40, 20]
 
 
-async def test_a_watermark_beyond_the_segments_leaves_room_below(store: MetadataStore) -> None:
+async def test_segments_may_be_added_below_a_moved_watermark(store: MetadataStore) -> None:
     await store.update_high_watermark("orders", 0, 1_000)
     await store.add_segments([segment(0), segment(10)])
     assert await _spans(store) == [(0, 9), (10, 19)]
@@ -133,7 +133,7 @@ async def test_an_unknown_partition_is_named_and_nothing_written(store: Metadata
                 await call
 
 
-async def test_the_segment_that_holds_an_offset_is_found(store: MetadataStore) -> None:
+async def test_the_segment_that_contains_an_offset_is_found(store: MetadataStore) -> None:
     await store.add_segments([segment(10), segment(20), segment(40), segment(0, partition=1)])
     for offset, base in [
         (9, None),
@@ -174,7 +174,7 @@ async def test_a_stream_crosses_pages(store: MetadataStore) -> None:
     ]
 
 
-async def test_the_last_offsets_there_are(store: MetadataStore) -> None:
+async def test_the_highest_possible_offsets(store: MetadataStore) -> None:
     last = 2**63 - 2
     await store.add_segment(segment(last - 1, last))
     assert await _watermark(store) == 2**63 - 1
@@ -186,7 +186,7 @@ async def test_the_last_offsets_there_are(store: MetadataStore) -> None:
             await store.add_segment(segment(2**63 - 1, 2**63 - 1, partition=1))
 
 
-async def test_deleting_before_an_offset_keeps_the_segment_that_holds_it(store: MetadataStore) -> None:
+async def test_deleting_before_an_offset_keeps_the_segment_that_contains_it(store: MetadataStore) -> None:
     await store.add_segments([segment(0), segment(10), segment(20), segment(0, partition=1)])
     assert await store.delete_segments_before("orders", 0, 9) == 0
     assert await store.delete_segments_before("orders", 0, 15) == 1
@@ -211,7 +211,7 @@ async def test_adding_completes_the_upload_intents_of_its_objects(store: Metadat
     assert [intent.path for intent in await store.list_stale_intents(0)] == [kept]
 
 
-async def test_only_one_of_many_overlapping_writers_wins(store: MetadataStore, other: MetadataStore) -> None:
+async def test_one_of_many_overlapping_writers_wins(store: MetadataStore, other: MetadataStore) -> None:
     await store.add_segment(segment(0))
     for start in range(10, 70, 10):
         drafts = [segment(start + shift, start + shift + 4) for shift in (0, 1, 2, 3, 4)]
@@ -226,10 +226,10 @@ async def test_only_one_of_many_overlapping_writers_wins(store: MetadataStore, o
     assert await _watermark(store) == max(end for _, end in spans) + 1
 
 
-async def test_writers_of_several_partitions_leave_every_watermark_right(
+async def test_concurrent_writers_of_several_partitions_move_every_watermark(
     store: MetadataStore, other: MetadataStore
 ) -> None:
-    """Writers that wait for each other's locks must still see what the others moved."""
+    """Writers that wait for each other's locks must see the moved watermarks."""
 
     async def write(owner: MetadataStore, number: int) -> None:
         order = random.Random(number).sample(range(4), 4)
@@ -241,7 +241,7 @@ async def test_writers_of_several_partitions_leave_every_watermark_right(
         assert await _watermark(store, partition) == 240
 
 
-async def test_a_topic_deleted_under_its_writers_leaves_nothing(store: MetadataStore, other: MetadataStore) -> None:
+async def test_a_topic_deleted_during_writes_leaves_no_rows(store: MetadataStore, other: MetadataStore) -> None:
     writers = [other.add_segment(segment(base)) for base in range(0, 100, 10)]
     results = await asyncio.gather(*writers[:5], store.delete_topic("orders"), *writers[5:], return_exceptions=True)
     assert all(result is None or isinstance(result, NotFound) for result in results), results
@@ -249,11 +249,11 @@ async def test_a_topic_deleted_under_its_writers_leaves_nothing(store: MetadataS
         await store.get_segments("orders", 0)
 
 
-async def test_a_current_fence_lets_pass(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_current_fence_is_accepted(store: MetadataStore, clock: ManualClock) -> None:
     await store.register_agent("agent-1", "host:1")
     lease = await store.acquire_partition_lease("orders", 0, "agent-1", 1_000)
     await store.add_segment(segment(0), fence=_fence(lease))
-    clock.advance(5_000)  # expired, but nobody has taken it over
+    clock.advance(5_000)  # expired, but not taken over
     await store.add_segments([segment(10), segment(0, partition=1)], fences=[_fence(lease)])
     assert await _watermark(store) == 20
 
@@ -339,7 +339,7 @@ async def test_the_longest_bucket_and_key_fit(store: MetadataStore) -> None:
 
 
 async def test_a_bucket_is_limited_in_bytes(store: MetadataStore) -> None:
-    """Bucket and key share an index entry, which PostgreSQL bounds."""
+    """Bucket and key share an index entry, whose size PostgreSQL limits."""
     async with unchanged(store):
         with pytest.raises(Invalid, match="s3_bucket"):
             await store.add_segment(msgspec.structs.replace(segment(0), s3_bucket="\u0416" * 200))

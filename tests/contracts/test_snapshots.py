@@ -1,4 +1,4 @@
-"""Table snapshots: asked for, recorded, changed, listed."""
+"""Table snapshots: requested, recorded, updated, listed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def table(store: MetadataStore) -> LakeTable:
     return await store.create_table("db", "t", "s3://lake/t", TABLE)
 
 
-async def test_a_request_waits_for_its_snapshot(store: MetadataStore, table: LakeTable, clock: ManualClock) -> None:
+async def test_a_request_becomes_a_snapshot(store: MetadataStore, table: LakeTable, clock: ManualClock) -> None:
     now = clock.now_ms()
     asked = await store.request_snapshot(table.id, trigger="time", tag="v1", reason="because")
     assert asked == TableSnapshot(
@@ -38,7 +38,7 @@ async def test_a_request_waits_for_its_snapshot(store: MetadataStore, table: Lak
     assert await store.list_snapshots(table.id) == [done]
 
 
-async def test_a_snapshot_is_kept_whole(store: MetadataStore, table: LakeTable, clock: ManualClock) -> None:
+async def test_all_columns_of_a_snapshot_are_stored(store: MetadataStore, table: LakeTable, clock: ManualClock) -> None:
     draft = SnapshotDraft(
         snapshot_id=5, timestamp=7, manifest_list='s3://"m"', summary=JsonText('{"a":"\\\\"}'), schema_id=3,
         trigger="size", status="created", tag="ü", reason="it's",
@@ -48,7 +48,7 @@ async def test_a_snapshot_is_kept_whole(store: MetadataStore, table: LakeTable, 
     assert msgspec.structs.astuple(row) == (row.id, table.id, *msgspec.structs.astuple(draft), now, now)
 
 
-async def test_pages_and_states(store: MetadataStore, table: LakeTable) -> None:
+async def test_snapshots_are_listed_by_page_and_status(store: MetadataStore, table: LakeTable) -> None:
     rows = [await store.record_snapshot(table.id, snapshot(number)) for number in range(5)]
     asked = await store.request_snapshot(table.id)
     assert await store.list_snapshots(table.id, limit=2) == rows[:2]
@@ -58,7 +58,7 @@ async def test_pages_and_states(store: MetadataStore, table: LakeTable) -> None:
     assert await store.list_snapshots(table.id + 1) == []
 
 
-async def test_tags_are_unique_among_the_living(store: MetadataStore, table: LakeTable) -> None:
+async def test_tags_are_unique_among_live_snapshots(store: MetadataStore, table: LakeTable) -> None:
     second = await store.create_table("db", "u", "s3://lake/u", TABLE)
     one = await store.record_snapshot(table.id, snapshot(1, tag="v1"))
     two = await store.record_snapshot(table.id, snapshot(2))
@@ -73,7 +73,9 @@ async def test_tags_are_unique_among_the_living(store: MetadataStore, table: Lak
     assert (await store.request_snapshot(table.id, tag="v1")).tag == "v1"
 
 
-async def test_of_two_requests_for_a_tag_one_wins(store: MetadataStore, other: MetadataStore, table: LakeTable) -> None:
+async def test_one_of_two_concurrent_requests_for_a_tag_wins(
+    store: MetadataStore, other: MetadataStore, table: LakeTable
+) -> None:
     results = await asyncio.gather(
         *((store, other)[n % 2].request_snapshot(table.id, tag="v1") for n in range(4)), return_exceptions=True
     )

@@ -1,4 +1,4 @@
-"""What every source owes: the contract of `astha.sources.contract.Source`, on each backend that has one."""
+"""The contract of `astha.sources.contract.Source`, on each backend."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_updates_and_deletes_carry_the_row_before(
     assert (delete.operation, delete.data, delete.before) == (Operation.DELETE, changed, changed)
 
 
-async def test_nobody_sees_what_was_rolled_back(registry_url: str, raw: Raw, source_of: SourceOf) -> None:
+async def test_a_rolled_back_transaction_is_not_delivered(registry_url: str, raw: Raw, source_of: SourceOf) -> None:
     async with Follower(await source_of(registry_url)) as follower:
         await raw(insert_group("never"), end="ROLLBACK")
         await raw(insert_group("after"))
@@ -111,7 +111,7 @@ async def test_savepoints(registry_url: str, raw: Raw, source_of: SourceOf) -> N
     assert follower.gaps == []
 
 
-async def test_who_writes_without_the_registry_is_seen_too(
+async def test_changes_by_raw_sql_are_delivered(
     registry_url: str, writer: MetadataStore, raw: Raw, source_of: SourceOf
 ) -> None:
     async with Follower(await source_of(registry_url)) as follower:
@@ -124,7 +124,7 @@ async def test_who_writes_without_the_registry_is_seen_too(
     assert len({transaction.commit.transaction for transaction in follower.transactions}) == 40
 
 
-async def test_tables_nobody_wants_only_move_the_position(
+async def test_changes_of_unsubscribed_tables_only_move_the_position(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
     async with Follower(await source_of(registry_url), frozenset({"tables"})) as follower:
@@ -139,7 +139,7 @@ async def test_tables_nobody_wants_only_move_the_position(
     assert transaction.commit.count == 1
 
 
-async def test_a_transaction_beyond_the_limits_names_its_tables_only(
+async def test_a_transaction_beyond_the_limits_only_names_its_tables(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
     await writer.create_topic("t", 1)
@@ -168,10 +168,10 @@ async def test_limits_count_bytes_too(registry_url: str, writer: MetadataStore, 
     assert small.unlisted == frozenset()
 
 
-async def test_transactions_of_many_sizes_come_whole(
+async def test_transactions_of_many_sizes_are_delivered_completely(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
-    """Larger and smaller than what a source reads at once, all there before it starts."""
+    """Larger and smaller than one read of the source, all committed before it starts."""
     await writer.create_topic("t", 1)
     start = await writer.position()
     sizes, base = [1, 2, 999, 1, 1_000, 1_001, 3, 5_000, 1], 0
@@ -189,7 +189,7 @@ async def test_transactions_of_many_sizes_come_whole(
     assert offsets == list(range(base))
 
 
-async def test_a_restart_goes_on_after_what_was_acknowledged(
+async def test_a_restart_continues_after_the_acknowledged_position(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
     async with Follower(await source_of(registry_url)) as first:
@@ -207,7 +207,7 @@ async def test_a_restart_goes_on_after_what_was_acknowledged(
     assert second.gaps == []
 
 
-async def test_a_stream_that_is_taken_up_again_repeats_what_was_not_acknowledged(
+async def test_a_reopened_stream_repeats_unacknowledged_transactions(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
     source = await source_of(registry_url)
@@ -270,7 +270,7 @@ async def test_a_swap_of_files_is_one_transaction(
 
 
 @pytest.mark.slow
-async def test_a_million_rows_in_one_transaction_are_not_held(
+async def test_a_million_rows_in_one_transaction_are_not_kept_in_memory(
     registry_url: str, writer: MetadataStore, raw: Raw, source_of: SourceOf
 ) -> None:
     await writer.create_topic("t", 1)

@@ -43,7 +43,7 @@ async def test_a_table_starts_with_schema_version_1(store: MetadataStore, clock:
     assert parse_json(version.schema) == {"fields": [{"id": 1, "name": 'ü"\\'}]}
 
 
-async def test_what_is_not_there_is_none(store: MetadataStore) -> None:
+async def test_missing_things_are_none(store: MetadataStore) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     assert await store.get_table("db", "other") is None
     assert await store.get_table("other", "t") is None
@@ -62,7 +62,7 @@ async def test_tables_are_listed_by_database_and_name(store: MetadataStore) -> N
     assert await store.list_tables("none") == []
 
 
-async def test_of_two_creators_one_wins(store: MetadataStore, other: MetadataStore) -> None:
+async def test_one_of_two_concurrent_creators_wins(store: MetadataStore, other: MetadataStore) -> None:
     results = await asyncio.gather(
         *((store, other)[n % 2].create_table("db", "t", f"s3://lake/{n}", TABLE) for n in range(4)),
         return_exceptions=True,
@@ -77,7 +77,7 @@ async def test_of_two_creators_one_wins(store: MetadataStore, other: MetadataSto
     await store.create_table("db2", "t", "s3://lake", TABLE)
 
 
-async def test_altering_changes_what_is_given(store: MetadataStore, clock: ManualClock) -> None:
+async def test_altering_changes_the_given_attributes(store: MetadataStore, clock: ManualClock) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", FULL)
     await store.create_table("db", "taken", "s3://lake/taken", TABLE)
     clock.advance(10)
@@ -145,7 +145,7 @@ async def test_schema_versions_follow_each_other(store: MetadataStore, clock: Ma
             await store.add_schema_version(table.id + 1, TABLE, expected=1)
 
 
-async def test_of_two_schema_changes_one_wins(store: MetadataStore, other: MetadataStore) -> None:
+async def test_one_of_two_concurrent_schema_changes_wins(store: MetadataStore, other: MetadataStore) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     results = await asyncio.gather(
         *((store, other)[n % 2].add_schema_version(table.id, TABLE, expected=1) for n in range(4)),
@@ -156,7 +156,7 @@ async def test_of_two_schema_changes_one_wins(store: MetadataStore, other: Metad
     assert [version.schema_version for version in await store.list_table_metadata(table.id)] == [1, 2]
 
 
-async def test_a_table_goes_with_all_that_is_its_own(store: MetadataStore) -> None:
+async def test_dropping_a_table_deletes_its_rows(store: MetadataStore) -> None:
     kept = await store.create_table("db", "kept", "s3://lake/kept", TABLE)
     await store.add_files(kept.id, [file("s3://lake/kept/1")])
     before = await contents(store)
@@ -228,8 +228,8 @@ async def test_bad_input_is_named_and_nothing_written(store: MetadataStore, refu
             await refused(store.list_table_metadata(number), "table_id", number)
 
 
-async def test_a_document_that_is_not_json_is_refused(store: MetadataStore, subtests: pytest.Subtests) -> None:
-    """Documents are passed on unread, so it is the database that looks."""
+async def test_text_that_is_not_json_is_refused(store: MetadataStore, subtests: pytest.Subtests) -> None:
+    """The store does not parse JSON columns: the database checks them."""
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     async with unchanged(store):
         for text in ("{", "nothing", "{'a':1}", "[1,]", "NaN"):

@@ -27,14 +27,14 @@ async def test_a_topic_comes_with_its_partitions(store: MetadataStore, clock: Ma
     assert await store.get_partition("orders", 2) == Partition("orders", 2, 0, now, now)
 
 
-async def test_what_is_not_there_is_none(store: MetadataStore) -> None:
+async def test_missing_things_are_none(store: MetadataStore) -> None:
     await store.create_topic("orders", 1)
     assert await store.get_topic("other") is None
     assert await store.get_partition("orders", 1) is None
     assert await store.get_partition("other", 0) is None
 
 
-async def test_documents_from_the_store_can_be_opened(store: MetadataStore) -> None:
+async def test_json_columns_can_be_parsed(store: MetadataStore) -> None:
     await store.create_topic("orders", 1, config={"a": [1, "x"]})
     topic = await store.get_topic("orders")
     assert topic is not None
@@ -48,14 +48,14 @@ async def test_topics_are_listed_in_byte_order(store: MetadataStore) -> None:
     assert [topic.name for topic in await store.list_topics()] == sorted(names, key=str.encode)
 
 
-async def test_a_second_topic_of_a_name_is_refused(store: MetadataStore) -> None:
+async def test_a_taken_topic_name_is_refused(store: MetadataStore) -> None:
     await store.create_topic("orders", 2)
     async with unchanged(store):
         with pytest.raises(AlreadyExists, match="orders"):
             await store.create_topic("orders", 5)
 
 
-async def test_of_two_creators_one_wins(store: MetadataStore, other: MetadataStore) -> None:
+async def test_one_of_two_concurrent_creators_wins(store: MetadataStore, other: MetadataStore) -> None:
     results = await asyncio.gather(
         *(owner.create_topic("orders", count) for owner, count in [(store, 3), (other, 4), (store, 5), (other, 6)]),
         return_exceptions=True,
@@ -66,7 +66,7 @@ async def test_of_two_creators_one_wins(store: MetadataStore, other: MetadataSto
     assert len(await store.list_partitions("orders")) == winner.partition_count
 
 
-async def test_deleting_a_topic_takes_all_that_is_its_own(store: MetadataStore) -> None:
+async def test_deleting_a_topic_deletes_its_rows(store: MetadataStore) -> None:
     await store.ensure_consumer_group("readers")
     await store.register_agent("agent-1", "host:1")
     await store.create_topic("kept", 1)
@@ -108,7 +108,7 @@ async def test_a_configuration_that_is_not_json_is_refused(store: MetadataStore,
                 await store.update_topic_config("orders", config)  # type: ignore[arg-type]
 
 
-async def test_the_watermark_never_goes_back(store: MetadataStore, clock: ManualClock) -> None:
+async def test_the_watermark_never_moves_backwards(store: MetadataStore, clock: ManualClock) -> None:
     await store.create_topic("orders", 1)
     clock.advance(10)
     moved = await store.update_high_watermark("orders", 0, 100)
@@ -120,7 +120,7 @@ async def test_the_watermark_never_goes_back(store: MetadataStore, clock: Manual
     assert (await store.update_high_watermark("orders", 0, 2**63 - 1)).high_watermark == 2**63 - 1
 
 
-async def test_the_watermark_ends_at_the_highest_of_many_callers(store: MetadataStore, other: MetadataStore) -> None:
+async def test_the_highest_of_many_concurrent_watermarks_wins(store: MetadataStore, other: MetadataStore) -> None:
     await store.create_topic("orders", 1)
     marks = [mark * 7919 % 101 for mark in range(40)]
     await asyncio.gather(

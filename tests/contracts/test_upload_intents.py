@@ -29,7 +29,7 @@ async def test_an_intent_is_stale_after_its_time(store: MetadataStore, clock: Ma
     assert await store.list_stale_intents(2**63 - 1) == []
 
 
-async def test_a_newer_intent_takes_the_place_of_the_older(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_newer_intent_replaces_the_older_one(store: MetadataStore, clock: ManualClock) -> None:
     await store.record_intents(["a"], purpose="insert", owner="w-1")
     clock.advance(10)
     await store.record_intents(["a"], purpose="compaction", owner="w-2")
@@ -60,7 +60,7 @@ async def test_many_may_record_the_same_paths(store: MetadataStore, other: Metad
     assert len({intent.owner for intent in await store.list_stale_intents(0)}) == 1
 
 
-async def test_stale_intents_are_taken_over(store: MetadataStore, clock: ManualClock) -> None:
+async def test_stale_intents_can_be_claimed(store: MetadataStore, clock: ManualClock) -> None:
     await store.record_intents(["b", "a"], purpose="insert", owner="w-1")
     clock.advance(10)
     await store.record_intents(["c"], purpose="insert", owner="w-2")
@@ -77,7 +77,7 @@ async def test_stale_intents_are_taken_over(store: MetadataStore, clock: ManualC
     assert {intent.path for intent in first + second} == {"a", "b", "c"}
 
 
-async def test_an_intent_is_taken_over_by_one_alone(
+async def test_one_of_many_concurrent_claims_gets_an_intent(
     store: MetadataStore, other: MetadataStore, clock: ManualClock
 ) -> None:
     paths = sorted(str(number) for number in range(30))
@@ -90,7 +90,7 @@ async def test_an_intent_is_taken_over_by_one_alone(
     assert sorted(intent.path for intents in [*claimed, rest] for intent in intents) == paths
 
 
-async def test_only_what_is_still_ones_own_is_renewed(store: MetadataStore, clock: ManualClock) -> None:
+async def test_only_the_owners_intents_are_renewed(store: MetadataStore, clock: ManualClock) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     await store.record_intents(["a", "b", "c", "d"], purpose="insert", owner="w")
     await store.add_files(table.id, [file("c")], intents_of="w")
@@ -107,7 +107,7 @@ async def test_only_what_is_still_ones_own_is_renewed(store: MetadataStore, cloc
     assert await store.renew_intents(None, owner="w") == ["a", "b"]
 
 
-async def test_registered_or_taken_over_never_both(store: MetadataStore, other: MetadataStore) -> None:
+async def test_an_object_is_registered_or_claimed_never_both(store: MetadataStore, other: MetadataStore) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
 
     async def register(path: str) -> str | None:
@@ -151,7 +151,7 @@ async def test_files_awaiting_deletion_are_listed_and_forgotten(store: MetadataS
     assert await store.list_files_awaiting_deletion(table_id=one.id) == rows[1:3]  # the list outlives the table
 
 
-async def test_what_is_claimed_for_deletion_can_not_come_back(store: MetadataStore, clock: ManualClock) -> None:
+async def test_a_file_claimed_for_deletion_can_not_be_restored(store: MetadataStore, clock: ManualClock) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     files = await store.add_files(table.id, [file(name) for name in "abc"])
     await store.remove_files(table.id, files, reason="old")
@@ -171,7 +171,7 @@ async def test_what_is_claimed_for_deletion_can_not_come_back(store: MetadataSto
     assert await store.list_files_awaiting_deletion() == []
 
 
-async def test_rolled_back_or_claimed_never_both(store: MetadataStore, other: MetadataStore) -> None:
+async def test_a_file_is_restored_or_claimed_never_both(store: MetadataStore, other: MetadataStore) -> None:
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
 
     async def roll_back(path: str) -> str | None:

@@ -1,4 +1,4 @@
-"""A store of files in memory whose answers a test can hold back, lose or refuse."""
+"""An in-memory store of files whose results a test can delay, lose or replace by errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from registry.models import FileAwaitingDeletion, TableFile
 
 
 class Answer(StrEnum):
-    """What becomes of a call of `register_files`."""
+    """The outcome of a call of `register_files`."""
 
     GOOD = "good"
     LOST_BEFORE = "unavailable, and nothing was written"
@@ -26,10 +26,10 @@ class Answer(StrEnum):
 
 
 class FileStore(ForwardingStore):
-    """Tables 1 and 2 exist. `script` says what happens to the next calls, in order; then all is good.
+    """Tables 1 and 2 exist. `script` lists the outcomes of the next calls; later calls succeed.
 
-    `calls` has the paths of each call. A cleared `gate` holds calls up before anything is written; `on_call` is called
-    in the very step of the loop in which a call arrives.
+    `calls` lists the paths of each call. A cleared `gate` delays calls before anything is written; `on_call` is called
+    synchronously when a call arrives.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class FileStore(ForwardingStore):
         self._ids = 0
 
     async def reached(self, calls: int) -> None:
-        """So many calls have been made, the last of which may be held up by the gate."""
+        """Waits for so many calls, the last of which may wait at the gate."""
         async with self.called:
             await self.called.wait_for(lambda: len(self.calls) >= calls)
 
@@ -96,7 +96,7 @@ class FileStore(ForwardingStore):
         return row
 
     def remove(self, table_id: int, path: str) -> None:
-        """Somebody has compacted it away."""
+        """Removes a file, as a compaction does."""
         file = self.files.pop((table_id, path))
         number = len(self.awaiting) + 1
         self.awaiting.append(

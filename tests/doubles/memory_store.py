@@ -1,6 +1,6 @@
-"""A store in memory that keeps its whole history, so that a test can hold a read up or let it see the past.
+"""An in-memory store that keeps its history, so that a test can delay a read or let it see an earlier state.
 
-Only the verbs on topics, partitions and segments: the others fail.
+It has the verbs on topics, partitions and segments; the others fail.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class State:
-    """What the registry held after one commit."""
+    """The registry's rows after one commit."""
 
     topics: dict[str, Topic] = field(default_factory=dict)
     partitions: dict[tuple[str, int], Partition] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class State:
 
 
 class Gate:
-    """Holds answers back: the read has happened, its caller does not have it yet."""
+    """Holds results back: the read has happened, but its caller does not have the result yet."""
 
     def __init__(self) -> None:
         self.waiting = 0
@@ -77,7 +77,7 @@ class MemoryStore(ForwardingStore):
         return self.states[-1]
 
     def hold(self, verb: str) -> Gate:
-        """Hold back the answers of a verb that is called from now on, until `Gate.open`."""
+        """Holds back the results of later calls of a verb, until `Gate.open`."""
         self.gates[verb] = Gate()
         return self.gates[verb]
 
@@ -97,7 +97,7 @@ class MemoryStore(ForwardingStore):
         return answer
 
     def commit(self, *rows: tuple[Row | None, Row | None]) -> list[Event[Row]]:
-        """Rows before and after, in one transaction."""
+        """Commits rows, given as before and after, in one transaction."""
         state = State(dict(self.state.topics), dict(self.state.partitions), dict(self.state.segments))
         number = len(self.states)
         commit = Commit(number, Position(number), number, len(rows))
@@ -120,7 +120,7 @@ class MemoryStore(ForwardingStore):
         return changes
 
     def segment(self, topic: str, partition_id: int, base: int, end: int, number: int | None = None) -> Segment:
-        """A row with the next id, or that of an existing one."""
+        """Returns a row with the next id, or with ``number``."""
         self._ids += 1
         number = number or self._ids
         return Segment(

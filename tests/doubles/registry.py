@@ -1,4 +1,4 @@
-"""A registry small enough to hold in one's head: consumer groups and topics, committed one after another."""
+"""A minimal in-memory registry: consumer groups and topics, with one commit at a time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SmallRegistry(FakeRegistry):
         self.rows[ConsumerGroup].clear()
         return Transaction(Commit(self.last, self.last, 0), [], frozenset({GROUPS}), 0, frozenset({GROUPS}))
 
-    # -- what lanes ask of a store ------------------------------------------------------------------------
+    # -- the verbs that lanes use -------------------------------------------------------------------------
 
     async def position(self) -> Position:
         return self.last

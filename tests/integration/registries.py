@@ -25,7 +25,7 @@ from registry.models import LAKE_IDENTITY, CatalogNamespace, CatalogTable, Row
 from registry.stores.sql.consistent_read import SqlBulkLoad, SqlReadAndLoad
 
 NewUrl = Callable[[str], str]
-"""From a backend's name to the URL of a database that does not hold a registry yet."""
+"""Takes a backend's name, and returns the URL of a database without a registry."""
 
 AWKWARD = 'Ünïcode "quotes" \\back\\slash {brace}, NULL \u2028 \U0001f980 日本'
 
@@ -52,7 +52,7 @@ def new_url(copy_server: EmbeddedPostgres, tmp_path: Path) -> NewUrl:
 
 
 async def fill(store: MetadataStore, *, segments: int = 25) -> None:
-    """At least one row of every kind that a copy carries, with NULLs and strings that are easily spoilt."""
+    """At least one row of every copied table, with NULLs and strings that are easily corrupted."""
     await _fill_streams(store, segments)
     await _fill_lake(store)
     await store.record_intents([f"s3://bucket/{AWKWARD}", "s3://bucket/other"], purpose="insert", owner="me")
@@ -61,7 +61,7 @@ async def fill(store: MetadataStore, *, segments: int = 25) -> None:
 
 
 async def _fill_catalog(store: MetadataStore) -> None:
-    """As PyIceberg and other engines write them, which the store has no verbs for."""
+    """Rows that PyIceberg and other engines write, for which the store has no verbs."""
     await store.record_source_identity(LAKE_IDENTITY, "this-lake")
     assert isinstance(store, SqlReadAndLoad)
     async with store._transaction() as connection:

@@ -41,7 +41,7 @@ async def test_start_on_sqlite_and_move_to_postgres(new_url: NewUrl) -> None:
     await store.close()
 
 
-def test_a_server_that_does_not_answer_is_one_line_and_code_3() -> None:
+def test_an_unreachable_server_is_one_line_and_exit_code_3() -> None:
     result = astha("registry", "status", "--registry", "postgresql://me:secret@127.0.0.1:1/registry")
     assert result.returncode == 3
     assert result.stdout == ""

@@ -1,4 +1,4 @@
-"""A registry moves whole or not at all, and arrives as it was."""
+"""A registry is copied completely or not at all, and unchanged."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ async def opened() -> AsyncIterator[Open]:
         yield open_migrated
 
 
-def test_copies_everything_but_what_belongs_to_a_daemon() -> None:
+def test_everything_but_the_daemons_state_is_copied() -> None:
     assert set(COPIED) == {*PUBLISHED, *UNPUBLISHED} - {LedgerEntry, DaemonLease, SourceIdentity}
 
 
-async def test_there_and_back_is_equal_row_by_row(new_url: NewUrl, opened: Open) -> None:
+async def test_a_copy_back_is_equal_row_by_row(new_url: NewUrl, opened: Open) -> None:
     first, second, third = [await opened(new_url(kind)) for kind in ("sqlite", "postgres", "sqlite")]
     await fill(first)
     seen: list[tuple[str, int, int]] = []
@@ -71,7 +71,7 @@ async def test_there_and_back_is_equal_row_by_row(new_url: NewUrl, opened: Open)
 
 
 @pytest.mark.parametrize(("from_kind", "to_kind"), WAYS)
-async def test_ids_go_on_above_those_copied(new_url: NewUrl, opened: Open, from_kind: str, to_kind: str) -> None:
+async def test_new_ids_are_above_the_copied_ones(new_url: NewUrl, opened: Open, from_kind: str, to_kind: str) -> None:
     source, target = await opened(new_url(from_kind)), await opened(new_url(to_kind))
     await fill(source)
     await copy_registry(source, target)
@@ -141,7 +141,7 @@ async def test_cancelled_in_the_middle_leaves_nothing_and_can_be_repeated(
 
 
 @pytest.mark.parametrize("from_kind", ["sqlite", "postgres"])
-async def test_writers_go_on_and_do_not_tear_the_copy(new_url: NewUrl, opened: Open, from_kind: str) -> None:
+async def test_concurrent_writers_do_not_affect_the_copy(new_url: NewUrl, opened: Open, from_kind: str) -> None:
     url = new_url(from_kind)
     source, target = await opened(url), await opened(new_url("sqlite"))
     await fill(source)
@@ -180,7 +180,7 @@ async def test_a_target_that_is_not_empty_is_refused(new_url: NewUrl, opened: Op
 
 
 @pytest.mark.parametrize("to_kind", ["sqlite", "postgres"])
-async def test_ledger_and_daemon_lease_stay_behind(new_url: NewUrl, opened: Open, to_kind: str) -> None:
+async def test_ledger_and_daemon_lease_are_not_copied(new_url: NewUrl, opened: Open, to_kind: str) -> None:
     url = new_url("sqlite")
     source, target = await opened(url), await opened(new_url(to_kind))
     with sync_engine(parse_url(url), StoreSettings()).connect() as connection:
@@ -194,7 +194,7 @@ async def test_ledger_and_daemon_lease_stay_behind(new_url: NewUrl, opened: Open
 
 
 @pytest.mark.parametrize("to_kind", ["sqlite", "postgres"])
-async def test_rows_that_do_not_arrive_are_an_error_and_nothing_stays(
+async def test_missing_rows_are_an_error_and_the_target_stays_empty(
     new_url: NewUrl, opened: Open, to_kind: str
 ) -> None:
     source_url, target_url = new_url("sqlite"), new_url(to_kind)

@@ -1,4 +1,4 @@
-"""The cache under writes by others, writes of its own, late events, held-up fills, expiry and eviction.
+"""The cache with writes by others, writes through it, late events, delayed fetches, expiry and eviction.
 
 A read that begins after an invalidation was applied never gets anything older; nor one with ``at_least``.
 """
@@ -43,7 +43,7 @@ steps = st.lists(
 
 
 class History:
-    """A registry that others write to, and a cache over it that gets the events when a step says so."""
+    """A registry with other writers, and a cache over it that gets events at given steps."""
 
     def __init__(self, policy: MetadataCachePolicy) -> None:
         self.store = MemoryStore()
@@ -112,7 +112,7 @@ class History:
         self.store.commit(*rows)
 
     async def write_own(self, number: int) -> None:
-        """Not while a read that could not see an applied event is under way: a write forgets that event."""
+        """Not while a read that misses an applied event is in flight: a write drops that event."""
         if self.lagging:
             await self.settle()
         self.store.visible = None
@@ -169,7 +169,7 @@ class History:
         return {(name, row.partition_id): row for row in rows}
 
     async def cross(self, verb: str, number: int, turns: int) -> None:
-        """A write and its event pass a read that is under way."""
+        """A write and its event overtake a read in flight."""
         self.hold()
         self.read(verb, number, 0)
         for _ in range(turns):
@@ -210,7 +210,7 @@ policies = st.builds(
     steps=[("recreate", 1, 0), ("configure", 1, 0), ("own", 1, 0), ("deliver", 4, 0), ("get_topic", 1, 0)],
     policy=MetadataCachePolicy(),
 )
-def test_no_read_gets_anything_older_than_what_it_may_rely_on(steps: list[Step], policy: MetadataCachePolicy) -> None:
+def test_no_read_is_older_than_its_guarantee(steps: list[Step], policy: MetadataCachePolicy) -> None:
     async def history() -> None:
         it = History(policy)
         await it.start()
@@ -234,7 +234,7 @@ def _config(number: int) -> JsonText:
 
 
 def _view(verb: str, number: int) -> Callable[[State], Rows]:
-    """What the read would have answered at some moment."""
+    """What the read would have returned at some moment."""
     name = TOPICS[number % 2]
 
     def view(state: State) -> Rows:

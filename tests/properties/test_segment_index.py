@@ -1,4 +1,4 @@
-"""The index against a naive list, over random histories; and against a registry whose events come late."""
+"""The index compared with a plain list over random histories, and with a registry whose events are late."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def holding(rows: list[Segment], offset: int) -> Segment | None:
 
 @settings(max_examples=50, deadline=None)
 @given(steps=steps)
-def test_blocks_without_eviction_are_a_sorted_list(steps: list[Step]) -> None:
+def test_blocks_without_eviction_equal_a_sorted_list(steps: list[Step]) -> None:
     blocks = PartitionSegments(4 * 3 + 100_000)
     blocks._block_size = 3
     naive: list[Segment] = []
@@ -68,7 +68,7 @@ def test_blocks_without_eviction_are_a_sorted_list(steps: list[Step]) -> None:
 
 
 class History:
-    """A registry that others write to, an index, and what has been delivered of the events."""
+    """A registry with other writers, an index, and the number of delivered events."""
 
     def __init__(self, bound: int, page: int, remembered: int = 8_192) -> None:
         self.store = MemoryStore()
@@ -80,7 +80,7 @@ class History:
         self.removed: set[int] = set()
 
     async def start(self, segments: int = 0) -> None:
-        """With segments that no event tells of."""
+        """Starts with segments that no event announces."""
         await self.store.create_topic("t", 1)
         for n in range(segments):
             self.write("add", n * 5, 5)
@@ -111,7 +111,7 @@ class History:
             self.store.commit(*((row, None) for row in old), (None, merged))
 
     def deliver(self, count: int) -> None:
-        """Events one by one: a transaction may be seen half-way."""
+        """Delivers events one by one: a transaction may be seen half-way."""
         pending = self.store.changes[self.delivered : self.delivered + count]
         for change in pending:
             row = change.data
@@ -130,7 +130,7 @@ def run(coroutine: Coroutine[object, object, None]) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(steps=steps, bound=bounds, page=st.integers(1, 9))
-def test_with_events_delivered_at_once_the_index_is_the_registry(steps: list[Step], bound: int, page: int) -> None:
+def test_with_immediate_events_the_index_equals_the_registry(steps: list[Step], bound: int, page: int) -> None:
     async def history() -> None:
         it = History(bound, page)
         await it.start()
@@ -149,7 +149,7 @@ def test_with_events_delivered_at_once_the_index_is_the_registry(steps: list[Ste
 
 
 class HeldUp(History):
-    """Its fetches can be held up, with writes and events passing them."""
+    """Its fetches can be delayed, so that writes and events overtake them."""
 
     def __init__(self, bound: int, page: int, remembered: int) -> None:
         super().__init__(bound, page, remembered)
@@ -165,7 +165,7 @@ class HeldUp(History):
         self.running.append((offset, len(self.store.states) - 1, set(self.removed), task))
 
     async def settle(self) -> None:
-        """An offset that exists from the call to its answer is found; what was removed before is not."""
+        """An offset that exists during the whole call is found; one that was removed before it is not."""
         for verb in FETCHES:
             if verb in self.store.gates:
                 self.store.release(verb)
@@ -186,7 +186,7 @@ class HeldUp(History):
     remembered=st.sampled_from([0, 8_192]),
     turns=st.lists(st.integers(0, 5), min_size=60, max_size=60),
 )
-def test_fetches_that_cross_events_never_bring_anything_back(
+def test_fetches_that_cross_events_never_bring_segments_back(
     steps: list[Step], bound: int, page: int, remembered: int, turns: list[int]
 ) -> None:
     async def history() -> None:

@@ -11,7 +11,7 @@ from components.lib.lake.partitioning.partition_values import Partitioning
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.table_lookup import split_name
 from components.lib.storage_manager.errors import NoSuchTable
-from registry.contract import Tables
+from registry.contract import LakeTables
 from registry.models import LakeTable
 
 FIRST_GUESS = 0.4
@@ -48,7 +48,7 @@ class Targets:
     side, and rows that don't fit are tried again with the newest.
     """
 
-    def __init__(self, store: Tables, clock: LoopClock, max_age_s: float) -> None:
+    def __init__(self, store: LakeTables, clock: LoopClock, max_age_s: float) -> None:
         self._store = store
         self._clock = clock
         self._max_age_s = max_age_s

@@ -409,8 +409,13 @@ class SqlFiles(SqlTables, SqlConsumerGroups):
 
 
 def lost_intents(change: FileChange, paths: Sequence[str]) -> Conflict:
-    shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-    return Conflict(f"{change.intents_of} no longer owns the upload intents of {shown}: write the files again", paths)
+    return Conflict(
+        f"{change.intents_of} no longer owns the upload intents of {_first_paths(paths)}: write the files again", paths
+    )
+
+
+def _first_paths(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
 
 
 def _merge_changes(changes: Sequence[FileChange]) -> list[FileChange]:
@@ -438,15 +443,15 @@ def _require_listed(change: FileChange, listed: set[str]) -> None:
     """A file is removed from the list before it is deleted: one that is not listed may be gone already."""
     missing = [draft.file_path for draft in change.new if draft.file_path not in listed]
     if missing:
-        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         raise Conflict(
-            f"files of table {change.table_id} can't be restored, they no longer await deletion: {shown}", missing
+            f"files of table {change.table_id} can't be restored, they no longer await deletion: "
+            f"{_first_paths(missing)}",
+            missing,
         )
 
 
 def files_changed(table_id: int, paths: Sequence[str]) -> Conflict:
-    shown = ", ".join(paths[:5]) + (f" and {len(paths) - 5} more" if len(paths) > 5 else "")
-    return Conflict(f"files of table {table_id} are gone or changed since they were read: {shown}", paths)
+    return Conflict(f"files of table {table_id} are gone or changed since they were read: {_first_paths(paths)}", paths)
 
 
 def differences(change: FileChange) -> dict[str, tuple[int, int, int]]:

@@ -10,6 +10,6 @@ from tests.doubles.proxy import PostgresProxy
 
 @pytest.fixture
 async def proxy(postgres: EmbeddedPostgres) -> AsyncIterator[PostgresProxy]:
-    """Before the shared server: what a test breaks is only its own way to it."""
+    """A proxy before the shared server, so that a test breaks only its own connections."""
     async with PostgresProxy("127.0.0.1", postgres.port) as between:
         yield between

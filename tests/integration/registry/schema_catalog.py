@@ -1,4 +1,4 @@
-"""What a database says of its own schema, in a form that two databases can be compared by."""
+"""The schema of a database, in a form that can be compared."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def _spelling(sql: str) -> str:
 
 
 def without(found: Catalog, *names: str) -> Catalog:
-    """Leaves out what belongs to these tables."""
+    """Returns the schema without these tables."""
     return {kind: [row for row in rows if not {*map(str, row[:2])} & {*names}] for kind, rows in found.items()}

@@ -1,4 +1,4 @@
-"""Array literals mean on the server what they meant here."""
+"""The server reads array literals as the values they were made of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite's change log: one row for each row changed, both images, grouped by the writer's transaction."""
+"""SQLite's change log: one row per changed row, with both images, grouped by transaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.samples import ONE_OF_EACH, TABLE, file, segment, snapshot
 KINDS = {kind.table: kind for kind in (*PUBLISHED, *UNPUBLISHED)}
 
 
-class Change(NamedTuple):
+class LoggedChange(NamedTuple):
     sequence: int
     transaction: int | None
     table: str
@@ -33,14 +33,14 @@ class Change(NamedTuple):
     after: dict[str, Any] | None
 
 
-class Log:
+class ChangeLog:
     def __init__(self, url: str) -> None:
         self.connection = sqlite3.connect(sqlite_path(parse_url(url)), isolation_level=None)
         self.connection.execute("PRAGMA foreign_keys = ON")
         self._seen = 0
 
-    def new(self) -> list[Change]:
-        """What was logged since the last call."""
+    def new(self) -> list[LoggedChange]:
+        """Returns the changes logged since the last call."""
         rows = self.connection.execute(
             "SELECT sequence, transaction_number, table_name, operation, before, after "
             "FROM change_log WHERE sequence > ? ORDER BY sequence",
@@ -49,14 +49,14 @@ class Log:
         if rows:
             self._seen = rows[-1][0]
         return [
-            Change(sequence, number, table, operation, before and json.loads(before), after and json.loads(after))
+            LoggedChange(sequence, number, table, operation, before and json.loads(before), after and json.loads(after))
             for sequence, number, table, operation, before, after in rows
         ]
 
 
 @pytest.fixture
-def log(sqlite_url: str) -> Iterator[Log]:
-    opened = Log(sqlite_url)
+def log(sqlite_url: str) -> Iterator[ChangeLog]:
+    opened = ChangeLog(sqlite_url)
     yield opened
     opened.connection.close()
 
@@ -66,7 +66,7 @@ async def store(sqlite_url: str, opened: OpenStore) -> MetadataStore:
     return await opened(sqlite_url)
 
 
-def _summary(changes: list[Change]) -> dict[tuple[str, str], int]:
+def _summary(changes: list[LoggedChange]) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for change in changes:
         key = (change.table, change.operation)
@@ -75,7 +75,7 @@ def _summary(changes: list[Change]) -> dict[tuple[str, str], int]:
 
 
 def _row(kind: type[Row], image: dict[str, Any]) -> Row:
-    """The row that an image is of: flags are numbers in SQLite, all else is as the model has it."""
+    """Returns the row of an image: booleans are integers in SQLite, the rest is as in the model."""
     values = {
         name: bool(value) if name in ("is_compressed", "refresh_owed") else value for name, value in image.items()
     }
@@ -83,8 +83,8 @@ def _row(kind: type[Row], image: dict[str, Any]) -> Row:
     return kind(**values)
 
 
-async def test_each_verb_logs_its_rows_once_and_together(store: MetadataStore, log: Log) -> None:
-    async def logged(call: Any, **expected: int) -> list[Change]:
+async def test_each_verb_logs_its_rows_once_and_together(store: MetadataStore, log: ChangeLog) -> None:
+    async def logged(call: Any, **expected: int) -> list[LoggedChange]:
         await call
         changes = log.new()
         wanted = {tuple(key.rsplit("_", 1)): count for key, count in expected.items()}
@@ -133,7 +133,7 @@ async def test_each_verb_logs_its_rows_once_and_together(store: MetadataStore, l
     assert transactions == sorted(set(transactions))  # each verb its own, growing
 
 
-async def test_the_daemon_does_not_tail_itself(store: MetadataStore, log: Log) -> None:
+async def test_unpublished_tables_are_not_logged(store: MetadataStore, log: ChangeLog) -> None:
     await store.record_intents(["a"], purpose="p", owner="o")
     await store.complete_intents(["a"])
     assert await store.take_daemon_lease("astha", "one", 1_000)
@@ -141,7 +141,7 @@ async def test_the_daemon_does_not_tail_itself(store: MetadataStore, log: Log) -
     assert log.new() == []
 
 
-async def test_verbs_that_change_nothing_log_nothing(store: MetadataStore, log: Log) -> None:
+async def test_verbs_that_change_nothing_log_nothing(store: MetadataStore, log: ChangeLog) -> None:
     await store.create_topic("orders", 1)
     await store.ensure_consumer_group("readers")
     await store.create_table("db", "t", "s3://lake/t", TABLE)
@@ -155,7 +155,7 @@ async def test_verbs_that_change_nothing_log_nothing(store: MetadataStore, log: 
     assert log.new() == []
 
 
-async def test_what_fails_logs_nothing(store: MetadataStore, log: Log) -> None:
+async def test_a_failed_verb_logs_nothing(store: MetadataStore, log: ChangeLog) -> None:
     await store.create_topic("orders", 1)
     await store.create_table("db", "t", "s3://lake/t", TABLE)
     log.new()
@@ -178,7 +178,7 @@ async def test_what_fails_logs_nothing(store: MetadataStore, log: Log) -> None:
 
 
 @pytest.mark.parametrize("kind", PUBLISHED, ids=lambda kind: kind.table)
-async def test_images_are_whole_and_typed(store: MetadataStore, log: Log, kind: type[Row]) -> None:
+async def test_row_images_are_complete_and_typed(store: MetadataStore, log: ChangeLog, kind: type[Row]) -> None:
     async with store.load() as load:
         for row in ONE_OF_EACH:
             await load.add([row])
@@ -199,7 +199,7 @@ async def test_images_are_whole_and_typed(store: MetadataStore, log: Log, kind: 
     assert [change.after for change in removed] == [None] * len(rows)
 
 
-async def test_extreme_values_survive_the_images(store: MetadataStore, log: Log) -> None:
+async def test_extreme_values_survive_the_images(store: MetadataStore, log: ChangeLog) -> None:
     name = "ü \"'\\ \U0001f600"
     await store.create_topic(name, 1, retention_ms=2**63 - 1, config={"\u0000": "\u2028", "n": 2**53 + 1})
     (topic, _) = log.new()
@@ -209,7 +209,7 @@ async def test_extreme_values_survive_the_images(store: MetadataStore, log: Log)
     assert topic.after["retention_ms"] == 2**63 - 1
 
 
-async def test_a_strangers_rows_have_no_number(store: MetadataStore, log: Log) -> None:
+async def test_rows_of_raw_sql_have_no_transaction_number(store: MetadataStore, log: ChangeLog) -> None:
     await store.create_topic("orders", 1)
     log.new()
     log.connection.execute("UPDATE partitions SET high_watermark = 5")
@@ -226,8 +226,8 @@ async def test_a_strangers_rows_have_no_number(store: MetadataStore, log: Log) -
     assert {(change.transaction, change.table) for change in log.new()} == {(None, "topics"), (None, "partitions")}
 
 
-async def test_replaying_the_log_gives_the_registry(store: MetadataStore, log: Log) -> None:
-    """The whole point: who applies every change in order holds what the registry holds."""
+async def test_replaying_the_log_gives_the_registry(store: MetadataStore, log: ChangeLog) -> None:
+    """Applying every change in order results in the registry's rows."""
     await store.create_topic("orders", 2)
     await store.ensure_consumer_group("readers")
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
@@ -251,7 +251,7 @@ async def test_replaying_the_log_gives_the_registry(store: MetadataStore, log: L
     assert set(state.values()) == expected
 
 
-async def test_positions_and_places_are_its_sequence(store: MetadataStore, log: Log) -> None:
+async def test_positions_and_visibility_are_the_logs_sequence(store: MetadataStore, log: ChangeLog) -> None:
     assert await store.position() == 0
     await store.create_topic("orders", 2)
     *_, last = log.new()

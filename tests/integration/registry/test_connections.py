@@ -1,4 +1,4 @@
-"""When the server or the way to it breaks: Unavailable, then the pool heals by itself."""
+"""A broken server or connection: Unavailable, then the pool recovers by itself."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def test_a_cut_connection_is_unavailable_and_the_pool_heals(through: Metad
     await asyncio.gather(*(through.list_topics() for _ in range(8)))
 
 
-async def test_a_transaction_cut_in_the_middle_is_absent_or_whole(
+async def test_a_transaction_cut_in_the_middle_is_committed_or_rolled_back(
     through: MetadataStore, proxy: PostgresProxy, postgres_url: str, opened: OpenStore
 ) -> None:
     direct = await opened(postgres_url)
@@ -97,7 +97,7 @@ async def test_a_refused_connection_is_unavailable_and_shows_no_password(
 
 
 async def test_a_password_is_not_in_the_errors_of_a_store(postgres_url: str, opened: OpenStore) -> None:
-    """Every error that carries the URL: pool exhausted, statement cancelled, schema gone."""
+    """For every error with the URL: pool exhausted, statement cancelled, schema missing."""
     url = f"{postgres_url.replace('postgres@', 'postgres:secret@')}?password=secret"
     store = await opened(url, StoreSettings(pool_size=1, pool_overflow=0, pool_timeout_s=0.05))
     errors: list[RegistryError] = []
@@ -118,10 +118,10 @@ async def test_a_password_is_not_in_the_errors_of_a_store(postgres_url: str, ope
 
 
 @pytest.mark.slow
-async def test_a_deaf_server_is_unavailable_after_its_time(
+async def test_an_unresponsive_server_is_unavailable_after_the_timeout(
     postgres_url: str, proxy: PostgresProxy, opened: OpenStore
 ) -> None:
-    """New connections have a time limit; a pooled one that hears nothing ends with its caller's patience."""
+    """New connections have a timeout; a call on a pooled one ends with its caller's timeout."""
     settings = StoreSettings(pool_size=1, pool_overflow=1, connect_timeout_s=2)  # libpq's shortest
     store = await opened(proxy.url(postgres_url), settings)
     await store.create_topic("orders", 1)
@@ -157,7 +157,7 @@ async def test_a_backend_that_is_killed_is_unavailable_once(postgres_url: str, o
 
 
 async def test_segments_are_added_after_a_backend_was_killed(postgres_url: str, opened: OpenStore) -> None:
-    """By the driver's own cursor: what is lost is noticed there too, and the next connection is another."""
+    """Through the driver's own cursor, which also notices a lost connection; the next call gets another one."""
     store = await opened(postgres_url)
     await store.create_topic("orders", 1)
     await store.add_segments([segment(0)])
@@ -182,7 +182,7 @@ async def test_connections_carry_their_name_and_limits(postgres_url: str, opened
 
 @pytest.fixture
 async def own_server(scratch: Path) -> AsyncIterator[EmbeddedPostgres]:
-    """To be broken."""
+    """A server of this test's own, to crash."""
     with EmbeddedPostgres(scratch / "broken", settings=SERVER_SETTINGS) as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""The database keeps its own rules, whoever writes to it."""
+"""The database enforces its constraints, whatever program writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.samples import ONE_OF_EACH
 
 
 class Raw:
-    """SQL past the store, as a person with a shell would write it."""
+    """SQL without the store, as from a shell."""
 
     def __init__(self, url: str) -> None:
         self._connection: Any
@@ -158,7 +158,7 @@ VIOLATIONS = [
 ]  # fmt: skip
 
 
-def test_what_breaks_a_rule_is_refused(raw: Raw, subtests: pytest.Subtests) -> None:
+def test_a_violated_constraint_is_refused(raw: Raw, subtests: pytest.Subtests) -> None:
     for statement in VIOLATIONS:
         with subtests.test(statement), pytest.raises((sqlite3.IntegrityError, psycopg.Error)) as caught:
             raw.execute(statement)
@@ -167,8 +167,8 @@ def test_what_breaks_a_rule_is_refused(raw: Raw, subtests: pytest.Subtests) -> N
             assert caught.value.sqlstate[:2] in ("22", "23"), (statement, caught.value)
 
 
-def test_every_check_has_its_violation() -> None:
-    """Counted, so that a new rule asks for its line above."""
+def test_every_constraint_is_violated_by_a_test() -> None:
+    """Counted, so that a new constraint needs a line above."""
     rules = [
         constraint
         for table in metadata.tables.values()
@@ -193,7 +193,7 @@ OF_A_PARTITION = {"segments", "consumer_offsets", "partition_leases", "producer_
         ("DELETE FROM agents", set[str]()),
     ],
 )
-def test_what_belongs_goes_along(raw: Raw, statement: str, gone: set[str]) -> None:
+def test_deletions_cascade(raw: Raw, statement: str, gone: set[str]) -> None:
     target = statement.split()[2]
     before = {name: raw.count(name) for name in metadata.tables}
     assert raw.execute(statement) == 1
@@ -209,7 +209,7 @@ def test_a_lease_outlives_its_agent_without_a_leader(raw: Raw) -> None:
     assert raw.count("partition_leases WHERE leader_agent_id IS NULL AND epoch = 3") == 1
 
 
-def test_a_tag_is_free_again_when_its_snapshot_is_gone(raw: Raw) -> None:
+def test_a_tag_is_free_again_when_its_snapshot_is_expired(raw: Raw) -> None:
     raw.execute("UPDATE table_snapshots SET status = 'expired'")
     raw.execute(
         "INSERT INTO table_snapshots SELECT id + 1, table_id, NULL, 0, NULL, summary, NULL, \"trigger\", 'requested', "

@@ -1,4 +1,4 @@
-"""The embedded server: comes up anywhere, leaves nothing behind, does not outlive who started it."""
+"""The embedded server: starts anywhere, leaves nothing behind, does not outlive its parent process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_it_leaves_nothing_behind(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_server_leaves_nothing_behind(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (scratch / "temporary").mkdir(mode=0o711)
     monkeypatch.setattr("tempfile.tempdir", str(scratch / "temporary"))
     with EmbeddedPostgres(settings=SERVER_SETTINGS) as server:
@@ -51,7 +51,7 @@ def test_it_leaves_nothing_behind(scratch: Path, monkeypatch: pytest.MonkeyPatch
     server.stop()  # twice is once
 
 
-def test_a_directory_of_ones_own_keeps_its_data(scratch: Path) -> None:
+def test_a_given_directory_keeps_its_data(scratch: Path) -> None:
     with EmbeddedPostgres(scratch / "own", settings=SERVER_SETTINGS) as server:
         first = server.port
         with psycopg.connect(server.url("postgres")) as connection:
@@ -69,7 +69,7 @@ def test_a_directory_of_ones_own_keeps_its_data(scratch: Path) -> None:
 
 
 def test_a_crash_is_recovered_from_at_once_whatever_was_running(scratch: Path) -> None:
-    """Busy backends included: a crashed postmaster's backends otherwise run on and keep the data directory."""
+    """Even with busy backends, which would otherwise outlive their postmaster and keep the data directory."""
     with EmbeddedPostgres(scratch / "crash", settings=SERVER_SETTINGS) as server:
         for _ in range(3):
             busy = psycopg.connect(server.url("postgres"))
@@ -89,7 +89,7 @@ def test_a_server_that_does_not_start_says_why(scratch: Path) -> None:
 
 
 @pytest.mark.slow
-def test_packaged_programs_serve_as_well(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packaged_programs_work(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     packaged = [
         directory for directory in embedded_postgres._packaged_directories() if embedded_postgres._has_server(directory)
     ]
@@ -104,8 +104,8 @@ def test_packaged_programs_serve_as_well(scratch: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server runs as another user")
-def test_programs_below_a_closed_directory_are_brought_along(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A virtualenv in a 0700 home: root may enter, the server's user may not."""
+def test_programs_in_an_inaccessible_directory_are_copied(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtualenv in a 0700 home: root can enter, the server's user can't."""
     (packaged, *_) = (one for one in embedded_postgres._packaged_directories() if embedded_postgres._has_server(one))
     closed = scratch / "closed"
     closed.mkdir(mode=0o700)
@@ -128,8 +128,8 @@ time.sleep(600)
 
 
 @pytest.mark.slow
-def test_it_dies_with_its_parent(scratch: Path) -> None:
-    """Even when the parent has no chance to say so."""
+def test_the_server_dies_with_its_parent(scratch: Path) -> None:
+    """Even if the parent is killed."""
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(scratch / "orphan")], stdout=subprocess.PIPE, text=True
     ) as parent:

@@ -37,7 +37,7 @@ async def table(store: MetadataStore) -> LakeTable:
 
 
 async def _queued(url: str, lock: str, calls: Sequence[Awaitable[Any]]) -> list[Any]:
-    """The calls' results, after each had to wait for the lock; the first of them got it first."""
+    """Returns the results of calls that all waited for the lock and got it in order."""
 
     async def waiting() -> int:
         query = "SELECT count(*) FROM pg_locks WHERE NOT granted"
@@ -66,7 +66,9 @@ TABLES = "SELECT FROM tables FOR UPDATE"
 
 
 class TestSegments:
-    async def test_an_overlap_with_one_ahead_is_a_conflict(self, store: MetadataStore, postgres_url: str) -> None:
+    async def test_an_overlap_with_an_earlier_writer_is_a_conflict(
+        self, store: MetadataStore, postgres_url: str
+    ) -> None:
         calls = [
             store.add_segments([segment(0), segment(0, partition=1)]),
             store.add_segments([segment(5), segment(10, partition=1)]),
@@ -86,7 +88,7 @@ class TestSegments:
         assert [row.high_watermark for row in await store.list_partitions("orders")] == [50, 50, 50]
         assert len((await contents(store))["segments"]) == 15
 
-    async def test_a_takeover_ahead_fences(self, store: MetadataStore, postgres_url: str) -> None:
+    async def test_an_earlier_takeover_fences(self, store: MetadataStore, postgres_url: str) -> None:
         for agent in ("agent-1", "agent-2"):
             await store.register_agent(agent, "host:1")
         lease = await store.acquire_partition_lease("orders", 0, "agent-1", 1_000)
@@ -105,7 +107,7 @@ class TestSegments:
         assert await store.get_partition_lease("orders", 0) == taken
         assert (await contents(store))["segments"] == []
 
-    async def test_a_topic_deleted_ahead_is_not_found(self, store: MetadataStore, postgres_url: str) -> None:
+    async def test_a_topic_deleted_earlier_is_not_found(self, store: MetadataStore, postgres_url: str) -> None:
         calls: list[Awaitable[Any]] = [store.delete_topic("orders"), store.add_segment(segment(0))]
         deleted, added = await _queued(postgres_url, PARTITIONS, calls)
         assert deleted is None
@@ -113,7 +115,7 @@ class TestSegments:
 
 
 class TestFiles:
-    async def test_statistics_of_a_new_partition_count_all(
+    async def test_statistics_of_a_new_partition_count_all_writers(
         self, store: MetadataStore, table: LakeTable, postgres_url: str
     ) -> None:
         drafts = [[file(f"{n}-a", rows=n, partition="a"), file(f"{n}-b", partition=f"b{n % 2}")] for n in range(5)]
@@ -121,7 +123,7 @@ class TestFiles:
         assert [len(result) for result in results] == [2] * 5
         await assert_counted(store, table.id)
 
-    async def test_a_file_taken_by_one_ahead_is_a_conflict(
+    async def test_a_file_removed_by_an_earlier_writer_is_a_conflict(
         self, store: MetadataStore, table: LakeTable, postgres_url: str
     ) -> None:
         files = await store.add_files(table.id, [file(str(n), partition=str(n % 2)) for n in range(4)])
@@ -138,7 +140,7 @@ class TestFiles:
         assert [row.file_path for row in await store.list_files(table.id)] == ["x"]
         await assert_counted(store, table.id)
 
-    async def test_a_path_removed_by_one_ahead_is_taken_off_the_list(
+    async def test_a_path_removed_by_an_earlier_writer_no_longer_awaits_deletion(
         self, store: MetadataStore, table: LakeTable, postgres_url: str
     ) -> None:
         files = await store.add_files(table.id, [file("1")])
@@ -152,7 +154,7 @@ class TestFiles:
         assert await store.list_files_awaiting_deletion() == []
         await assert_counted(store, table.id)
 
-    async def test_a_path_added_by_one_ahead_already_exists(
+    async def test_a_path_added_by_an_earlier_writer_already_exists(
         self, store: MetadataStore, table: LakeTable, postgres_url: str
     ) -> None:
         calls = [store.add_files(table.id, [file("1"), file(str(n))]) for n in (2, 3)]
@@ -161,7 +163,7 @@ class TestFiles:
         assert isinstance(second, AlreadyExists)
         await assert_counted(store, table.id)
 
-    async def test_a_recount_ahead_does_not_disturb(
+    async def test_an_earlier_recount_does_not_interfere(
         self, store: MetadataStore, table: LakeTable, postgres_url: str
     ) -> None:
         files = await store.add_files(table.id, [file(str(n), partition=str(n)) for n in range(3)])
@@ -179,7 +181,7 @@ class TestFiles:
         assert len(added) == 1
         await assert_counted(store, table.id)
 
-    async def test_a_table_dropped_ahead_is_not_found(
+    async def test_a_table_dropped_earlier_is_not_found(
         self, store: MetadataStore, table: LakeTable, postgres_url: str
     ) -> None:
         files = await store.add_files(table.id, [file("1")])

@@ -1,4 +1,4 @@
-"""Migrations: forward, back, forward; arriving at the schema that the verbs are written against."""
+"""Migrations: upgrade, downgrade, upgrade; the result is the schema of the code."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _rows(url: str, query: str) -> list[tuple[object, ...]]:
         return connection_.execute(query.encode()).fetchall()
 
 
-def test_forward_back_and_forward_again(new_database: MakeDatabase) -> None:
+def test_upgrade_downgrade_and_upgrade_again(new_database: MakeDatabase) -> None:
     url = new_database()
     assert migrate(url).state == "current"
     first = catalog(url)
@@ -64,7 +64,7 @@ def test_forward_back_and_forward_again(new_database: MakeDatabase) -> None:
     assert catalog(url) == first
 
 
-async def test_one_step_back_and_forward_keeps_rows_and_their_log(new_database: MakeDatabase) -> None:
+async def test_a_downgrade_and_upgrade_keep_rows_and_their_log(new_database: MakeDatabase) -> None:
     url = new_database()
     migrate(url, revision="0001")
     before = catalog(url)
@@ -88,7 +88,7 @@ async def test_one_step_back_and_forward_keeps_rows_and_their_log(new_database: 
     await store.close()
 
 
-async def test_objects_of_segments_from_before_are_counted(new_database: MakeDatabase) -> None:
+async def test_objects_of_existing_segments_are_counted(new_database: MakeDatabase) -> None:
     url = new_database()
     migrate(url, revision="0003")
     _execute(url, "INSERT INTO topics VALUES ('t', 1, NULL, '{}', 0, 0)")
@@ -155,7 +155,7 @@ async def test_the_ledger_keeps_its_rows_under_the_new_column_name(new_database:
     assert len(_rows(url, "SELECT place FROM ledger WHERE place IS NOT NULL")) == 1
 
 
-async def test_back_with_rows_in_every_table(new_database: MakeDatabase) -> None:
+async def test_a_downgrade_with_rows_in_every_table(new_database: MakeDatabase) -> None:
     url = new_database()
     migrate(url)
     store = await open_store(url)
@@ -194,7 +194,7 @@ def test_models_have_the_columns_of_their_tables_in_order() -> None:
     assert {*PUBLISHED_TABLES, *(kind.table for kind in UNPUBLISHED)} == set(metadata.tables)
 
 
-def test_what_postgresql_publishes(postgres_url: str) -> None:
+def test_the_postgresql_publication(postgres_url: str) -> None:
     found = catalog(postgres_url)
     assert [(name, table) for name, _, table in found["publications"]] == [
         (PUBLICATION, name) for name in sorted(PUBLISHED_TABLES)
@@ -208,7 +208,7 @@ def test_what_postgresql_publishes(postgres_url: str) -> None:
     assert row == (True, True, True, False)
 
 
-def test_what_sqlite_is_set_to(sqlite_url: str) -> None:
+def test_sqlite_settings(sqlite_url: str) -> None:
     with closing(sqlite3.connect(sqlite_path(parse_url(sqlite_url)))) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         strict = dict(connection.execute("SELECT name, strict FROM pragma_table_list WHERE schema = 'main'"))
@@ -236,7 +236,7 @@ async def test_a_missing_schema_says_what_to_do(new_database: MakeDatabase) -> N
         assert not sqlite_path(parse_url(url)).exists()  # asking does not make the file
 
 
-async def test_a_newer_schema_is_a_stop(url: str) -> None:
+async def test_a_newer_schema_is_refused(url: str) -> None:
     _execute(url, "UPDATE registry_version SET version_num = '9999'")
     found = status(url)
     assert (found.state, found.found, found.expected) == ("new", "9999", HEAD)
@@ -249,8 +249,8 @@ async def test_a_newer_schema_is_a_stop(url: str) -> None:
     assert catalog(url) == before
 
 
-async def test_an_older_schema_is_a_stop(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the code speak a later one."""
+async def test_an_older_schema_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The code pretends to have a later version."""
     monkeypatch.setattr("registry.migrate._head", lambda: "0008")
     with pytest.raises(SchemaMismatch, match=r"schema 0007, older than 0008: run `astha registry migrate`"):
         await open_store(url)
@@ -263,7 +263,7 @@ def test_an_unknown_revision_is_refused(new_database: MakeDatabase) -> None:
     assert status(url).state == "missing"
 
 
-def test_a_migration_that_fails_leaves_nothing(new_database: MakeDatabase) -> None:
+def test_a_failed_migration_leaves_nothing(new_database: MakeDatabase) -> None:
     url = new_database()
     if url.startswith("sqlite"):
         migrate(url)
@@ -277,7 +277,7 @@ def test_a_migration_that_fails_leaves_nothing(new_database: MakeDatabase) -> No
     assert migrate(url).state == "current"
 
 
-def test_places_that_are_no_database(tmp_path: Path) -> None:
+def test_urls_without_a_database(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="directory of the file does not exist"):
         migrate(f"sqlite:///{tmp_path}/none/registry.db")
     with pytest.raises(Unavailable):
@@ -301,7 +301,7 @@ def _migrate_at_once(url: str, start: object, answers: object) -> None:
 
 
 @pytest.mark.slow
-def test_several_migrators_at_once(new_database: MakeDatabase) -> None:
+def test_concurrent_migrations(new_database: MakeDatabase) -> None:
     url = new_database()
     context = multiprocessing.get_context("spawn")
     start, answers = context.Barrier(3), context.Queue()

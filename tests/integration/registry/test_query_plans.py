@@ -1,4 +1,4 @@
-"""The questions asked all the time are answered by an index, on both databases."""
+"""Frequent queries use an index, on both databases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.samples import TABLE, decision, file, segment
 
 @asynccontextmanager
 async def _asked(store: MetadataStore) -> AsyncIterator[list[tuple[str, Any]]]:
-    """The statements that reach the driver, as they reach it: the verbs' real queries."""
+    """Records the statements that reach the driver: the verbs' actual queries."""
     seen: list[tuple[str, Any]] = []
     engine = store._engine.sync_engine  # type: ignore[attr-defined]
 
@@ -60,7 +60,7 @@ def _analyse(url: str) -> None:
 
 @pytest.fixture
 async def filled(store: MetadataStore, url: str, clock: ManualClock) -> MetadataStore:
-    """Enough rows that reading all of them is not the better plan."""
+    """Enough rows that a full scan is not the better plan."""
     await store.create_topic("orders", 2_000)
     for partition in range(50):
         await store.add_segments([segment(base, partition=partition) for base in range(0, 2_000, 10)])
@@ -121,7 +121,7 @@ QUESTIONS = {
 }  # fmt: skip
 
 
-async def test_an_index_answers(filled: MetadataStore, url: str, subtests: pytest.Subtests) -> None:
+async def test_frequent_queries_use_an_index(filled: MetadataStore, url: str, subtests: pytest.Subtests) -> None:
     sqlite = url.startswith("sqlite")
     for name, question in QUESTIONS.items():
         async with _asked(filled) as seen:
@@ -138,7 +138,7 @@ async def test_an_index_answers(filled: MetadataStore, url: str, subtests: pytes
 
 
 def _uses(plan: str, index: str, sqlite: bool) -> list[str]:
-    """By what the index is searched, each time it is used."""
+    """Returns the condition of each index search."""
     if sqlite:  # which names the indexes of constraints itself: by table and number
         found = re.findall(r"SEARCH .* INDEX (\S+) \((.*)\)", plan)
         return [
@@ -152,10 +152,10 @@ def _uses(plan: str, index: str, sqlite: bool) -> list[str]:
     return [condition for name, condition in found if name.endswith(index)]
 
 
-async def test_files_are_registered_by_index_in_a_table_that_grows_faster_than_it_is_analyzed(
+async def test_registering_files_uses_indexes_in_a_table_with_outdated_statistics(
     store: MetadataStore, url: str
 ) -> None:
-    """PostgreSQL takes such a table for a small one; what is no look into an index grows with the table."""
+    """PostgreSQL estimates such a table as small; a plan without index lookups would grow with the table."""
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     for turn in range(3):
         await store.add_files(table.id, [file(f"s3://lake/t/{turn}/{n}") for n in range(1_000)])
@@ -177,10 +177,10 @@ async def test_files_are_registered_by_index_in_a_table_that_grows_faster_than_i
         *(pytest.param(statement, 1, id=table) for table, statement in RENEW_LEASES.items()),
     ],
 )
-def test_a_plan_that_was_made_for_empty_tables_goes_by_keys(
+def test_a_plan_made_for_empty_tables_uses_keys(
     postgres_url: str, statement: PositionalStatement, looked_up: int
 ) -> None:
-    """As a prepared statement's is, in a process that was there first."""
+    """As the plan of a prepared statement, in a process that started before the data was written."""
     parameters = ", ".join(["NULL"] * len(statement.names))
     with psycopg.connect(postgres_url) as connection:
         connection.execute("SET plan_cache_mode = force_generic_plan")
@@ -191,7 +191,7 @@ def test_a_plan_that_was_made_for_empty_tables_goes_by_keys(
     assert "Join Filter" not in plan, plan  # each row with each
 
 
-async def test_some_of_many_are_looked_up_by_key(postgres_url: str, opened: OpenStore) -> None:
+async def test_a_few_of_many_rows_are_looked_up_by_key(postgres_url: str, opened: OpenStore) -> None:
     store = await opened(postgres_url)
     await store.create_topic("orders", 20_000)
     _analyse(postgres_url)

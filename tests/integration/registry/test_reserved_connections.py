@@ -1,4 +1,4 @@
-"""The daemon's lease and ledger have connections of their own: work that uses up all others does not hold them up."""
+"""The daemon's lease and ledger have reserved connections: other work can't delay them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def stores(url: str) -> AsyncIterator[Stores]:
     await found.close()
 
 
-async def test_a_pool_that_is_used_up_does_not_delay_the_lease(stores: Stores) -> None:
+async def test_an_exhausted_pool_does_not_delay_the_lease(stores: Stores) -> None:
     async with stores.main.consistent_read():
         with pytest.raises(Unavailable, match="all connections are in use"):
             await stores.main.list_topics()
@@ -29,7 +29,7 @@ async def test_a_pool_that_is_used_up_does_not_delay_the_lease(stores: Stores) -
         assert await stores.reserved.read_ledger() == []
 
 
-async def test_the_lease_is_renewed_before_work_that_came_earlier(url: str) -> None:
+async def test_the_lease_is_renewed_before_earlier_work(url: str) -> None:
     stores = await open_stores(url, settings=StoreSettings(pool_size=2, pool_overflow=0, pool_timeout_s=60))
     try:
         lease = await stores.reserved.take_daemon_lease("astha", "one", 60_000)

@@ -1,4 +1,4 @@
-"""PostgreSQL: which transactions a consistent read contains, told by their ids and not by their positions."""
+"""PostgreSQL: which transactions a consistent read contains, by transaction ids and not by positions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from registry.models import Partition, Segment
 from registry.position import Position
 from tests.fixtures.stores import OpenStore
 
-NOWHERE = Position(0)  # a place on PostgreSQL does not look at positions
+ANY = Position(0)  # PostgreSQL's visibility ignores positions
 
 
 async def _moved(connection: psycopg.AsyncConnection, watermark: int) -> int:
-    """Writes, and answers the transaction's id as the stream of changes carries it: 32 bits."""
+    """Writes, and returns the transaction's id as the change stream carries it: 32 bits."""
     await connection.execute("UPDATE partitions SET high_watermark = %s", [watermark])
     cursor = await connection.execute("SELECT pg_current_xact_id()::text")
     row = await cursor.fetchone()
@@ -22,7 +22,7 @@ async def _moved(connection: psycopg.AsyncConnection, watermark: int) -> int:
     return int(row[0]) % 2**32
 
 
-async def test_before_running_and_after(postgres_url: str, opened: OpenStore) -> None:
+async def test_transactions_before_during_and_after_the_snapshot(postgres_url: str, opened: OpenStore) -> None:
     store = await opened(postgres_url)
     await store.create_topic("orders", 1)
     async with await psycopg.AsyncConnection.connect(postgres_url) as writer:
@@ -42,14 +42,14 @@ async def test_before_running_and_after(postgres_url: str, opened: OpenStore) ->
             await writer.commit()
             (rows,) = [page async for page in read.rows(Partition)]
             assert rows[0].high_watermark == 1
-            contained = [read.visibility.contains(xid, NOWHERE) for xid in (before, running, other, after)]
+            contained = [read.visibility.contains(xid, ANY) for xid in (before, running, other, after)]
             assert contained == [True, False, True, False]
         async with store.consistent_read() as read:
-            assert all(read.visibility.contains(xid, NOWHERE) for xid in (before, running, other, after))
+            assert all(read.visibility.contains(xid, ANY) for xid in (before, running, other, after))
 
 
-async def test_under_concurrent_writers_the_place_says_what_the_rows_say(postgres_url: str, opened: OpenStore) -> None:
-    """A row per transaction: the snapshot holds the row exactly if its place contains the transaction."""
+async def test_visibility_equals_the_rows_under_concurrent_writers(postgres_url: str, opened: OpenStore) -> None:
+    """One row per transaction: the snapshot has the row exactly if its visibility contains the transaction."""
     store = await opened(postgres_url)
     await store.create_topic("orders", 4)
     written: dict[int, int] = {}
@@ -72,16 +72,16 @@ async def test_under_concurrent_writers_the_place_says_what_the_rows_say(postgre
                 await connection.commit()
 
     writers = [asyncio.create_task(write(partition)) for partition in range(4)]
-    places = []
+    snapshots = []
     for _ in range(20):
         async with store.consistent_read() as read:
             held = {row.partition_id * 1_000_000 + row.base_offset async for page in read.rows(Segment) for row in page}
-            places.append((read.visibility, held))
+            snapshots.append((read.visibility, held))
     stop.set()
     await asyncio.gather(*writers)
-    for place, held in places:
-        assert {key for xid, key in written.items() if place.contains(xid % 2**32, NOWHERE)} == held
-    assert len(places[-1][1]) > len(places[0][1])  # they did write meanwhile
+    for visibility, held in snapshots:
+        assert {key for xid, key in written.items() if visibility.contains(xid % 2**32, ANY)} == held
+    assert len(snapshots[-1][1]) > len(snapshots[0][1])  # they did write meanwhile
 
 
 async def test_a_position_is_not_below_an_acknowledged_commit(postgres_url: str, opened: OpenStore) -> None:

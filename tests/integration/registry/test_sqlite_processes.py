@@ -1,4 +1,4 @@
-"""Several processes, each with several tasks, write one SQLite file: nobody is told that it is locked."""
+"""Several processes, each with several tasks, write one SQLite file without a "database is locked" error."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ async def test_nothing_is_lost_and_nothing_is_locked(sqlite_url: str) -> None:
     assert interleaved == 0  # and no transaction has another's rows between its own
 
 
-async def test_a_writer_waits_for_a_stranger(sqlite_url: str) -> None:
-    """Another process holds the lock for a while: within the busy timeout that is only a wait."""
+async def test_a_writer_waits_for_another_process(sqlite_url: str) -> None:
+    """Another process holds the lock for less than the busy timeout."""
     store = await open_store(sqlite_url, settings=StoreSettings(busy_timeout_s=60))
     with closing(sqlite3.connect(sqlite_path(parse_url(sqlite_url)), isolation_level=None)) as stranger:
         stranger.execute("BEGIN IMMEDIATE")
@@ -114,15 +114,15 @@ async def test_a_lock_held_too_long_is_unavailable(sqlite_url: str) -> None:
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """What only garbage collection would give back is not given back."""
+    """Disables garbage collection, so that it releases nothing by chance."""
     gc.disable()
     yield
     gc.enable()
 
 
 @pytest.mark.usefixtures("uncollected")
-async def test_a_cancelled_writer_gives_the_lock_back(sqlite_url: str) -> None:
-    """At once, not when Python happens to collect the statement that nobody finished."""
+async def test_a_cancelled_writer_releases_the_database_lock(sqlite_url: str) -> None:
+    """At once, not when Python collects the unfinished statement."""
     store = await open_store(sqlite_url)
     await store.create_topic("orders", 1)
     with closing(sqlite3.connect(sqlite_path(parse_url(sqlite_url)), timeout=5, isolation_level=None)) as stranger:

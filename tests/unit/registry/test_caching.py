@@ -18,8 +18,8 @@ from tests.doubles.clock import ManualClock
 from tests.doubles.memory_store import Gate, MemoryStore
 
 
-class Bench:
-    """A store with topics ``a`` (two partitions) and ``b`` (one), and a cache over it, fed from here."""
+class Harness:
+    """A store with topics ``a`` (two partitions) and ``b`` (one), and a cache that gets its events from here."""
 
     def __init__(self, policy: MetadataCachePolicy | None = None) -> None:
         self.store = MemoryStore()
@@ -27,7 +27,7 @@ class Bench:
         self.cache = CachedStore(self.store, policy, self.clock)
         self._delivered = 0
 
-    async def start(self) -> Bench:
+    async def start(self) -> Harness:
         await self.store.create_topic("a", 2)
         await self.store.create_topic("b", 1)
         self._delivered = len(self.store.changes)
@@ -36,7 +36,7 @@ class Bench:
         return self
 
     def deliver(self) -> None:
-        """All events so far."""
+        """Delivers all events so far."""
         self.cache.invalidate_transaction(self.store.changes[self._delivered :])
         self._delivered = len(self.store.changes)
 
@@ -45,8 +45,8 @@ class Bench:
         return self.store.calls.total()
 
 
-async def a_bench(policy: MetadataCachePolicy | None = None) -> Bench:
-    return await Bench(policy).start()
+async def new_harness(policy: MetadataCachePolicy | None = None) -> Harness:
+    return await Harness(policy).start()
 
 
 def test_a_cached_store_is_a_store() -> None:
@@ -54,8 +54,8 @@ def test_a_cached_store_is_a_store() -> None:
     assert store is not None
 
 
-async def test_reads_are_answered_from_memory_the_second_time() -> None:
-    it = await a_bench()
+async def test_the_second_read_comes_from_memory() -> None:
+    it = await new_harness()
     for _ in range(3):
         assert await it.cache.get_topic("a") == it.store.state.topics["a"]
         assert await it.cache.get_partition("a", 1) == it.store.state.partitions["a", 1]
@@ -64,8 +64,8 @@ async def test_reads_are_answered_from_memory_the_second_time() -> None:
     assert it.store.calls == {"get_topic": 1, "get_partition": 1, "list_topics": 1, "list_partitions": 1}
 
 
-async def test_a_list_that_was_answered_is_the_callers_own() -> None:
-    it = await a_bench()
+async def test_each_caller_gets_its_own_list() -> None:
+    it = await new_harness()
     for _ in range(2):
         (await it.cache.list_topics()).clear()
         (await it.cache.list_partitions("a")).clear()
@@ -84,8 +84,8 @@ async def test_a_list_that_was_answered_is_the_callers_own() -> None:
         (lambda cache: cache.get_partition("a", 9), 2),
     ],
 )
-async def test_entries_live_for_their_time(read: Callable[[CachedStore], Awaitable[object]], seconds: int) -> None:
-    it = await a_bench()
+async def test_entries_expire(read: Callable[[CachedStore], Awaitable[object]], seconds: int) -> None:
+    it = await new_harness()
     await read(it.cache)
     it.clock.advance(seconds * 1_000 - 1)
     await read(it.cache)
@@ -95,8 +95,8 @@ async def test_entries_live_for_their_time(read: Callable[[CachedStore], Awaitab
     assert it.queries == 2
 
 
-async def test_a_topic_can_have_a_time_of_its_own() -> None:
-    it = await a_bench(MetadataCachePolicy(ttl_by_topic={"a": 1.0, "b": 0.0}))
+async def test_a_topic_can_have_its_own_ttl() -> None:
+    it = await new_harness(MetadataCachePolicy(ttl_by_topic={"a": 1.0, "b": 0.0}))
     for _ in range(2):
         await it.cache.get_topic("a")
         await it.cache.get_partition("a", 0)
@@ -111,8 +111,8 @@ async def test_a_topic_can_have_a_time_of_its_own() -> None:
     assert it.queries == 8
 
 
-async def test_the_least_recently_used_goes_first() -> None:
-    it = await a_bench(MetadataCachePolicy(topics=2, partitions=2))
+async def test_the_least_recently_used_entry_is_evicted() -> None:
+    it = await new_harness(MetadataCachePolicy(topics=2, partitions=2))
     await it.cache.get_topic("a")
     await it.cache.get_topic("b")
     await it.cache.get_topic("a")
@@ -126,8 +126,8 @@ async def test_the_least_recently_used_goes_first() -> None:
     assert it.cache.counts["partitions"].evictions == 2
 
 
-async def test_rates_and_counts() -> None:
-    it = await a_bench()
+async def test_hit_rates_and_counters() -> None:
+    it = await new_harness()
     cache = it.cache
     assert (cache.topic_hit_rate, cache.partition_hit_rate, cache.topic_list_hit_rate) == (0.0, 0.0, 0.0)
     for _ in range(4):
@@ -143,8 +143,8 @@ async def test_rates_and_counts() -> None:
     assert cache.topic_hit_rate == 1.0
 
 
-async def test_clear_forgets_everything() -> None:
-    it = await a_bench()
+async def test_clear_drops_everything() -> None:
+    it = await new_harness()
     await it.cache.warm()
     it.cache.clear()
     it.store.calls.clear()
@@ -155,8 +155,8 @@ async def test_clear_forgets_everything() -> None:
     assert it.queries == 4
 
 
-async def test_warming_fills_topics_and_partitions_and_counts_as_nothing() -> None:
-    it = await a_bench()
+async def test_warming_caches_topics_and_partitions_without_counting() -> None:
+    it = await new_harness()
     await it.cache.warm()
     assert it.cache.counts["partitions"].misses == 0
     it.store.calls.clear()
@@ -168,17 +168,17 @@ async def test_warming_fills_topics_and_partitions_and_counts_as_nothing() -> No
     assert it.queries == 0
 
 
-async def test_warming_stays_within_bounds() -> None:
-    it = await a_bench(MetadataCachePolicy(partitions=2))
+async def test_warming_stays_within_the_limits() -> None:
+    it = await new_harness(MetadataCachePolicy(partitions=2))
     await it.cache.warm()
     assert it.store.calls["list_partitions"] == 1
-    it = await a_bench()
+    it = await new_harness()
     await it.cache.warm(topics=1)
     assert it.store.calls["list_partitions"] == 1
 
 
-async def test_concurrent_readers_share_one_fill() -> None:
-    it = await a_bench()
+async def test_concurrent_readers_share_one_fetch() -> None:
+    it = await new_harness()
     await asyncio.gather(*(it.cache.get_topic("a") for _ in range(50)))
     await asyncio.gather(*(it.cache.get_partition("a", 0) for _ in range(50)))
     await asyncio.gather(*(it.cache.list_topics() for _ in range(50)))
@@ -186,8 +186,8 @@ async def test_concurrent_readers_share_one_fill() -> None:
     assert it.queries == 4
 
 
-async def test_a_cancelled_filler_does_not_strand_the_others() -> None:
-    it = await a_bench()
+async def test_a_cancelled_first_reader_does_not_cancel_the_fetch() -> None:
+    it = await new_harness()
     gate = it.store.hold("get_topic")
     first = asyncio.create_task(it.cache.get_topic("a"))
     await gate.reached()
@@ -200,8 +200,8 @@ async def test_a_cancelled_filler_does_not_strand_the_others() -> None:
     assert it.queries == 1
 
 
-async def test_an_error_is_everyones_and_is_not_kept() -> None:
-    it = await a_bench()
+async def test_an_error_reaches_all_waiting_readers_and_is_not_cached() -> None:
+    it = await new_harness()
     it.store.failures["get_topic"] = Unavailable("away")
     answers = await asyncio.gather(*(it.cache.get_topic("a") for _ in range(3)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [Unavailable] * 3
@@ -255,7 +255,7 @@ WRITES = [change_config, move_watermark, add_segment, add_segments, delete, recr
 async def test_a_write_through_the_cache_is_seen_at_once(
     write: Callable[[MetadataStore], Awaitable[None]],
 ) -> None:
-    it = await a_bench()
+    it = await new_harness()
     before = await everything(it.cache)
     await write(it.cache)
     after = await everything(it.cache)
@@ -265,10 +265,10 @@ async def test_a_write_through_the_cache_is_seen_at_once(
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("failure", [Unavailable("no answer in time"), asyncio.CancelledError()])
-async def test_a_write_whose_outcome_is_unknown_is_taken_to_have_happened(
+async def test_a_write_with_unknown_outcome_invalidates(
     write: Callable[[MetadataStore], Awaitable[None]], failure: BaseException
 ) -> None:
-    it = await a_bench()
+    it = await new_harness()
     await everything(it.cache)
     for verb in (
         "update_topic_config",
@@ -285,10 +285,10 @@ async def test_a_write_whose_outcome_is_unknown_is_taken_to_have_happened(
 
 
 @pytest.mark.parametrize("write", WRITES)
-async def test_an_event_of_anothers_write_is_seen_at_once(
+async def test_an_event_of_another_writer_is_seen_at_once(
     write: Callable[[MetadataStore], Awaitable[None]],
 ) -> None:
-    it = await a_bench()
+    it = await new_harness()
     before = await everything(it.cache)
     await write(it.store)
     assert await everything(it.cache) == before
@@ -298,10 +298,10 @@ async def test_an_event_of_anothers_write_is_seen_at_once(
 
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("through_the_cache", [True, False])
-async def test_a_fill_that_a_write_passed_is_not_kept(
+async def test_a_fetch_that_a_change_overtakes_is_not_cached(
     write: Callable[[MetadataStore], Awaitable[None]], through_the_cache: bool
 ) -> None:
-    it = await a_bench()
+    it = await new_harness()
     verbs = ("get_topic", "get_partition", "list_topics", "list_partitions")
     gates = [it.store.hold(verb) for verb in verbs]
     early = [
@@ -325,7 +325,7 @@ async def test_a_fill_that_a_write_passed_is_not_kept(
     assert await everything(it.cache) == late
 
 
-async def test_a_fill_during_a_write_of_our_own_is_not_kept() -> None:
+async def test_a_fetch_during_a_write_through_the_cache_is_not_cached() -> None:
     class Slow(MemoryStore):
         async def update_topic_config(
             self, name: str, config: Mapping[str, JsonValue], *, retention_ms: int | None = None
@@ -345,8 +345,8 @@ async def test_a_fill_during_a_write_of_our_own_is_not_kept() -> None:
     assert await cache.get_topic("a") == written
 
 
-async def test_a_late_event_does_not_take_back_what_was_read_for_a_later_position() -> None:
-    it = await a_bench()
+async def test_a_late_event_does_not_replace_a_row_read_for_a_later_position() -> None:
+    it = await new_harness()
     old = it.store.state.topics["a"]
     new = Topic("a", 2, None, to_json_text({"x": 1}), old.created_at, old.updated_at)
     late = it.store.commit((old, new))
@@ -358,7 +358,7 @@ async def test_a_late_event_does_not_take_back_what_was_read_for_a_later_positio
 
 
 async def test_a_partition_that_is_added_appears_in_the_list() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await it.cache.list_partitions("a")
     it.store.commit((None, Partition("a", 2, 0, 9, 9)))
     it.deliver()
@@ -366,7 +366,7 @@ async def test_a_partition_that_is_added_appears_in_the_list() -> None:
 
 
 async def test_a_busy_partition_stays_cached_by_its_own_events() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await it.cache.get_partition("a", 0)
     await it.cache.list_partitions("b")
     it.store.calls.clear()
@@ -384,8 +384,8 @@ def _moved(store: MemoryStore, topic: str, partition_id: int, offset: int) -> tu
     return old, Partition(topic, partition_id, offset, old.created_at, offset)
 
 
-async def test_an_event_older_than_what_is_held_never_brings_the_old_row_back() -> None:
-    it = await a_bench()
+async def test_an_event_older_than_the_cached_row_does_not_replace_it() -> None:
+    it = await new_harness()
     await it.store.update_high_watermark("a", 0, 5)
     await it.store.update_high_watermark("a", 0, 6)
     assert await it.cache.get_partition("a", 0) == it.store.state.partitions["a", 0]
@@ -395,7 +395,7 @@ async def test_an_event_older_than_what_is_held_never_brings_the_old_row_back() 
 
 
 async def test_list_and_single_reads_of_partitions_agree() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await it.cache.list_partitions("a")
     await it.store.update_high_watermark("a", 0, 5)
     await it.cache.update_high_watermark("a", 1, 3)
@@ -404,8 +404,8 @@ async def test_list_and_single_reads_of_partitions_agree() -> None:
     assert listed == [await it.cache.get_partition("a", n) for n in (0, 1)]
 
 
-async def test_a_list_does_not_overwrite_what_a_later_fill_brought() -> None:
-    it = await a_bench()
+async def test_a_list_does_not_overwrite_the_result_of_a_later_fetch() -> None:
+    it = await new_harness()
     gate = it.store.hold("list_partitions")
     listing = asyncio.create_task(it.cache.list_partitions("a"))
     await gate.reached()
@@ -421,7 +421,7 @@ async def test_a_read_that_cannot_see_an_applied_event_yet_is_corrected_by_it(
     write: Callable[[MetadataStore], Awaitable[None]],
 ) -> None:
     """PostgreSQL sends a commit to the stream before it shows it to other sessions."""
-    it = await a_bench()
+    it = await new_harness()
     it.store.visible = len(it.store.states) - 1
     await write(it.store)
     it.deliver()
@@ -438,7 +438,7 @@ async def test_a_read_that_cannot_see_an_applied_event_yet_is_corrected_by_it(
 
 
 async def test_at_least_reads_through_until_the_events_have_caught_up() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await everything(it.cache)
     await change_config(it.store)
     await move_watermark(it.store)
@@ -457,7 +457,7 @@ async def test_at_least_reads_through_until_the_events_have_caught_up() -> None:
 
 
 async def test_a_position_is_applied_only_when_its_whole_transaction_is() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await it.cache.get_partition("a", 0)
     await it.cache.get_partition("b", 0)
     first, second = it.store.commit(_moved(it.store, "a", 0, 5), _moved(it.store, "b", 0, 5))
@@ -469,8 +469,8 @@ async def test_a_position_is_applied_only_when_its_whole_transaction_is() -> Non
     assert it.cache.applied == second.position
 
 
-async def test_at_least_does_not_join_a_fill_that_began_too_early() -> None:
-    it = await a_bench()
+async def test_at_least_does_not_join_an_earlier_fetch() -> None:
+    it = await new_harness()
     gate = it.store.hold("get_topic")
     early = asyncio.create_task(it.cache.get_topic("a"))
     await gate.reached()
@@ -486,8 +486,8 @@ async def test_at_least_does_not_join_a_fill_that_began_too_early() -> None:
     assert it.store.calls["get_topic"] == 2
 
 
-async def test_the_start_of_the_stream_forgets_what_was_read_before_it() -> None:
-    it = Bench()
+async def test_the_start_of_the_stream_drops_earlier_entries() -> None:
+    it = Harness()
     await it.store.create_topic("a", 2)
     await it.cache.get_topic("a")
     await it.store.update_topic_config("a", {"x": 1})  # an event that this cache will never be given
@@ -495,22 +495,22 @@ async def test_the_start_of_the_stream_forgets_what_was_read_before_it() -> None
     assert await it.cache.get_topic("a") == it.store.state.topics["a"]
 
 
-async def test_resuming_after_a_gap_forgets_everything() -> None:
-    it = await a_bench()
+async def test_resuming_after_a_gap_drops_everything() -> None:
+    it = await new_harness()
     await everything(it.cache)
     await change_config(it.store)
     it.cache.resume(await it.store.position())
     assert await everything(it.cache) == await everything(CachedStore(it.store))
 
 
-async def with_segments(it: Bench, count: int = 5) -> None:
+async def with_segments(it: Harness, count: int = 5) -> None:
     it.store.commit(*((None, it.store.segment("a", 0, n * 10, n * 10 + 9)) for n in range(count)))
     it.deliver()
     it.cache.clear()
 
 
 async def test_segments_come_from_the_index() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await with_segments(it)
     for offset in range(50):
         found = await it.cache.find_segment_for_offset("a", 0, offset)
@@ -523,7 +523,7 @@ async def test_segments_come_from_the_index() -> None:
 
 
 async def test_segments_deleted_through_the_cache_are_gone_at_once() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
     assert await it.cache.delete_segments_before("a", 0, 30) == 3
@@ -532,7 +532,7 @@ async def test_segments_deleted_through_the_cache_are_gone_at_once() -> None:
 
 
 async def test_segments_deleted_by_another_are_gone_with_the_event() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
     await it.store.delete_segments_before("a", 0, 30)
@@ -544,8 +544,8 @@ async def test_segments_deleted_by_another_are_gone_with_the_event() -> None:
     assert await it.cache.find_segment_for_offset("a", 0, 15, at_least=position) is None
 
 
-async def test_without_word_from_the_stream_segments_are_believed_only_so_long() -> None:
-    it = await a_bench(MetadataCachePolicy(segment_ttl=10, index=IndexPolicy(page=100)))
+async def test_segments_expire_when_the_stream_is_silent() -> None:
+    it = await new_harness(MetadataCachePolicy(segment_ttl=10, index=IndexPolicy(page=100)))
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
     await it.store.delete_segments_before("a", 0, 30)
@@ -555,8 +555,8 @@ async def test_without_word_from_the_stream_segments_are_believed_only_so_long()
     assert await it.cache.find_segment_for_offset("a", 0, 5) is None
 
 
-async def test_keepalives_keep_segments_believed() -> None:
-    it = await a_bench(MetadataCachePolicy(segment_ttl=10))
+async def test_keepalives_keep_segments_cached() -> None:
+    it = await new_harness(MetadataCachePolicy(segment_ttl=10))
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
     for _ in range(10):
@@ -567,7 +567,7 @@ async def test_keepalives_keep_segments_believed() -> None:
 
 
 async def test_deleting_a_topic_drops_its_segments() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await with_segments(it)
     await it.cache.find_segment_for_offset("a", 0, 0)
     await it.store.delete_topic("a")
@@ -577,7 +577,7 @@ async def test_deleting_a_topic_drops_its_segments() -> None:
         await it.cache.find_segment_for_offset("a", 0, 0)
 
 
-async def test_loading_forgets_before_and_after() -> None:
+async def test_loading_invalidates_before_and_after() -> None:
     class Loading(MemoryStore):
         @asynccontextmanager
         async def load(self) -> AsyncIterator[object]:  # type: ignore[override]
@@ -592,8 +592,8 @@ async def test_loading_forgets_before_and_after() -> None:
     assert await cache.get_topic("a") is not None
 
 
-async def test_closing_answers_who_waits_and_closes_the_store() -> None:
-    it = await a_bench()
+async def test_closing_fails_waiting_readers_and_closes_the_store() -> None:
+    it = await new_harness()
     gate = it.store.hold("get_topic")
     caller = asyncio.create_task(it.cache.get_topic("a"))
     await gate.reached()
@@ -604,7 +604,7 @@ async def test_closing_answers_who_waits_and_closes_the_store() -> None:
 
 
 async def test_rows_of_other_tables_only_advance_the_position() -> None:
-    it = await a_bench()
+    it = await new_harness()
     await everything(it.cache)
     it.store.calls.clear()
     position = Position(await it.store.position() + 5)

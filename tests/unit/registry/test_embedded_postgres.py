@@ -25,7 +25,7 @@ def nothing(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_setting_then_system_then_packaged(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_binaries_are_searched_in_setting_system_package(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
     packaged, system, explicit = (_programs(tmp_path / name) for name in ("packaged", "system", "explicit"))
     nothing.setattr(embedded_postgres, "_packaged_directories", lambda: iter([packaged]))
     assert find_binaries() == packaged
@@ -35,7 +35,7 @@ def test_setting_then_system_then_packaged(nothing: pytest.MonkeyPatch, tmp_path
     assert find_binaries() == explicit
 
 
-def test_a_setting_that_is_wrong_is_not_replaced_by_a_guess(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_wrong_setting_is_an_error(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nothing.setattr(embedded_postgres, "_system_directories", lambda: iter([_programs(tmp_path / "system")]))
     nothing.setenv(BIN_SETTING, str(tmp_path / "empty"))
     with pytest.raises(Unavailable, match=f"{BIN_SETTING}=.*empty"):
@@ -43,7 +43,7 @@ def test_a_setting_that_is_wrong_is_not_replaced_by_a_guess(nothing: pytest.Monk
 
 
 @pytest.mark.usefixtures("nothing")
-def test_without_any_the_message_says_what_to_do() -> None:
+def test_without_binaries_the_message_says_what_to_do() -> None:
     with pytest.raises(Unavailable, match=rf"set {BIN_SETTING}, install PostgreSQL, .*astha\[embedded\]"):
         find_binaries()
 
@@ -55,7 +55,7 @@ def test_a_directory_without_initdb_does_not_count(nothing: pytest.MonkeyPatch, 
         find_binaries()
 
 
-def test_nothing_is_left_where_no_server_can_be_made(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_start_leaves_no_directory(nothing: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nothing.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(Unavailable):
         EmbeddedPostgres()

@@ -33,7 +33,7 @@ def test_urls(text: str, driver: str, database: str) -> None:
         "user:secret@host/db",
     ],
 )  # fmt: skip
-def test_what_is_no_registry_is_refused_without_its_password(text: str) -> None:
+def test_a_bad_url_is_refused_without_showing_its_password(text: str) -> None:
     with pytest.raises(Invalid, match="registry URL") as caught:
         parse_url(text)
     assert "secret" not in str(caught.value)

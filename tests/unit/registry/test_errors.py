@@ -20,7 +20,7 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree() -> None:
     assert all(issubclass(kind, RegistryError) for kind in kinds.values())
 
 
-def test_a_conflict_names_what_stood_in_the_way() -> None:
+def test_a_conflict_lists_names() -> None:
     assert Conflict("x", ["a", "b"]).names == ("a", "b")
     assert Conflict("x").names == ()
     assert isinstance(Fenced("x", ["t/0"]), Conflict)

@@ -9,7 +9,7 @@ from tests.samples import TABLE, file, segment, snapshot
 
 
 @pytest.mark.parametrize("kind", [SegmentDraft, Fence, OffsetDraft, TableDraft, FileDraft, SnapshotDraft])
-def test_every_field_has_its_check(kind: type[SegmentDraft]) -> None:
+def test_every_field_has_a_check(kind: type[SegmentDraft]) -> None:
     assert set(kind.checks) == set(kind.__struct_fields__)
 
 
@@ -28,7 +28,7 @@ def test_the_row_is_named_in_a_bulk_call() -> None:
         validate([segment(0), segment(10), msgspec.structs.replace(segment(20), base_offset=-1)])
 
 
-def test_segments_end_where_they_begin_or_later() -> None:
+def test_a_segment_ends_at_or_after_its_base_offset() -> None:
     validate([segment(5, 5)])
     with pytest.raises(Invalid, match="below base_offset 5"):
         validate([segment(5, 4)])
@@ -36,6 +36,6 @@ def test_segments_end_where_they_begin_or_later() -> None:
         validate([segment(5, 2**63 - 1)])
 
 
-def test_a_file_is_named_by_the_end_of_its_path() -> None:
+def test_a_file_name_is_the_end_of_its_path() -> None:
     assert file("s3://bucket/a/b.parquet").file_name == "b.parquet"
     assert file("b.parquet").file_name == "b.parquet"

@@ -26,7 +26,7 @@ _JSON: st.SearchStrategy[Any] = st.recursive(
 
 
 @given(_JSON)
-def test_what_goes_in_comes_out(value: Any) -> None:
+def test_values_survive_a_round_trip(value: Any) -> None:
     document = to_json_text(value)
     assert parse_json(document) == value
     assert json.loads(document) == value
@@ -42,7 +42,7 @@ def test_any_mapping_is_an_object() -> None:
     assert to_json_text(MappingProxyType({"b": 1, "a": MappingProxyType({})})) == '{"a":{},"b":1}'
 
 
-def test_rows_come_back() -> None:
+def test_rows_survive_a_round_trip() -> None:
     (row,) = (row for row in ONE_OF_EACH if isinstance(row, TableFile))
     again = parse_json_as(to_json_text(row), TableFile)
     assert again == row
@@ -57,13 +57,13 @@ def test_the_json_columns_of_a_row_are_found_by_their_type() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1: "a"}, {"a": "\ud800"}, {"\ud800": 1}, {1, 2}.__iter__()])
-def test_what_is_not_json_is_invalid_by_name(value: object) -> None:
+def test_a_value_that_is_not_json_is_invalid(value: object) -> None:
     with pytest.raises(Invalid) as caught:
         to_json_text(value, "config")
     assert caught.value.field == "config"
 
 
-def test_what_is_too_deep_is_invalid() -> None:
+def test_a_value_nested_too_deep_is_invalid() -> None:
     deep: list[object] = []
     for _ in range(50_000):
         deep = [deep]
@@ -72,6 +72,6 @@ def test_what_is_too_deep_is_invalid() -> None:
     assert len(str(caught.value)) < 300
 
 
-def test_empty_ones() -> None:
+def test_empty_objects_and_lists() -> None:
     assert parse_json(EMPTY_OBJECT) == {}
     assert parse_json(EMPTY_LIST) == []

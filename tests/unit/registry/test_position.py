@@ -9,7 +9,7 @@ from registry.position import Position, SequenceVisibility, XidVisibility
 EPOCH = 2**32
 
 
-def test_a_sequence_contains_what_is_not_after_it() -> None:
+def test_a_sequence_contains_positions_up_to_it() -> None:
     place = SequenceVisibility(Position(10))
     assert [place.contains(0, Position(number)) for number in (1, 10, 11)] == [True, True, False]
 
@@ -47,7 +47,7 @@ def test_the_stream_carries_32_bits(epoch: int) -> None:
 
 
 @given(st.integers(3, 2**50), st.integers(-(2**31) + 1, 2**31 - 1))
-def test_the_nearest_wide_id_is_meant(xmax: int, distance: int) -> None:
+def test_a_32_bit_id_is_widened_to_the_nearest_64_bit_id(xmax: int, distance: int) -> None:
     xid = xmax + distance
     if xid >= 3:
         assert XidVisibility(xmax, frozenset()).contains(xid % EPOCH, Position(0)) is (xid < xmax)

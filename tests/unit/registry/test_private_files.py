@@ -27,7 +27,7 @@ def umask(request: pytest.FixtureRequest) -> Iterator[int]:
     os.umask(before)
 
 
-def test_a_file_has_the_mode_that_was_chosen_whatever_the_umask(tmp_path: Path) -> None:
+def test_a_new_file_has_the_given_mode_regardless_of_the_umask(tmp_path: Path) -> None:
     assert create_file(tmp_path / "private")
     assert create_file(tmp_path / "shared", 0o664)
     assert (mode(tmp_path / "private"), mode(tmp_path / "shared")) == (0o600, 0o664)
@@ -45,7 +45,7 @@ def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "target").exists()
 
 
-def test_directories_that_were_missing_have_the_mode_and_others_keep_theirs(tmp_path: Path) -> None:
+def test_new_directories_have_the_given_mode_and_existing_ones_keep_theirs(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there").chmod(0o2755)
     made = make_directories(tmp_path / "there" / "a" / "b", 0o750)
@@ -60,9 +60,7 @@ def test_directories_that_were_missing_have_the_mode_and_others_keep_theirs(tmp_
 
 
 @pytest.mark.parametrize("chosen", [0o600, 0o660])
-async def test_a_registry_is_created_with_its_mode_and_what_sqlite_keeps_beside_it_too(
-    tmp_path: Path, chosen: int
-) -> None:
+async def test_a_new_registry_and_its_wal_have_the_given_mode(tmp_path: Path, chosen: int) -> None:
     path, settings = tmp_path / "registry.db", StoreSettings(file_mode=chosen)
     migrate(f"sqlite:///{path}", settings)
     store = await open_store(f"sqlite:///{path}", settings=settings)
@@ -72,7 +70,7 @@ async def test_a_registry_is_created_with_its_mode_and_what_sqlite_keeps_beside_
     assert set(modes.values()) == {chosen}
 
 
-async def test_a_registry_that_exists_keeps_its_mode(tmp_path: Path) -> None:
+async def test_an_existing_registry_keeps_its_mode(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     sqlite3.connect(path).close()
     path.touch()

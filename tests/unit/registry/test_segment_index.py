@@ -26,7 +26,7 @@ def rows(store: MemoryStore) -> list[Segment]:
     return sorted(store.state.segments.values(), key=lambda row: row.base_offset)
 
 
-async def test_a_miss_brings_one_page_and_the_page_answers_its_neighbours() -> None:
+async def test_a_miss_fetches_one_page_that_serves_its_neighbours() -> None:
     store = await a_store()
     index = SegmentIndex(store, SMALL)
     assert index.lookup("t", 0, 35) is None
@@ -40,7 +40,7 @@ async def test_a_miss_brings_one_page_and_the_page_answers_its_neighbours() -> N
     assert store.calls["find_segment_for_offset"] == 0
 
 
-async def test_a_miss_before_what_is_held_brings_a_page_too() -> None:
+async def test_a_miss_before_the_cached_range_fetches_a_page() -> None:
     store = await a_store()
     index = SegmentIndex(store, SMALL)
     await index.find("t", 0, 100)
@@ -49,7 +49,7 @@ async def test_a_miss_before_what_is_held_brings_a_page_too() -> None:
     assert index.held("t", 0) == [*rows(store)[:8], *rows(store)[10:18]]
 
 
-async def test_a_miss_at_the_tail_is_one_find_and_never_a_reload() -> None:
+async def test_a_miss_at_the_end_is_one_find_and_never_a_reload() -> None:
     store = await a_store(5)
     index = SegmentIndex(store, SMALL)
     await index.find("t", 0, 0)
@@ -59,7 +59,7 @@ async def test_a_miss_at_the_tail_is_one_find_and_never_a_reload() -> None:
     assert store.calls == {"find_segment_for_offset": 3}
 
 
-async def test_who_catches_up_reads_by_pages_beyond_what_is_held() -> None:
+async def test_a_reader_that_catches_up_fetches_pages() -> None:
     store = await a_store(32)
     index = SegmentIndex(store, SMALL)
     for offset in range(320):
@@ -68,7 +68,7 @@ async def test_who_catches_up_reads_by_pages_beyond_what_is_held() -> None:
     assert store.calls["find_segment_for_offset"] == 0
 
 
-async def test_an_empty_partition_is_asked_with_one_find_once_it_is_known_to_be_empty() -> None:
+async def test_a_partition_known_to_be_empty_costs_one_find() -> None:
     store = await a_store(0)
     index = SegmentIndex(store, SMALL)
     assert await index.find("t", 0, 0) is None
@@ -93,7 +93,7 @@ async def test_concurrent_callers_of_a_miss_share_one_fetch() -> None:
     assert store.calls["get_segments"] == 1
 
 
-async def test_a_cancelled_first_caller_does_not_strand_the_others() -> None:
+async def test_a_cancelled_first_caller_does_not_cancel_the_fetch() -> None:
     store = await a_store()
     index = SegmentIndex(store, SMALL)
     gate = store.hold("get_segments")
@@ -108,7 +108,7 @@ async def test_a_cancelled_first_caller_does_not_strand_the_others() -> None:
     assert store.calls["get_segments"] == 1
 
 
-async def test_a_failed_fetch_fails_all_its_callers_and_the_next_one_asks_again() -> None:
+async def test_a_failed_fetch_fails_its_callers_and_the_next_call_fetches_again() -> None:
     store = await a_store()
     index = SegmentIndex(store, SMALL)
     store.failures["get_segments"] = Unavailable("gone fishing")
@@ -119,7 +119,7 @@ async def test_a_failed_fetch_fails_all_its_callers_and_the_next_one_asks_again(
     assert await index.find("t", 0, 42) == rows(store)[4]
 
 
-async def test_a_fetch_does_not_bring_back_what_an_event_removed_meanwhile() -> None:
+async def test_a_fetch_does_not_bring_back_a_segment_removed_meanwhile() -> None:
     store = await a_store()
     index = SegmentIndex(store, SMALL)
     gate = store.hold("get_segments")
@@ -133,7 +133,7 @@ async def test_a_fetch_does_not_bring_back_what_an_event_removed_meanwhile() -> 
     assert gone not in index.held("t", 0)
 
 
-async def test_a_fetch_during_a_merge_answers_with_the_merged_segment() -> None:
+async def test_a_fetch_during_a_merge_returns_the_merged_segment() -> None:
     store = await a_store()
     index = SegmentIndex(store, SMALL)
     gate = store.hold("get_segments")
@@ -149,7 +149,7 @@ async def test_a_fetch_during_a_merge_answers_with_the_merged_segment() -> None:
     assert index.lookup("t", 0, 99) == merged
 
 
-async def test_removals_that_never_stop_end_in_the_stores_own_answer() -> None:
+async def test_continuous_removals_end_with_the_stores_result() -> None:
     store = await a_store(100)
     index = SegmentIndex(store, SMALL)
 
@@ -171,7 +171,7 @@ async def test_removals_that_never_stop_end_in_the_stores_own_answer() -> None:
     assert index.held("t", 0) == []
 
 
-async def test_a_removed_row_that_the_database_still_shows_is_not_kept() -> None:
+async def test_a_removed_row_that_the_database_still_shows_is_not_cached() -> None:
     store = await a_store()
     index = SegmentIndex(store, SMALL)
     store.visible = len(store.states) - 1
@@ -184,7 +184,7 @@ async def test_a_removed_row_that_the_database_still_shows_is_not_kept() -> None
     assert await index.find("t", 0, 42) is None
 
 
-async def test_an_insert_event_answers_a_caller_whose_fetch_came_too_early() -> None:
+async def test_an_insert_event_serves_a_caller_whose_fetch_came_too_early() -> None:
     store = await a_store(5)
     index = SegmentIndex(store, SMALL)
     await index.find("t", 0, 0)
@@ -198,7 +198,7 @@ async def test_an_insert_event_answers_a_caller_whose_fetch_came_too_early() -> 
     assert await caller == new
 
 
-async def test_late_events_of_merged_segments_do_not_push_out_the_merged_one() -> None:
+async def test_late_events_of_merged_segments_do_not_evict_the_merged_one() -> None:
     store = await a_store(0)
     index = SegmentIndex(store, SMALL)
     old = [store.segment("t", 0, n * 10, n * 10 + 9) for n in range(5)]
@@ -223,7 +223,7 @@ async def test_an_update_replaces_the_row() -> None:
     assert index.lookup("t", 0, 17) is None
 
 
-async def test_the_cursor_does_not_outlive_what_it_points_at() -> None:
+async def test_the_cursor_does_not_outlive_its_segment() -> None:
     store = await a_store(3)
     index = SegmentIndex(store, SMALL)
     await index.find("t", 0, 0)
@@ -245,7 +245,7 @@ async def test_a_segment_that_reaches_past_the_old_start_of_the_next_block_is_fo
     assert found.base_offset == 33
 
 
-async def test_eviction_keeps_the_bound_and_every_offset_findable() -> None:
+async def test_eviction_keeps_the_limit_and_every_offset_can_be_found() -> None:
     store = await a_store(200)
     index = SegmentIndex(store, SMALL)
     for offset in (*range(0, 2_000, 7), *range(1_999, 0, -13)):
@@ -255,7 +255,7 @@ async def test_eviction_keeps_the_bound_and_every_offset_findable() -> None:
     assert index.evictions > 0
 
 
-async def test_the_block_in_use_is_not_the_one_evicted() -> None:
+async def test_the_block_in_use_is_not_evicted() -> None:
     store = await a_store(0)
     index = SegmentIndex(store, SMALL)
     index.add(store.segment("t", 0, 0, 9))
@@ -306,7 +306,7 @@ async def test_remove_before_drop_and_clear() -> None:
     assert len(index) == 0
 
 
-async def test_a_fetch_across_a_clear_is_not_kept() -> None:
+async def test_a_fetch_across_a_clear_is_not_cached() -> None:
     store = await a_store()
     index = SegmentIndex(store, SMALL)
     gate = store.hold("get_segments")
@@ -348,7 +348,7 @@ async def test_counts() -> None:
     assert (index.hits, index.misses, index.fetches, index.evictions) == (0, 0, 0, 0)
 
 
-async def test_closing_answers_who_still_waits() -> None:
+async def test_closing_fails_waiting_callers() -> None:
     store = await a_store()
     index = SegmentIndex(store, SMALL)
     gate = store.hold("get_segments")
@@ -359,7 +359,7 @@ async def test_closing_answers_who_still_waits() -> None:
         await caller
 
 
-def test_a_bound_too_small_to_work_with_is_refused() -> None:
+def test_a_limit_below_the_minimum_is_refused() -> None:
     index = SegmentIndex(MemoryStore(), IndexPolicy(max_segments_per_partition=3))
     with pytest.raises(ValueError, match="at least 4"):
         index.add(MemoryStore().segment("t", 0, 0, 9))

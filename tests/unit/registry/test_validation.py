@@ -13,7 +13,7 @@ BIG = 2**63
 
 
 @pytest.mark.parametrize("value", [0, 1, BIG - 1])
-def test_whole_numbers_of_64_bits_pass(value: int) -> None:
+def test_64_bit_integers_pass(value: int) -> None:
     validation.integer("n", value)
 
 
@@ -44,7 +44,7 @@ def test_names(value: str) -> None:
     "value",
     ["", "/", "a/b", "a\0", "\0", ".", "..", "x" * 256, "a\n", "\x7f", "\u200b", "\ud800", None, b"a", 1, ["a"]],
 )
-def test_what_is_no_name(value: object) -> None:
+def test_bad_names_are_refused(value: object) -> None:
     with pytest.raises(Invalid):
         validation.name("n", value)
 
@@ -58,7 +58,7 @@ def test_paths_are_limited_in_bytes() -> None:
         validation.non_empty_path("p", "")
 
 
-def test_flags_and_times() -> None:
+def test_booleans_ttls_and_choices() -> None:
     for good in (True, False):
         validation.boolean("f", good)
     for bad in (0, 1, None, "true"):

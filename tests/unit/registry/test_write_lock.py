@@ -1,4 +1,4 @@
-"""Turns at writing: one at a time, what is urgent first, and none lost to a cancellation."""
+"""The write lock: one holder at a time, urgent callers first, and no cancellation leaves it locked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Writers:
                 self.at_work -= 1
 
 
-async def test_what_is_urgent_goes_first_and_the_others_keep_their_order() -> None:
+async def test_urgent_writers_go_first_and_the_others_keep_their_order() -> None:
     writers = Writers()
     async with asyncio.TaskGroup() as group, writers.lock.hold(urgent=False):
         for number in range(5):
@@ -38,8 +38,8 @@ async def test_what_is_urgent_goes_first_and_the_others_keep_their_order() -> No
 
 
 @pytest.mark.parametrize("steps", range(6))
-async def test_a_writer_that_is_cancelled_passes_its_turn_on(steps: int) -> None:
-    """At every step: waiting, just handed the turn, at work."""
+async def test_a_cancelled_writer_releases_the_lock(steps: int) -> None:
+    """At every step: waiting, just granted, writing."""
     writers = Writers()
     tasks = [asyncio.create_task(writers.write(str(number))) for number in range(3)]
     for _ in range(steps):

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from urllib.parse import unquote
 
 from components.lib.lake.storage.locations import BadLocation, Location, parse
-from registry.contract import Tables
+from registry.contract import LakeTables
 
 Parts: TypeAlias = tuple[str, ...]
 
@@ -71,7 +71,7 @@ def refusals(roots: Roots, uris: Iterable[str]) -> dict[str, str]:
     return {uri: reason for uri, reason in found if reason is not None}
 
 
-async def known_roots(store: Tables, roots: Roots, *, above: Sequence[str]) -> Roots:
+async def known_roots(store: LakeTables, roots: Roots, *, above: Sequence[str]) -> Roots:
     """With the locations of the tables, which are asked for only if one of the paths is not below ``roots`` itself."""
     prefixes = tuple(f"{root.rstrip('/')}/" for root in roots.uris)
     if all(path.startswith(prefixes) for path in above):
