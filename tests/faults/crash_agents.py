@@ -28,11 +28,11 @@ from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.storage.locations import canonical, join
-from components.lib.streams.agents import Agent, AgentSettings
+from components.lib.streams.agents import AgentSettings, LeaseAgent
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
 from components.lib.streams.format import NewRecord
 from components.lib.streams.group_consumer import GroupConsumer
-from components.lib.streams.offsets import ConsumerGroups
+from components.lib.streams.offsets import GroupOffsets
 from components.lib.streams.read_context import ReadContext
 from components.lib.streams.registry_follower import RegistryFollower
 from components.lib.streams.writer import AppendId, SegmentWriter, WriterSettings
@@ -192,7 +192,7 @@ class Life:
     async def live(self) -> None:
         store = await open_store(self._order.url, settings=StoreSettings(busy_timeout_s=60))
         place = component_context(self._order, store)
-        async with Agent(store, place.clock, _AGENT) as agent, SegmentWriter(place, agent, _WRITER) as writer:
+        async with LeaseAgent(store, place.clock, _AGENT) as agent, SegmentWriter(place, agent, _WRITER) as writer:
             producing = (self._produce(writer, f"{self._slot}-{number}") for number in range(PRODUCERS))
             await asyncio.gather(self._tidy(place), self._consume(place), *producing)
 
@@ -200,7 +200,7 @@ class Life:
         """Repeats appends until all are acknowledged."""
         store = await open_store(self._order.url, settings=StoreSettings(busy_timeout_s=60))
         place = component_context(self._order, store)
-        async with Agent(store, place.clock) as agent, SegmentWriter(place, agent, _WRITER) as writer:
+        async with LeaseAgent(store, place.clock) as agent, SegmentWriter(place, agent, _WRITER) as writer:
             while self._journal.pending:
                 for producer, partition in list(self._journal.pending):
                     try:
@@ -253,7 +253,7 @@ class Life:
                     await merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
                 else:
                     partition = chance.randrange(PARTITIONS)
-                    groups = ConsumerGroups(place.store)
+                    groups = GroupOffsets(place.store)
                     read = [
                         (await groups.resume_offsets(group, TOPIC, [partition]))[partition] for group in (TAIL, SHARED)
                     ]

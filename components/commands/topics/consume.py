@@ -25,7 +25,7 @@ from components.lib.streams.consumer import Consumer
 from components.lib.streams.errors import OffsetBeyondEnd, OffsetTooOld
 from components.lib.streams.group_consumer import GroupConsumer
 from components.lib.streams.offset_spec import OffsetSpec, resolve_offsets
-from components.lib.streams.offsets import ConsumerGroups, OffsetReset
+from components.lib.streams.offsets import GroupOffsets, OffsetReset
 from components.lib.streams.read_context import ReadContext, open_read_context
 from registry.connect import open_store
 from registry.errors import NotFound
@@ -189,6 +189,6 @@ class _ConsumeRun:
     async def _starts(self, read_context: ReadContext, numbers: Sequence[int]) -> dict[int, int]:
         """Returns the requested offsets, else the group's, else the first."""
         if self._start is None and self._group is not None:
-            return await ConsumerGroups(read_context.store).resume_offsets(self._group, self._topic, numbers)
+            return await GroupOffsets(read_context.store).resume_offsets(self._group, self._topic, numbers)
         start = "earliest" if self._start is None else self._start
         return await resolve_offsets(read_context.reader, self._topic, numbers, start)
