@@ -7,8 +7,7 @@ from collections import deque
 
 
 class ByteSemaphore:
-    """Grants waiting callers in their order of arrival. A request above the limit is granted when nothing else is held.
-    """
+    """Grants callers in their order of arrival. A request above the limit is granted when nothing else is held."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

@@ -151,5 +151,5 @@ async def assert_no_orphans(store: MetadataStore, warehouse: Path, topics: dict[
             live |= {segment.uri async for segment in store.stream_segments(topic, number)}
     intended = {intent.path for intent in await store.list_stale_intents(0)}
     assert live <= found, "a registered object is missing"
-    assert found - live <= intended, "an object that nobody knows of"
+    assert found - live <= intended, "an object without a segment or an intent"
     assert not live & intended, "a registered object that the cleaner would delete"

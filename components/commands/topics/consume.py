@@ -119,9 +119,9 @@ class _ConsumeRun:
         url = settings.registry.url.get_secret_value()
         store = await open_store(url, settings=settings.registry.store, clock=clock)
         try:
-            around = context(settings, store, clock)
+            component_context = context(settings, store, clock)
             disk = None if self._cache is None else (self._cache, 1 << 30)
-            async with open_read_context(around, settings, follow=self._follow, disk=disk) as read_context:
+            async with open_read_context(component_context, settings, follow=self._follow, disk=disk) as read_context:
                 await self._consume(read_context, sys.stdout.buffer)
         except (OffsetTooOld, OffsetBeyondEnd) as error:
             hint = "; continue there with --skip-lost" if isinstance(error, OffsetTooOld) else ""

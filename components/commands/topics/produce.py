@@ -104,8 +104,8 @@ async def _produce(
         if found is None:
             raise NotFound(f"topic {topic!r} does not exist: create it with `astha topics create`")
         choose = partition_chooser(found.partition_count, partition)
-        around = context(settings, store, clock)
-        async with LeaseAgent(store, clock) as agent, SegmentWriter(around, agent) as writer:
+        component_context = context(settings, store, clock)
+        async with LeaseAgent(store, clock) as agent, SegmentWriter(component_context, agent) as writer:
             producer = Producer(writer, clock)
             number = 0
             async for lines in _lines(source):
