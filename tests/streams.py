@@ -15,7 +15,7 @@ from astha.subscribers.context import ComponentContext, LakeSettings
 from astha.tasks import cancel_and_wait
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects, open_bucket
-from components.lib.streams.agents import Agent, AgentSettings
+from components.lib.streams.agents import AgentSettings, LeaseAgent
 from components.lib.streams.format import BlockIndex, Record, decode_block, partition_tag
 from components.lib.streams.writer import SegmentWriter, WriterSettings
 from registry.contract import MetadataStore
@@ -54,7 +54,7 @@ class Process:
     ) -> None:
         self.clock = clock or SkippingClock()
         context = ComponentContext(store=store, clock=self.clock, registry_url=SecretStr(""), lake=lake)
-        self.agent = Agent(store, self.clock, agent, agent_id=agent_id)
+        self.agent = LeaseAgent(store, self.clock, agent, agent_id=agent_id)
         self.writer = SegmentWriter(context, self.agent, settings, objects=objects)
         self._stack = AsyncExitStack()
 
@@ -79,18 +79,18 @@ class Process:
         self._stack = AsyncExitStack()
 
 
-async def kill_agent(agent: Agent) -> None:
+async def kill_agent(agent: LeaseAgent) -> None:
     """Cancels everything without releasing leases or deregistering the agent."""
     agent._closing = True
     await cancel_and_wait(*_tasks_of(agent))
 
 
-def _tasks_of(agent: Agent) -> list[asyncio.Task[None]]:
+def _tasks_of(agent: LeaseAgent) -> list[asyncio.Task[None]]:
     tasks = [*agent._background._tasks.values(), *agent._releases._tasks.values()]
     return tasks if agent._acquiring is None else [*tasks, agent._acquiring]
 
 
-async def releases_done(agent: Agent) -> None:
+async def releases_done(agent: LeaseAgent) -> None:
     await asyncio.gather(*agent._releases._tasks.values())
 
 
@@ -151,5 +151,5 @@ async def assert_no_orphans(store: MetadataStore, warehouse: Path, topics: dict[
             live |= {segment.uri async for segment in store.stream_segments(topic, number)}
     intended = {intent.path for intent in await store.list_stale_intents(0)}
     assert live <= found, "a registered object is missing"
-    assert found - live <= intended, "an object that nobody knows of"
+    assert found - live <= intended, "an object without a segment or an intent"
     assert not live & intended, "a registered object that the cleaner would delete"

@@ -22,7 +22,7 @@ from astha.subscribers.context import ComponentContext
 from benchmarks.processes import tree_cpu_seconds
 from benchmarks.report import Report, percentile
 from benchmarks.segments.consumer import ConsumerJob, ConsumerProcess
-from components.lib.streams.agents import Agent
+from components.lib.streams.agents import LeaseAgent
 from components.lib.streams.writer import SegmentWriter, WriterSettings, WriterStatistics
 from registry.contract import MetadataStore
 from registry.forwarding import ForwardingStore
@@ -135,7 +135,7 @@ async def pathological(
     around = ComponentContext(timed, around.clock, around.registry_url, around.lake)
     await timed.create_topic(topic, partitions)
     async with AsyncExitStack() as stack:
-        agent = await stack.enter_async_context(Agent(timed, around.clock))
+        agent = await stack.enter_async_context(LeaseAgent(timed, around.clock))
         writer = await stack.enter_async_context(SegmentWriter(around, agent))
         await asyncio.gather(*(agent.acquire(topic, number) for number in range(partitions)))
         await _warm_up(writer, timed, suffix)

@@ -21,7 +21,7 @@ from astha.clock import SystemLoopClock
 from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import Report, interleaved
 from components.lib.lake.storage.objects import Objects
-from components.lib.streams.agents import Agent
+from components.lib.streams.agents import LeaseAgent
 from components.lib.streams.format import HEADER_SIZE, read_header
 from components.lib.streams.read_context import ReadContext
 from components.lib.streams.reader.block_cache import BlockCachePolicy
@@ -105,7 +105,7 @@ async def _write(around: ComponentContext, appends: int) -> list[tuple[bytes, in
     """Returns the stored bodies of all blocks, with their decompressed sizes."""
     dice = random.Random(3)
     await around.store.create_topic(TOPIC, 1)
-    async with Agent(around.store, around.clock) as agent, SegmentWriter(around, agent) as writer:
+    async with LeaseAgent(around.store, around.clock) as agent, SegmentWriter(around, agent) as writer:
         for _ in range(appends):
             await writer.append(TOPIC, 0, [_record(dice) for _ in range(APPEND)])
     objects, stored = Objects(around.lake), []

@@ -23,7 +23,7 @@ from astha.sources.factory import open_follower
 from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import Report, percentile
 from components.lib.lake.storage.objects import Objects
-from components.lib.streams.agents import Agent
+from components.lib.streams.agents import LeaseAgent
 from components.lib.streams.change_feed import ChangeFeed, PartitionKey
 from components.lib.streams.read_context import BorrowedStore
 from components.lib.streams.reader.block_cache import BlockCache
@@ -93,7 +93,7 @@ async def wake_figures(report: Report, around: ComponentContext) -> None:
 
 
 async def _append(around: ComponentContext, appends: int) -> None:
-    async with Agent(around.store, around.clock) as agent, SegmentWriter(around, agent) as writer:
+    async with LeaseAgent(around.store, around.clock) as agent, SegmentWriter(around, agent) as writer:
         begun = time.perf_counter()
         async with asyncio.TaskGroup() as group:
             for number in range(appends):

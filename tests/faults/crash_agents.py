@@ -28,11 +28,11 @@ from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.storage.locations import canonical, join
-from components.lib.streams.agents import Agent, AgentSettings
+from components.lib.streams.agents import AgentSettings, LeaseAgent
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
 from components.lib.streams.format import NewRecord
 from components.lib.streams.group_consumer import GroupConsumer
-from components.lib.streams.offsets import ConsumerGroups
+from components.lib.streams.offsets import GroupOffsets
 from components.lib.streams.read_context import ReadContext
 from components.lib.streams.registry_follower import RegistryFollower
 from components.lib.streams.writer import AppendId, SegmentWriter, WriterSettings
@@ -44,7 +44,7 @@ from registry.contract import MetadataStore
 from registry.engines import StoreSettings
 from registry.errors import Unavailable
 
-TOPIC, PARTITIONS = "doomed", 4
+TOPIC, PARTITIONS = "crashes", 4
 TAIL, SHARED = "tail", "shared"  # consumer groups: of the test's own consumer, and of the agents
 PRODUCERS = 2  # per agent
 LEASE_S = 1.0
@@ -53,7 +53,7 @@ LONGEST_LIFE = 40  # steps
 LONGEST_DELAY_S = 0.02
 START_MS = 1_700_000_000_000
 
-_AGENT = AgentSettings(lease_s=LEASE_S, renew_every_s=LEASE_S / 4, topics=[TOPIC], group="doomed", drain_timeout_s=1.0)
+_AGENT = AgentSettings(lease_s=LEASE_S, renew_every_s=LEASE_S / 4, topics=[TOPIC], group="crashes", drain_timeout_s=1.0)
 _WRITER = WriterSettings(block_bytes=400, window_s=0.02, preallocated_names=8, renew_every_s=1.0)
 _AGAIN = (AppendFailed, AppendUnknown, NotLeader, Unavailable)
 
@@ -191,16 +191,16 @@ class Life:
 
     async def live(self) -> None:
         store = await open_store(self._order.url, settings=StoreSettings(busy_timeout_s=60))
-        place = component_context(self._order, store)
-        async with Agent(store, place.clock, _AGENT) as agent, SegmentWriter(place, agent, _WRITER) as writer:
+        context = component_context(self._order, store)
+        async with LeaseAgent(store, context.clock, _AGENT) as agent, SegmentWriter(context, agent, _WRITER) as writer:
             producing = (self._produce(writer, f"{self._slot}-{number}") for number in range(PRODUCERS))
-            await asyncio.gather(self._tidy(place), self._consume(place), *producing)
+            await asyncio.gather(self._tidy(context), self._consume(context), *producing)
 
     async def settle(self) -> None:
         """Repeats appends until all are acknowledged."""
         store = await open_store(self._order.url, settings=StoreSettings(busy_timeout_s=60))
-        place = component_context(self._order, store)
-        async with Agent(store, place.clock) as agent, SegmentWriter(place, agent, _WRITER) as writer:
+        context = component_context(self._order, store)
+        async with LeaseAgent(store, context.clock) as agent, SegmentWriter(context, agent, _WRITER) as writer:
             while self._journal.pending:
                 for producer, partition in list(self._journal.pending):
                     try:
@@ -224,9 +224,9 @@ class Life:
         self._journal.write(msgspec.structs.replace(note, base=appended.base_offset))
         self._step()
 
-    async def _consume(self, place: ComponentContext) -> None:
+    async def _consume(self, context: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/consume")
-        read_context = ReadContext(place)
+        read_context = ReadContext(context)
         journal = ReadJournal(self._order, str(self._slot))
         async with (
             following(self._order, read_context),
@@ -238,14 +238,14 @@ class Life:
                 if chance.random() < 0.5:
                     await member.commit()
 
-    async def _tidy(self, place: ComponentContext) -> None:
+    async def _tidy(self, context: ComponentContext) -> None:
         chance = random.Random(f"{self._name}/tidy")
-        read_context = ReadContext(place)
+        read_context = ReadContext(context)
         read_context.change_feed.disconnect()
-        location = join(canonical(place.lake.warehouse), "streams")
+        location = join(canonical(context.lake.warehouse), "streams")
         policy = MergePolicy(min_segments=3, min_age_ms=0)
-        merger = Merger(place.store, read_context.objects, read_context.cache, place.clock, location, policy)
-        retention = TopicRetention(place.store, place.clock, 3)
+        merger = Merger(context.store, read_context.objects, read_context.cache, context.clock, location, policy)
+        retention = TopicRetention(context.store, context.clock, 3)
         while True:
             await asyncio.sleep(chance.random() * 0.5)
             with suppress(Unavailable):
@@ -253,7 +253,7 @@ class Life:
                     await merger.merge([(TOPIC, partition) for partition in range(PARTITIONS)])
                 else:
                     partition = chance.randrange(PARTITIONS)
-                    groups = ConsumerGroups(place.store)
+                    groups = GroupOffsets(context.store)
                     read = [
                         (await groups.resume_offsets(group, TOPIC, [partition]))[partition] for group in (TAIL, SHARED)
                     ]

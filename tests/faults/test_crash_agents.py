@@ -153,9 +153,9 @@ def contents(records: list[Record]) -> list[NewRecord]:
     return [NewRecord(record.value, record.key, record.headers, record.timestamp) for record in records]
 
 
-async def read_cold(place: ComponentContext, partition: int) -> list[Record]:
+async def read_cold(context: ComponentContext, partition: int) -> list[Record]:
     """Reads with empty caches."""
-    read_context = ReadContext(place)
+    read_context = ReadContext(context)
     read_context.change_feed.resume(Position(1))
     try:
         offset = (await read_context.reader.bounds(TOPIC, partition)).start
@@ -194,16 +194,16 @@ def order(combination: tuple[str, LakeSettings], tmp_path: Path, seed: str) -> O
 
 
 @pytest.fixture
-async def place(order: Order) -> AsyncIterator[ComponentContext]:
+async def context(order: Order) -> AsyncIterator[ComponentContext]:
     store = await open_store(order.url)
     yield component_context(order, store)
     await store.close()
 
 
-async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentContext) -> None:
-    store = place.store
+async def test_the_log_is_what_was_acknowledged(order: Order, context: ComponentContext) -> None:
+    store = context.store
     await store.create_topic(TOPIC, PARTITIONS)
-    read_context = ReadContext(place)
+    read_context = ReadContext(context)
     log = Log(read_context)
     async with following(order, read_context):
         reader = asyncio.create_task(log.follow())
@@ -216,7 +216,7 @@ async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentCo
     for partition, records in enumerate(log.seen):
         assert contents(records) == wanted[partition]
         assert [record.offset for record in records] == list(range(len(records)))
-        left = await read_cold(place, partition)
+        left = await read_cold(context, partition)
         assert left == records[len(records) - len(left) :]
     assert shared(Path(order.directory)) == [set(range(end)) for end in ends]
 
@@ -227,7 +227,7 @@ async def test_the_log_is_what_was_acknowledged(order: Order, place: ComponentCo
 
     await eventually(cleaned, "no intents left")
     live = {row.uri for number in range(PARTITIONS) async for row in store.stream_segments(TOPIC, number)}
-    assert await stored_files(place.lake) == live
+    assert await stored_files(context.lake) == live
     leases = await store.list_partition_leases(topic=TOPIC)
     assert sum(lease.epoch for lease in leases) > PARTITIONS + order.agents, "no lease moved to another agent"
     await read_context.close()

@@ -19,9 +19,9 @@ from components.lib.streams.errors import Corrupt
 from components.lib.streams.format import (
     HEADER_SIZE,
     BlockIndex,
-    Columns,
     NewRecord,
     RecordBatch,
+    RecordColumns,
     SegmentEntry,
     decode_block,
     encode_block,
@@ -72,7 +72,7 @@ def _body(block: bytes) -> bytes:
 def _block(rng: random.Random) -> None:
     """A changed body, under right or wrong checksums."""
     records = _records(rng)
-    block = encode_block(Columns.of(records, 0), tag=7)
+    block = encode_block(RecordColumns.of(records, 0), tag=7)
     assert [record.value for record in decode_block(block, tag=7)] == [record.value for record in records]
     if rng.random() < 0.2:
         _refused_or_whole(mutated(rng, block))
@@ -94,7 +94,7 @@ def _block(rng: random.Random) -> None:
 
 def _forged_header(rng: random.Random) -> None:
     """Header fields that contradict the body."""
-    block = encode_block(Columns.of(_records(rng), 0))
+    block = encode_block(RecordColumns.of(_records(rng), 0))
     header = read_header(block)
     for name in rng.sample(FIELDS, rng.choice((1, 1, 2))):
         bits = WIDTHS.get(name, 32)
@@ -179,7 +179,7 @@ def _index(rng: random.Random) -> None:
 
 def _object(rng: random.Random) -> None:
     """Salvage: every found block begins where it claims, and the scan ends."""
-    segment = encode_segment(Columns.of(_records(rng), 0), block_bytes=rng.choice((200, 4_096)))
+    segment = encode_segment(RecordColumns.of(_records(rng), 0), block_bytes=rng.choice((200, 4_096)))
     data = mutated(rng, b"".join(segment.blocks) + encode_footer(_entries(rng)), [b"ASBK", b"ASOB", segment.blocks[0]])
     for at, header in scan(data):
         assert data[at : at + 4] == b"ASBK"

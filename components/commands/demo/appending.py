@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext, LakeSettings
-from components.lib.streams.agents import Agent, AgentSettings
+from components.lib.streams.agents import AgentSettings, LeaseAgent
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
 from components.lib.streams.writer import AppendId, SegmentWriter
 from registry.connect import open_store
@@ -47,7 +47,7 @@ async def produce(order: Order) -> None:
     store = await open_store(order.url)
     around = ComponentContext(store, clock, SecretStr(order.url), LakeSettings(warehouse=order.warehouse))
     settings = AgentSettings(lease_s=LEASE_S, renew_every_s=LEASE_S / 4)
-    async with Agent(store, clock, settings) as agent, SegmentWriter(around, agent) as writer:
+    async with LeaseAgent(store, clock, settings) as agent, SegmentWriter(around, agent) as writer:
 
         async def fill(partition: int) -> None:
             done = order.done[partition]

@@ -27,7 +27,7 @@ from components.commands.demo.appending import LEASE_S, Line, Order
 from components.commands.demo.daemon import PATIENCE_S, until
 from components.commands.demo.stage import Advance, Stage
 from components.lib.streams.group_consumer import GroupConsumer
-from components.lib.streams.offsets import ConsumerGroups
+from components.lib.streams.offsets import GroupOffsets
 from components.lib.streams.read_context import ReadContext
 from components.lib.streams.registry_follower import RegistryFollower
 from registry.connect import open_store
@@ -196,7 +196,7 @@ async def _act(around: ComponentContext, reading: ReadContext, url: str, warehou
         agents.acknowledged, len(seen), all(viewer.right for viewer in viewers),
         len(rows), len({row.uri for row in rows}), sum(epoch > 1 for epoch in epochs),
         [viewer.read for viewer in viewers], median(wait for viewer in viewers for wait in viewer.waits_ms),
-        sum(lag.lag for lag in await ConsumerGroups(store).lag(GROUP)),
+        sum(lag.lag for lag in await GroupOffsets(store).lag(GROUP)),
     )  # fmt: skip
 
 
@@ -205,7 +205,7 @@ async def _watch(around: ComponentContext, stage: Stage) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while True:
             await asyncio.sleep(_WATCH_S)
-            lags = await ConsumerGroups(around.store).lag(GROUP, TOPIC)
+            lags = await GroupOffsets(around.store).lag(GROUP, TOPIC)
             ends = sum(lag.end for lag in lags)
             if ends:
                 stage.say(f"{GROUP}: {ends:,} records written, {sum(lag.lag for lag in lags):,} not yet read")

@@ -25,7 +25,7 @@ from components.lib.streams.consumer import Consumer
 from components.lib.streams.errors import OffsetBeyondEnd, OffsetTooOld
 from components.lib.streams.group_consumer import GroupConsumer
 from components.lib.streams.offset_spec import OffsetSpec, resolve_offsets
-from components.lib.streams.offsets import ConsumerGroups, OffsetReset
+from components.lib.streams.offsets import GroupOffsets, OffsetReset
 from components.lib.streams.read_context import ReadContext, open_read_context
 from registry.connect import open_store
 from registry.errors import NotFound
@@ -119,9 +119,9 @@ class _ConsumeRun:
         url = settings.registry.url.get_secret_value()
         store = await open_store(url, settings=settings.registry.store, clock=clock)
         try:
-            around = context(settings, store, clock)
+            component_context = context(settings, store, clock)
             disk = None if self._cache is None else (self._cache, 1 << 30)
-            async with open_read_context(around, settings, follow=self._follow, disk=disk) as read_context:
+            async with open_read_context(component_context, settings, follow=self._follow, disk=disk) as read_context:
                 await self._consume(read_context, sys.stdout.buffer)
         except (OffsetTooOld, OffsetBeyondEnd) as error:
             hint = "; continue there with --skip-lost" if isinstance(error, OffsetTooOld) else ""
@@ -189,6 +189,6 @@ class _ConsumeRun:
     async def _starts(self, read_context: ReadContext, numbers: Sequence[int]) -> dict[int, int]:
         """Returns the requested offsets, else the group's, else the first."""
         if self._start is None and self._group is not None:
-            return await ConsumerGroups(read_context.store).resume_offsets(self._group, self._topic, numbers)
+            return await GroupOffsets(read_context.store).resume_offsets(self._group, self._topic, numbers)
         start = "earliest" if self._start is None else self._start
         return await resolve_offsets(read_context.reader, self._topic, numbers, start)

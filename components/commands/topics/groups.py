@@ -18,7 +18,7 @@ from astha.wiring import context
 from components.commands.parameters import OffsetSpecParam
 from components.lib.streams.group_consumer import LEASE_S
 from components.lib.streams.offset_spec import OffsetSpec, resolve_offsets
-from components.lib.streams.offsets import ConsumerGroups, PartitionLag
+from components.lib.streams.offsets import GroupOffsets, PartitionLag
 from components.lib.streams.read_context import ReadContext, open_read_context
 from registry.connect import open_store
 from registry.contract import MetadataStore
@@ -41,7 +41,7 @@ def list_command(reload: Callable[[], Settings], as_json: bool) -> None:
     Example:
       astha groups list --json
     """
-    groups = with_store(reload(), lambda store: ConsumerGroups(store).list_groups())
+    groups = with_store(reload(), lambda store: GroupOffsets(store).list_groups())
     if as_json:
         print_json({"groups": groups})
     elif not groups:
@@ -65,7 +65,7 @@ def lag_command(group: str, topic: str | None, reload: Callable[[], Settings], a
     Example:
       astha groups lag billing --topic orders
     """
-    lags = with_store(reload(), lambda store: ConsumerGroups(store).lag(group, topic))
+    lags = with_store(reload(), lambda store: GroupOffsets(store).lag(group, topic))
     if as_json:
         print_json({"group": group, "lag": sum(lag.lag for lag in lags), "partitions": [_view(lag) for lag in lags]})
     elif lags:
@@ -117,7 +117,7 @@ def reset_command(
             )
         chosen = partitions or [row.partition_id for row in await store.list_partitions(topic)]
         wanted = await resolve_offsets(read_context.reader, topic, list(chosen), spec)
-        return wanted, await ConsumerGroups(store).reset(group, topic, wanted)
+        return wanted, await GroupOffsets(store).reset(group, topic, wanted)
 
     wanted, offsets = run_reading(reload(), reset)
     if as_json:

@@ -25,7 +25,7 @@ from astha.wiring import context
 from components.commands.stderr_logging import log_to_stderr
 from components.commands.topics.record_text import BadLine, read_json, read_line
 from components.lib.lake.storage.objects import StorageError
-from components.lib.streams.agents import Agent
+from components.lib.streams.agents import LeaseAgent
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
 from components.lib.streams.format import NewRecord
 from components.lib.streams.writer import Producer, SegmentWriter
@@ -104,8 +104,8 @@ async def _produce(
         if found is None:
             raise NotFound(f"topic {topic!r} does not exist: create it with `astha topics create`")
         choose = partition_chooser(found.partition_count, partition)
-        around = context(settings, store, clock)
-        async with Agent(store, clock) as agent, SegmentWriter(around, agent) as writer:
+        component_context = context(settings, store, clock)
+        async with LeaseAgent(store, clock) as agent, SegmentWriter(component_context, agent) as writer:
             producer = Producer(writer, clock)
             number = 0
             async for lines in _lines(source):

@@ -14,7 +14,7 @@ import structlog
 
 from components.lib.streams.change_feed import PartitionWatch
 from components.lib.streams.errors import OffsetTooOld
-from components.lib.streams.offsets import ConsumerGroups, OffsetReset, boundary_offsets
+from components.lib.streams.offsets import GroupOffsets, OffsetReset, boundary_offsets
 from components.lib.streams.reader.prefetch import Cursor, Prefetcher
 from components.lib.streams.reader.reader import MAX_BYTES, FetchedRecords
 
@@ -128,7 +128,7 @@ class Consumer:
         moved = {number: offset for number, offset in self.offsets.items() if self._committed.get(number) != offset}
         if self.group is None or not moved:
             return
-        await ConsumerGroups(self._store).commit(self.group, self.topic, moved)
+        await GroupOffsets(self._store).commit(self.group, self.topic, moved)
         self._committed.update(moved)
 
     def _start_watch(self) -> None:

@@ -19,9 +19,9 @@ from typing import Self
 import structlog
 
 from astha.clock import LoopClock
-from components.lib.streams.agents import Agent, AgentSettings, HeldLease
+from components.lib.streams.agents import AgentSettings, HeldLease, LeaseAgent
 from components.lib.streams.consumer import Consumer, PolledRecords
-from components.lib.streams.offsets import ConsumerGroups, OffsetReset
+from components.lib.streams.offsets import GroupOffsets, OffsetReset
 from components.lib.streams.reader.prefetch import Prefetcher
 from components.lib.streams.reader.reader import MAX_BYTES
 from registry.contract import MetadataStore
@@ -54,7 +54,7 @@ class GroupConsumer:
         self.group, self.topic = group, topic
         self._clock: LoopClock = prefetcher.reader.clock
         self._store: MetadataStore = prefetcher.reader.change_feed.store
-        self._groups = ConsumerGroups(self._store)
+        self._groups = GroupOffsets(self._store)
         self._stop_offsets = dict(stop_offsets or {})
         self._consumer = Consumer(prefetcher, topic, {}, reset=reset, stop_offsets=stop_offsets)
         settings = AgentSettings(
@@ -64,7 +64,7 @@ class GroupConsumer:
             renew_every_s=lease_s / 4,
             drain_timeout_s=lease_s / 2,
         )
-        self.agent = Agent(GroupLeaseStore(self._store, group), self._clock, settings)
+        self.agent = LeaseAgent(GroupLeaseStore(self._store, group), self._clock, settings)
         self._assigned: dict[int, HeldLease] = {}
         self._committed: dict[int, int] = {}
 

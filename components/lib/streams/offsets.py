@@ -36,7 +36,7 @@ class PartitionLag(msgspec.Struct, frozen=True):
         return 0 if self.committed is None else max(0, self.start - self.committed)
 
 
-class ConsumerGroups:
+class GroupOffsets:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 

@@ -112,8 +112,8 @@ class TopicScan:
             registry = self.settings.registry
             store = await open_store(registry.url.get_secret_value(), settings=registry.store, clock=clock)
             try:
-                around = context(self.settings, store, clock)
-                async with open_read_context(around, self.settings, follow=False) as read_context:
+                component_context = context(self.settings, store, clock)
+                async with open_read_context(component_context, self.settings, follow=False) as read_context:
                     return await work(read_context)
             finally:
                 await store.close()

@@ -20,9 +20,9 @@ from components.lib.lake.storage.locations import join, parse
 from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageError
 from components.lib.streams.errors import Corrupt
 from components.lib.streams.format import (
-    Columns,
     EncodedSegment,
     RecordBatch,
+    RecordColumns,
     SegmentEntry,
     encode_footer,
     encode_segment,
@@ -56,7 +56,7 @@ class SegmentMergeResult(msgspec.Struct, frozen=True):
 
 class _MergeRun(msgspec.Struct, frozen=True):
     old: list[Segment]
-    columns: Columns
+    columns: RecordColumns
 
 
 class Merger:
@@ -142,7 +142,7 @@ class Merger:
             except (Corrupt, ObjectMissing) as error:
                 log.warning("unreadable segments not merged", error=str(error))
             else:
-                runs.append(_MergeRun(old, Columns.joined([batch.to_columns() for batch in batches])))
+                runs.append(_MergeRun(old, RecordColumns.joined([batch.to_columns() for batch in batches])))
         return runs
 
     def _blocks(self, segment: Segment) -> Iterator[PlannedBlock]:

@@ -5,7 +5,7 @@ offset. Guaranteed: only the holder of the current epoch can register segments; 
 exact.
 """
 
-from components.lib.streams.agents.agent import Agent, AgentSettings
+from components.lib.streams.agents.agent import AgentSettings, LeaseAgent
 from components.lib.streams.agents.leases import HeldLease
 
-__all__ = ["Agent", "AgentSettings", "HeldLease"]
+__all__ = ["AgentSettings", "HeldLease", "LeaseAgent"]

@@ -1,6 +1,6 @@
-"""`Agent`: a process that holds leases of partitions.
+"""`LeaseAgent`: a process that holds leases of partitions.
 
-    async with Agent(store, clock, AgentSettings(topics=["orders"])) as agent:
+    async with LeaseAgent(store, clock, AgentSettings(topics=["orders"])) as agent:
         lease = await agent.acquire("orders", 3)
 
 The agent acquires the lease first and reads the watermark afterwards. From the acquisition on no other agent can
@@ -52,7 +52,7 @@ class AgentSettings(BaseModel):
     drain_timeout_s: float = Field(5.0, ge=0, description="How long a release waits for writes in progress.")
 
 
-class Agent:
+class LeaseAgent:
     """Other agents can take its partitions as soon as it is closed, or when its leases expire."""
 
     def __init__(

@@ -15,7 +15,7 @@ from components.lib.streams.format.block import (
     partition_tag,
     read_header,
 )
-from components.lib.streams.format.columns import Columns, NewRecord
+from components.lib.streams.format.columns import NewRecord, RecordColumns
 from components.lib.streams.format.footer import SegmentEntry, encode_footer, read_footer, scan
 from components.lib.streams.format.index import BlockIndex, BlockLocation
 from components.lib.streams.format.record import Header, Record
@@ -23,7 +23,7 @@ from components.lib.streams.format.segment import BLOCK_BYTES, EncodedSegment, e
 
 __all__ = [
     # records
-    "Columns", "Header", "NewRecord", "Record", "RecordBatch",
+    "Header", "NewRecord", "Record", "RecordBatch", "RecordColumns",
     # blocks
     "BLOCK_BYTES", "HEADER_SIZE", "MAX_BODY_BYTES", "BlockHeader", "decode_block", "encode_block", "partition_tag",
     "read_header",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import count, pairwise
 from typing import TYPE_CHECKING, overload
 
-from components.lib.streams.format.columns import Columns
+from components.lib.streams.format.columns import RecordColumns
 from components.lib.streams.format.record import Header, Record
 
 if TYPE_CHECKING:
@@ -221,13 +221,13 @@ class RecordBatch(Sequence[Record]):
         """Returns the records from an offset on."""
         return self[max(0, offset - self.first_offset) :]
 
-    def to_columns(self) -> Columns:
+    def to_columns(self) -> RecordColumns:
         """Returns the records as input for a new block."""
         headers: list[Sequence[Header]] | None = None
         if self._body.names is not None:
             headers = [self._body.headers(number) for number in range(self._start, self._stop)]
         keys = None if self._body.keys is None else self.keys()
-        return Columns(array("q", self.timestamps), self.values(), keys, headers)
+        return RecordColumns(array("q", self.timestamps), self.values(), keys, headers)
 
     def to_arrow(self) -> pa.RecordBatch:
         """Columns ``offset, timestamp, key, value, headers``. All but the offsets are views of the same bytes."""

@@ -29,7 +29,7 @@ from components.lib.streams.format.batch import (
     Body,
     RecordBatch,
 )
-from components.lib.streams.format.columns import Columns, present
+from components.lib.streams.format.columns import RecordColumns, present
 
 MAGIC: Final = b"ASBK"
 VERSION: Final = 1
@@ -89,7 +89,7 @@ def partition_tag(topic: str, partition_id: int) -> int:
     return int.from_bytes(hashlib.blake2b(f"{topic}/{partition_id}".encode(), digest_size=8).digest(), "little")
 
 
-def encode_block(columns: Columns, *, first: int = 0, tag: int = 0) -> bytes:
+def encode_block(columns: RecordColumns, *, first: int = 0, tag: int = 0) -> bytes:
     """Encodes at least one record. Raises RecordTooLarge beyond `MAX_BODY_BYTES`."""
     flags = 0
     parts: list[bytes | array[int]] = [columns.timestamps]

@@ -26,7 +26,7 @@ _VALUE, _KEY = attrgetter("value"), attrgetter("key")
 _HEADERS, _TIMESTAMP = attrgetter("headers"), attrgetter("timestamp")
 
 
-class Columns:
+class RecordColumns:
     """Lists of equal length. `keys` and `headers` are None if no record has any."""
 
     __slots__ = ("headers", "keys", "timestamps", "values")
@@ -72,11 +72,11 @@ class Columns:
         return cls(array("q", (now_ms,)) * len(values), list(values))
 
     @classmethod
-    def joined(cls, parts: Sequence[Columns]) -> Columns:
+    def joined(cls, parts: Sequence[RecordColumns]) -> RecordColumns:
         """Concatenates them. A single part is returned as it is."""
         if len(parts) == 1:
             return parts[0]
-        whole = Columns(array("q"), [])
+        whole = RecordColumns(array("q"), [])
         for part in parts:
             whole.timestamps.extend(part.timestamps)
             whole.values.extend(part.values)
@@ -90,8 +90,8 @@ class Columns:
                 whole.headers.extend(repeat((), len(part)) if part.headers is None else part.headers)
         return whole
 
-    def cut(self, start: int, stop: int) -> Columns:
-        return Columns(
+    def cut(self, start: int, stop: int) -> RecordColumns:
+        return RecordColumns(
             self.timestamps[start:stop],
             self.values[start:stop],
             None if self.keys is None else self.keys[start:stop],

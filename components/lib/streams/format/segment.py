@@ -8,7 +8,7 @@ from itertools import accumulate
 import msgspec
 
 from components.lib.streams.format.block import encode_block
-from components.lib.streams.format.columns import Columns
+from components.lib.streams.format.columns import RecordColumns
 from components.lib.streams.format.index import BlockIndex
 
 BLOCK_BYTES = 512 << 10
@@ -25,7 +25,7 @@ class EncodedSegment(msgspec.Struct, frozen=True):
 
 
 def encode_segment(
-    columns: Columns, *, tag: int = 0, block_bytes: int = BLOCK_BYTES, at_most: int | None = None
+    columns: RecordColumns, *, tag: int = 0, block_bytes: int = BLOCK_BYTES, at_most: int | None = None
 ) -> EncodedSegment:
     """Encodes at least one record. CPU-bound: run it in a thread for large segments.
 
@@ -43,7 +43,7 @@ def encode_segment(
     return EncodedSegment(blocks, index, len(columns), index.size, min(times), max(times))
 
 
-def _division(columns: Columns, block_bytes: int) -> list[int]:
+def _division(columns: RecordColumns, block_bytes: int) -> list[int]:
     """Returns the number of records per block: as many as fit, at least one."""
     ends = list(accumulate(columns.weights()))
     if ends[-1] <= block_bytes:

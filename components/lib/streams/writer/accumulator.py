@@ -10,7 +10,7 @@ import msgspec
 
 from components.lib.streams.agents import HeldLease
 from components.lib.streams.errors import Duplicate, OutOfOrder
-from components.lib.streams.format import Columns
+from components.lib.streams.format import RecordColumns
 from components.lib.streams.writer.settings import WriterSettings
 from registry.inputs import ProducerDraft
 from registry.models import ProducerSequence
@@ -48,7 +48,7 @@ class AppendId(msgspec.Struct, frozen=True):
 class Append:
     __slots__ = ("append_id", "columns", "lease", "result", "size")
 
-    def __init__(self, lease: HeldLease, columns: Columns, size: int, append_id: AppendId | None) -> None:
+    def __init__(self, lease: HeldLease, columns: RecordColumns, size: int, append_id: AppendId | None) -> None:
         self.lease = lease
         self.columns = columns
         self.size = size
@@ -75,8 +75,8 @@ class PartitionAppends:
         self.appends: list[Append] = []
 
     @property
-    def columns(self) -> Columns:
-        return Columns.joined([append.columns for append in self.appends])
+    def columns(self) -> RecordColumns:
+        return RecordColumns.joined([append.columns for append in self.appends])
 
     def succeed(self, base_offset: int) -> None:
         for append in self.appends:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from astha.backoff import Backoff
 from astha.clock import LoopClock
 from components.lib.streams.errors import AppendFailed, AppendUnknown, Duplicate, NotLeader
-from components.lib.streams.format import Columns, NewRecord
+from components.lib.streams.format import NewRecord, RecordColumns
 from components.lib.streams.writer.accumulator import Appended, AppendId
 from components.lib.streams.writer.writer import SegmentWriter
 from registry.errors import Unavailable
@@ -43,12 +43,12 @@ class Producer:
         self,
         topic: str,
         partition_id: int,
-        records: Columns | Iterable[NewRecord | bytes],
+        records: RecordColumns | Iterable[NewRecord | bytes],
         *,
         timeout_s: float = 60.0,
     ) -> Appended:
         """Raises the errors of `SegmentWriter.append` after the timeout. A cancelled append may be written or not."""
-        columns = records if isinstance(records, Columns) else Columns.of(records, self._clock.now_ms())
+        columns = records if isinstance(records, RecordColumns) else RecordColumns.of(records, self._clock.now_ms())
         key = (topic, partition_id)
         async with self._locks[key]:
             append_id = AppendId(self.producer_id, self._next_sequences[key], self._epochs[key])
@@ -63,7 +63,7 @@ class Producer:
             return appended
 
     async def _append_with_retry(
-        self, key: tuple[str, int], columns: Columns, append_id: AppendId, deadline: float
+        self, key: tuple[str, int], columns: RecordColumns, append_id: AppendId, deadline: float
     ) -> Appended:
         failures = 0
         while True:

@@ -1,6 +1,6 @@
 """`SegmentWriter`: appends to many partitions, durable when they return.
 
-    async with Agent(store, clock) as agent, SegmentWriter(context, agent) as writer:
+    async with LeaseAgent(store, clock) as agent, SegmentWriter(context, agent) as writer:
         appended = await writer.append("orders", 3, [b"one", NewRecord(b"two", key=b"k")])
 
 At low load an append is uploaded at once. While uploads are in flight, further appends gather in a window. The window
@@ -25,9 +25,9 @@ from astha.subscribers.context import ComponentContext
 from astha.tasks import BackgroundTasks, cancel_and_wait, first_of
 from components.lib.lake.storage.locations import canonical, join, parse
 from components.lib.lake.storage.objects import Objects, StorageError, StorageUnavailable
-from components.lib.streams.agents import Agent, HeldLease
+from components.lib.streams.agents import HeldLease, LeaseAgent
 from components.lib.streams.errors import AppendFailed, AppendUnknown, RecordTooLarge, WriterClosed
-from components.lib.streams.format import Columns, NewRecord
+from components.lib.streams.format import NewRecord, RecordColumns
 from components.lib.streams.writer.accumulator import (
     Append,
     Appended,
@@ -68,7 +68,7 @@ class SegmentWriter:
     def __init__(
         self,
         context: ComponentContext,
-        agent: Agent,
+        agent: LeaseAgent,
         settings: WriterSettings | None = None,
         *,
         objects: Objects | None = None,
@@ -146,7 +146,7 @@ class SegmentWriter:
         self,
         topic: str,
         partition_id: int,
-        records: Columns | Iterable[NewRecord | bytes],
+        records: RecordColumns | Iterable[NewRecord | bytes],
         *,
         append_id: AppendId | None = None,
     ) -> Appended:
@@ -157,7 +157,7 @@ class SegmentWriter:
         written. AppendUnknown: it may be written; it can be repeated safely with the same `append_id`. Several
         concurrent appends to a partition keep their order across a failure only if they have an `append_id`.
         """
-        columns = records if isinstance(records, Columns) else Columns.of(records, self._clock.now_ms())
+        columns = records if isinstance(records, RecordColumns) else RecordColumns.of(records, self._clock.now_ms())
         if not len(columns):
             raise ValueError("an append of no records: there is no offset to return")
         size = columns.size + _APPEND_OVERHEAD_BYTES
@@ -189,7 +189,7 @@ class SegmentWriter:
     # ---- accepting appends --------------------------------------------------------------------------------
 
     async def _accept(
-        self, topic: str, partition_id: int, columns: Columns, size: int, append_id: AppendId | None
+        self, topic: str, partition_id: int, columns: RecordColumns, size: int, append_id: AppendId | None
     ) -> tuple[asyncio.Future[Appended], bool]:
         """Returns the pending result, and whether the append is new. Keeps the order of appends per partition."""
         key = (topic, partition_id)
@@ -214,7 +214,7 @@ class SegmentWriter:
     def _add(
         self,
         lease: HeldLease,
-        columns: Columns,
+        columns: RecordColumns,
         size: int,
         append_id: AppendId | None,
         state: ProducerState | None,

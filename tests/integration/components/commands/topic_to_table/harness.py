@@ -32,7 +32,7 @@ from components.commands.topic_to_table.writer import MicroBatchWriter, WriteReq
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager.spark import Job
-from components.lib.streams.agents import Agent
+from components.lib.streams.agents import LeaseAgent
 from components.lib.streams.format import NewRecord
 from components.lib.streams.spark_source import TopicReader, TopicScan
 from components.lib.streams.writer import SegmentWriter, WriterSettings
@@ -104,7 +104,10 @@ class Shop:
     async def produce(self, *values: tuple[int, Sequence[bytes | NewRecord | None]]) -> None:
         """Appends to each partition named, a segment each."""
         clock = SystemLoopClock()
-        async with Agent(self.store, clock) as agent, SegmentWriter(self.around, agent, WriterSettings()) as writer:
+        async with (
+            LeaseAgent(self.store, clock) as agent,
+            SegmentWriter(self.around, agent, WriterSettings()) as writer,
+        ):
             for partition, given in values:
                 records = [one if isinstance(one, NewRecord) else NewRecord(one) for one in given]
                 await writer.append(TOPIC, partition, records)

@@ -19,7 +19,7 @@ from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
 from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.spark_format import register
-from components.lib.streams.agents import Agent
+from components.lib.streams.agents import LeaseAgent
 from components.lib.streams.format import NewRecord
 from components.lib.streams.spark_source import TopicReader, TopicScan
 from components.lib.streams.writer import SegmentWriter, WriterSettings
@@ -68,7 +68,7 @@ class Topic:
     async def append(self, *counts: int) -> None:
         clock = SystemLoopClock()
         settings = WriterSettings(block_bytes=1_000)
-        async with Agent(self.store, clock) as agent, SegmentWriter(self._context, agent, settings) as writer:
+        async with LeaseAgent(self.store, clock) as agent, SegmentWriter(self._context, agent, settings) as writer:
             for partition, count in enumerate(counts):
                 first = self._ends[partition]
                 records = [

@@ -13,7 +13,7 @@ from astha.events import Commit, Event, Operation
 from astha.subscribers import LakeSettings
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.change_feed import ChangeFeed
-from components.lib.streams.format import Columns, NewRecord, encode_segment, partition_tag
+from components.lib.streams.format import NewRecord, RecordColumns, encode_segment, partition_tag
 from components.lib.streams.reader.block_cache import BlockCache
 from components.lib.streams.reader.blocks import CachedBlock, decode
 from components.lib.streams.reader.reader import Reader
@@ -81,7 +81,7 @@ class StreamHarness:
         base = first
         data, drafts = b"", []
         for count in counts:
-            columns = Columns.of([record(number) for number in range(base, base + count)], START_MS)
+            columns = RecordColumns.of([record(number) for number in range(base, base + count)], START_MS)
             block_bytes = 512 << 10 if per_block is None else next(iter(columns.weights())) * per_block
             made = encode_segment(columns, tag=partition_tag(TOPIC, partition), block_bytes=block_bytes)
             drafts.append(

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from components.lib.streams.agents import Agent, AgentSettings
+from components.lib.streams.agents import AgentSettings, LeaseAgent
 from components.lib.streams.errors import NotLeader
 from registry.contract import MetadataStore
 from registry.errors import Fenced, NotFound
@@ -19,8 +19,8 @@ async def _topic(store: MetadataStore) -> None:
     await store.create_topic("orders", 4)
 
 
-def _agent(store: MetadataStore, name: str, **settings: float) -> Agent:
-    return Agent(store, SkippingClock(), AgentSettings.model_validate(settings), agent_id=name)
+def _agent(store: MetadataStore, name: str, **settings: float) -> LeaseAgent:
+    return LeaseAgent(store, SkippingClock(), AgentSettings.model_validate(settings), agent_id=name)
 
 
 async def test_concurrent_acquisitions_share_one_call(store: MetadataStore) -> None:
@@ -62,15 +62,15 @@ async def test_leases_of_dead_agents_are_released_whatever_the_wall_clock_says(
     store: MetadataStore, clock: ManualClock
 ) -> None:
     """The holder is killed and the wall clock set back: its leases and its heartbeat are in the future."""
-    dead = Agent(store, NeverClock(), AgentSettings(topics=["orders"]), agent_id="dead")
+    dead = LeaseAgent(store, NeverClock(), AgentSettings(topics=["orders"]), agent_id="dead")
     await dead.__aenter__()
     assert len(dead.leases) == 4
     await _kill(dead)
     clock.set(clock.now_ms() - 3_600_000)
     time = NeverClock()
     async with (
-        Agent(store, time, AgentSettings(topics=["orders"]), agent_id="one") as one,
-        Agent(store, time, AgentSettings(group="beside"), agent_id="two") as two,
+        LeaseAgent(store, time, AgentSettings(topics=["orders"]), agent_id="one") as one,
+        LeaseAgent(store, time, AgentSettings(group="beside"), agent_id="two") as two,
     ):
         for _ in range(14):
             time.skip(10)
@@ -96,13 +96,13 @@ async def test_leases_of_dead_agents_are_released_whatever_the_wall_clock_says(
 
 
 async def test_a_writer_without_a_group_detects_a_dead_lease(store: MetadataStore, clock: ManualClock) -> None:
-    dead = Agent(store, NeverClock(), AgentSettings(), agent_id="dead")
+    dead = LeaseAgent(store, NeverClock(), AgentSettings(), agent_id="dead")
     await dead.__aenter__()
     lease = await dead.acquire("orders", 0)
     await _kill(dead)
     clock.set(clock.now_ms() - 3_600_000)
     time = NeverClock()
-    async with Agent(store, time, AgentSettings(), agent_id="one") as one:
+    async with LeaseAgent(store, time, AgentSettings(), agent_id="one") as one:
         with pytest.raises(NotLeader, match="is written by agent 'dead'"):
             await one.acquire("orders", 0)
         time.skip(150)
@@ -111,7 +111,7 @@ async def test_a_writer_without_a_group_detects_a_dead_lease(store: MetadataStor
         assert (await one.acquire("orders", 0)).row.epoch == lease.row.epoch + 1
 
 
-async def _kill(agent: Agent) -> None:
+async def _kill(agent: LeaseAgent) -> None:
     await agent._background.stop()
 
 
@@ -150,7 +150,7 @@ async def test_many_leases_are_renewed_in_batches(store: MetadataStore) -> None:
     await store.create_topic("clicks", 450)
     points = FaultPoints(at=6, fault=Fault.CALL_LOST)
     clock, settings = SteppedClock(), AgentSettings(renew_every_s=9, lease_s=27)
-    async with Agent(FaultyRegistry(store, points), clock, settings, agent_id="a") as agent:
+    async with LeaseAgent(FaultyRegistry(store, points), clock, settings, agent_id="a") as agent:
         leases = await asyncio.gather(*(agent.acquire("clicks", number) for number in range(450)))
         waited: list[float] = []
         renewed: list[int] = []

@@ -8,7 +8,7 @@ import pytest
 
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.errors import OffsetTooOld
-from components.lib.streams.offsets import ConsumerGroups
+from components.lib.streams.offsets import GroupOffsets
 from components.lib.streams.reader.prefetch import Cursor, Prefetcher, PrefetchPolicy
 from tests.integration.components.lib.streams.harness import TOPIC, StreamHarness, numbers
 from tests.waiting import eventually
@@ -71,7 +71,7 @@ async def test_new_blocks_of_several_partitions_are_prefetched_together(harness:
 async def test_a_group_resumes_where_it_committed(harness: StreamHarness) -> None:
     await harness.write(4, per_block=2)
     await harness.write(3, partition=1)
-    groups = ConsumerGroups(harness.store)
+    groups = GroupOffsets(harness.store)
     assert await groups.resume_offsets("readers", TOPIC, [0, 1, 2]) == {0: 0, 1: 0, 2: 0}
     assert await groups.resume_offsets("readers", TOPIC, [0, 1, 2], "latest") == {0: 4, 1: 3, 2: 0}
     async with consumer_of(harness, {0: 0, 1: 0}, group="readers") as consumer:
@@ -84,7 +84,7 @@ async def test_a_group_resumes_where_it_committed(harness: StreamHarness) -> Non
 
 async def test_lag_counts_retained_and_lost_records(harness: StreamHarness) -> None:
     await harness.write(5, 5, 5)
-    groups = ConsumerGroups(harness.store)
+    groups = GroupOffsets(harness.store)
     await groups.commit("readers", TOPIC, {0: 7})
     first, *others = await groups.lag("readers")
     assert (first.committed, first.lag, first.lost) == (7, 8, 0)

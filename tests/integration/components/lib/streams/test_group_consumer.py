@@ -13,7 +13,7 @@ import pytest
 from astha.clock import SystemLoopClock
 from components.lib.streams.consumer import PolledRecords
 from components.lib.streams.group_consumer import GroupConsumer
-from components.lib.streams.offsets import ConsumerGroups
+from components.lib.streams.offsets import GroupOffsets
 from components.lib.streams.reader.block_cache import BlockCache
 from components.lib.streams.reader.blocks import CachedBlock, decode
 from components.lib.streams.reader.prefetch import Prefetcher, PrefetchPolicy
@@ -100,7 +100,7 @@ async def test_members_share_partitions_without_duplicates(harness: StreamHarnes
         assert first.partitions == [0, 1, 2]
         assert await drain(first) == {partition: [4, 5] for partition in range(PARTITIONS)}
         await first.commit()
-    assert [lag.lag for lag in await ConsumerGroups(harness.store).lag("readers")] == [0, 0, 0]
+    assert [lag.lag for lag in await GroupOffsets(harness.store).lag("readers")] == [0, 0, 0]
     assert await harness.store.list_agents() == []
 
 

@@ -12,7 +12,7 @@ from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.locations import join
 from components.lib.lake.storage.objects import Objects
-from components.lib.streams.agents import Agent
+from components.lib.streams.agents import LeaseAgent
 from components.lib.streams.read_context import ReadContext
 from components.lib.streams.writer import SegmentWriter
 from components.segment_store.maintenance.merge_policy import MergePolicy
@@ -47,7 +47,7 @@ async def test_records_on_s3(sqlite_url: str, real_store: MetadataStore, s3_lake
     store, clock = real_store, SystemLoopClock()
     context = ComponentContext(store, clock, SecretStr(sqlite_url), s3_lake)
     await store.create_topic("clicks", 3)
-    async with Agent(store, clock) as agent, SegmentWriter(context, agent) as writer:
+    async with LeaseAgent(store, clock) as agent, SegmentWriter(context, agent) as writer:
         for number in range(4):
             for partition in range(3):
                 await writer.append("clicks", partition, [b"%d-%d" % (partition, number)])

@@ -1,7 +1,7 @@
-"""Appends that meet a fault at any call to registry or storage; and random ones among crashes and lost leases.
+"""Appends with a fault at every call to registry or storage; and random appends with crashes and lost leases.
 
-Every acknowledged record is there once, in order and unchanged; what failed is not there; of what nobody knows, at most
-once what was appended. Offsets have no gap. No object is lost from sight.
+Every acknowledged record is stored once, in order, unchanged. Failed appends are not stored; appends with an unknown
+outcome are stored at most once. Offsets have no gap, and every object has a segment or an intent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPICS = {"orders": 3}
 NOT_WRITTEN = (AppendFailed, NotLeader, WriterClosed)
 
 
-class Diary:
+class AppendLog:
     """Appended values, each unique, and their results."""
 
     def __init__(self) -> None:
@@ -94,14 +94,14 @@ async def _topic(store: MetadataStore) -> None:
 
 
 async def _one_fault(
-    store: MetadataStore, lake: LakeSettings, clock: ManualClock, diary: Diary, points: FaultPoints
+    store: MetadataStore, lake: LakeSettings, clock: ManualClock, append_log: AppendLog, points: FaultPoints
 ) -> None:
     """Two rounds of appends with the fault, then another process continues."""
     process = Process(FaultyRegistry(store, points), lake, objects=FaultyObjects(Objects(lake), points))
     try:
         async with process:
             for turn in range(2):
-                appends = [diary.append(process, f"c{n}", n, 2) for n in range(2)]
+                appends = [append_log.append(process, f"c{n}", n, 2) for n in range(2)]
                 work = asyncio.ensure_future(asyncio.gather(*appends))
                 points.victim = work  # type: ignore[assignment]
                 await asyncio.gather(work, return_exceptions=True)
@@ -112,17 +112,17 @@ async def _one_fault(
     clock.advance(30_000)
     async with Process(store, lake) as after:
         for partition in range(3):
-            await diary.append(after, "after", partition, 1)
+            await append_log.append(after, "after", partition, 1)
 
 
 async def test_every_fault_at_every_point(
     store: MetadataStore, lake: LakeSettings, warehouse: Path, clock: ManualClock
 ) -> None:
-    diary = Diary()
+    append_log = AppendLog()
     counted = FaultPoints()
-    await _one_fault(store, lake, clock, diary, counted)
-    assert not diary.failed
-    assert not diary.unknown
+    await _one_fault(store, lake, clock, append_log, counted)
+    assert not append_log.failed
+    assert not append_log.unknown
     names = counted.names
     assert {"record_intents", "write", "add_segments", "acquire_partition_leases", "get_partitions"} <= set(names)
     for at, name in enumerate(names):
@@ -131,14 +131,14 @@ async def test_every_fault_at_every_point(
                 continue
             if fault is Fault.CANCELLED_AFTER:  # an append continues without its caller: the same as CANCELLED
                 continue
-            await _one_fault(store, lake, clock, diary, FaultPoints(at, fault))
-    await diary.check(store, Objects(lake), warehouse)
-    assert diary.failed
-    assert diary.unknown
+            await _one_fault(store, lake, clock, append_log, FaultPoints(at, fault))
+    await append_log.check(store, Objects(lake), warehouse)
+    assert append_log.failed
+    assert append_log.unknown
     clock.advance(30_000)
     await clean_intents(store, Objects(lake), 5_000, "cleaner")
     assert await store.list_stale_intents(0) == []
-    await diary.check(store, Objects(lake), warehouse)
+    await append_log.check(store, Objects(lake), warehouse)
 
 
 class Chaos(FaultPoints):
@@ -181,7 +181,7 @@ class Chaos(FaultPoints):
 
 
 async def _life(
-    store: MetadataStore, lake: LakeSettings, chance: random.Random, diary: Diary, name: str, late: set[Any]
+    store: MetadataStore, lake: LakeSettings, chance: random.Random, append_log: AppendLog, name: str, late: set[Any]
 ) -> None:
     """One process with clients that append, until it is closed or killed."""
     points = Chaos(chance, 0.04)
@@ -201,9 +201,9 @@ async def _life(
         for _ in range(chance.randrange(2, 7)):
             partition = chance.randrange(3)
             if number % 2:
-                await diary.append(process, f"{name}-{number}", partition, chance.randrange(1, 4))
+                await append_log.append(process, f"{name}-{number}", partition, chance.randrange(1, 4))
             else:
-                await diary.produce(producer, f"{name}-{number}", partition, chance.randrange(1, 4))
+                await append_log.produce(producer, f"{name}-{number}", partition, chance.randrange(1, 4))
 
     work = asyncio.ensure_future(asyncio.gather(*(client(number) for number in range(4))))
     if chance.random() < 0.5:
@@ -221,30 +221,30 @@ async def _life(
 @pytest.mark.parametrize("seed", range(3))
 async def test_chaos(store: MetadataStore, lake: LakeSettings, warehouse: Path, clock: ManualClock, seed: int) -> None:
     chance = random.Random(seed)
-    diary = Diary()
+    append_log = AppendLog()
     late: set[Any] = set()
     for generation in range(4):
         clock.advance(5_000)  # leases of dead and slow processes expire
-        await asyncio.gather(*(_life(store, lake, chance, diary, f"{generation}-{n}", late) for n in range(2)))
+        await asyncio.gather(*(_life(store, lake, chance, append_log, f"{generation}-{n}", late) for n in range(2)))
     await asyncio.gather(*late, return_exceptions=True)
-    await diary.check(store, Objects(lake), warehouse)
+    await append_log.check(store, Objects(lake), warehouse)
     clock.advance(30_000)
     await clean_intents(store, Objects(lake), 5_000, "cleaner")
-    await diary.check(store, Objects(lake), warehouse)
-    assert diary.answered
+    await append_log.check(store, Objects(lake), warehouse)
+    assert append_log.answered
 
 
 @pytest.mark.slow
 async def test_every_fault_on_s3(store: MetadataStore, s3_lake: LakeSettings, clock: ManualClock) -> None:
-    diary = Diary()
+    append_log = AppendLog()
     counted = FaultPoints()
-    await _one_fault(store, s3_lake, clock, diary, counted)
+    await _one_fault(store, s3_lake, clock, append_log, counted)
     for at in (place for place, name in enumerate(counted.names) if name in ("write", "add_segments")):
         for fault in (Fault.CALL_LOST, Fault.ANSWER_LOST, Fault.CANCELLED):
-            await _one_fault(store, s3_lake, clock, diary, FaultPoints(at, fault))
+            await _one_fault(store, s3_lake, clock, append_log, FaultPoints(at, fault))
     for partition in range(3):
         records = await read_partition(store, Objects(s3_lake), "orders", partition)
         values = [record.value for record in records]
         assert len(values) == len(set(values))
-        assert {value for value, place in diary.answered.items() if place[0] == partition} <= set(values)
-        assert not diary.failed & set(values)
+        assert {value for value, place in append_log.answered.items() if place[0] == partition} <= set(values)
+        assert not append_log.failed & set(values)

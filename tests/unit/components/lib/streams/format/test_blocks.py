@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from components.lib.streams.errors import Corrupt, NotASegment
 from components.lib.streams.format import (
     HEADER_SIZE,
-    Columns,
     NewRecord,
     Record,
     RecordBatch,
+    RecordColumns,
     decode_block,
     encode_block,
     partition_tag,
@@ -48,7 +48,7 @@ def _read(records: Sequence[NewRecord], base: int = 0) -> list[Record]:
 
 @given(RECORDS, st.integers(0, 2**62), st.integers(0, 2**32))
 def test_written_records_are_read(records: list[NewRecord], base: int, first: int) -> None:
-    block = encode_block(Columns.of(records, 0), first=first, tag=7)
+    block = encode_block(RecordColumns.of(records, 0), first=first, tag=7)
     header = read_header(block)
     times = [record.timestamp for record in records]
     assert (header.records, header.first, header.size) == (len(records), first, len(block))
@@ -62,7 +62,7 @@ def test_written_records_are_read(records: list[NewRecord], base: int, first: in
 
 @given(RECORDS)
 def test_arrow_has_the_same_records(records: list[NewRecord]) -> None:
-    batch = decode_block(encode_block(Columns.of(records, 0)), base_offset=9)[1:]
+    batch = decode_block(encode_block(RecordColumns.of(records, 0)), base_offset=9)[1:]
     arrow = batch.to_arrow()
     arrow.validate(full=True)
     rows = [
@@ -76,7 +76,7 @@ def test_arrow_has_the_same_records(records: list[NewRecord]) -> None:
 
 
 def test_arrow_shares_the_bytes() -> None:
-    batch = decode_block(encode_block(Columns.of(SOME, 0)))
+    batch = decode_block(encode_block(RecordColumns.of(SOME, 0)))
     arrow = batch.to_arrow()
     value = arrow["value"].buffers()[2]
     raw = batch._body.raw
@@ -92,17 +92,21 @@ def test_arrow_shares_the_bytes() -> None:
 
 
 def test_records_are_accepted_in_several_forms() -> None:
-    assert list(decode_block(encode_block(Columns.of([b"a", b"b"], 5)))) == [
+    assert list(decode_block(encode_block(RecordColumns.of([b"a", b"b"], 5)))) == [
         Record(0, 5, None, b"a"), Record(1, 5, None, b"b"),
     ]  # fmt: skip
-    assert list(decode_block(encode_block(Columns.of([b"a", NewRecord(b"b", b"k")], 5)))) == [
+    assert list(decode_block(encode_block(RecordColumns.of([b"a", NewRecord(b"b", b"k")], 5)))) == [
         Record(0, 5, None, b"a"), Record(1, 5, b"k", b"b"),
     ]  # fmt: skip
 
 
 def test_columns_with_missing_parts_are_joined() -> None:
-    parts = [Columns.of([b"a"], 1), Columns.of(SOME[:2], 2), Columns.of([NewRecord(b"x", headers=[("h", b"")])], 3)]
-    whole = Columns.joined(parts)
+    parts = [
+        RecordColumns.of([b"a"], 1),
+        RecordColumns.of(SOME[:2], 2),
+        RecordColumns.of([NewRecord(b"x", headers=[("h", b"")])], 3),
+    ]
+    whole = RecordColumns.joined(parts)
     assert len(whole) == 4
     assert list(decode_block(encode_block(whole))) == [
         Record(0, 1, None, b"a"),
@@ -110,11 +114,11 @@ def test_columns_with_missing_parts_are_joined() -> None:
         Record(2, 1, None, b"v1"),
         Record(3, 3, None, b"x", (("h", b""),)),
     ]
-    assert Columns.joined(parts[:1]) is parts[0]
+    assert RecordColumns.joined(parts[:1]) is parts[0]
 
 
 def test_a_batch_is_a_sequence() -> None:
-    batch = decode_block(encode_block(Columns.of(SOME, 0), first=10), base_offset=90)
+    batch = decode_block(encode_block(RecordColumns.of(SOME, 0), first=10), base_offset=90)
     assert (batch.first_offset, batch.next_offset, len(batch)) == (100, 150, 50)
     assert batch[-1] == batch[49]
     part = batch[10:20]
@@ -133,7 +137,7 @@ def test_a_batch_is_a_sequence() -> None:
 
 @pytest.mark.parametrize("records", [SOME[:2], SOME * 20], ids=["stored", "compressed"])
 def test_every_flipped_bit_is_detected(records: list[NewRecord]) -> None:
-    block = encode_block(Columns.of(records, 0), tag=3)
+    block = encode_block(RecordColumns.of(records, 0), tag=3)
     bits = range(8 * len(block))
     for bit in bits if len(block) < 300 else random.Random(1).sample(bits, 3_000):
         damaged = bytearray(block)
@@ -143,7 +147,7 @@ def test_every_flipped_bit_is_detected(records: list[NewRecord]) -> None:
 
 
 def test_an_error_names_object_and_range() -> None:
-    block = bytearray(encode_block(Columns.of(SOME, 0)))
+    block = bytearray(encode_block(RecordColumns.of(SOME, 0)))
     block[-1] ^= 1
     with pytest.raises(Corrupt, match=r"s3://lake/o, from 1,005 to .*wrong checksum") as caught:
         decode_block(b"12345" + bytes(block), 5, uri="s3://lake/o", start=1_000)
@@ -151,14 +155,14 @@ def test_an_error_names_object_and_range() -> None:
 
 
 def test_a_truncated_block_is_detected() -> None:
-    block = encode_block(Columns.of(SOME, 0))
+    block = encode_block(RecordColumns.of(SOME, 0))
     for length in (0, 1, HEADER_SIZE - 1, HEADER_SIZE, len(block) - 1):
         with pytest.raises(Corrupt, match="ends"):
             decode_block(block[:length])
 
 
 def test_a_block_of_another_partition_is_detected() -> None:
-    block = encode_block(Columns.of(SOME, 0), tag=partition_tag("orders", 1))
+    block = encode_block(RecordColumns.of(SOME, 0), tag=partition_tag("orders", 1))
     with pytest.raises(Corrupt, match="another partition"):
         decode_block(block, tag=partition_tag("orders", 11))
     assert len(decode_block(block)) == 50
@@ -171,7 +175,7 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 
 def test_a_newer_version_is_reported() -> None:
-    header = read_header(encode_block(Columns.of(SOME, 0))).encode()
+    header = read_header(encode_block(RecordColumns.of(SOME, 0))).encode()
     from crc32c import crc32c
 
     newer = header[:4] + b"\x02" + header[5:60]

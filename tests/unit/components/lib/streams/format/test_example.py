@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from components.lib.streams.format import (
-    Columns,
     NewRecord,
     Record,
+    RecordColumns,
     SegmentEntry,
     decode_block,
     encode_footer,
@@ -31,7 +31,7 @@ def _documented() -> bytes:
 
 def test_the_example_is_what_the_writer_produces() -> None:
     records = [NewRecord(b"apple", b"a", (), FIRST), NewRecord(None, b"b", [("trace", b"\x01")], SECOND)]
-    segment = encode_segment(Columns.of(records, now_ms=0), tag=partition_tag("orders", 0))
+    segment = encode_segment(RecordColumns.of(records, now_ms=0), tag=partition_tag("orders", 0))
     footer = encode_footer([SegmentEntry("orders", 0, 42, 0, [(place.size, place.records) for place in segment.index])])
     assert b"".join(segment.blocks) + footer == _documented()
 

@@ -16,8 +16,8 @@ from components.lib.streams.format import (
     MAX_BODY_BYTES,
     BlockHeader,
     BlockIndex,
-    Columns,
     NewRecord,
+    RecordColumns,
     SegmentEntry,
     decode_block,
     encode_block,
@@ -48,7 +48,7 @@ def _block(raw: bytearray, like: bytes, **changes: int) -> bytes:
 @pytest.mark.parametrize("count", [20, MANY])
 @pytest.mark.parametrize("offset", [-1, -(2**31), 2**31 - 1, 1_000_000])
 def test_an_invalid_interior_offset_is_refused(count: int, offset: int) -> None:
-    block = encode_block(Columns.of(KEYED[:count], 0))
+    block = encode_block(RecordColumns.of(KEYED[:count], 0))
     raw = _body(block)
     struct.pack_into("<i", raw, 8 * count + 4 * (count // 2), offset)  # of the keys, behind the timestamps
     with pytest.raises(Corrupt, match=r"offsets decrease"):
@@ -56,7 +56,7 @@ def test_an_invalid_interior_offset_is_refused(count: int, offset: int) -> None:
 
 
 def test_decreasing_header_lists_are_refused() -> None:
-    block = encode_block(Columns.of(NAMED, 0))
+    block = encode_block(RecordColumns.of(NAMED, 0))
     raw = _body(block)
     lists = raw.index(struct.pack("<iiii", 0, 1, 2, 3), 24 + 16)
     struct.pack_into("<i", raw, lists + 4, 2**31 - 1)
@@ -66,7 +66,7 @@ def test_decreasing_header_lists_are_refused() -> None:
 
 @pytest.mark.parametrize("wrong", [b"n\xffme", b"n\xc3me"])
 def test_header_names_that_are_not_utf8_are_refused(wrong: bytes) -> None:
-    block = encode_block(Columns.of(NAMED, 0))
+    block = encode_block(RecordColumns.of(NAMED, 0))
     raw = _body(block)
     at = raw.index("näme".encode())
     raw[at : at + 4] = wrong
@@ -76,7 +76,7 @@ def test_header_names_that_are_not_utf8_are_refused(wrong: bytes) -> None:
 
 def test_a_name_cut_within_a_character_is_refused() -> None:
     """The names together are UTF-8, each of them is not."""
-    block = encode_block(Columns.of([NewRecord(b"v", None, [("ab", b""), ("ä", b"")], 0)], 0))
+    block = encode_block(RecordColumns.of([NewRecord(b"v", None, [("ab", b""), ("ä", b"")], 0)], 0))
     raw = _body(block)
     at = raw.index(struct.pack("<iii", 0, 2, 4))
     struct.pack_into("<i", raw, at + 4, 3)
@@ -102,7 +102,7 @@ def test_a_name_cut_within_a_character_is_refused() -> None:
     ],
 )
 def test_a_contradictory_header_is_refused(changes: dict[str, int], why: str) -> None:
-    block = encode_block(Columns.of(KEYED, 0))
+    block = encode_block(RecordColumns.of(KEYED, 0))
     with pytest.raises(Corrupt, match=why):
         decode_block(_block(_body(block), block, **changes))
 
@@ -118,11 +118,11 @@ def test_a_body_above_the_limit_is_not_decompressed() -> None:
 def test_a_writer_refuses_blocks_that_readers_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.lib.streams.format.block.MAX_BODY_BYTES", 1_000)
     with pytest.raises(RecordTooLarge, match="exceeds 1,000"):
-        encode_block(Columns.of([bytes(1_000)], 0))
+        encode_block(RecordColumns.of([bytes(1_000)], 0))
 
 
 def test_offsets_beyond_64_bits_are_refused_with_their_base() -> None:
-    block = encode_block(Columns.of(KEYED, 0))
+    block = encode_block(RecordColumns.of(KEYED, 0))
     decode_block(block, base_offset=2**63 - 2 - MANY).to_arrow()
     with pytest.raises(Corrupt, match="beyond 64 bits"):
         decode_block(block, base_offset=2**63 - MANY)

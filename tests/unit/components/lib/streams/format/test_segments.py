@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from components.lib.streams.errors import Corrupt, NotASegment
 from components.lib.streams.format import (
     BlockIndex,
-    Columns,
     NewRecord,
+    RecordColumns,
     SegmentEntry,
     decode_block,
     encode_footer,
@@ -32,7 +32,7 @@ def test_records_are_split_into_blocks(keyed: bool) -> None:
         NewRecord(rng.randbytes(rng.choice([0, 10, 200, 6_000])), b"k%d" % n if keyed else None, timestamp=n)
         for n in range(500)
     ]
-    segment = encode_segment(Columns.of(records, 0), tag=1, block_bytes=4_096)
+    segment = encode_segment(RecordColumns.of(records, 0), tag=1, block_bytes=4_096)
     assert len(segment.blocks) > 50
     assert (segment.records, segment.min_timestamp, segment.max_timestamp) == (500, 0, 499)
     data = b"".join(segment.blocks)
@@ -48,7 +48,7 @@ def test_records_are_split_into_blocks(keyed: bool) -> None:
 
 
 def test_one_block_needs_no_index() -> None:
-    segment = encode_segment(Columns.of([b"a", b"b"], 0))
+    segment = encode_segment(RecordColumns.of([b"a", b"b"], 0))
     assert segment.index.encode() is None
     index = BlockIndex.decode(None, segment.size, 2)
     assert len(index) == 1
@@ -104,7 +104,7 @@ def test_a_truncated_footer_is_reported() -> None:
 
 
 def test_blocks_are_salvaged_around_damage() -> None:
-    segment = encode_segment(Columns.of([b"%04d" % n * 20 for n in range(1_000)], 0), block_bytes=8_192)
+    segment = encode_segment(RecordColumns.of([b"%04d" % n * 20 for n in range(1_000)], 0), block_bytes=8_192)
     data = bytearray(b"".join(segment.blocks))
     assert [at for at, _ in scan(bytes(data))] == [place.start for place in segment.index]
     data[segment.index[1].start + 9] ^= 1

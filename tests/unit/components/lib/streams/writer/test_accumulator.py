@@ -4,7 +4,7 @@ import pytest
 
 from components.lib.streams.agents import HeldLease
 from components.lib.streams.errors import AppendFailed, Duplicate, OutOfOrder
-from components.lib.streams.format import Columns
+from components.lib.streams.format import RecordColumns
 from components.lib.streams.writer.accumulator import (
     Append,
     Appended,
@@ -23,7 +23,7 @@ def lease(partition: int = 0, next_offset: int = 100) -> HeldLease:
 
 
 def append(where: HeldLease, count: int, append_id: AppendId | None = None) -> Append:
-    return Append(where, Columns.of_values([b"x"] * count, 0), 10, append_id)
+    return Append(where, RecordColumns.of_values([b"x"] * count, 0), 10, append_id)
 
 
 async def test_each_append_of_a_partition_gets_its_own_offsets() -> None:
