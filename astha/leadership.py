@@ -1,7 +1,7 @@
-"""One daemon leads, others stand by: a lease in the registry, with an epoch that fences the past.
+"""One daemon leads, others stand by: a lease in the registry, with an epoch that fences earlier leaders.
 
-A leader may deliver only while its lease is certainly its own, by its own monotonic clock counted from *before* the
-registry was asked. A process that was paused for longer finds, at its next delivery, that its time is over.
+A leader delivers only while its lease is valid, by its own monotonic clock counted from *before* the registry was
+asked. A process that was paused for longer finds at its next delivery that its lease has expired.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ log = structlog.get_logger(__name__)
 _ANSWER_WITHIN_S = 30.0
 
 _DEAD_AFTER_TTLS = 5.0
-"""A lease that has not changed for so long, by our own monotonic clock, is dead, whenever it says that it expires.
-Its holder has stopped delivering after less than one. See docs/decisions/0018-clocks.md.
+"""A lease that has not changed for this many TTLs of our own monotonic clock is taken over, whenever it says that it
+expires: its holder stopped delivering after less than one. See docs/decisions/0018-clocks.md.
 """
 
 
 class LeaseSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field("astha", description="Daemons with the same name take turns.")
-    ttl_s: float = Field(3.0, gt=0.2, description="How long a dead leader blocks the next one.")
+    name: str = Field("astha", description="Only one of the daemons with the same name leads.")
+    ttl_s: float = Field(3.0, gt=0.2, description="How long the lease of a leader that died blocks a standby.")
 
 
 class Leadership:
@@ -45,7 +45,7 @@ class Leadership:
         self._valid_until = 0.0
         self._lease: DaemonLease | None = None
         self._failures = 0
-        self.trouble: str | None = None  # why leadership can't be asked for; None while another daemon may lead
+        self.trouble: str | None = None  # why the lease can't be requested; None while another daemon may lead
 
     @property
     def lease(self) -> DaemonLease:
@@ -57,12 +57,12 @@ class Leadership:
     def leads(self) -> bool:
         return self._lease is not None
 
-    def certain(self) -> bool:
-        """Whether nobody else can be leading now."""
+    def lease_is_valid(self) -> bool:
+        """Whether no other daemon can be leading now."""
         return self._clock.monotonic() < self._valid_until
 
     async def acquire(self) -> None:
-        """Wait until we lead. ConfigError if the role may not ask for it."""
+        """Returns when this daemon leads. Raises ConfigError if the database role may not take the lease."""
         waited = False
         others = Unchanged[DaemonLease](self._clock)
         while True:
@@ -73,16 +73,16 @@ class Leadership:
             except PermissionDenied as error:
                 raise ConfigError(str(error)) from error
             except (Unavailable, SchemaMismatch, TimeoutError) as error:
-                self._note_trouble(error)
+                self._note_failure(error)
             else:
                 self._failures, self.trouble = 0, None
                 if lease is not None:
                     self._accept(lease, asked)
-                    log.info("leading", epoch=lease.epoch, holder=self._holder)
+                    log.info("daemon leads", epoch=lease.epoch, holder=self._holder)
                     return
                 if not waited:
                     waited = True
-                    log.info("another daemon leads: standing by", lease=self._settings.name)
+                    log.info("another daemon leads, standing by", lease=self._settings.name)
             await self._clock.sleep(self._settings.ttl_s / 5)
 
     async def _take(self, others: Unchanged[DaemonLease]) -> DaemonLease | None:
@@ -95,11 +95,11 @@ class Leadership:
             return None
         lease = await self._store.take_daemon_lease(name, holder, ttl_ms, dead=held)
         if lease is not None:
-            log.warning("took over a lease that did not change", of=held.holder, expires_at=held.expires_at)
+            log.warning("took over an unchanged lease", previous_holder=held.holder, expires_at=held.expires_at)
         return lease
 
     async def hold(self) -> None:
-        """Renew for as long as it goes; raises Fenced when leadership is lost."""
+        """Renews the lease until cancelled. Raises `Fenced` when leadership is lost."""
         while True:
             await self._clock.sleep(self._settings.ttl_s / 4)
             asked = self._clock.monotonic()
@@ -110,14 +110,14 @@ class Leadership:
                 self._valid_until = 0.0
                 raise Fenced(str(error)) from error
             except (PermissionDenied, Unavailable, TimeoutError) as error:
-                log.warning("can't renew the lease", error=repr(error))
-                if not self.certain():
-                    raise Fenced("the lease ran out while the registry did not answer") from error
+                log.warning("lease not renewed", error=repr(error))
+                if not self.lease_is_valid():
+                    raise Fenced("the lease expired while the registry did not answer") from error
             else:
                 self._accept(lease, asked)
 
     async def resign(self) -> None:
-        """Let a standby take over at once."""
+        """Releases the lease, so that a standby can lead at once."""
         lease, self._lease = self._lease, None
         self._valid_until = 0.0
         if lease is not None:
@@ -125,14 +125,14 @@ class Leadership:
                 async with asyncio.timeout(self._settings.ttl_s):
                     await self._store.release_daemon_lease(lease)
             except (RegistryError, TimeoutError) as error:
-                log.warning("the lease was not released and will run out", error=repr(error))
+                log.warning("lease not released, it will expire", error=repr(error))
 
-    def _note_trouble(self, error: Exception) -> None:
-        """The log hears of it at the first, second, fourth, eighth time: a database may be away for days."""
+    def _note_failure(self, error: Exception) -> None:
+        """Logs the first, second, fourth, eighth failure and so on: a database may be down for days."""
         self.trouble = str(error) or repr(error)
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:
-            log.warning("can't ask for leadership", error=repr(error), failures=self._failures)
+            log.warning("lease not requested", error=repr(error), failures=self._failures)
 
     def _accept(self, lease: DaemonLease, asked: float) -> None:
         self._lease = lease

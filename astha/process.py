@@ -14,6 +14,7 @@ from astha.clock import LoopClock, SystemLoopClock
 from astha.daemon import Daemon
 from astha.errors import ConfigError
 from astha.gc_tuning import SparingCollector
+from astha.lanes.inspection import shown_state
 from astha.server import Server
 from astha.server.health import role
 from astha.server.status import Self
@@ -91,9 +92,9 @@ def status_line(daemon: Daemon) -> str:
     """Such as ``leading; components: 2 live, 1 broken (audit)``."""
     if not daemon.leadership.leads:
         return role(daemon)
-    states = Counter(str(lane.shown_state) for lane in daemon.lanes)
+    states = Counter(str(shown_state(lane)) for lane in daemon.lanes)
     others = {
-        state: [lane.name for lane in daemon.lanes if lane.shown_state == state] for state in states if state != "live"
+        state: [lane.name for lane in daemon.lanes if shown_state(lane) == state] for state in states if state != "live"
     }
     parts = [f"{states['live']} live"] if states["live"] else []
     parts += [f"{len(names)} {state} ({', '.join(names)})" for state, names in others.items()]

@@ -1,54 +1,48 @@
-"""Handing transactions to one subscriber, with retries.
+"""Delivers a lane's queue to its subscriber, with retries.
 
 The first attempt is a plain await. Only when it fails does tenacity come in, with that failure as its first attempt.
-Nobody reads a clock for each event: the lane's watchdog looks now and then whether it is still the same call.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
-from astha.clock import LoopClock
 from astha.events import Event, EventBatch
-from astha.lanes.breaker import Breaker
 from astha.lanes.error_policy import Action, treatment
-from astha.lanes.queue import LaneQueue
-from astha.subscribers.contract import Subscriber
-from astha.subscribers.lane_policy import LanePolicy
+from astha.lanes.lane import Lane
+from astha.lanes.state import LaneState
 from registry.models import Row
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-Whole: TypeAlias = Callable[[list[Event[Row]]], Awaitable[None]]
-Batch: TypeAlias = Callable[[list[list[Event[Row]]]], Awaitable[None]]
+OnTransaction: TypeAlias = Callable[[list[Event[Row]]], Awaitable[None]]
+OnTransactions: TypeAlias = Callable[[list[list[Event[Row]]]], Awaitable[None]]
 
-_PIECE = 256
-"""Events between two looks at the clock."""
+_CHUNK_EVENTS = 256
+"""Events between two checks of lease and time slice."""
 
-_DOUBT_S = 0.05
-"""Between two looks whether leadership is certain again."""
+LEADERSHIP_POLL_S = 0.05
+"""Time between two checks whether the lease is valid again."""
 
-_BATCH = 10_000
-"""Events handed over together to a component that takes several transactions in one call."""
+_TRANSACTIONS_EVENTS = 10_000
+"""Events per call of a component that takes several transactions in one call."""
 
-_TURN_S = 0.005
-"""After so long the other lanes get a turn, if the subscriber itself never waits."""
+_TIME_SLICE_S = 0.005
+"""After this time the worker yields to other lanes, if the subscriber itself never waits."""
 
-
-def backoff(policy: LanePolicy, failures: int, clock: LoopClock) -> float:
-    """Exponential with jitter, but never less than half: a retry at once helps nobody."""
-    limit: float = min(policy.backoff_max_s, policy.backoff_initial_s * 2 ** min(failures - 1, 30))
-    return limit * (0.5 + 0.5 * clock.chance())
+_QUICK_S = 0.002
+_MAX_BATCH_EVENTS = 256
+"""Single-event transactions are delivered in batches while the component is quick: progress is then recorded once per
+batch. A slower component gets them one by one, so that a crash repeats little."""
 
 
 class Undeliverable(Exception):
-    """The event was given up: the component owes a refresh."""
+    """The last attempt to deliver this event has failed."""
 
     def __init__(self, event: Event[Row], error: BaseException, attempts: int) -> None:
         hint = treatment(error).hint
@@ -57,232 +51,178 @@ class Undeliverable(Exception):
         self.error = error
 
 
-class CallTimeout(TimeoutError):
-    """A delivery took longer than its timeout."""
-
-
 class DeliveryCancelled(Exception):
-    """Nobody waits for this delivery any more: the lane has been broken out, paused or ended."""
-
-
-class LaneControl(Protocol):
-    """The lane, as a delivery sees it."""
-
-    def returned(self, error: BaseException | None) -> BaseException | None:
-        """A call has come back, however it ended. Answers what to make of its error; raises it if the lane itself is
-        being cancelled.
-        """
-        ...
-
-    def wanted(self) -> bool:
-        """Whether anybody still waits for this delivery."""
-        ...
-
-    def may_deliver(self) -> bool:
-        """False once leadership is in doubt."""
-        ...
-
-    def failed(self, call: str, error: BaseException) -> None:
-        """A call of the component has raised, or was cancelled because it took too long."""
-        ...
+    """The lane no longer wants this delivery: see `Lane.wants_delivery`."""
 
 
 class Delivery:
-    """`calls` counts the calls made, `calling` says that one is under way: all that a watchdog needs to see.
-
-    `halted` makes it stop after the call under way and ask the lane before the next one.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        subscriber: Subscriber,
-        policy: LanePolicy,
-        clock: LoopClock,
-        breaker: Breaker,
-        lane: LaneControl,
-    ) -> None:
-        self._name = name
-        self._policy = policy
-        self._clock = clock
-        self._breaker = breaker
+    def __init__(self, lane: Lane) -> None:
         self._lane = lane
-        self._may_deliver = lane.may_deliver
+        self._policy = lane.policy
+        self._clock = lane.clock
+        self._calls = lane.calls
+        self._intake = lane.intake
+        self._queue = lane.intake.queue
+        self._may_deliver = lane.context.may_deliver
+        subscriber = lane.subscriber
         self._on_event = subscriber.on_event
-        self._on_transaction: Whole | None = getattr(subscriber, "on_transaction", None)
-        self._on_transactions: Batch | None = getattr(subscriber, "on_transactions", None)
-        whole = "on_event" if self._on_transaction is None else "on_transaction"
-        self._call = whole if self._on_transactions is None else "on_transactions"
-        self.calls = 0
-        self.calling = False
-        self.halted = False
-        self.failures = 0
-        self.done = 0  # events of the run that `deliver` was given; only of a component that gets them one by one
-        self.once = False  # no retries: the lane itself waits between attempts
-        self.out_of_breath = False  # has more to do at once, but lets others go first
-        self._turn_ends = 0.0
-
-    def take(self, queue: LaneQueue, quick: int) -> EventBatch:
-        """What may be handed over together; `quick` events to who does not see where a transaction ends."""
+        self._on_transaction: OnTransaction | None = getattr(subscriber, "on_transaction", None)
+        self._on_transactions: OnTransactions | None = getattr(subscriber, "on_transactions", None)
+        self._call_name = "on_event" if self._on_transaction is None else "on_transaction"
         if self._on_transactions is not None:
-            return queue.gather(_BATCH)
-        return queue.head(quick if self._on_transaction is None else 1)
+            self._call_name = "on_transactions"
+        self._done = 0  # events done of the batch in progress, if they are delivered one by one
+        self._batch_events = 1  # grows while the component is quick
+        self._slice_ends = 0.0
 
-    async def deliver(self, batch: EventBatch, start: int = 0) -> None:
-        """All events, in order; a component that gets them one by one, only those from `start` on. Raises Undeliverable for
-        an event that can't be delivered, DeliveryCancelled if the lane was left meanwhile.
+    async def deliver_queue(self) -> None:
+        """Delivers until the queue is empty or the lane is not live. Raises `Undeliverable` for an event whose attempts
+        are exhausted, `DeliveryCancelled` if the lane no longer wants it.
         """
-        self.done = 0
-        if self._clock.monotonic() >= self._turn_ends:
-            await self._breathe()
+        status, queue, intake = self._lane.status, self._queue, self._intake
+        while queue and status.state is LaneState.LIVE and not self._calls.ended:
+            batch = self._take(self._batch_events)
+            began = intake.progress_at = self._clock.monotonic()
+            await self._deliver(batch, queue.delivered)
+            if not self._complete(batch):
+                return
+            quick = self._clock.monotonic() - began < _QUICK_S
+            self._batch_events = min(self._batch_events * 2, _MAX_BATCH_EVENTS) if quick else 1
+
+    async def deliver_first(self) -> bool:
+        """Delivers the first transaction of the queue, if there is one. Returns False if the lane no longer wants it;
+        raises as `deliver_queue`.
+        """
+        if not self._queue:
+            return True
+        batch = self._take(1)
+        await self._deliver(batch, self._queue.delivered)
+        return self._complete(batch)
+
+    def keep_undelivered(self) -> None:
+        """After `Undeliverable`: events of the batch that were delivered before it are not delivered again."""
+        delivered = self._queue.advance(self._done)
+        if delivered is not None:
+            self._intake.advance(delivered.position)
+            self._lane.counts.count(delivered, self._clock.now_ms())
+        self._batch_events = 1
+
+    def start_time_slice(self) -> None:
+        """The worker has waited: its next delivery begins a new time slice."""
+        self._slice_ends = 0.0
+
+    def _take(self, events: int) -> EventBatch:
+        """Returns what is delivered together; `events` limits it for components that take single events."""
         if self._on_transactions is not None:
-            await self._whole(
-                self._on_transactions, [transaction.events for transaction in batch.transactions], batch.events[0]
-            )
+            return self._queue.gather(_TRANSACTIONS_EVENTS)
+        return self._queue.head(events if self._on_transaction is None else 1)
+
+    def _complete(self, batch: EventBatch) -> bool:
+        """Returns False if the lane no longer wants the batch; its queue has been discarded then."""
+        self._calls.settle()
+        if not self._lane.wants_delivery():
+            return False
+        self._lane.breaker.succeeded()
+        self._queue.done()
+        self._intake.advance(batch.position)
+        self._lane.counts.count(batch, self._clock.now_ms())
+        return True
+
+    async def _deliver(self, batch: EventBatch, start: int) -> None:
+        """Delivers all events in order; to a component that takes single events, those from `start` on."""
+        self._done = 0
+        if self._clock.monotonic() >= self._slice_ends:
+            await self._yield()
+        if self._on_transactions is not None:
+            transactions = [transaction.events for transaction in batch.transactions]
+            await self._deliver_whole(self._on_transactions, transactions, batch.events[0])
         elif self._on_transaction is not None:
-            await self._whole(self._on_transaction, batch.events, batch.events[0])
+            await self._deliver_whole(self._on_transaction, batch.events, batch.events[0])
         else:
-            events = batch.events
-            self.done = start
-            while self.done < len(events):
-                if self.halted or not self._may_deliver():
-                    await self._ask()
-                self.done += await self._each(events, self.done)
-        self._breaker.succeeded()
+            await self._deliver_each(batch.events, start)
 
-    async def _whole(self, call: Callable[[T], Awaitable[None]], argument: T, event: Event[Row]) -> None:
-        """`event` stands for all of them if they are given up."""
-        if self.halted or not self._may_deliver():
-            await self._ask()
-        self.calls += 1
-        self.calling = True
-        try:
-            await call(argument)
-        except BaseException as error:
-            failure = self._failure(error)
-        else:
-            return
-        finally:
-            self.calling = False
-        await self._again(call, argument, event, failure)
+    async def _deliver_whole(self, function: Callable[[T], Awaitable[None]], argument: T, event: Event[Row]) -> None:
+        """`event` names all of them in the error."""
+        if self._calls.check_first or not self._may_deliver():
+            await self._check_wanted()
+        error = await self._calls.call(function, argument, self._policy.delivery_timeout_s)
+        if error is not None:
+            await self._retry(function, argument, event, error)
 
-    async def _each(self, events: list[Event[Row]], start: int) -> int:
-        """From `start` on, until one fails and has been retried, or a turn is over; answers how many are done."""
-        on_event = self._on_event
-        place = start
-        stop = min(len(events), start + _PIECE)
-        self.calling = True
-        try:
-            while place < stop and not self.halted:
-                self.calls += 1
-                await on_event(events[place])
-                place += 1
-        except BaseException as error:
-            failure = self._failure(error)
-        else:
-            self.calling = False
-            if place < len(events) and self._clock.monotonic() >= self._turn_ends:
-                await self._breathe()
-            return place - start
-        finally:
-            self.calling = False
-        self.done = place
-        await self._again(on_event, events[place], events[place], failure)
-        self.done = start
-        return place + 1 - start
+    async def _deliver_each(self, events: list[Event[Row]], start: int) -> None:
+        self._done = start
+        while self._done < len(events):
+            if self._calls.check_first or not self._may_deliver():
+                await self._check_wanted()
+            stop = min(len(events), self._done + _CHUNK_EVENTS)
+            self._done, error = await self._calls.call_each(
+                self._on_event, events, self._done, stop, self._policy.delivery_timeout_s
+            )
+            if error is not None:
+                await self._retry(self._on_event, events[self._done], events[self._done], error)
+                self._done += 1
+            elif self._done < len(events) and self._clock.monotonic() >= self._slice_ends:
+                await self._yield()
 
-    async def _ask(self) -> None:
-        """Whether the next call is still wanted, and still ours to make."""
-        self.halted = False
-        self._lane.returned(None)
-        while self._lane.wanted():
+    async def _check_wanted(self) -> None:
+        """Waits until the lease is valid. Raises `DeliveryCancelled` if the next call is no longer wanted."""
+        self._calls.check_first = False
+        self._calls.settle()
+        while self._lane.wants_delivery():
             if self._may_deliver():
                 return
-            await self._clock.sleep(_DOUBT_S)
+            await self._clock.sleep(LEADERSHIP_POLL_S)
         raise DeliveryCancelled
 
-    def _failure(self, error: BaseException) -> BaseException:
-        self.calling = False
-        failure = self._lane.returned(error) or error
-        if failure is not error:
-            failure.__cause__ = error  # where it was when it was cancelled
-        self._lane.failed(self._call, failure)
-        return failure
-
-    async def _breathe(self) -> None:
-        if self._turn_ends:
-            self.out_of_breath = True
+    async def _yield(self) -> None:
+        if self._slice_ends:
+            self._lane.yielding = not self._intake.behind  # the stream does not wait for a lane that reads again
             try:
                 await asyncio.sleep(0)
             finally:
-                self.out_of_breath = False
-        self._turn_ends = self._clock.monotonic() + _TURN_S
+                self._lane.yielding = False
+        self._slice_ends = self._clock.monotonic() + _TIME_SLICE_S
 
-    def rested(self) -> None:
-        """The lane has waited for something: a new turn begins with the next delivery."""
-        self._turn_ends = 0.0
-
-    async def _again(
-        self, call: Callable[[Any], Awaitable[None]], argument: object, event: Event[Row], failure: BaseException
+    async def _retry(
+        self, function: Callable[[Any], Awaitable[None]], argument: object, event: Event[Row], failure: BaseException
     ) -> None:
-        first: BaseException | None = failure
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self._policy.attempts),
-            wait=self._wait,
-            sleep=self._clock.sleep,
-            retry=retry_if_exception(self._worth_another),
-            before_sleep=self._say,
-            reraise=True,
+        """The first attempt has failed with `failure`."""
+        retrying = self._lane.backoff.retrying(
+            self._clock, retry_on=self._worth_retrying, attempts=self._policy.attempts, on_retry=self._log_retry
         )
+        error: BaseException | None = failure
         attempts = 0
         try:
             async for attempt in retrying:
                 attempts = attempt.retry_state.attempt_number
                 with attempt:
-                    if first is not None:
-                        failure, first = first, None
-                        raise failure
-                    await self._attempt(call, argument)
+                    if attempts > 1:
+                        if self._calls.check_first or not self._may_deliver():
+                            await self._check_wanted()
+                        error = await self._calls.call(function, argument, self._policy.delivery_timeout_s)
+                    if error is not None:
+                        self._lane.context.failures.note(self._lane.name, self._call_name, error)
+                        raise error
         except (asyncio.CancelledError, DeliveryCancelled):
             raise
-        except BaseException as error:
-            raise Undeliverable(event, error, attempts) from error
+        except BaseException as last:
+            raise Undeliverable(event, last, attempts) from last
 
-    async def _attempt(self, call: Callable[[Any], Awaitable[None]], argument: object) -> None:
-        if self.halted or not self._may_deliver():
-            await self._ask()
-        self.calls += 1
-        self.calling = True
-        try:
-            await call(argument)
-        except BaseException as error:
-            failure = self._failure(error)
-            if failure is error:
-                raise
-            raise failure from error
-        finally:
-            self.calling = False
-
-    def _worth_another(self, error: BaseException) -> bool:
-        """Called once for each failed attempt."""
-        if isinstance(error, (asyncio.CancelledError, DeliveryCancelled)) or not self._lane.wanted():
+    def _worth_retrying(self, error: BaseException) -> bool:
+        """Called once for each failed attempt. A failed trial of a half-open circuit is not repeated."""
+        if isinstance(error, (asyncio.CancelledError, DeliveryCancelled)) or not self._lane.wants_delivery():
             return False
-        self.failures += 1
-        opened = self._breaker.failed(error)
-        return treatment(error).action is Action.RETRY and not opened and not self.once
+        self._lane.counts.failed_deliveries += 1
+        opened = self._lane.breaker.failed(error)
+        return treatment(error).action is Action.RETRY and not opened
 
-    def _wait(self, state: RetryCallState) -> float:
-        return backoff(self._policy, state.attempt_number, self._clock)
-
-    def _say(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        assert error is not None  # noqa: S101  (tenacity sleeps only after a failure)
+    def _log_retry(self, error: BaseException, failures: int, wait_s: float) -> None:
         log.warning(
-            "delivery failed, will retry",
-            component=self._name,
-            attempt=state.attempt_number,
-            of=self._policy.attempts,
+            "delivery failed, will be retried",
+            component=self._lane.name,
+            attempt=failures,
+            attempts=self._policy.attempts,
             error=repr(error),
             hint=treatment(error).hint,
-            wait_s=round(state.upcoming_sleep, 3),
+            wait_s=round(wait_s, 3),
         )

@@ -1,47 +1,39 @@
-"""Asking a component whether it would work now."""
+"""Checks whether a component is healthy."""
 
 from __future__ import annotations
 
 import asyncio
 
+from astha.lanes.calls import HEALTH_CHECK, CallTimeout, SeparateCall, task_name
 from astha.lanes.failures import FailureLog
 from astha.subscribers.contract import Subscriber
 
 
 class HealthCheck:
-    """One question at a time. A component that never answers is not asked again until it does."""
+    """One check at a time: a component that does not answer is not asked again before it does."""
 
     def __init__(self, name: str, subscriber: Subscriber, timeout_s: float, failures: FailureLog) -> None:
-        self._component = name
-        self._name = f"{name}: health question"
-        self._failures = failures
+        self._name = name
         self._subscriber = subscriber
         self._timeout_s = timeout_s
-        self._asking: asyncio.Task[bool] | None = None
+        self._failures = failures
+        self._call = SeparateCall(task_name(name, HEALTH_CHECK))
+        self._answer: object = None
         self.reason: str | None = None
 
-    async def ask(self) -> bool:
-        """True only for a plain True in time; otherwise `reason` says why not."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._answer(), name=self._name)
-        done, _ = await asyncio.wait({self._asking}, timeout=self._timeout_s)
-        if not done:
-            self._asking.cancel()
+    async def healthy(self) -> bool:
+        """Returns True only if `on_health` returns True in time; otherwise `reason` says why not."""
+        error = await self._call.call(self._ask, self._timeout_s)
+        if error is None:
+            self.reason = None if self._answer is True else f"on_health returned {self._answer!r}"
+        elif isinstance(error, CallTimeout):
             self.reason = f"on_health gave no answer within {self._timeout_s:g} s"
-            return False
-        if self._asking.cancelled():
+        elif isinstance(error, asyncio.CancelledError):
             self.reason = "on_health was cancelled"
-            return False
-        return self._asking.result()
-
-    async def _answer(self) -> bool:
-        try:
-            answer = await self._subscriber.on_health()
-        except asyncio.CancelledError:
-            raise
-        except BaseException as error:
-            self._failures.note(self._component, "on_health", error)
+        else:
+            self._failures.note(self._name, "on_health", error)
             self.reason = repr(error)
-            return False
-        self.reason = None if answer is True else f"on_health answered {answer!r}"
-        return answer is True
+        return self.reason is None
+
+    async def _ask(self) -> None:
+        self._answer = await self._subscriber.on_health()

@@ -1,19 +1,70 @@
-"""How far behind a component is, for those who watch."""
+"""What status, metrics and health checks derive from a lane."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from astha.clock import LoopClock
 from astha.lanes.lane import Lane
+from astha.lanes.state import LaneState
+from astha.subscribers.work import ReportsWork, Work
 
 
 def lag_seconds(lane: Lane, clock: LoopClock) -> float:
-    """Age of the oldest commit that waits; for a component that is not live, at least the time since it was.
-
-    The latter is what may be missing at most: nothing need have changed since.
+    """Returns the age of the oldest commit in the queue; of a component that is not live, at least the time since it
+    was: changes since then may be missing.
     """
-    waiting = 0.0
+    age_s = 0.0
     if lane.queue:
-        waiting = max(0.0, (clock.now_ms() * 1000 - lane.queue.first().commit.committed_at) / 1e6)
-    if lane.not_live_since is None:
-        return waiting
-    return max(waiting, clock.monotonic() - lane.not_live_since)
+        age_s = max(0.0, (clock.now_ms() * 1000 - lane.queue.first().commit.committed_at) / 1e6)
+    since = lane.status.not_live_since
+    return age_s if since is None else max(age_s, clock.monotonic() - since)
+
+
+def shown_state(lane: Lane) -> LaneState:
+    """A component that continues from its position is not live before its `start` has ended."""
+    return LaneState.BOOTSTRAPPING if lane.state is LaneState.LIVE and not lane.serving else lane.state
+
+
+def shown_reason(lane: Lane) -> str | None:
+    """Includes the call in flight, if the component is not live."""
+    call, began = ("on_refresh", lane.refresh_began) if lane.serving else ("start", lane.start_began)
+    if began is None or shown_state(lane) is LaneState.LIVE:
+        return lane.reason
+    running = f"{call} has been running for {lane.clock.monotonic() - began:.0f} s"
+    return running if lane.reason is None else f"{lane.reason} ({running})"
+
+
+def stuck_seconds(lane: Lane) -> float:
+    """Returns how long the same delivery has been tried; 0 if the queue is empty or the component is not live."""
+    live = lane.queue and lane.state is LaneState.LIVE
+    return lane.clock.monotonic() - lane.intake.progress_at if live else 0.0
+
+
+def stuck_work(lane: Lane) -> list[Work]:
+    """Returns the component's background work that makes no progress."""
+    if not lane.serving or not isinstance(lane.subscriber, ReportsWork):
+        return []
+    try:
+        return [work for work in lane.subscriber.work() if work.stuck]
+    except Exception as error:
+        lane.context.failures.note(lane.name, "work", error)
+        return []
+
+
+def slowest(lanes: Sequence[Lane]) -> Lane | None:
+    """Returns the lane for which the source keeps most, if it keeps anything."""
+    keeping = [lane for lane in lanes if lane.state.keeps_position()]
+    return min(keeping, key=lambda lane: lane.position, default=None)
+
+
+def delivery_attempts(lane: Lane) -> int:
+    """Returns the calls made to deliver events, retries included."""
+    return lane.calls.made - lane.counts.refresh_calls
+
+
+def code_package(lane: Lane) -> str:
+    """Returns the package that contains the component's code."""
+    module = type(lane.subscriber).__module__
+    parent = module.rpartition(".")[0]
+    return parent if "." in parent else module

@@ -1,20 +1,21 @@
-"""What each component has durably done, and so what the source may forget.
+"""The ledger: each component's acknowledged position, and so the position up to which the source may forget.
 
-A component that is live or held holds the source at its own position. One that owes a refresh holds nothing: when it
-comes back it reads the registry. In between, just live again but behind what has been forgotten already, it still owes
-the refresh on paper, because a crash now would cost it events; the source is held where it is until it has caught up.
+A component that is live or held keeps the source at its own position. One that owes a refresh keeps nothing: it will
+read the registry. One that has just become live, but is behind what the source was told to forget, still owes its
+refresh in the ledger, because a crash now would cost it events; the source stays where it is until it has caught up.
 
-A debt is on paper before the refresh begins: a position of before it must not be found after it.
+Lanes and ledger do not know each other: the daemon passes `LaneProgress` one way, `RestoredLane` the other.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from astha.lanes.lane import Lane
-from astha.lanes.refresh import RefreshedSnapshot
-from astha.lanes.state import LaneState
+import msgspec
+
+from astha.lanes.snapshot import RefreshedSnapshot
+from astha.lanes.state import LaneProgress, LaneState, RestoredLane
 from registry.clock import Clock
 from registry.contract import MetadataStore
 from registry.json_text import parse_json_as, to_json_text
@@ -27,39 +28,37 @@ _WORTH_WRITING = 1 << 20
 _PROGRESS_INTERVAL_MS = 10_000
 
 
+class LedgerWrite(msgspec.Struct, frozen=True):
+    """`acknowledged`: the source may forget up to here. `refresh_owed`: lanes of which the ledger now says so."""
+
+    acknowledged: Position
+    refresh_owed: Sequence[LaneProgress]
+
+
 class Ledger:
-    """The ledger's page of each lane, written when something changed."""
+    """One entry per component, written when something changed."""
 
     def __init__(self, store: MetadataStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._written: dict[str, LedgerEntry] = {}
-        self._calls: dict[str, int] = {}  # of each lane, when its page was written
+        self._deliveries: dict[str, int] = {}  # of each lane, when its entry was written
         self._members: set[str] = set()  # lanes whose position counts
         self._histories = 1
-        self._one_writer = asyncio.Lock()  # or an older page could be written over a newer one
-        self._wrote = asyncio.Event()  # the next write is done
+        self._one_writer = asyncio.Lock()  # otherwise an older entry could be written over a newer one
         self.acknowledged = Position(0)
 
-    async def open(self, lanes: Sequence[Lane]) -> None:
-        """Let each lane go on from where it was, or leave it to its first refresh."""
+    async def open(self, lanes: Sequence[LaneProgress]) -> dict[str, RestoredLane]:
+        """Reads the ledger. Returns, for each lane that it knows, where to continue or why it owes a refresh."""
         self._written = {entry.component: entry for entry in await self._store.read_ledger()}
+        restored: dict[str, RestoredLane] = {}
         for lane in lanes:
-            entry = self._written.get(lane.name)
-            if entry is None:
-                continue
-            if entry.state == LaneState.PAUSED:
-                lane.pause()
-            elif entry.refresh_owed or entry.position is None:
-                lane.reason = entry.reason or "a refresh was owed"
-            elif not lane.durable:
-                lane.reason = "its state is in memory: it is refreshed at every start"
-            elif frozenset(parse_json_as(entry.tables, list[str])) != lane.tables:
-                lane.reason = "its subscription has changed"
-            else:
-                contained = None if entry.place is None else RefreshedSnapshot.of(entry.place)
-                lane.resume_at(Position(entry.position), contained)
-                self._members.add(lane.name)
+            entry = self._written.get(lane.component)
+            if entry is not None:
+                found = restored[lane.component] = _restored(entry, lane)
+                if found.position is not None:
+                    self._members.add(lane.component)
+        return restored
 
     def start_over(self) -> None:
         """Another history begins: the positions of this one mean nothing in it, least of all to the source."""
@@ -67,82 +66,78 @@ class Ledger:
         self._members.clear()
         self.acknowledged = Position(0)
 
-    def start_at(self, position: Position, lanes: Sequence[Lane]) -> None:
-        """The source goes on from here: whoever stopped before it has missed something."""
+    def start_at(self, position: Position) -> None:
+        """The source continues from here."""
         self.acknowledged = max(self.acknowledged, position)
-        for lane in lanes:
-            lane.started(position)
 
     async def write(
-        self, lanes: Sequence[Lane], received: Position, lease: DaemonLease, *, last: bool = False
-    ) -> Position:
-        """Write what changed; answers the position up to which the source may forget. ``last``: before we stop.
+        self, lanes: Callable[[], Sequence[LaneProgress]], received: Position, lease: DaemonLease, *, last: bool = False
+    ) -> LedgerWrite:
+        """Writes what changed; everything if it is the `last` time before the daemon stops.
 
-        What is on paper comes first: only positions that would be found after a crash count.
+        Only positions that are in the ledger count for the acknowledgement: those are found after a crash.
         """
         async with self._one_writer:
             history = self._histories
-            self._admit(lanes)
-            pages = [self._page(lane) for lane in lanes]
-            calls = {lane.name: lane.calls for lane in lanes}
-            changed = [page for page in pages if last or self._worth_writing(page, calls[page.component])]
+            before = lanes()
+            self._admit(before)
+            entries = [self._entry(lane) for lane in before]
+            changed = [
+                (entry, lane.deliveries)
+                for entry, lane in zip(entries, before, strict=True)
+                if last or self._worth_writing(entry, lane.deliveries)
+            ]
             if changed:
-                for page in changed:
-                    self._written.pop(page.component, None)  # a write that fails may have been done all the same
-                await self._store.write_ledger(changed, lease)
-                self._written.update((page.component, page) for page in changed)
-                self._calls.update((page.component, calls[page.component]) for page in changed)
-                self._wrote.set()
-                self._wrote = asyncio.Event()
-            members = {
-                page.component: self._written[page.component].position for page in pages if not page.refresh_owed
-            }
-            everybody = all(lane.name in members for lane in lanes if lane.state.keeps_position())
-            if history == self._histories and everybody:
-                floor = min((position for position in members.values() if position is not None), default=received)
-                self.acknowledged = max(self.acknowledged, Position(floor))
-            return self.acknowledged
+                for entry, _ in changed:
+                    self._written.pop(entry.component, None)  # a write that fails may have been done all the same
+                await self._store.write_ledger([entry for entry, _ in changed], lease)
+                for entry, deliveries in changed:
+                    self._written[entry.component] = entry
+                    self._deliveries[entry.component] = deliveries
+            self._acknowledge(entries, lanes(), received, history)
+            owed = [lane for lane in before if self._written[lane.component].refresh_owed]
+            return LedgerWrite(self.acknowledged, owed)
 
-    async def indebted(self, name: str) -> None:
-        """Returns when it is on paper that this component owes a refresh."""
-        while True:
-            async with self._one_writer:  # what is being written now may say that it does not
-                page, wrote = self._written.get(name), self._wrote
-            if page is not None and page.refresh_owed:
-                return
-            await wrote.wait()
+    def _acknowledge(
+        self, entries: Sequence[LedgerEntry], now: Sequence[LaneProgress], received: Position, history: int
+    ) -> None:
+        """Does nothing if, during the write, another history began or another lane became live."""
+        positions = {
+            entry.component: self._written[entry.component].position for entry in entries if not entry.refresh_owed
+        }
+        complete = all(lane.component in positions for lane in now if lane.state.keeps_position())
+        if history == self._histories and complete:
+            lowest = min((position for position in positions.values() if position is not None), default=received)
+            self.acknowledged = max(self.acknowledged, Position(lowest))
 
-    def laggard(self, lanes: Sequence[Lane]) -> Lane | None:
-        """Who holds the source."""
-        holding = [lane for lane in lanes if lane.state.keeps_position()]
-        return min(holding, key=lambda lane: lane.position, default=None)
-
-    def _admit(self, lanes: Sequence[Lane]) -> None:
+    def _admit(self, lanes: Sequence[LaneProgress]) -> None:
         for lane in lanes:
             if not lane.state.keeps_position():
-                self._members.discard(lane.name)
+                self._members.discard(lane.component)
             elif lane.position >= self.acknowledged:
-                self._members.add(lane.name)
+                self._members.add(lane.component)
 
-    def _worth_writing(self, page: LedgerEntry, calls: int) -> bool:
-        """What was delivered, and every change of state; that the stream passed without anything, only now and then.
+    def _worth_writing(self, entry: LedgerEntry, deliveries: int) -> bool:
+        """Deliveries and changes of state are written at once; that the stream passed without anything, now and then.
 
         Writing the ledger makes the source advance, which is progress again: without a pause an idle daemon would
         keep itself busy.
         """
-        written = self._written.get(page.component)
-        if written is None or _state(page) != _state(written) or calls != self._calls.get(page.component, 0):
+        written = self._written.get(entry.component)
+        if written is None or _state(entry) != _state(written):
             return True
-        advanced = (page.position or 0) - (written.position or 0)
-        waited_ms = page.updated_at - written.updated_at
+        if deliveries != self._deliveries.get(entry.component, 0):
+            return True
+        advanced = (entry.position or 0) - (written.position or 0)
+        waited_ms = entry.updated_at - written.updated_at
         return advanced >= _WORTH_WRITING or (advanced > 0 and waited_ms >= _PROGRESS_INTERVAL_MS)
 
-    def _page(self, lane: Lane) -> LedgerEntry:
-        member = lane.name in self._members
+    def _entry(self, lane: LaneProgress) -> LedgerEntry:
+        member = lane.component in self._members
         return LedgerEntry(
-            component=lane.name,
+            component=lane.component,
             position=lane.position if member else None,
-            place=lane.contained.document() if member and lane.contained is not None else None,
+            place=lane.refreshed.to_json() if member and lane.refreshed is not None else None,
             tables=to_json_text(sorted(lane.tables)),
             state=str(lane.state),
             refresh_owed=not member,
@@ -151,5 +146,18 @@ class Ledger:
         )
 
 
-def _state(page: LedgerEntry) -> tuple[object, ...]:
-    return (page.state, page.refresh_owed, page.reason, page.place, page.tables)
+def _restored(entry: LedgerEntry, lane: LaneProgress) -> RestoredLane:
+    if entry.state == LaneState.PAUSED:
+        return RestoredLane(entry.reason, paused=True)
+    if entry.refresh_owed or entry.position is None:
+        return RestoredLane(entry.reason or "a refresh was owed")
+    if not lane.durable:
+        return RestoredLane("its state is in memory: it is refreshed at every start")
+    if frozenset(parse_json_as(entry.tables, list[str])) != lane.tables:
+        return RestoredLane("its subscription has changed")
+    refreshed = None if entry.place is None else RefreshedSnapshot.from_json(entry.place)
+    return RestoredLane(None, Position(entry.position), refreshed)
+
+
+def _state(entry: LedgerEntry) -> tuple[object, ...]:
+    return (entry.state, entry.refresh_owed, entry.reason, entry.place, entry.tables)

@@ -1,72 +1,107 @@
-"""A refresh: the registry as one snapshot, and exactly which transactions it contains."""
+"""Recovery: the component reads the registry as one snapshot, then receives what the snapshot does not contain.
+
+If the circuit is open, the refresh is the trial of the half-open circuit: it closes the circuit or opens it again.
+
+The ledger says that the refresh is owed before it begins; otherwise a crash resumes from the position before it, and
+delivers events that the refresh contained.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from typing import TypeAlias
 
-import msgspec
+import structlog
 
-from astha.clock import LoopClock
-from astha.events import Commit, Transaction
-from registry.contract import ConsistentRead, MetadataStore
-from registry.errors import Unavailable
-from registry.json_text import JsonText, parse_json_as, to_json_text
-from registry.position import Position, SequenceVisibility, SnapshotVisibility, XidVisibility
+from astha.lanes.delivery import LEADERSHIP_POLL_S
+from astha.lanes.error_policy import treatment
+from astha.lanes.lane import Lane
+from astha.lanes.snapshot import RefreshedSnapshot, snapshot_after
+from registry.position import Position
 
-AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
+log = structlog.get_logger(__name__)
 
-_VISIBLE_WITHIN_S = 60.0
+_SNAPSHOT_WITHIN_S = 90.0
+"""A registry that has not opened a snapshot by then does not answer; its own statement timeout is shorter."""
 
 
-class RefreshedSnapshot(msgspec.Struct, frozen=True):
-    """What a refresh contained. Beyond `until` the stream can bring nothing of it."""
+class Refresh:
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
 
-    place: AnySnapshotVisibility
-    until: Position
+    async def run(self) -> str | None:
+        """Refreshes the component until it is live, or the lane has left the states that refresh. Returns the reason
+        for opening the circuit, if the component is unhealthy or its attempts are exhausted.
+        """
+        lane, clock = self._lane, self._lane.clock
+        failures = 0
+        while lane.state.refreshes():
+            if not await lane.health.healthy():
+                return f"not healthy before its refresh: {lane.health.reason}"
+            await lane.refresh_owed_persisted.wait()
+            lane.breaker.begin_trial()
+            start = lane.intake.start_collecting()
+            outcome = await self._attempt()
+            if lane.calls.ended:
+                return None
+            if isinstance(outcome, RefreshedSnapshot):
+                if self._complete(start, outcome):
+                    return None
+                continue
+            if not lane.state.refreshes():
+                return None
+            failures += 1
+            lane.counts.failed_refreshes += 1
+            lane.context.failures.note(lane.name, "on_refresh", outcome)
+            hint = treatment(outcome).hint
+            log.warning("refresh failed", component=lane.name, error=repr(outcome), hint=hint)
+            if lane.breaker.failed(outcome) or failures >= lane.policy.attempts:
+                return f"refresh failed: {outcome!r} ({hint})"
+            await clock.sleep(lane.backoff.wait_s(failures, clock))
+        return None
 
-    def holds(self, transaction: Transaction) -> bool:
-        commit = transaction.commit
-        return commit.position <= self.until and self.place.contains(commit.transaction, commit.position)
+    async def _attempt(self) -> RefreshedSnapshot | BaseException:
+        """Returns the snapshot that the component has read, or the error."""
+        lane, context, clock = self._lane, self._lane.context, self._lane.clock
+        limit = asyncio.timeout(_SNAPSHOT_WITHIN_S)
+        try:
+            async with limit, snapshot_after(context.store, context.recent(), clock) as (snapshot, refreshed):
+                limit.reschedule(None)
+                while not context.may_deliver():
+                    await clock.sleep(LEADERSHIP_POLL_S)
+                lane.counts.refresh_calls += 1
+                lane.refresh_began = clock.monotonic()
+                error = await lane.calls.call(lane.subscriber.on_refresh, snapshot, lane.policy.refresh_timeout_s)
+                if error is not None:
+                    raise error
+                return refreshed
+        except (asyncio.CancelledError, GeneratorExit) as cancelled:
+            return lane.calls.failure(cancelled)
+        except BaseException as error:
+            return error
+        finally:
+            lane.refresh_began = None
 
-    def splits(self, transaction: Transaction) -> bool:
-        """Whether the refresh contained only some of it: see `SequenceVisibility.splits`."""
-        commit = transaction.commit
-        return isinstance(self.place, SequenceVisibility) and self.place.splits(commit.transaction, commit.position)
+    def _complete(self, start: Position, refreshed: RefreshedSnapshot) -> bool:
+        """Makes the lane live. Returns False if what came meanwhile requires another refresh."""
+        lane, intake = self._lane, self._lane.intake
+        if any(refreshed.splits(transaction) for transaction in intake.queue):
+            intake.stop_collecting("it contained only a part of a transaction of the change log")
+        if not intake.collecting:
+            log.warning("refresh has to be repeated", component=lane.name, reason=intake.stop_reason)
+            if intake.overflowed:
+                self._double_limits()
+            return False
+        lane.counts.refreshes += 1
+        lane.breaker.succeeded()
+        intake.continue_after(refreshed, start)
+        lane.go_live()
+        return True
 
-    def document(self) -> JsonText:
-        return to_json_text(self)
-
-    @classmethod
-    def of(cls, document: JsonText) -> RefreshedSnapshot:
-        return parse_json_as(document, cls)
-
-
-@asynccontextmanager
-async def snapshot_after(
-    store: MetadataStore, seen: Iterable[Commit], clock: LoopClock
-) -> AsyncIterator[tuple[ConsistentRead, RefreshedSnapshot]]:
-    """A snapshot that contains everything that the stream has brought already.
-
-    On PostgreSQL a commit reaches the stream a moment before it becomes visible to others (longer, if the writer
-    waits for a synchronous standby), so a snapshot may lack a transaction that was delivered. Then we take another.
-    """
-    waiting = list(seen)
-    deadline = clock.monotonic() + _VISIBLE_WITHIN_S
-    while True:
-        async with store.consistent_read() as read:
-            place = read.visibility
-            waiting = [commit for commit in waiting if not place.contains(commit.transaction, commit.position)]
-            if not waiting:
-                yield read, RefreshedSnapshot(_known(place), await store.position())
-                return
-        if clock.monotonic() > deadline:
-            raise Unavailable(f"transaction {waiting[0].transaction} was committed but is still not visible")
-        await asyncio.sleep(0.002)
-
-
-def _known(place: SnapshotVisibility) -> AnySnapshotVisibility:
-    assert isinstance(place, (SequenceVisibility, XidVisibility))  # noqa: S101  (all stores' places)
-    return place
+    def _double_limits(self) -> None:
+        """A refresh that works but is slower than the writers gets a larger queue each time, so it converges under any
+        load. One that never ends does not: its queue keeps the lane's own limits.
+        """
+        queue = self._lane.queue
+        queue.max_events *= 2
+        queue.max_bytes *= 2
+        log.info("queue limits doubled for the next refresh", component=self._lane.name, events=queue.max_events)

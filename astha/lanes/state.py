@@ -1,50 +1,95 @@
-"""What a lane can be in, what it counts, and what it needs of the daemon."""
+"""The state of a lane, what it counts, what it reports to the ledger, and what it needs from the daemon."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 
 import msgspec
+import structlog
 
 from astha.clock import LoopClock
 from astha.events import Commit, EventBatch
 from astha.lanes.failures import FailureLog
+from astha.lanes.snapshot import RefreshedSnapshot
 from astha.sources.contract import Replay
 from registry.contract import MetadataStore
 from registry.position import Position
+
+log = structlog.get_logger(__name__)
 
 
 class LaneState(StrEnum):
     BOOTSTRAPPING = "bootstrapping"
     LIVE = "live"
-    HELD = "held"  # can't deliver now, and gives nothing up: its position is kept, and the source with it
-    BROKEN = "broken"
+    HELD = "held"  # can't deliver now and drops nothing: its position is kept, and the source keeps what follows
+    BROKEN = "broken"  # its circuit is open
     RECOVERING = "recovering"
     PAUSED = "paused"
 
     def keeps_position(self) -> bool:
-        """Whether the source keeps what comes after the component's position."""
+        """Whether the source keeps what follows the component's position."""
         return self in (LaneState.LIVE, LaneState.HELD)
 
     def refreshes(self) -> bool:
         return self in (LaneState.BOOTSTRAPPING, LaneState.RECOVERING)
 
 
+class LaneStatus:
+    """The current state and the reason for it. Each change is logged and wakes the worker and the ledger."""
+
+    def __init__(self, name: str, clock: LoopClock, changed: Callable[[], None]) -> None:
+        self._name = name
+        self._clock = clock
+        self._changed = changed
+        self.state = LaneState.BOOTSTRAPPING
+        self.reason: str | None = "never refreshed"
+        self.not_live_since: float | None = clock.monotonic()
+        self.wake = asyncio.Event()
+
+    def enter(self, state: LaneState, reason: str | None) -> None:
+        if state is self.state and reason == self.reason:
+            return
+        level = log.info if state in (LaneState.LIVE, LaneState.BOOTSTRAPPING) else log.warning
+        if state is LaneState.HELD:
+            level = log.error
+        level(_LOG_EVENTS[state], component=self._name, previous=str(self.state), reason=reason)
+        if state is LaneState.LIVE:
+            self.not_live_since = None
+        elif self.state is LaneState.LIVE:
+            self.not_live_since = self._clock.monotonic()
+        self.state, self.reason = state, reason
+        self.wake.set()
+        self._changed()
+
+
+_LOG_EVENTS = {
+    LaneState.BOOTSTRAPPING: "component is bootstrapping",
+    LaneState.LIVE: "component is live",
+    LaneState.HELD: "component is held",
+    LaneState.BROKEN: "component circuit opened",
+    LaneState.RECOVERING: "component is recovering",
+    LaneState.PAUSED: "component is paused",
+}
+
+
 class LaneCounts(msgspec.Struct):
-    """For metrics; only ever grow."""
+    """For metrics: never decrease."""
 
     delivered: Counter[tuple[str, str]] = msgspec.field(default_factory=Counter)  # (table, operation)
     dropped: int = 0
     refreshes: int = 0
     failed_refreshes: int = 0
     broken: int = 0
+    failed_deliveries: int = 0
+    refresh_calls: int = 0
     latency_us: Counter[int] = msgspec.field(default_factory=Counter)  # power of two -> transactions
     latency_sum_us: int = 0
 
     def count(self, batch: EventBatch, now_ms: int) -> None:
-        """It has been delivered. The latency is that of its oldest commit."""
+        """Counts a delivered batch. Its latency is that of its oldest commit."""
         delivered = self.delivered
         for kind, number in batch.tally().items():
             delivered[kind] += number
@@ -53,14 +98,36 @@ class LaneCounts(msgspec.Struct):
         self.latency_sum_us += latency * transactions
 
 
+class LaneProgress(msgspec.Struct, frozen=True):
+    """A lane's progress at one moment, for the ledger."""
+
+    component: str
+    tables: frozenset[str]
+    durable: bool
+    state: LaneState
+    reason: str | None
+    position: Position
+    refreshed: RefreshedSnapshot | None
+    deliveries: int
+    times_live: int  # tells a refresh that is owed now from one that was owed before the lane was live
+
+
+class RestoredLane(msgspec.Struct, frozen=True):
+    """What the ledger says about a component at the start. Without a position it owes a refresh."""
+
+    reason: str | None
+    position: Position | None = None
+    refreshed: RefreshedSnapshot | None = None
+    paused: bool = False
+
+
 class LaneContext(msgspec.Struct, frozen=True):
-    """What a lane needs of the daemon."""
+    """What a lane needs from the daemon."""
 
     store: MetadataStore
     clock: LoopClock
-    recent: Callable[[], Iterable[Commit]]  # transactions that the stream has brought lately
-    may_deliver: Callable[[], bool]  # False once leadership is in doubt
-    changed: Callable[[], None]  # a state changed: write the ledger
-    indebted: Callable[[str], Awaitable[None]]  # waits until the ledger says that this lane owes a refresh
+    recent: Callable[[], Iterable[Commit]]  # the commits that the stream brought last
+    may_deliver: Callable[[], bool]  # False if another daemon may lead by now
+    changed: Callable[[], None]  # called after each change of state: the ledger has to be written
     failures: FailureLog
-    replay: Callable[[frozenset[str], Position], Replay] | None = None  # reads again what the database still keeps
+    replay: Callable[[frozenset[str], Position], Replay] | None = None  # reads the stream again from a position

@@ -11,6 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from astha.daemon import Daemon
+from astha.lanes.inspection import shown_reason, shown_state, stuck_seconds, stuck_work
 from astha.lanes.state import LaneState
 
 
@@ -39,24 +40,24 @@ def readiness(daemon: Daemon, stall_after_s: float) -> Readiness:
         trouble = daemon.leadership.trouble
         reasons.append(f"can't ask for leadership: {trouble}" if trouble else "standing by: this daemon does not lead")
     else:
-        if not daemon.leadership.certain():
+        if not daemon.leadership.lease_is_valid():
             reasons.append("leadership is in doubt: the lease was not renewed in time")
         reasons += _source_reasons(daemon, stall_after_s)
         reasons += [
-            f"component {lane.name} is {lane.shown_state}" + (f": {lane.shown_reason}" if lane.shown_reason else "")
+            f"component {lane.name} is {shown_state(lane)}" + (f": {shown_reason(lane)}" if shown_reason(lane) else "")
             for lane in daemon.lanes
-            if lane.shown_state is not LaneState.LIVE
+            if shown_state(lane) is not LaneState.LIVE
         ]
         reasons += [
-            f"component {lane.name} makes no progress: the same delivery has been tried for {lane.stuck_s:.0f} s"
+            f"component {lane.name} makes no progress: the same delivery has been tried for {stuck_seconds(lane):.0f} s"
             for lane in daemon.lanes
-            if lane.stuck_s > stall_after_s
+            if stuck_seconds(lane) > stall_after_s
         ]
         reasons += [
             f"component {lane.name} makes no progress: {work.name} has stood still for {work.idle_s:.0f} s, "
             f"its limit is {work.limit_s:g} s"
             for lane in daemon.lanes
-            for work in lane.stuck_work()
+            for work in stuck_work(lane)
         ]
     return Readiness(not reasons, role(daemon), reasons)
 

@@ -6,7 +6,7 @@ import msgspec
 
 from astha.clock import LoopClock
 from astha.daemon import Daemon
-from astha.lanes.inspection import lag_seconds
+from astha.lanes.inspection import delivery_attempts, lag_seconds, shown_reason, shown_state
 from astha.lanes.lane import Lane
 from astha.server.health import readiness, role
 from astha.subscribers.problems import Problem, problems_of
@@ -102,7 +102,7 @@ def report(daemon: Daemon, clock: LoopClock, me: Self, leader: str | None) -> St
             holder=me.holder,
             leader=me.holder if leads else leader,
             epoch=daemon.leadership.lease.epoch if leads else None,
-            certain=daemon.leadership.certain(),
+            certain=daemon.leadership.lease_is_valid(),
         ),
         clock=None if daemon.clock_guard is None else daemon.clock_guard.reason,
         source=_source(daemon),
@@ -121,16 +121,16 @@ def component_report(daemon: Daemon, lane: Lane, clock: LoopClock) -> ComponentR
     return ComponentReport(
         name=lane.name,
         tables=sorted(lane.tables),
-        state=str(lane.shown_state) if leads else role(daemon),
-        reason=lane.shown_reason if leads else None,
+        state=str(shown_state(lane)) if leads else role(daemon),
+        reason=shown_reason(lane) if leads else None,
         position=lane.position if known else None,
         lag=max(0, daemon.received - lane.position) if known else None,
         lag_s=round(lag_seconds(lane, clock), 3) if leads else None,
         queue=QueueReport(lane.queue.events, lane.queue.size_bytes, lane.queue.max_events, lane.queue.max_bytes),
         counts=CountsReport(
             delivered=delivered,
-            attempts=lane.calls,
-            failures=lane.failures,
+            attempts=delivery_attempts(lane),
+            failures=counts.failed_deliveries,
             dropped=counts.dropped,
             refreshes=counts.refreshes,
             failed_refreshes=counts.failed_refreshes,

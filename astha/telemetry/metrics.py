@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from astha.clock import LoopClock
 from astha.daemon import Daemon
-from astha.lanes.inspection import lag_seconds
+from astha.lanes.inspection import delivery_attempts, lag_seconds, shown_state
 from astha.lanes.lane import Lane
 from astha.lanes.state import LaneState
 from astha.sources.contract import SourceStatus
@@ -146,7 +146,7 @@ def _states(lanes: list[Lane]) -> Iterator[Metric]:
     breakers = _gauge("component_breaker_state", "1 for the circuit breaker's state, 0 for the others.", "state")
     for lane in lanes:
         for state in LaneState:
-            states.add_metric([lane.name, state], int(state is lane.shown_state))
+            states.add_metric([lane.name, state], int(state is shown_state(lane)))
         for name in _BREAKER_STATES:
             breakers.add_metric([lane.name, name], int(name == lane.breaker.state))
     yield states
@@ -172,7 +172,8 @@ def _deliveries(lanes: list[Lane]) -> Iterator[Metric]:
             events.add_metric([lane.name, table, operation], number)
         latency.add_metric([lane.name], _buckets(lane), counts.latency_sum_us / 1e6)
         numbers = (
-            lane.calls, lane.failures, counts.dropped, counts.refreshes, counts.failed_refreshes, counts.broken
+            delivery_attempts(lane), counts.failed_deliveries, counts.dropped,
+            counts.refreshes, counts.failed_refreshes, counts.broken,
         )  # fmt: skip
         for counter, number in zip(counters.values(), numbers, strict=True):
             counter.add_metric([lane.name], number)

@@ -145,7 +145,7 @@ def test_tail_shows_what_is_written_meanwhile(astha: Astha, daemon: Daemon) -> N
 
 def test_another_daemon_stands_by_and_takes_over(astha: Astha, daemon: Daemon) -> None:
     standby = astha.run()
-    standby.logged("another daemon leads: standing by")
+    standby.logged("another daemon leads, standing by")
     assert standby.client().get("/livez") == {"role": "standing by", "alive": True}
     with pytest.raises(Refused, match="standing by") as refused:
         standby.client(TOKEN).get("/readyz")
@@ -170,7 +170,7 @@ def test_another_daemon_stands_by_and_takes_over(astha: Astha, daemon: Daemon) -
 
 def test_a_standby_can_be_stopped(astha: Astha, daemon: Daemon) -> None:
     standby = astha.run()
-    standby.logged("another daemon leads: standing by")
+    standby.logged("another daemon leads, standing by")
     standby.send(signal.SIGINT)
     assert standby.ended() == 0
     assert daemon.client().get("/livez")["alive"] is True
@@ -319,7 +319,7 @@ def test_on_sqlite_it_is_the_same(sqlite_url: str, tmp_path: Path) -> None:
         assert (source["connected"], source["unit"], source["lag"]) == (True, "changes", 0)
         assert any(b"astha_component_lag_changes" in line for line in daemon.client(TOKEN).lines("/metrics"))
         standby = astha.run()
-        standby.logged("another daemon leads: standing by")
+        standby.logged("another daemon leads, standing by")
         daemon.send(signal.SIGTERM)
         assert daemon.ended() == 0
         standby.until_ready()

@@ -220,7 +220,7 @@ async def test_a_leader_that_can_no_longer_renew_stops_delivering_before_another
     first.daemon.leadership._store.renew_daemon_lease = never  # type: ignore[method-assign, assignment]
     await frozen.wait()
     await eventually(lambda: second.daemon.leadership.leads, "the second's turn")
-    assert not first.daemon.leadership.certain()
+    assert not first.daemon.leadership.lease_is_valid()
     seen = len(one.events)
     await writing.ensure_consumer_group("g")
     await second.agree(writing)
@@ -356,7 +356,7 @@ async def test_everything_behind_a_connection_that_goes_deaf(
         proxy.go_deaf()
         await store.ensure_consumer_group("unheard")
         await running.until(lambda: not running.daemon.source.status().connected, "the silence noticed")
-        await running.until(lambda: not running.daemon.leadership.certain(), "leadership in doubt")
+        await running.until(lambda: not running.daemon.leadership.lease_is_valid(), "leadership in doubt")
         proxy.listen()
         await running.agree(store)
         await running.stop()

@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 import pytest
 
 from astha.clock import SystemLoopClock
-from astha.daemon import Component, Daemon, DaemonSettings, _end
+from astha.daemon import Component, Daemon, DaemonSettings
 from astha.errors import ConfigError, SourceError
 from astha.lanes.state import LaneState
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.contract import Gap, Progress, Started
 from astha.subscribers.lane_policy import LanePolicy
+from astha.tasks import cancel_and_wait
 from astha.testing import Fault, FaultySubscriber
 from registry.models import ConsumerGroup
 from registry.position import Position
@@ -155,7 +156,7 @@ async def test_a_keeper_that_dies_ends_it_and_nothing_is_left_running() -> None:
         def fail() -> None:
             raise ArithmeticError("a fault of ours")
 
-        made.daemon._mind_the_budget = fail  # type: ignore[method-assign]
+        made.daemon._enforce_wal_budget = fail  # type: ignore[method-assign]
         with pytest.raises(ArithmeticError):
             await asyncio.wait_for(made.task, 20)
         await asyncio.sleep(0)
@@ -227,7 +228,7 @@ async def test_a_cancellation_waits_for_the_tasks_that_are_being_ended() -> None
 
     task = asyncio.create_task(slow())
     await asyncio.sleep(0)
-    ending = asyncio.create_task(_end(task))
+    ending = asyncio.create_task(cancel_and_wait(task))
     await asked.wait()
     for _ in range(2):
         ending.cancel()

@@ -97,12 +97,12 @@ async def test_the_second_stands_by_until_the_first_resigns() -> None:
     async with running(stage.two.acquire()) as waiting:
         await stage.clock.advance(5)
         assert not waiting.done()
-        assert not stage.two.certain()
+        assert not stage.two.lease_is_valid()
         await stage.one.resign()
-        assert not stage.one.certain()
+        assert not stage.one.lease_is_valid()
         await stage.clock.advance(2.1)
         assert waiting.done()
-        assert stage.two.certain()
+        assert stage.two.lease_is_valid()
         assert stage.two.lease.epoch > 1 or stage.two.lease.holder == "two"
 
 
@@ -112,7 +112,7 @@ async def test_the_second_takes_over_when_the_first_has_died() -> None:
     async with running(stage.two.acquire()) as waiting:
         await stage.clock.advance(12.1)
         assert waiting.done()
-        assert not stage.one.certain(), "had it lived, it would know"
+        assert not stage.one.lease_is_valid(), "had it lived, it would know"
 
 
 async def test_a_lease_of_the_future_is_taken_over_once_it_has_not_changed_for_several_ttls() -> None:
@@ -126,7 +126,7 @@ async def test_a_lease_of_the_future_is_taken_over_once_it_has_not_changed_for_s
         await stage.clock.advance(4)
         assert waiting.done()
         assert stage.two.lease.epoch == 2
-        assert not stage.one.certain()
+        assert not stage.one.lease_is_valid()
 
 
 async def test_a_leader_that_renews_is_left_alone_when_the_clock_is_set_back() -> None:
@@ -136,7 +136,7 @@ async def test_a_leader_that_renews_is_left_alone_when_the_clock_is_set_back() -
         stage.clock.jump(-3600)
         for _ in range(200):
             await stage.clock.advance(1)
-            assert stage.one.certain()
+            assert stage.one.lease_is_valid()
         assert not waiting.done()
         assert not holding.done()
 
@@ -151,7 +151,7 @@ async def test_never_are_two_certain_at_once() -> None:
                 if tenth == stop_after * 5:
                     holding.cancel()
                 await stage.clock.advance(0.1)
-                assert not (stage.one.certain() and stage.two.certain())
+                assert not (stage.one.lease_is_valid() and stage.two.lease_is_valid())
             assert stage.two.leads
 
 
@@ -159,15 +159,15 @@ async def test_a_pause_longer_than_the_lease() -> None:
     """The process was frozen: its first look at the clock tells it, before anything else has run."""
     stage = Stage()
     await stage.one.acquire()
-    assert stage.one.certain()
+    assert stage.one.lease_is_valid()
     stage.clock._elapsed += 11  # nobody ran meanwhile
-    assert not stage.one.certain()
+    assert not stage.one.lease_is_valid()
     await stage.two.acquire()
     async with running(stage.one.hold()) as holding:
         await stage.clock.advance(3)
         with pytest.raises(Fenced):
             await asyncio.wait_for(holding, 10)
-    assert not stage.one.certain()
+    assert not stage.one.lease_is_valid()
 
 
 async def test_holding_renews() -> None:
@@ -176,7 +176,7 @@ async def test_holding_renews() -> None:
     async with running(stage.one.hold()):
         for _ in range(100):
             await stage.clock.advance(1)
-            assert stage.one.certain()
+            assert stage.one.lease_is_valid()
 
 
 async def test_time_counts_from_before_the_question() -> None:
@@ -187,7 +187,7 @@ async def test_time_counts_from_before_the_question() -> None:
         await stage.clock.advance(8.5)
         assert acquiring.done()
         await stage.clock.advance(0.6)
-        assert not stage.one.certain(), "9.1 of 10 seconds since it asked"
+        assert not stage.one.lease_is_valid(), "9.1 of 10 seconds since it asked"
 
 
 async def test_a_registry_that_is_down_for_a_moment_costs_nothing() -> None:
@@ -196,10 +196,10 @@ async def test_a_registry_that_is_down_for_a_moment_costs_nothing() -> None:
     async with running(stage.one.hold()) as holding:
         stage.office.down = True
         await stage.clock.advance(5)
-        assert stage.one.certain()
+        assert stage.one.lease_is_valid()
         stage.office.down = False
         await stage.clock.advance(5)
-        assert stage.one.certain()
+        assert stage.one.lease_is_valid()
         assert not holding.done()
 
 
@@ -209,7 +209,7 @@ async def test_a_registry_that_is_down_for_longer_than_the_lease_ends_it() -> No
     async with running(stage.one.hold()) as holding:
         stage.office.down = True
         await stage.clock.advance(9.5)
-        assert not stage.one.certain()
+        assert not stage.one.lease_is_valid()
         await stage.clock.advance(5)
         with pytest.raises(Fenced):
             await holding

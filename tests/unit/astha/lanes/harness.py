@@ -1,4 +1,4 @@
-"""A lane on the harness: a small registry, a clock that the test moves, a component that does as it is told."""
+"""Runs lanes in a test: a small registry, a clock that the test moves, a component that fails on request."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from types import TracebackType
 from typing import Any
 
 from astha.events import Event, Transaction
+from astha.lanes.delivery import Delivery
 from astha.lanes.failures import FailureLog
 from astha.lanes.lane import Lane
-from astha.lanes.state import LaneContext, LaneState
+from astha.lanes.state import LaneContext, LaneState, RestoredLane
+from astha.lanes.worker import LaneWorker
 from astha.routing.router import Router
 from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import FaultySubscriber, ManualClock
@@ -21,7 +23,7 @@ from tests.waiting import eventually
 
 
 class Subject(FaultySubscriber):
-    """Notes when it was called, and that it never was twice at once."""
+    """Records when it was called, and checks that it is never called twice at once."""
 
     def __init__(self, clock: ManualClock, *tables: str, whole_transactions: bool = False) -> None:
         super().__init__(*(tables or (GROUPS,)), whole_transactions=whole_transactions)
@@ -59,7 +61,7 @@ class OneCallAtATime:
 
     def __enter__(self) -> None:
         self._subject.inside += 1
-        assert self._subject.inside == 1, "called while another call was under way"
+        assert self._subject.inside == 1, "called while another call was in flight"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -68,7 +70,7 @@ class OneCallAtATime:
 
 
 class LaneHarness:
-    """``async with LaneHarness(...) as harness``: the lane runs, and has been refreshed."""
+    """``async with LaneHarness(...) as harness``: the lane runs and has been refreshed."""
 
     def __init__(self, subject: Subject | None = None, *, resumed: bool = False, **policy: Any) -> None:
         self.clock = subject.clock if subject else ManualClock()
@@ -77,9 +79,11 @@ class LaneHarness:
         self.leading = True
         self.failures = FailureLog(self.clock)
         self.changes = 0
-        self.paper: asyncio.Event | None = None  # refreshes wait until their debt is on it
+        self.persisting = True  # whether the ledger is written, so that refreshes may begin
+        self.workers: dict[str, LaneWorker] = {}
+        self.lanes: list[Lane] = []
         self.lane = self.make_lane("subject", self.subject, **policy)
-        self.lanes = [self.lane]
+        self.lanes.append(self.lane)
         self.router = Router(self.lanes)
         self._resumed = resumed
         self._tasks: list[asyncio.Task[None]] = []
@@ -92,10 +96,15 @@ class LaneHarness:
             recent=lambda: self.router.recent(),
             may_deliver=lambda: self.leading,
             changed=self._changed,
-            indebted=self._indebted,
             failures=self.failures,
         )
-        return Lane(name, subject, subject.subscribed_tables, LanePolicy(**values), context)
+        lane = Lane(name, subject, subject.subscribed_tables, LanePolicy(**values), context)
+        self.workers[name] = LaneWorker(lane)
+        return lane
+
+    @property
+    def delivery(self) -> Delivery:
+        return self.workers["subject"].delivery
 
     def add(self, name: str, subject: Subject, **policy: Any) -> Lane:
         lane = self.make_lane(name, subject, **policy)
@@ -105,8 +114,9 @@ class LaneHarness:
 
     async def __aenter__(self) -> LaneHarness:
         if self._resumed:
-            self.lane.resume_at(self.registry.last, None)
-        self._tasks = [asyncio.create_task(lane.run()) for lane in self.lanes]
+            self.lane.restore(RestoredLane(None, self.registry.last))
+        self.persist()
+        self._tasks = [asyncio.create_task(self.workers[lane.name].run()) for lane in self.lanes]
         for lane in self.lanes:
             await self.reach(LaneState.LIVE, lane)
         return self
@@ -115,7 +125,7 @@ class LaneHarness:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for lane in self.lanes:
-            subject = lane._subscriber
+            subject = lane.subscriber
             assert isinstance(subject, FaultySubscriber)
             subject.released.set()
         for task in self._tasks:
@@ -123,7 +133,7 @@ class LaneHarness:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def offer(self, *transactions: Transaction) -> None:
-        """All of them received together."""
+        """Routes all of them in one batch."""
         self.router.route(transactions)
 
     def commit(self, *names: str) -> Transaction:
@@ -133,7 +143,8 @@ class LaneHarness:
         return transaction
 
     async def settle(self) -> None:
-        """Everybody who can do something without time passing does it."""
+        """Lets all tasks run as far as they can without time passing."""
+        self.persist()
         for _ in range(50):
             await asyncio.sleep(0)
 
@@ -142,12 +153,13 @@ class LaneHarness:
         await self.settle()
 
     async def reach(self, state: LaneState, lane: Lane | None = None) -> None:
-        """Without time passing on the clock."""
+        """Waits without moving the clock."""
+        self.persist()
         found = lane or self.lane
         await eventually(lambda: found.state is state, f"{found.name} {state}: it is {found.state}, {found.reason}", 10)
 
     async def converge(self) -> None:
-        """However long it takes on the clock: live, nothing waits, and the rows are the registry's."""
+        """Advances the clock until the lane is live with an empty queue; its rows are the registry's then."""
         for _ in range(2_000):
             await self.pass_time(0.25)
             if self.lane.state is LaneState.LIVE and not self.lane.queue:
@@ -157,7 +169,10 @@ class LaneHarness:
 
     def _changed(self) -> None:
         self.changes += 1
+        self.persist()
 
-    async def _indebted(self, name: str) -> None:
-        if self.paper is not None:
-            await self.paper.wait()
+    def persist(self) -> None:
+        """As the daemon does after it has written the ledger."""
+        if self.persisting:
+            for lane in self.lanes:
+                lane.persisted_refresh_owed(lane.progress())

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from astha.backoff import Backoff
 from astha.errors import Reject
 from astha.events import Event
-from astha.lanes.delivery import backoff
 from astha.lanes.state import LaneState
-from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import Fault, ManualClock
 from registry.models import Row
 from tests.doubles.registry import GROUPS, TOPICS, group, topic
@@ -148,8 +147,8 @@ async def test_attempts_are_counted_as_the_policy_says() -> None:
 
 @pytest.mark.parametrize(("chance", "factor"), [(0.0, 0.5), (1.0, 1.0)])
 async def test_jitter_never_takes_more_than_half(chance: float, factor: float) -> None:
-    policy = LanePolicy(backoff_initial_s=0.1, backoff_max_s=10.0)
-    waits = [backoff(policy, failures, Chances(chance)) for failures in (1, 2, 3, 1_000)]
+    backoff = Backoff(initial_s=0.1, max_s=10.0)
+    waits = [backoff.wait_s(failures, Chances(chance)) for failures in (1, 2, 3, 1_000)]
     assert waits == pytest.approx([0.1 * factor, 0.2 * factor, 0.4 * factor, 10 * factor])
 
 
@@ -357,11 +356,11 @@ async def test_a_lane_that_ends_leaves_a_stubborn_call_behind_and_makes_no_other
         await harness.settle()
         harness._tasks[0].cancel()
         await asyncio.gather(*harness._tasks, return_exceptions=True)
-        straggler = harness.lane.straggler
+        straggler = harness.lane.calls.straggler
         assert straggler is not None
         harness.subject.behave()
         await asyncio.wait({straggler}, timeout=10)
-        assert harness.lane.straggler is None
+        assert harness.lane.calls.straggler is None
         assert harness.subject.names == ["a"], "after its end a lane calls nobody"
 
 
@@ -381,12 +380,12 @@ async def test_two_lanes_never_wait_for_each_other() -> None:
 async def test_a_lane_that_is_interrupted_between_two_turns_does_not_look_busy_for_ever() -> None:
     async with LaneHarness() as harness:
         harness.commit(*(f"g{number}" for number in range(600)))
-        harness.lane._delivery._turn_ends = -1.0  # its turn is over at the next look
-        while not harness.lane.out_of_breath:  # noqa: ASYNC110  (a state between two turns of the loop)
+        harness.delivery._slice_ends = -1.0  # its turn is over at the next look
+        while not harness.lane.yielding:  # noqa: ASYNC110  (a state between two turns of the loop)
             await asyncio.sleep(0)
         harness.lane.pause()
         await harness.settle()
-        assert not harness.lane.out_of_breath
+        assert not harness.lane.yielding
 
 
 # -- leadership in doubt ------------------------------------------------------------------------------------
@@ -439,10 +438,10 @@ async def test_a_piece_of_a_transaction_is_the_most_that_goes_out_without_a_look
         async def lose(event: Event[Row]) -> None:
             harness.leading = False
 
-        harness.lane._delivery._on_event = lose
+        harness.delivery._on_event = lose
         harness.commit(*(f"g{number}" for number in range(2_000)))
         await harness.settle()
-        assert harness.lane._delivery.calls <= 256
+        assert harness.lane.calls.made - harness.lane.counts.refresh_calls <= 256
 
 
 async def test_reject_is_what_the_message_says() -> None:
@@ -462,4 +461,4 @@ async def _gated(harness: LaneHarness, gate: asyncio.Event) -> None:
         await gate.wait()
         await deliver(event)
 
-    harness.lane._delivery._on_event = wait
+    harness.delivery._on_event = wait

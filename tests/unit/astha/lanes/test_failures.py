@@ -162,7 +162,7 @@ class Refreshing(Subject):
 async def test_a_component_that_tries_to_end_the_daemon_is_named() -> None:
     with capture_logs() as lines:
         harness = LaneHarness(Refreshing(ManualClock()), breaker_failures=1)
-        task = asyncio.create_task(harness.lane.run())
+        task = asyncio.create_task(harness.workers["subject"].run())
         await harness.reach(LaneState.BROKEN)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -65,7 +65,7 @@ class HoldHarness(LaneHarness):
 
     def make_lane(self, name: str, subject: Subject, **policy: Any) -> Lane:
         lane = super().make_lane(name, subject, **policy)
-        lane._context = msgspec.structs.replace(lane._context, replay=self.log.replay)
+        lane.context = msgspec.structs.replace(lane.context, replay=self.log.replay)
         return lane
 
     def commit(self, *names: str) -> Transaction:
@@ -183,7 +183,7 @@ async def test_it_converges_while_the_stream_goes_on() -> None:
         await harness.pass_time(100)
         wanted = [*(f"g{number}" for number in range(50)), *(f"m{number}" for number in reversed(range(200)))]
         assert subject.names == wanted
-        assert not harness.lane._behind
+        assert not harness.lane.intake.behind
         assert harness.lane.state is LaneState.LIVE
 
 
@@ -243,11 +243,13 @@ async def test_a_held_component_holds_the_source_and_goes_on_from_there_after_a_
         harness.commit("b")
         await harness.pass_time(20)
         assert harness.lane.state is LaneState.HELD
-        assert await ledger.write(harness.lanes, harness.registry.last, LEASE) == position
+        written = await ledger.write(lambda: [harness.lane.progress()], harness.registry.last, LEASE)
+        assert written.acknowledged == position
         page = harness.registry.ledger["subject"]
         assert (page.state, page.position, page.refresh_owed) == ("held", position, False)
         restarted = harness.make_lane("subject", harness.subject)
-        await Ledger(harness.registry.store, harness.clock).open([restarted])
+        restored = await Ledger(harness.registry.store, harness.clock).open([restarted.progress()])
+        restarted.restore(restored["subject"])
         assert (restarted.state, restarted.position) == (LaneState.LIVE, position)
 
 
@@ -264,8 +266,13 @@ async def test_another_history_ends_the_holding() -> None:
 
 async def test_the_stream_does_not_wait_for_one_that_reads_again() -> None:
     async with HoldHarness(max_events=10) as harness:
-        harness.lane._delivery.out_of_breath = True
-        busy = [harness.lane.out_of_breath]
-        harness.lane._behind = True
-        assert [*busy, harness.lane.out_of_breath] == [True, False]
-        harness.lane._behind = harness.lane._delivery.out_of_breath = False
+        seen = []
+        for behind in (False, True):
+            harness.lane.intake.behind = behind
+            harness.delivery._slice_ends = -1.0  # its time slice is over
+            yielding = asyncio.create_task(harness.delivery._yield())
+            await asyncio.sleep(0)
+            seen.append(harness.lane.yielding)
+            await yielding
+        assert seen == [True, False]
+        harness.lane.intake.behind = False

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from astha.lanes.failures import FailureLog
+from astha.lanes.inspection import slowest
 from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
-from astha.lanes.refresh import RefreshedSnapshot
-from astha.lanes.state import LaneContext, LaneState
+from astha.lanes.snapshot import RefreshedSnapshot
+from astha.lanes.state import LaneContext, LaneProgress, LaneState, RestoredLane
 from astha.subscribers.lane_policy import LanePolicy
 from astha.testing import ManualClock, RecordingSubscriber
 from registry.errors import Fenced, Unavailable
@@ -43,7 +44,6 @@ class LedgerHarness:
             recent=list,
             may_deliver=lambda: True,
             changed=lambda: None,
-            indebted=lambda name: self.ledger.indebted(name),
             failures=FailureLog(self.clock),
         )
         self.lanes = [Lane(name, self.made(name), frozenset({GROUPS}), LanePolicy(), context) for name in self.names]
@@ -55,14 +55,32 @@ class LedgerHarness:
     def lane(self, name: str) -> Lane:
         return next(lane for lane in self.lanes if lane.name == name)
 
-    def go_live(self, name: str, position: int, contained: RefreshedSnapshot | None = None) -> Lane:
+    def go_live(self, name: str, position: int, refreshed: RefreshedSnapshot | None = None) -> Lane:
         """As if its refresh had begun when the stream was at this position."""
         lane = self.lane(name)
-        lane.resume_at(Position(position), contained)
+        lane.restore(RestoredLane(None, Position(position), refreshed))
         return lane
 
     async def write(self, received: int = 0) -> int:
-        return await self.ledger.write(self.lanes, Position(received), LEASE)
+        """As the daemon does."""
+        written = await self.ledger.write(self._progress, Position(received), LEASE)
+        for progress in written.refresh_owed:
+            self.lane(progress.component).persisted_refresh_owed(progress)
+        return written.acknowledged
+
+    def start_at(self, position: Position) -> None:
+        """As the daemon does."""
+        self.ledger.start_at(position)
+        for lane in self.lanes:
+            lane.started(position)
+
+    async def open(self) -> None:
+        """As the daemon does."""
+        for name, restored in (await self.ledger.open(self._progress())).items():
+            self.lane(name).restore(restored)
+
+    def _progress(self) -> list[LaneProgress]:
+        return [lane.progress() for lane in self.lanes]
 
 
 async def test_what_is_in_memory_is_refreshed_at_every_start_and_what_is_durable_goes_on() -> None:
@@ -71,7 +89,7 @@ async def test_what_is_in_memory_is_refreshed_at_every_start_and_what_is_durable
         harness.go_live(name, 100)
     await harness.write(received=500)
     harness.restart()
-    await harness.ledger.open(harness.lanes)
+    await harness.open()
     lane = harness.lane("in memory")
     assert (lane.state, lane.reason) == (
         LaneState.BOOTSTRAPPING,
@@ -100,9 +118,9 @@ async def test_not_what_was_received_is_acknowledged_but_what_is_done_and_on_pap
     harness = LedgerHarness("a")
     lane = harness.go_live("a", 100)
     assert await harness.write(received=500) == 100
-    lane.position = Position(200)  # progress too small to be worth writing yet
+    lane.intake.position = Position(200)  # progress too small to be worth writing yet
     assert await harness.write(received=500) == 100
-    lane.position = A_LOT
+    lane.intake.position = A_LOT
     assert await harness.write(received=A_LOT) == A_LOT
     assert harness.registry.ledger["a"].position == A_LOT
 
@@ -111,7 +129,7 @@ async def test_progress_is_written_after_a_while_however_small() -> None:
     harness = LedgerHarness("a")
     lane = harness.go_live("a", 100)
     await harness.write()
-    lane.position = Position(101)
+    lane.intake.position = Position(101)
     await harness.clock.advance(11)
     assert await harness.write() == 101
 
@@ -136,10 +154,10 @@ async def test_live_again_but_behind_what_was_forgotten_it_owes_the_refresh_on_p
     harness.go_live("a", 500)
     assert await harness.write(received=500) == 500
     b = harness.go_live("b", 200)  # its refresh began at 200, the source has been told 500 since
-    harness.lane("a").position = A_LOT
+    harness.lane("a").intake.position = A_LOT
     assert await harness.write(received=A_LOT) == 500, "held where it is"
     assert harness.registry.ledger["b"].refresh_owed
-    b.position = Position(500)
+    b.intake.position = Position(500)
     assert await harness.write(received=A_LOT) == 500
     assert not harness.registry.ledger["b"].refresh_owed
 
@@ -151,7 +169,7 @@ async def test_killed_while_it_was_behind_it_refreshes() -> None:
     harness.go_live("b", 200)
     await harness.write(received=500)
     harness.restart()
-    await harness.ledger.open(harness.lanes)
+    await harness.open()
     assert harness.lane("a").state is LaneState.LIVE
     assert harness.lane("b").state is LaneState.BOOTSTRAPPING
 
@@ -162,9 +180,9 @@ async def test_killed_after_it_caught_up_it_resumes_at_its_position() -> None:
     harness.go_live("a", 500, place)
     await harness.write(received=500)
     harness.restart()
-    await harness.ledger.open(harness.lanes)
+    await harness.open()
     lane = harness.lane("a")
-    assert (lane.state, lane.position, lane.contained) == (LaneState.LIVE, 500, place)
+    assert (lane.state, lane.position, lane.intake.refreshed) == (LaneState.LIVE, 500, place)
 
 
 async def test_whoever_stands_before_the_sources_start_has_missed_something() -> None:
@@ -173,8 +191,8 @@ async def test_whoever_stands_before_the_sources_start_has_missed_something() ->
     harness.go_live("b", 300)
     await harness.write()
     harness.restart()
-    await harness.ledger.open(harness.lanes)
-    harness.ledger.start_at(Position(300), harness.lanes)
+    await harness.open()
+    harness.start_at(Position(300))
     assert harness.lane("a").state is LaneState.RECOVERING
     assert harness.lane("b").state is LaneState.LIVE
     assert harness.ledger.acknowledged == 300
@@ -186,7 +204,7 @@ async def test_a_component_with_another_subscription_than_before_refreshes() -> 
     await harness.write()
     harness.restart()
     harness.lane("a").tables = frozenset({GROUPS, TOPICS})
-    await harness.ledger.open(harness.lanes)
+    await harness.open()
     assert harness.lane("a").state is LaneState.BOOTSTRAPPING
     assert harness.lane("a").reason == "its subscription has changed"
 
@@ -197,7 +215,7 @@ async def test_a_pause_survives_a_restart() -> None:
     harness.lane("a").pause()
     await harness.write()
     harness.restart()
-    await harness.ledger.open(harness.lanes)
+    await harness.open()
     assert harness.lane("a").state is LaneState.PAUSED
 
 
@@ -207,7 +225,7 @@ async def test_a_debt_survives_a_restart_with_its_reason() -> None:
     harness.lane("a").open_circuit("it fell behind")
     await harness.write()
     harness.restart()
-    await harness.ledger.open(harness.lanes)
+    await harness.open()
     assert harness.lane("a").state is LaneState.BOOTSTRAPPING
     assert harness.lane("a").reason == "it fell behind"
 
@@ -229,7 +247,7 @@ async def test_another_history_forgets_what_was_acknowledged() -> None:
     assert await harness.write(received=5_000) == 5_000
     harness.ledger.start_over()
     harness.lane("a").start_over("restored")
-    harness.ledger.start_at(Position(1_000), harness.lanes)
+    harness.start_at(Position(1_000))
     assert await harness.write(received=1_000) == 1_000
     harness.go_live("a", 1_100)
     assert await harness.write(received=1_100) == 1_100
@@ -256,7 +274,7 @@ async def test_two_writers_do_not_overtake_each_other() -> None:
     harness.registry.before_ledger = asyncio.Event()
     first = asyncio.create_task(harness.write())
     await asyncio.sleep(0)
-    lane.position = A_LOT
+    lane.intake.position = A_LOT
     second = asyncio.create_task(harness.write())
     await asyncio.sleep(0)
     harness.registry.before_ledger.set()
@@ -281,12 +299,12 @@ async def test_a_debt_is_waited_for_until_it_is_on_paper() -> None:
     lane = harness.go_live("a", 100)
     await harness.write()
     lane.refresh("test")
-    waiting = asyncio.create_task(harness.ledger.indebted("a"))
+    waiting = asyncio.create_task(lane.refresh_owed_persisted.wait())
     await asyncio.sleep(0)
     assert not waiting.done()
     await harness.write()
     await asyncio.wait_for(waiting, 10)
-    await asyncio.wait_for(harness.ledger.indebted("a"), 10)
+    await asyncio.wait_for(lane.refresh_owed_persisted.wait(), 10)
 
 
 async def test_a_page_under_way_that_denies_a_debt_is_not_overlooked() -> None:
@@ -297,7 +315,7 @@ async def test_a_page_under_way_that_denies_a_debt_is_not_overlooked() -> None:
     writing = asyncio.create_task(harness.write())
     await asyncio.sleep(0)
     lane.refresh("test")
-    waiting = asyncio.create_task(harness.ledger.indebted("a"))
+    waiting = asyncio.create_task(lane.refresh_owed_persisted.wait())
     harness.registry.before_ledger.set()
     await writing
     await asyncio.sleep(0.01)
@@ -315,7 +333,7 @@ async def test_a_write_that_failed_may_have_been_done() -> None:
         await harness.write()
     harness.registry.down = False
     lane.open_circuit("never refreshed")
-    lane.reason = "never refreshed"
+    lane.status.reason = "never refreshed"
     await harness.write()
     assert harness.registry.ledger["a"].state == "broken", "written again, however much it looks like what was there"
 
@@ -330,12 +348,12 @@ async def test_another_epoch_refuses_the_ledger() -> None:
 
 async def test_the_laggard_is_who_holds_the_source() -> None:
     harness = LedgerHarness("a", "b", "c")
-    assert harness.ledger.laggard(harness.lanes) is None
+    assert slowest(harness.lanes) is None
     harness.go_live("a", 300)
     b = harness.go_live("b", 100)
-    assert harness.ledger.laggard(harness.lanes) is b
+    assert slowest(harness.lanes) is b
     b.open_circuit("test")
-    assert harness.ledger.laggard(harness.lanes) is harness.lane("a")
+    assert slowest(harness.lanes) is harness.lane("a")
 
 
 async def test_pages_say_what_a_person_wants_to_know() -> None:

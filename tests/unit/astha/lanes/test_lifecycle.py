@@ -51,6 +51,7 @@ class ServedComponent:
         lane = self.harness.make_lane("subject", self.subject, **self.harness.lane.policy.model_dump())
         self.harness.lane = lane
         self.harness.lanes[:] = [lane]
+        self.harness.persist()
         self.task = asyncio.create_task(self.lifecycle.serve(lane, self.streaming))
 
     async def end(self) -> None:
@@ -155,7 +156,7 @@ async def test_the_next_term_waits_for_a_call_of_the_last_one() -> None:
     assert served.subject.log == ["start"], "no stop either"
     served.begin()
     await eventually(lambda: served.harness.lane.state is LaneState.BROKEN, "a broken lane")
-    assert "has not come back" in (served.harness.lane.reason or "")
+    assert "has not returned" in (served.harness.lane.reason or "")
     await served.harness.pass_time(100)
     assert served.subject.log == ["start"]
     assert served.subject.refreshes == 1

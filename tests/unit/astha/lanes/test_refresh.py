@@ -8,8 +8,8 @@ import pytest
 
 from astha.events import Commit, Event, Operation, Transaction
 from astha.lanes.ledger import Ledger
-from astha.lanes.refresh import RefreshedSnapshot, snapshot_after
-from astha.lanes.state import LaneState
+from astha.lanes.snapshot import RefreshedSnapshot, snapshot_after
+from astha.lanes.state import LaneState, RestoredLane
 from astha.testing import Fault, ManualClock
 from registry.errors import Unavailable
 from registry.models import ConsumerGroup
@@ -52,7 +52,7 @@ async def test_what_the_snapshot_contains_is_not_delivered_after_it() -> None:
         harness.commit("late")
         await harness.settle()
         assert harness.subject.names == ["late"]
-        assert harness.lane.contained is None, "the stream is past it"
+        assert harness.lane.intake.refreshed is None, "the stream is past it"
         await harness.converge()
 
 
@@ -268,10 +268,10 @@ async def test_a_lane_resumes_with_what_its_refresh_contained() -> None:
     registry = harness.registry
     transactions = [registry.commit(group(f"g{number}")) for number in range(4)]
     # The second and third were in the snapshot, the first had been delivered before it.
-    contained = RefreshedSnapshot(
+    refreshed = RefreshedSnapshot(
         XidVisibility(transactions[3].commit.transaction, frozenset()), transactions[3].position
     )
-    harness.lane.resume_at(transactions[0].position, contained)
+    harness.lane.restore(RestoredLane(None, transactions[0].position, refreshed))
     async with harness:
         harness.offer(*transactions)
         await harness.settle()
@@ -279,7 +279,7 @@ async def test_a_lane_resumes_with_what_its_refresh_contained() -> None:
 
 
 async def test_killed_in_the_first_delivery_after_a_refresh_nothing_that_it_contained_comes_again() -> None:
-    """The stream is past it, the component is not: until it is, paper has to say what the refresh contained."""
+    """The stream is past it, the component is not: until it is, paper has to say what the refresh refreshed."""
     async with LaneHarness() as harness:
         early = harness.registry.commit(group("early"))
         harness.lane.refresh("test")
@@ -288,10 +288,12 @@ async def test_killed_in_the_first_delivery_after_a_refresh_nothing_that_it_cont
         late = harness.registry.commit(group("late"))
         harness.offer(early, late)
         await harness.settle()
-        await Ledger(harness.registry.store, harness.clock).write(harness.lanes, harness.registry.last, LEASE)
+        ledger = Ledger(harness.registry.store, harness.clock)
+        await ledger.write(lambda: [harness.lane.progress()], harness.registry.last, LEASE)
         assert harness.subject.names == []
     after = LaneHarness()
-    await Ledger(harness.registry.store, after.clock).open(after.lanes)
+    restored = await Ledger(harness.registry.store, after.clock).open([after.lane.progress()])
+    after.lane.restore(restored["subject"])
     async with after:
         after.offer(early, late)
         await after.settle()
@@ -365,11 +367,11 @@ async def test_another_history_during_a_refresh_makes_it_repeat() -> None:
 async def test_no_refresh_before_its_debt_is_on_paper() -> None:
     """Killed after it, the component must not find a position of before it."""
     async with LaneHarness() as harness:
-        harness.paper = asyncio.Event()
+        harness.persisting = False
         harness.lane.refresh("test")
         await harness.pass_time(5)
         assert harness.subject.refreshes == 1
-        harness.paper.set()
+        harness.persisting = True
         await harness.converge()
         assert harness.subject.refreshes == 2
 
@@ -387,23 +389,23 @@ async def test_no_refresh_without_certain_leadership() -> None:
 
 def test_what_a_snapshot_contains_goes_by_transaction_not_by_position() -> None:
     """PostgreSQL: a commit below the snapshot's end may be missing from it, one above its place in it."""
-    contained = RefreshedSnapshot(XidVisibility(100, frozenset({90})), Position(5_000))
-    assert contained.holds(_transaction(xid=80, position=4_000))
-    assert not contained.holds(_transaction(xid=90, position=1_000)), "running when the snapshot was taken"
-    assert not contained.holds(_transaction(xid=100, position=1_000))
-    assert not contained.holds(_transaction(xid=80, position=5_001)), "beyond: another transaction with that number"
-    assert RefreshedSnapshot.of(contained.document()) == contained
+    refreshed = RefreshedSnapshot(XidVisibility(100, frozenset({90})), Position(5_000))
+    assert refreshed.contains(_transaction(xid=80, position=4_000))
+    assert not refreshed.contains(_transaction(xid=90, position=1_000)), "running when the snapshot was taken"
+    assert not refreshed.contains(_transaction(xid=100, position=1_000))
+    assert not refreshed.contains(_transaction(xid=80, position=5_001)), "beyond: another transaction with that number"
+    assert RefreshedSnapshot.from_json(refreshed.to_json()) == refreshed
     sequence = RefreshedSnapshot(SequenceVisibility(Position(7)), Position(7))
-    assert RefreshedSnapshot.of(sequence.document()) == sequence
+    assert RefreshedSnapshot.from_json(sequence.to_json()) == sequence
 
 
 def test_transaction_ids_of_32_bits_are_widened_to_the_snapshots_age() -> None:
     age = 3 << 32
-    place = XidVisibility(age + 10, frozenset({age - 5}))
-    assert place.contains(9, Position(1))
-    assert not place.contains(10, Position(1))
-    assert not place.contains((age - 5) & 0xFFFFFFFF, Position(1))
-    assert place.contains((age - 6) & 0xFFFFFFFF, Position(1))
+    visibility = XidVisibility(age + 10, frozenset({age - 5}))
+    assert visibility.contains(9, Position(1))
+    assert not visibility.contains(10, Position(1))
+    assert not visibility.contains((age - 5) & 0xFFFFFFFF, Position(1))
+    assert visibility.contains((age - 6) & 0xFFFFFFFF, Position(1))
     almost = XidVisibility(age - 2, frozenset())
     assert not almost.contains(3, Position(1)), "after the wrap"
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from astha.lanes.state import LaneState
+from astha.lanes.inspection import stuck_seconds
+from astha.lanes.state import LaneState, RestoredLane
 from astha.testing import Fault
 from tests.doubles.registry import GROUPS, group
 from tests.unit.astha.lanes.harness import LaneHarness
@@ -17,17 +18,17 @@ from tests.waiting import eventually
 
 async def test_how_long_a_delivery_has_been_tried_is_known() -> None:
     async with LaneHarness(breaker_failures=1_000, backoff_max_s=2.0) as harness:
-        assert harness.lane.stuck_s == 0
+        assert stuck_seconds(harness.lane) == 0
         harness.subject.misbehave(Fault.FAIL)
         harness.commit("a")
         await harness.pass_time(10)
         harness.commit("b")
         assert harness.lane.state is LaneState.LIVE
-        assert harness.lane.stuck_s >= 10
+        assert stuck_seconds(harness.lane) >= 10
         harness.subject.behave()
         await harness.pass_time(3)
         assert harness.subject.names == ["a", "b"]
-        assert harness.lane.stuck_s == 0
+        assert stuck_seconds(harness.lane) == 0
 
 
 async def test_consecutive_failures_open_the_breaker() -> None:
@@ -56,7 +57,7 @@ async def test_while_broken_nothing_is_kept_and_the_position_does_not_count() ->
         for number in range(1_000):
             harness.commit(f"g{number}")
         assert harness.lane.queue.events == 0
-        assert harness.lane.owes_refresh
+        assert not harness.lane.state.keeps_position()
 
 
 async def test_a_full_lane_breaks_out() -> None:
@@ -65,7 +66,7 @@ async def test_a_full_lane_breaks_out() -> None:
         for number in range(11):
             harness.commit(f"g{number}")
         assert harness.lane.state is LaneState.BROKEN
-        assert "fell behind: 10 events" in (harness.lane.reason or "")
+        assert "queue full: 10 events" in (harness.lane.reason or "")
         harness.subject.behave()
         await harness.converge()
 
@@ -187,7 +188,7 @@ async def test_broken_in_the_middle_of_a_call_it_may_finish_within_the_drain_tim
             await gate.wait()
             await deliver(event)
 
-        harness.lane._delivery._on_event = wait
+        harness.delivery._on_event = wait
         harness.commit("a", "b")
         await harness.settle()
         harness.lane.open_circuit("test")
@@ -219,7 +220,7 @@ async def test_a_call_that_fails_while_being_hurried_does_not_hurry_the_next() -
             await fail.wait()
             raise RuntimeError("failed after all")
 
-        harness.lane._delivery._on_event = fail_late
+        harness.delivery._on_event = fail_late
         harness.commit("a")
         await harness.settle()
         harness.lane.open_circuit("test")
@@ -229,7 +230,7 @@ async def test_a_call_that_fails_while_being_hurried_does_not_hurry_the_next() -
         await harness.pass_time(60)  # far beyond the old deadline, within the refresh's own
         assert harness.lane.counts.failed_refreshes == 0
         harness.subject.refresh_gate.set()
-        harness.lane._delivery._on_event = harness.subject.on_event
+        harness.delivery._on_event = harness.subject.on_event
         await harness.converge()
 
 
@@ -320,8 +321,8 @@ async def test_a_broken_component_comes_back_every_time() -> None:
 @pytest.mark.parametrize("turns", range(4))
 async def test_broken_out_while_its_worker_is_about_to_begin_it_begins(turns: int) -> None:
     harness = LaneHarness(breaker_reset_s=1.0)
-    harness.lane.resume_at(harness.registry.last, None)
-    harness._tasks = [asyncio.create_task(harness.lane.run())]
+    harness.lane.restore(RestoredLane(None, harness.registry.last))
+    harness._tasks = [asyncio.create_task(harness.workers["subject"].run())]
     for _ in range(turns):
         await asyncio.sleep(0)
     harness.lane.open_circuit("full before it could begin")
@@ -356,4 +357,4 @@ async def test_ended_at_any_moment_a_lane_ends(turns: int) -> None:
         harness.lane.refresh("interrupts the worker")
         harness._tasks[0].cancel()
         await asyncio.wait_for(asyncio.gather(*harness._tasks, return_exceptions=True), 10)
-        assert harness.lane.straggler is None
+        assert harness.lane.calls.straggler is None

@@ -7,6 +7,7 @@ from typing import cast
 
 from astha.daemon import Component, Daemon, DaemonSettings
 from astha.events import Commit, Event, Operation, Transaction
+from astha.lanes.state import RestoredLane
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.contract import Batch, SourceStatus
 from astha.testing import ManualClock, RecordingSubscriber
@@ -81,7 +82,7 @@ class Stage:
         """And have everybody live."""
         await self.leadership.acquire()
         for lane in self.daemon.lanes:
-            lane.resume_at(Position(850), None)
+            lane.restore(RestoredLane(None, Position(850)))
             lane.serving = True
 
     def pass_by(self, *transactions: Transaction) -> None:

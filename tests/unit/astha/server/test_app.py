@@ -84,7 +84,7 @@ class TestHealth:
         await stage.lead()
         stage.pass_by(topics(950, "a"))
         assert await ready(client) == (200, [])
-        stage.daemon.lanes[0]._moved -= 21
+        stage.daemon.lanes[0].intake.progress_at -= 21
         status, (reason,) = await ready(client)
         assert (status, reason) == (
             503, "component audit makes no progress: the same delivery has been tried for 21 s"

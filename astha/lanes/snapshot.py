@@ -1,0 +1,73 @@
+"""The snapshot that a refresh reads, and which transactions it contains."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import msgspec
+
+from astha.clock import LoopClock
+from astha.events import Commit, Transaction
+from registry.contract import ConsistentRead, MetadataStore
+from registry.errors import Unavailable
+from registry.json_text import JsonText, parse_json_as, to_json_text
+from registry.position import Position, SequenceVisibility, SnapshotVisibility, XidVisibility
+
+AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
+
+_VISIBLE_WITHIN_S = 60.0
+
+
+class RefreshedSnapshot(msgspec.Struct, frozen=True):
+    """The visibility of the snapshot that a refresh read. Every transaction in it has a position up to `until`."""
+
+    visibility: AnySnapshotVisibility
+    until: Position
+
+    def contains(self, transaction: Transaction) -> bool:
+        commit = transaction.commit
+        return commit.position <= self.until and self.visibility.contains(commit.transaction, commit.position)
+
+    def splits(self, transaction: Transaction) -> bool:
+        """Whether the snapshot contains only a part of it: see `SequenceVisibility.splits`."""
+        commit, visibility = transaction.commit, self.visibility
+        return isinstance(visibility, SequenceVisibility) and visibility.splits(commit.transaction, commit.position)
+
+    def to_json(self) -> JsonText:
+        return to_json_text(self)
+
+    @classmethod
+    def from_json(cls, text: JsonText) -> RefreshedSnapshot:
+        return parse_json_as(text, cls)
+
+
+@asynccontextmanager
+async def snapshot_after(
+    store: MetadataStore, seen: Iterable[Commit], clock: LoopClock
+) -> AsyncIterator[tuple[ConsistentRead, RefreshedSnapshot]]:
+    """Opens a snapshot that contains every commit in `seen`. Raises `Unavailable` if there is none within a minute.
+
+    On PostgreSQL a commit reaches the stream a moment before it becomes visible to others (longer, if the writer
+    waits for a synchronous standby), so a snapshot may lack a transaction that was delivered. Then another is taken.
+    """
+    missing = list(seen)
+    deadline = clock.monotonic() + _VISIBLE_WITHIN_S
+    while True:
+        async with store.consistent_read() as read:
+            visibility = read.visibility
+            missing = [commit for commit in missing if not visibility.contains(commit.transaction, commit.position)]
+            if not missing:
+                yield read, RefreshedSnapshot(_serializable(visibility), await store.position())
+                return
+        if clock.monotonic() > deadline:
+            raise Unavailable(f"transaction {missing[0].transaction} was committed but is still not visible")
+        await asyncio.sleep(0.002)
+
+
+def _serializable(visibility: SnapshotVisibility) -> AnySnapshotVisibility:
+    if isinstance(visibility, (SequenceVisibility, XidVisibility)):
+        return visibility
+    raise TypeError(f"the ledger can't store a snapshot visibility of type {type(visibility).__name__}")
