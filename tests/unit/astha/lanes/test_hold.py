@@ -187,6 +187,33 @@ async def test_it_converges_while_the_stream_goes_on() -> None:
         assert harness.lane.state is LaneState.LIVE
 
 
+async def test_a_truncate_that_arrives_while_it_catches_up_makes_it_refresh() -> None:
+    class TruncatesOnce(FailsAt):
+        harness: HoldHarness | None = None
+        truncated = False
+
+        async def on_event(self, event: Event[Row]) -> None:
+            await super().on_event(event)
+            if self.harness is not None and len(self.events) > 20 and not self.truncated:
+                self.truncated = True
+                self.harness.offer(self.harness.registry.truncate())
+                await asyncio.sleep(0)
+
+    subject = TruncatesOnce(ManualClock(), "g0")
+    async with HoldHarness(subject, max_events=10) as harness:
+        subject.harness = harness
+        for number in range(30):
+            harness.commit(f"g{number}")
+        await harness.pass_time(20)
+        subject.bad = None
+        await harness.pass_time(100)
+        assert subject.truncated
+        assert (harness.lane.state, subject.refreshes) == (LaneState.LIVE, 2)
+        harness.commit("later")
+        await harness.settle()
+        assert subject.names[-1] == "later"
+
+
 async def test_what_can_not_be_read_again_now_is_tried_later() -> None:
     async with HoldHarness(max_events=10) as harness:
         harness.subject.misbehave(Fault.FAIL)

@@ -251,6 +251,26 @@ async def test_pause_and_resume() -> None:
         await harness.converge()
 
 
+async def test_a_pause_during_the_health_check_of_a_broken_component_outlasts_it() -> None:
+    gate = asyncio.Event()
+
+    async def slow() -> bool:
+        await gate.wait()
+        return True
+
+    async with LaneHarness(breaker_reset_s=1.0, health_timeout_s=60.0) as harness:
+        harness.subject.health = slow
+        harness.lane.open_circuit("test")
+        await harness.pass_time(1.1)
+        harness.lane.pause()
+        gate.set()
+        await harness.settle()
+        assert harness.lane.state is LaneState.PAUSED
+        harness.subject.behave()
+        harness.lane.resume()
+        await harness.converge()
+
+
 async def test_a_pause_during_a_refresh_outlasts_it() -> None:
     async with LaneHarness() as harness:
         harness.subject.refresh_gate = asyncio.Event()
