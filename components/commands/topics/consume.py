@@ -14,7 +14,7 @@ import click
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import settings_options
 from astha.clock import SystemLoopClock
-from astha.gc_tuning import SparingCollector
+from astha.gc_tuning import FreezingCollector
 from astha.settings import Settings
 from astha.wiring import context
 from components.commands.topics.logging import log_to_stderr
@@ -79,7 +79,7 @@ def consume_command(
         raise Failure("--follow has no end: leave --to out", Exit.USAGE)
     write = write_json if as_json else write_line(None if key_separator is None else key_separator.encode())
     job = _Job(topic, partitions, start, stop, follow, group, most, "earliest" if skip_lost else None, cache, write)
-    with log_to_stderr(), SparingCollector(), suppress(BrokenPipeError):  # `| head` has seen enough
+    with log_to_stderr(), FreezingCollector(), suppress(BrokenPipeError):  # `| head` has seen enough
         asyncio.run(job.run(reload()))
 
 

@@ -6,7 +6,7 @@ from weakref import ref
 
 import pytest
 
-from astha.gc_tuning import SparingCollector
+from astha.gc_tuning import FreezingCollector
 
 
 class Knot:
@@ -31,7 +31,7 @@ class Hand:
 
 
 def test_what_survives_is_set_aside_and_what_dies_later_is_collected() -> None:
-    with SparingCollector():
+    with FreezingCollector():
         set_aside = gc.get_freeze_count()
         knot = Knot()
         seen = ref(knot)
@@ -47,7 +47,7 @@ def test_what_dies_after_it_was_set_aside_is_found_when_everything_is_looked_at_
     clock = Hand()
     knot = Knot()
     seen = ref(knot)
-    with SparingCollector(everything_every_s=10, clock=clock):
+    with FreezingCollector(unfreeze_every_s=10, clock=clock):
         del knot
         gc.collect()
         assert seen() is not None
@@ -59,7 +59,7 @@ def test_what_dies_after_it_was_set_aside_is_found_when_everything_is_looked_at_
 
 
 def test_young_collections_set_nothing_aside() -> None:
-    with SparingCollector():
+    with FreezingCollector():
         before = gc.get_freeze_count()
         kept = [Knot() for _ in range(1_000)]
         gc.collect(1)
@@ -70,7 +70,7 @@ def test_young_collections_set_nothing_aside() -> None:
 
 def test_the_process_has_its_collector_back_afterwards() -> None:
     callbacks = list(gc.callbacks)
-    with SparingCollector():
+    with FreezingCollector():
         assert gc.callbacks != callbacks
 
     assert gc.callbacks == callbacks
