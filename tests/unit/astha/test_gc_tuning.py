@@ -30,7 +30,7 @@ class Hand:
         return self.now
 
 
-def test_what_survives_is_set_aside_and_what_dies_later_is_collected() -> None:
+def test_survivors_are_frozen_and_later_garbage_is_collected() -> None:
     with FreezingCollector():
         set_aside = gc.get_freeze_count()
         knot = Knot()
@@ -43,7 +43,7 @@ def test_what_survives_is_set_aside_and_what_dies_later_is_collected() -> None:
         assert gc.get_freeze_count() >= set_aside
 
 
-def test_what_dies_after_it_was_set_aside_is_found_when_everything_is_looked_at_again() -> None:
+def test_frozen_garbage_is_collected_after_unfreezing() -> None:
     clock = Hand()
     knot = Knot()
     seen = ref(knot)
@@ -58,7 +58,7 @@ def test_what_dies_after_it_was_set_aside_is_found_when_everything_is_looked_at_
         assert gc.get_freeze_count() > 0
 
 
-def test_young_collections_set_nothing_aside() -> None:
+def test_young_collections_freeze_nothing() -> None:
     with FreezingCollector():
         before = gc.get_freeze_count()
         kept = [Knot() for _ in range(1_000)]
@@ -68,7 +68,7 @@ def test_young_collections_set_nothing_aside() -> None:
         del kept
 
 
-def test_the_process_has_its_collector_back_afterwards() -> None:
+def test_afterwards_nothing_is_frozen() -> None:
     callbacks = list(gc.callbacks)
     with FreezingCollector():
         assert gc.callbacks != callbacks
