@@ -142,7 +142,7 @@ class Oracle:
                 assert not violations, f"seed {self.seed!r}: {name} saw {len(violations)}: " + "\n".join(violations[:5])
 
     async def require_agreement(self) -> None:
-        """Every component's rows are the database's. Then also nobody has complained."""
+        """Waits until every component's rows equal the database's. No component has recorded a violation then."""
         store = await open_store(self.url)
         try:
             for name, (tables, _, _) in COMPONENTS.items():
@@ -210,7 +210,7 @@ class Oracle:
 
 
 def drop_slot(url: str, slot: str) -> None:
-    """Also while somebody reads it."""
+    """Works also while a connection reads it."""
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(200):
             try:

@@ -59,7 +59,7 @@ async def test_a_daemon_frozen_for_longer_than_its_lease(url: str, opened: OpenS
             third = await write(f"third {number}")
             await asyncio.sleep(LEASE_S / 10)
         await eventually(lambda: agreed(third), "the second goes on")
-        assert one.calls() == frozen, "woken up, it has called nobody"
+        assert one.calls() == frozen, "after waking up it makes no call"
         assert two.calls()["groups"] > 0
         await two.process.stop()
         fourth = await write("fourth")

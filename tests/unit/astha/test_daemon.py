@@ -87,20 +87,20 @@ async def test_a_gap_to_a_history_with_lower_positions() -> None:
         await made.agree()
         await made.until(lambda: max(made.source.acknowledged, default=0) > 1_000_000, "an acknowledgement")
         made.registry.last = Position(0)
-        told = len(made.source.acknowledged)
+        before = len(made.source.acknowledged)
         made.source.say(Gap("restored"), Started(Position(0)))
         await made.until(lambda: made.subject.refreshes == 2, "the refresh")
         made.commit("new")
         await made.agree()
         await made.until(lambda: made.source.acknowledged[-1] == made.registry.last, "the new position")
-        assert max(made.source.acknowledged[told:]) == made.registry.last, "never a position of the old history"
+        assert max(made.source.acknowledged[before:]) == made.registry.last, "never a position of the old history"
 
 
 async def test_after_a_gap_refreshes_are_owed_in_the_ledger_before_the_source_continues() -> None:
     async with stage() as made:
         made.source.say(Started(Position(0)))
         await made.live()
-        await made.until(lambda: not made.registry.ledger["a"].refresh_owed, "the page")
+        await made.until(lambda: not made.registry.ledger["a"].refresh_owed, "the ledger entry")
         made.registry.before_ledger = asyncio.Event()
         taken = made.source.taken
         made.source.say(Gap("test"), Started(Position(0)))
@@ -135,8 +135,8 @@ async def test_progress_moves_an_idle_component() -> None:
 
 async def test_an_error_that_an_operator_has_to_fix_ends_the_daemon() -> None:
     async with stage() as made:
-        made.source.say(Started(Position(0)), ConfigError("mend me"))
-        with pytest.raises(ConfigError, match="mend me"):
+        made.source.say(Started(Position(0)), ConfigError("fix me"))
+        with pytest.raises(ConfigError, match="fix me"):
             await asyncio.wait_for(made.task, 20)
         assert not made.daemon.leadership.leads, "a standby may try"
 

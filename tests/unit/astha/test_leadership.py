@@ -160,7 +160,7 @@ async def test_a_pause_longer_than_the_lease() -> None:
     stage = Stage()
     await stage.one.acquire()
     assert stage.one.lease_is_valid()
-    stage.clock._elapsed += 11  # nobody ran meanwhile
+    stage.clock._elapsed += 11  # no task ran meanwhile
     assert not stage.one.lease_is_valid()
     await stage.two.acquire()
     async with running(stage.one.hold()) as holding:

@@ -272,8 +272,8 @@ async def test_a_held_component_keeps_the_source_and_resumes_after_a_crash() -> 
         assert harness.lane.state is LaneState.HELD
         written = await ledger.write(lambda: [harness.lane.progress()], harness.registry.last, LEASE)
         assert written.acknowledged == position
-        page = harness.registry.ledger["subject"]
-        assert (page.state, page.position, page.refresh_owed) == ("held", position, False)
+        entry = harness.registry.ledger["subject"]
+        assert (entry.state, entry.position, entry.refresh_owed) == ("held", position, False)
         restarted = harness.make_lane("subject", harness.subject)
         restored = await Ledger(harness.registry.store, harness.clock).open([restarted.progress()])
         restarted.restore(restored["subject"])

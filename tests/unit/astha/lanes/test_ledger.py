@@ -103,7 +103,7 @@ async def test_in_memory_state_is_refreshed_at_every_start_and_durable_state_res
 async def test_with_no_live_component_everything_received_is_acknowledged() -> None:
     harness = LedgerHarness("a", "b")
     assert await harness.write(received=500) == 500
-    assert [page.refresh_owed for page in harness.registry.ledger.values()] == [True, True]
+    assert [entry.refresh_owed for entry in harness.registry.ledger.values()] == [True, True]
 
 
 async def test_the_slowest_live_component_limits_the_acknowledgement() -> None:
@@ -153,7 +153,7 @@ async def test_live_again_but_behind_the_acknowledgement_it_still_owes_the_refre
     harness = LedgerHarness("a", "b")
     harness.go_live("a", 500)
     assert await harness.write(received=500) == 500
-    b = harness.go_live("b", 200)  # its refresh began at 200, the source has been told 500 since
+    b = harness.go_live("b", 200)  # its refresh began at 200, 500 was acknowledged since
     harness.lane("a").intake.position = A_LOT
     assert await harness.write(received=A_LOT) == 500, "held where it is"
     assert harness.registry.ledger["b"].refresh_owed
@@ -222,12 +222,12 @@ async def test_a_pause_survives_a_restart() -> None:
 async def test_an_owed_refresh_survives_a_restart_with_its_reason() -> None:
     harness = LedgerHarness("a")
     harness.go_live("a", 100)
-    harness.lane("a").open_circuit("it fell behind")
+    harness.lane("a").open_circuit("its queue was full")
     await harness.write()
     harness.restart()
     await harness.open()
     assert harness.lane("a").state is LaneState.BOOTSTRAPPING
-    assert harness.lane("a").reason == "it fell behind"
+    assert harness.lane("a").reason == "its queue was full"
 
 
 async def test_an_idle_ledger_is_not_written() -> None:
@@ -263,7 +263,7 @@ async def test_another_history_that_begins_while_the_ledger_is_being_written() -
     harness.ledger.start_over()
     harness.lane("a").start_over("restored")
     harness.registry.before_ledger.set()
-    assert await writing == 0, "the page is written, but its position is of the past"
+    assert await writing == 0, "the entry is written, but its position belongs to the old history"
     assert await harness.write() == 0
     assert harness.registry.ledger["a"].refresh_owed
 
@@ -358,9 +358,9 @@ async def test_the_slowest_lane_is_the_one_that_keeps_the_source() -> None:
 
 async def test_an_entry_has_state_reason_and_tables() -> None:
     harness = LedgerHarness("a")
-    harness.lane("a").open_circuit("it fell behind")
+    harness.lane("a").open_circuit("its queue was full")
     await harness.write()
-    page = harness.registry.ledger["a"]
-    assert (page.state, page.reason, page.position) == ("broken", "it fell behind", None)
-    assert parse_json_as(page.tables, list[str]) == [GROUPS]
-    assert msgspec.structs.asdict(page)["refresh_owed"] is True
+    entry = harness.registry.ledger["a"]
+    assert (entry.state, entry.reason, entry.position) == ("broken", "its queue was full", None)
+    assert parse_json_as(entry.tables, list[str]) == [GROUPS]
+    assert msgspec.structs.asdict(entry)["refresh_owed"] is True

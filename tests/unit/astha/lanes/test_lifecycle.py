@@ -126,7 +126,7 @@ async def test_a_start_that_ignores_cancellation_does_not_delay_the_end() -> Non
     served.begin()
     await eventually(lambda: served.harness.lane.state is LaneState.BROKEN, "a broken lane")
     await served.end()  # in bounded time
-    assert served.subject.log == ["start"], "no stop while start is under way"
+    assert served.subject.log == ["start"], "no stop while start is in flight"
     released.set()
     await asyncio.sleep(0)
 
