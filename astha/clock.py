@@ -1,4 +1,4 @@
-"""Time, sleep and chance: the daemon takes all three from here, so that a test can own them."""
+"""Time, sleep and randomness: the daemon takes all three from here, so that tests can control them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class LoopClock(Clock, Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     def chance(self) -> float:
-        """Between 0 and 1, for jitter."""
+        """Returns a random number between 0 and 1, for jitter."""
         ...
 
 
 _COUNTS_SUSPENSION = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""A lease goes on running out while the machine sleeps; Linux's CLOCK_MONOTONIC does not count that time."""
+"""A lease also expires while the machine is suspended; Linux's CLOCK_MONOTONIC does not count that time."""
 
 
 class SystemLoopClock(SystemClock):

@@ -89,9 +89,8 @@ class Daemon:
         self._lifecycles = [
             Lifecycle(each.name, each.subscriber, each.policy, clock, self._failures) for each in components
         ]
-        self.taps: list[
-            Callable[[Sequence[Transaction]], None]
-        ] = []  # called with all transactions; must not wait or fail
+        # Called with all transactions; must not wait or fail.
+        self.taps: list[Callable[[Sequence[Transaction]], None]] = []
         self._make_lanes()
 
     def _make_lanes(self) -> None:

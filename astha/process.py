@@ -13,7 +13,7 @@ import structlog
 from astha.clock import LoopClock, SystemLoopClock
 from astha.daemon import Daemon
 from astha.errors import ConfigError
-from astha.gc_tuning import SparingCollector
+from astha.gc_tuning import FreezingCollector
 from astha.lanes.inspection import shown_state
 from astha.server import Server
 from astha.server.health import role
@@ -48,7 +48,7 @@ async def serve(settings: Settings, reload: Callable[[], Settings], clock: LoopC
         await server.start()
         try:
             _log_start(assembly, settings)
-            with SparingCollector():
+            with FreezingCollector():
                 await _run(daemon, notifier, clock)
         finally:
             await server.stop()

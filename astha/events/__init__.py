@@ -1,7 +1,7 @@
-"""Decoded changes as typed events, grouped in the transaction that committed them.
+"""Decoded changes as typed events, grouped by the transaction that committed them.
 
-In: rows before and after, from a source. Out: `Transaction` of `Event[Row]`.
-Guaranteed: commit order, whole transactions, rows that are the registry's own models.
+In: rows before and after each change, from a source. Out: `Transaction` of `Event[Row]`.
+Guaranteed: commit order, whole transactions, rows are the registry's own models.
 """
 
 from astha.events.batch import EventBatch

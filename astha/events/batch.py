@@ -1,4 +1,4 @@
-"""Transactions that came together, handed on together."""
+"""Transactions that were received together and are passed on together."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from registry.position import Position
 
 
 class EventBatch(msgspec.Struct, gc=False):
-    """At least one transaction, in order. Lanes that get the same transactions share one, and what it has counted."""
+    """At least one transaction, in order. Lanes that receive the same transactions share one batch and its tally."""
 
     transactions: Sequence[Transaction]
-    events: list[Event[Row]]  # of all of them
+    events: list[Event[Row]]  # of all transactions
     size_bytes: int
-    has_unlisted: bool  # one of them is not told event by event
+    has_unlisted: bool  # a transaction has tables whose changes are not listed
     _tally: Mapping[tuple[str, str], int] | None = None
 
     @classmethod
@@ -41,18 +41,18 @@ class EventBatch(msgspec.Struct, gc=False):
 
     @property
     def position(self) -> Position:
-        """Of its end."""
+        """The position of its last commit."""
         return self.transactions[-1].commit.position
 
     def tally(self) -> Mapping[tuple[str, str], int]:
-        """Events by table and operation; counted once, however many lanes ask."""
+        """Returns the number of events by table and operation, counted once for all lanes."""
         if self._tally is None:
             counted = Counter([(type(event.data), event.operation) for event in self.events])
             self._tally = {(kind.table, str(operation)): number for (kind, operation), number in counted.items()}
         return self._tally
 
     def split(self, events: int) -> tuple[EventBatch, EventBatch | None]:
-        """As many transactions as have at most so many events, but at least one; and the others."""
+        """Splits off the first transactions: at most so many events, but at least one transaction."""
         if len(self.transactions) == 1 or len(self.events) <= events:
             return self, None
         taken = 0
@@ -60,4 +60,4 @@ class EventBatch(msgspec.Struct, gc=False):
             taken += len(transaction.events)
             if taken > events and number:
                 return EventBatch.of(self.transactions[:number]), EventBatch.of(self.transactions[number:])
-        return self, None  # the first one alone is larger, and the others have none
+        return self, None  # the first transaction alone is larger, and the others have no events

@@ -1,4 +1,4 @@
-"""One row changed."""
+"""The change of one row."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Operation(StrEnum):
 
 
 class Commit(msgspec.Struct, gc=False):
-    """The transaction that an event belongs to: known from its first row on, but for `count`."""
+    """The transaction of an event. Known when its first row arrives, except for `count`."""
 
-    transaction: int  # the database's own number
+    transaction: int  # the database's transaction id
     position: Position
     committed_at: int  # microseconds since the epoch, UTC
     count: int = 0  # events in the transaction, all tables, once it is complete
 
 
 class Event(msgspec.Struct, Generic[R], frozen=True, gc=False):
-    """`data` is the row as it is now; of a DELETE, the row that is gone. `before` is None for an INSERT only."""
+    """`data` is the new row; for a DELETE, the deleted row. `before` is None only for an INSERT."""
 
     operation: Operation
     data: R
@@ -60,7 +60,7 @@ class Event(msgspec.Struct, Generic[R], frozen=True, gc=False):
         return self.index == self.commit.count - 1
 
     def to_builtins(self) -> dict[str, JsonValue]:
-        """As `astha tail --json` and ``/events`` show it, ready for ``json.dumps``."""
+        """Returns what `astha tail --json` and ``/events`` show, ready for ``json.dumps``."""
         return {
             "table": self.table,
             "operation": str(self.operation),

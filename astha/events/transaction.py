@@ -1,4 +1,4 @@
-"""What one commit changed."""
+"""The changes of one commit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from registry.position import Position
 
 
 class Transaction(msgspec.Struct, gc=False):
-    """Events in the order in which the rows changed, of all tables that anybody subscribes to.
+    """Events of all subscribed tables, in the order in which the rows changed.
 
-    A transaction that is too large to hold, or that truncated tables, has those tables in `unlisted`: what happened
-    to them is not told event by event, and who subscribes to them has to refresh.
+    If a transaction is too large to hold, or truncates tables, those tables are in `unlisted`: their changes are not
+    listed as events, and their subscribers have to refresh.
     """
 
     commit: Commit

@@ -1,5 +1,5 @@
-"""One bounded, ordered lane for each component: retry, breaker, health, refresh, ledger.
+"""One bounded, ordered lane per component: delivery with retries, circuit breaker, health, refresh, ledger.
 
-In: transactions that concern the component. Out: calls of its `Subscriber`, and what it has durably done.
-Guaranteed: order, whole transactions, no lane ever waits for another, whatever is dropped is refreshed.
+In: the transactions that concern the component. Out: calls of its `Subscriber`, and its acknowledged position.
+Guaranteed: order, whole transactions, no lane waits for another, whatever is dropped is refreshed.
 """

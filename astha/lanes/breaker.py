@@ -1,4 +1,4 @@
-"""A component's circuit breaker: pybreaker, told the outcomes of asynchronous calls.
+"""A component's circuit breaker: pybreaker, fed with the outcomes of asynchronous calls.
 
 closed      calls are made; `breaker_failures` failures in a row open the circuit
 open        no call is made before `breaker_reset_s` have passed

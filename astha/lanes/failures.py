@@ -1,7 +1,7 @@
-"""One traceback for each distinct failure of a component.
+"""Logs one traceback for each distinct failure of a component.
 
-Two failures are the same if an error of the same type was raised in the same line. A component that fails in every
-delivery would otherwise fill the disk, and one whose traceback is never shown can't be mended.
+Two failures are the same if an error of the same type was raised in the same line. Without this limit a component that
+fails in every delivery would fill the disk.
 """
 
 from __future__ import annotations
@@ -17,60 +17,60 @@ from registry.clock import Clock
 
 log = structlog.get_logger(__name__)
 
-_AGAIN_S = 3600.0
-"""A failure that was shown before is shown again after so long, with the number of repetitions."""
+_REPEAT_S = 3600.0
+"""A failure that was logged is logged again after this time, with the number of repetitions."""
 
 _REMEMBERED = 256
-"""Distinct failures, of all components; the one that was not seen for longest is forgotten first."""
+"""Distinct failures of all components; the least recently seen is forgotten first."""
 
 _BURST, _BURST_S = 10, 60.0
-"""Tracebacks of one component within so long: errors that are raised in a new line each time must not fill the log."""
+"""Limits the tracebacks of one component per time: errors that differ each time must not fill the log."""
 
 Distinct: TypeAlias = tuple[str, type[BaseException], str, int]
 
 
-class _Shown(msgspec.Struct):
+class _Logged(msgspec.Struct):
     at: float
     repeated: int = 0
 
 
 class FailureLog:
-    """Of all components of a daemon. Kept over changes of leadership, so that these repeat nothing."""
+    """The failures of all components of a daemon, kept over changes of leadership."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._shown: OrderedDict[Distinct, _Shown] = OrderedDict()
-        self._lately: dict[str, deque[float]] = {}
+        self._logged: OrderedDict[Distinct, _Logged] = OrderedDict()
+        self._recent: dict[str, deque[float]] = {}
 
     def note(self, component: str, call: str, error: BaseException) -> None:
-        """`call` has raised `error`: log its traceback, unless that was done lately."""
+        """Logs the traceback of an error that `call` raised, unless it was logged recently."""
         now = self._clock.monotonic()
         distinct = (component, type(error), *_raised_in(error))
-        shown = self._shown.get(distinct)
-        if shown is not None:
-            self._shown.move_to_end(distinct)
-            if now - shown.at < _AGAIN_S:
-                shown.repeated += 1
+        logged = self._logged.get(distinct)
+        if logged is not None:
+            self._logged.move_to_end(distinct)
+            if now - logged.at < _REPEAT_S:
+                logged.repeated += 1
                 return
-        lately = self._lately.setdefault(component, deque(maxlen=_BURST))
-        if len(lately) == _BURST and now - lately[0] < _BURST_S:
+        recent = self._recent.setdefault(component, deque(maxlen=_BURST))
+        if len(recent) == _BURST and now - recent[0] < _BURST_S:
             return
-        lately.append(now)
-        self._shown[distinct] = _Shown(now)
-        if len(self._shown) > _REMEMBERED:
-            self._shown.popitem(last=False)
+        recent.append(now)
+        self._logged[distinct] = _Logged(now)
+        if len(self._logged) > _REMEMBERED:
+            self._logged.popitem(last=False)
         log.error(
             "component failed",
             component=component,
             call=call,
             error=repr(error),
-            repeated=0 if shown is None else shown.repeated,
+            repeated=0 if logged is None else logged.repeated,
             exc_info=(type(error), error, error.__traceback__),
         )
 
 
 def _raised_in(error: BaseException) -> tuple[str, int]:
-    """File and line. An error that the lane made (a timeout) was raised where its cause was."""
+    """Returns file and line. An error made by the lane (a timeout) counts as raised where its cause was."""
     trace: TracebackType | None = error.__traceback__
     cause = error.__cause__
     if cause is not None and cause.__traceback__ is not None:

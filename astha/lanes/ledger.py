@@ -1,7 +1,7 @@
 """The ledger: each component's acknowledged position, and so the position up to which the source may forget.
 
 A component that is live or held keeps the source at its own position. One that owes a refresh keeps nothing: it will
-read the registry. One that has just become live, but is behind what the source was told to forget, still owes its
+read the registry. One that has just become live, but is behind what the source may already forget, still owes its
 refresh in the ledger, because a crash now would cost it events; the source stays where it is until it has caught up.
 
 Lanes and ledger do not know each other: the daemon passes `LaneProgress` one way, `RestoredLane` the other.

@@ -1,4 +1,4 @@
-"""What waits in a lane, counted."""
+"""A lane's bounded queue."""
 
 from __future__ import annotations
 
@@ -7,61 +7,61 @@ from collections.abc import Callable, Iterator
 
 from astha.events import EventBatch, Transaction
 
-_TOGETHER = 256
-"""Transactions in a batch that is made here: what is split again and again must not be long."""
+_BATCH_TRANSACTIONS = 256
+"""Transactions per batch that is made here: long batches are expensive to split repeatedly."""
 
 
 class LaneQueue:
-    """Bounded by events and by bytes. What is taken from the head stays there until it is `done`."""
+    """Bounded by events and by bytes. A batch taken from the head stays in the queue until it is `done`."""
 
     def __init__(self, max_events: int, max_bytes: int) -> None:
         self.max_events = max_events
         self.max_bytes = max_bytes
-        self._waiting: deque[EventBatch] = deque()
+        self._batches: deque[EventBatch] = deque()
         self.events = 0
         self.size_bytes = 0
-        self.delivered = 0  # events of the first transaction that were delivered before one of it failed
+        self.delivered = 0  # events of the first transaction that were delivered before one failed
 
     def __bool__(self) -> bool:
-        return bool(self._waiting)
+        return bool(self._batches)
 
     def __iter__(self) -> Iterator[Transaction]:
-        for batch in self._waiting:
+        for batch in self._batches:
             yield from batch.transactions
 
     def put(self, batch: EventBatch) -> bool:
-        """False, and nothing added, if it does not fit."""
+        """Returns False and adds nothing if it does not fit."""
         events = self.events + len(batch.events)
         size = self.size_bytes + batch.size_bytes
         if events > self.max_events or size > self.max_bytes:
             return False
         self.events, self.size_bytes = events, size
-        self._waiting.append(batch)
+        self._batches.append(batch)
         return True
 
     def first(self) -> Transaction:
-        return self._waiting[0].first
+        return self._batches[0].first
 
     def head(self, events: int) -> EventBatch:
-        """The first transactions that came together, as many as have so many events; at least one."""
-        batch, rest = self._waiting[0].split(events)
+        """Returns the first transactions of the first batch: at most so many events, but at least one transaction."""
+        batch, rest = self._batches[0].split(events)
         if rest is not None:
-            self._waiting[0] = batch
-            self._waiting.insert(1, rest)
+            self._batches[0] = batch
+            self._batches.insert(1, rest)
         return batch
 
     def gather(self, events: int) -> EventBatch:
-        """The first transactions, however they came, as many as have so many events; at least one."""
+        """Returns the first transactions, of several batches: at most so many events, but at least one transaction."""
         batch = self.head(events)
-        if len(self._waiting) == 1 or len(batch.events) >= events:
+        if len(self._batches) == 1 or len(batch.events) >= events:
             return batch
         transactions: list[Transaction] = []
-        while self._waiting and (not transactions or events >= len(self._waiting[0].events)):
-            part = self._waiting.popleft()
+        while self._batches and (not transactions or events >= len(self._batches[0].events)):
+            part = self._batches.popleft()
             events -= len(part.events)
             transactions += part.transactions
         batch = EventBatch.of(transactions)
-        self._waiting.appendleft(batch)
+        self._batches.appendleft(batch)
         return batch
 
     def fits(self, transaction: Transaction) -> bool:
@@ -71,10 +71,10 @@ class LaneQueue:
         )
 
     def advance(self, events: int) -> EventBatch | None:
-        """So many events of what was taken last are delivered, and then one failed. Whole transactions leave the queue
-        and are returned; of the one that failed the next delivery leaves out what was delivered.
+        """Records that so many events of the batch taken last are delivered and the next one failed. Removes and
+        returns the transactions that are complete; `delivered` counts the events of the one that failed.
         """
-        batch, whole = self._waiting[0], 0
+        batch, whole = self._batches[0], 0
         for transaction in batch.transactions:
             if len(transaction.events) > events:
                 break
@@ -84,27 +84,27 @@ class LaneQueue:
         if not whole or whole == len(batch.transactions):
             return None
         done, rest = EventBatch.of(batch.transactions[:whole]), EventBatch.of(batch.transactions[whole:])
-        self._waiting[0] = rest
+        self._batches[0] = rest
         self.events -= len(done.events)
         self.size_bytes -= done.size_bytes
         return done
 
     def done(self) -> None:
-        """With what was taken last."""
+        """Removes the batch that was taken last."""
         self.delivered = 0
-        batch = self._waiting.popleft()
+        batch = self._batches.popleft()
         self.events -= len(batch.events)
         self.size_bytes -= batch.size_bytes
 
     def clear(self) -> None:
-        self._waiting.clear()
+        self._batches.clear()
         self.events = self.size_bytes = self.delivered = 0
 
     def keep(self, wanted: Callable[[Transaction], bool]) -> None:
         kept = [transaction for transaction in self if wanted(transaction)]
         self.clear()
-        for start in range(0, len(kept), _TOGETHER):
-            batch = EventBatch.of(kept[start : start + _TOGETHER])
+        for start in range(0, len(kept), _BATCH_TRANSACTIONS):
+            batch = EventBatch.of(kept[start : start + _BATCH_TRANSACTIONS])
             self.events += len(batch.events)
             self.size_bytes += batch.size_bytes
-            self._waiting.append(batch)
+            self._batches.append(batch)

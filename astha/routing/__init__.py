@@ -1,5 +1,5 @@
-"""Who gets what: subscriptions.yaml, read once, and a table from which every transaction finds its lanes.
+"""Routes each transaction to the lanes that subscribe to its tables, as subscriptions.yaml says.
 
-In: transactions. Out: for each lane those that concern it, with only its own tables' events.
-Guaranteed: one dictionary look-up a transaction; order is kept; a table nobody subscribes to costs nothing.
+In: transactions. Out: for each lane those that concern it, with only the events of its own tables.
+Guaranteed: one dictionary lookup per transaction; order is kept; a table without subscribers costs nothing.
 """

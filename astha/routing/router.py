@@ -1,4 +1,4 @@
-"""From transactions to lanes."""
+"""Routes transactions to lanes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from astha.events import Commit, EventBatch, Transaction
 from registry.position import Position
 
 _REMEMBERED = 65_536
-"""Commits kept for refreshes: see `astha.lanes.refresh.snapshot_after`."""
+"""Commits kept for refreshes: see `astha.lanes.snapshot.snapshot_after`."""
 
 
 class Destination(Protocol):
-    """A lane, as the router sees it. Neither call ever waits."""
+    """A lane, as the router sees it. Its methods never wait."""
 
     tables: frozenset[str]
 
@@ -39,19 +39,19 @@ class Router:
         return self._recent
 
     def route(self, transactions: Sequence[Transaction]) -> None:
-        """Offers each lane what concerns it. Never waits."""
+        """Offers each lane the transactions that concern it. Never waits."""
         self._recent.extend([transaction.commit for transaction in transactions])
-        alike = {transaction.tables for transaction in transactions}
-        if len(alike) == 1:
-            self._route_alike(transactions, alike.pop())
+        table_sets = {transaction.tables for transaction in transactions}
+        if len(table_sets) == 1:
+            self._route_together(transactions, table_sets.pop())
         else:
             self._route_each(transactions)
         last = transactions[-1].position
         for lane in self._lanes:
             lane.passed(last)
 
-    def _route_alike(self, transactions: Sequence[Transaction], tables: frozenset[str]) -> None:
-        """All of the same tables: lanes that get them whole share one batch."""
+    def _route_together(self, transactions: Sequence[Transaction], tables: frozenset[str]) -> None:
+        """All transactions have the same tables: lanes that subscribe to all of these share one batch."""
         batch: EventBatch | None = None
         for lane, whole in self._planned(tables):
             if whole:
@@ -70,7 +70,7 @@ class Router:
                 lane.offer(EventBatch.of(offered))
 
     def start_over(self) -> None:
-        """Another history begins."""
+        """Another history begins: commits of this one are forgotten."""
         self._recent.clear()
 
     def passed(self, position: Position) -> None:

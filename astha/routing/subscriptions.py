@@ -1,10 +1,10 @@
-"""subscriptions.yaml: the one place that says which component gets which tables.
+"""subscriptions.yaml: which component receives which tables.
 
 components:
   iceberg_updater:
     tables: [table_metadata, table_files]
     lane: {delivery_timeout_s: 120}      # optional, see LanePolicy
-    settings: {...}                      # optional, the component's own
+    settings: {...}                      # optional, the component's own settings
   audit:
     use: acme.audit:create               # optional, a component from elsewhere: see astha.subscribers.loader
     tables: [tables]
@@ -28,19 +28,21 @@ class Subscription(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     tables: frozenset[str] = Field(min_length=1)
-    use: str | None = Field(None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="Where to find `create`.")
+    use: str | None = Field(
+        None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", description="Module and function that create the component."
+    )
     lane: LanePolicy = LanePolicy()
     settings: Mapping[str, Any] = Field(default_factory=dict)
     _line: int | None = PrivateAttr(None)
 
     @property
     def line(self) -> int | None:
-        """Of the file, to be named when something is wrong with it."""
+        """The line in the file, for error messages."""
         return self._line
 
 
 def read_subscriptions(path: Path) -> dict[str, Subscription]:
-    """By component. ConfigError names file, line and remedy."""
+    """Returns subscriptions by component. Raises ConfigError that names file, line and remedy."""
     try:
         return _parse(strict_yaml.read_text(path))
     except ConfigError as error:
@@ -59,7 +61,7 @@ def _parse(text: str) -> dict[str, Subscription]:
         )
     subscriptions = {}
     for name, entry in content["components"].items():
-        line = document.lines.get(("components", str(name)), 1)  # a key such as 0x10 is found under another text
+        line = document.lines.get(("components", str(name)), 1)  # a key such as 0x10 has another text in `lines`
         if not isinstance(name, str) or not name.isidentifier():
             raise ConfigError(f"line {line}: {name!r} can't be a component's name: use letters, digits and _")
         if isinstance(entry, dict):
@@ -78,7 +80,7 @@ def _parse(text: str) -> dict[str, Subscription]:
 
 def _check_tables(name: str, tables: object, line: int) -> None:
     if not isinstance(tables, list):
-        return  # pydantic says it better
+        return  # pydantic's message is better
     unknown = [table for table in tables if not isinstance(table, str) or table not in PUBLISHED_TABLES]
     if unknown:
         raise ConfigError(
@@ -91,7 +93,7 @@ def _check_tables(name: str, tables: object, line: int) -> None:
 
 
 def require_match(name: str, subscription: Subscription, declared: frozenset[str]) -> None:
-    """What the file says must be what the component declares."""
+    """Raises ConfigError unless the file lists the tables that the component declares."""
     if subscription.tables != declared:
         missing, extra = sorted(declared - subscription.tables), sorted(subscription.tables - declared)
         remedy = []

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from astha.clock import SystemLoopClock
 from astha.daemon import Component, Daemon, DaemonSettings
-from astha.gc_tuning import SparingCollector
+from astha.gc_tuning import FreezingCollector
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
 from astha.subscribers import ComponentContext, LakeSettings, Subscriber
@@ -184,7 +184,7 @@ async def running(url: str, store: MetadataStore, subscribers: Mapping[str, Subs
             task.cancel()
             raise RuntimeError(broken[0])
     try:
-        with SparingCollector():  # as `astha run` does
+        with FreezingCollector():  # as `astha run` does
             yield daemon
     finally:
         daemon.stop()

@@ -17,7 +17,7 @@ import structlog
 from astha.clock import SystemLoopClock
 from astha.daemon import Component, Daemon, DaemonSettings
 from astha.events import Event, Transaction
-from astha.gc_tuning import SparingCollector
+from astha.gc_tuning import FreezingCollector
 from astha.leadership import Leadership, LeaseSettings
 from astha.redaction import NO_SECRETS
 from astha.server import Server
@@ -89,7 +89,7 @@ def serve(job: Job, parent: Parent) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
-    with SparingCollector():  # as `astha run` does
+    with FreezingCollector():  # as `astha run` does
         asyncio.run(run_bare(job, parent) if job.bare else run_daemon(job, parent))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.gc_tuning import SparingCollector
+from astha.gc_tuning import FreezingCollector
 from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.registries import age, new_registry
 from benchmarks.report import Report, run
@@ -32,7 +32,7 @@ SERVER = {  # and vacuums as everywhere: the load lasts for minutes
 
 async def measure(report: Report) -> None:
     with (
-        SparingCollector(),  # as `astha run` and `astha produce` do
+        FreezingCollector(),  # as `astha run` and `astha produce` do
         tempfile.TemporaryDirectory(prefix="astha-benchmark-") as name,
         EmbeddedPostgres(settings=SERVER) as server,
         S3Server(Path(name) / "s3") as s3,

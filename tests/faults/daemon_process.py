@@ -21,7 +21,7 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import Unavailable
 from registry.models import PUBLISHED
-from tests.faults.durable_component import Diary, Mood
+from tests.faults.durable_component import DurableComponent, FaultInjector
 
 EVERYTHING = frozenset(kind.table for kind in PUBLISHED)
 STREAMS = frozenset({"topics", "partitions", "consumer_groups", "consumer_offsets"})
@@ -38,29 +38,29 @@ COMPONENTS: dict[str, tuple[frozenset[str], bool, LanePolicy]] = {
 }
 
 
-class Order(msgspec.Struct):
-    """What the test wants of the process."""
+class ProcessOptions(msgspec.Struct):
+    """Passed to the process as JSON."""
 
     url: str
     stream_url: str  # by way of a proxy, perhaps
     directory: str
     seed: str
-    trouble: float = 0.05
+    fault_rate: float = 0.05
     holder: str = "oracle"
     lease_s: float = 2.0
 
 
-def make_source(order: Order, store: MetadataStore, clock: SystemLoopClock) -> Source:
-    if order.url.startswith("sqlite"):
-        return SqliteSource(order.url, store, settings=TailSettings(trim_every_s=0.05))
+def make_source(options: ProcessOptions, store: MetadataStore, clock: SystemLoopClock) -> Source:
+    if options.url.startswith("sqlite"):
+        return SqliteSource(options.url, store, settings=TailSettings(trim_every_s=0.05))
     settings = PostgresSourceSettings(
         slot="oracle", status_interval_s=0.2, slot_check_interval_s=0.5, silence_limit_s=1.5, connect_timeout_s=3.0,
         reconnect_initial_s=0.02, reconnect_max_s=0.5, transaction_limit_events=400,
     )  # fmt: skip
-    return PostgresSource(order.stream_url, store, settings, clock)
+    return PostgresSource(options.stream_url, store, settings, clock)
 
 
-async def patiently(url: str) -> MetadataStore:
+async def connect_with_retries(url: str) -> MetadataStore:
     while True:
         try:
             return await open_store(url)
@@ -68,20 +68,20 @@ async def patiently(url: str) -> MetadataStore:
             await asyncio.sleep(0.05)
 
 
-async def main(order: Order) -> None:
+async def main(options: ProcessOptions) -> None:
     clock = SystemLoopClock()
-    directory = Path(order.directory)
-    store = await patiently(order.url)
-    components = [
-        Component(name, Diary(directory / f"{name}.db", tables, Mood(order.seed + name, directory, order.trouble),
-                              whole=whole), policy)
-        for name, (tables, whole, policy) in COMPONENTS.items()
-    ]  # fmt: skip
-    leadership = Leadership(store, LeaseSettings(ttl_s=order.lease_s), order.holder, clock)
+    directory = Path(options.directory)
+    store = await connect_with_retries(options.url)
+    components = []
+    for name, (tables, whole, policy) in COMPONENTS.items():
+        faults = FaultInjector(options.seed + name, directory, options.fault_rate)
+        subscriber = DurableComponent(directory / f"{name}.db", tables, faults, whole=whole)
+        components.append(Component(name, subscriber, policy))
+    leadership = Leadership(store, LeaseSettings(ttl_s=options.lease_s), options.holder, clock)
     settings = DaemonSettings(ledger_interval_s=0.05, shutdown_timeout_s=3.0)
-    daemon = Daemon(store, make_source(order, store, clock), components, leadership, settings, clock)
+    daemon = Daemon(store, make_source(options, store, clock), components, leadership, settings, clock)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, daemon.stop)
-    (directory / f"{order.holder} is ready").touch()
+    (directory / f"{options.holder} is ready").touch()
     try:
         await daemon.run()
     finally:
@@ -90,4 +90,4 @@ async def main(order: Order) -> None:
 
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
-    asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Order)))
+    asyncio.run(main(msgspec.json.decode(sys.argv[1], type=ProcessOptions)))

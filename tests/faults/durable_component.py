@@ -1,8 +1,8 @@
-"""A component whose effect is durable: a SQLite file with its rows, and with every promise it saw broken.
+"""A component with durable effect: a SQLite file with its rows, and with every violated guarantee it has seen.
 
-What it has applied is kept with the rows, in the same transaction, so repetitions are recognised and everything else is
-checked strictly, over any number of processes: an event's row before must be the row that it has, a call must not go
-back, pairs of rows that are always written together must always agree.
+The position is stored in the same transaction as the rows, so repetitions are recognised and everything else is checked
+strictly, over any number of processes: an event's `before` must equal the stored row, positions must not go back, pairs
+of rows that are always written together must always agree.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _SCHEMA = """
 """
 
 
-def spelled(row: Row) -> tuple[str, str]:
-    """Key and whole row, for comparing."""
+def comparable(row: Row) -> tuple[str, str]:
+    """Returns key and whole row as text, for comparison."""
     return repr(tuple(getattr(row, name) for name in row.key)), repr(msgspec.structs.astuple(row))
 
 
-class Mood:
-    """Whether the next call goes well. A file named ``calm`` in the directory ends all trouble."""
+class FaultInjector:
+    """Makes calls fail at random. A file named ``calm`` in the directory ends that."""
 
-    def __init__(self, seed: str, directory: Path, trouble: float) -> None:
+    def __init__(self, seed: str, directory: Path, fault_rate: float) -> None:
         self._random = random.Random(seed)
         self._calm = directory / "calm"
-        self._trouble = trouble
+        self._fault_rate = fault_rate
 
     async def before(self) -> None:
-        chance = self._random.random() / self._trouble if self._trouble and not self._calm.exists() else 1.0
+        chance = self._random.random() / self._fault_rate if self._fault_rate and not self._calm.exists() else 1.0
         if chance >= 1.0:
             return
         if chance < 0.05:
@@ -62,17 +62,17 @@ class Mood:
         await asyncio.sleep(self._random.random() * 0.05)
 
     async def after(self) -> None:
-        if self._random.random() < self._trouble / 3 and not self._calm.exists():
+        if self._random.random() < self._fault_rate / 3 and not self._calm.exists():
             raise RuntimeError("failed after the effect")
 
 
-class Diary:
-    def __init__(self, path: Path, tables: frozenset[str], mood: Mood, *, whole: bool) -> None:
+class DurableComponent:
+    def __init__(self, path: Path, tables: frozenset[str], faults: FaultInjector, *, whole: bool) -> None:
         _make_tables(path)
         self._database = sqlite3.connect(path, isolation_level=None, timeout=30)
         self._database.execute("PRAGMA synchronous = OFF")
         self._tables = tables
-        self._mood = mood
+        self._faults = faults
         self._latest = (0, -1)  # call, in this process
         self._inside = 0
         if whole:
@@ -83,7 +83,7 @@ class Diary:
         return self._tables
 
     async def start(self) -> None:
-        """Another term: it begins again where the ledger says."""
+        """Leadership was won again: delivery resumes where the ledger says."""
         self._latest = (0, -1)
 
     async def on_health(self) -> bool:
@@ -98,11 +98,11 @@ class Diary:
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
         self._enter()
         try:
-            await self._mood.before()
+            await self._faults.before()
             rows = []
             for table in sorted(self._tables):
                 async for page in snapshot.rows(KINDS[table]):
-                    rows += [(table, *spelled(row)) for row in page]
+                    rows += [(table, *comparable(row)) for row in page]
             with self._writing():
                 self._database.execute("DELETE FROM held")
                 self._database.executemany("INSERT INTO held VALUES (?, ?, ?)", rows)
@@ -110,7 +110,7 @@ class Diary:
                 self._count("refreshes")
                 self._count(f"calls by {os.getpid()}")
                 self._check_pairs("after a refresh")
-            await self._mood.after()
+            await self._faults.after()
         finally:
             self._inside -= 1
 
@@ -119,19 +119,19 @@ class Diary:
         try:
             place = (int(events[0].position), events[0].index)
             if place < self._latest:
-                self._complain(f"went back from {self._latest} to {place}")
+                self._violation(f"went back from {self._latest} to {place}")
             self._latest = place
-            await self._mood.before()
+            await self._faults.before()
             with self._writing():
                 self._count(f"calls by {os.getpid()}")
                 self._apply(events)
-            await self._mood.after()
+            await self._faults.after()
         finally:
             self._inside -= 1
 
     def _enter(self) -> None:
         if self._inside:
-            self._complain("two calls at once")
+            self._violation("two calls at once")
         self._inside += 1
 
     def _apply(self, events: Sequence[Event[Row]]) -> None:
@@ -150,17 +150,17 @@ class Diary:
 
     def _apply_one(self, event: Event[Row]) -> None:
         table = event.table
-        expected = None if event.before is None else spelled(event.before)
-        key = expected[0] if expected else spelled(event.data)[0]
+        expected = None if event.before is None else comparable(event.before)
+        key = expected[0] if expected else comparable(event.data)[0]
         found = self._database.execute("SELECT row FROM held WHERE name = ? AND key = ?", (table, key)).fetchone()
         if (found[0] if found else None) != (expected[1] if expected else None):
-            self._complain(
+            self._violation(
                 f"{event.operation} of {table} at {event.position}[{event.index}], transaction {event.transaction}: "
                 f"before {expected}, but here it is {found}"
             )
         self._database.execute("DELETE FROM held WHERE name = ? AND key = ?", (table, key))
         if event.operation is not Operation.DELETE:
-            self._database.execute("INSERT OR REPLACE INTO held VALUES (?, ?, ?)", (table, *spelled(event.data)))
+            self._database.execute("INSERT OR REPLACE INTO held VALUES (?, ?, ?)", (table, *comparable(event.data)))
 
     def _check_pairs(self, when: str) -> None:
         held = self._database.execute(
@@ -172,7 +172,7 @@ class Diary:
             pairs.setdefault(name[:-1], []).append(row.replace(name, name[:-1]))
         for name, rows in pairs.items():
             if len(rows) != 2 or rows[0] != rows[1]:
-                self._complain(f"half a transaction {when}: {name} is {rows}")
+                self._violation(f"half a transaction {when}: {name} is {rows}")
 
     def _writing(self) -> sqlite3.Connection:
         self._database.execute("BEGIN IMMEDIATE")
@@ -183,31 +183,31 @@ class Diary:
             "INSERT INTO counts VALUES (?, 1) ON CONFLICT (what) DO UPDATE SET number = number + 1", (what,)
         )
 
-    def _complain(self, what: str) -> None:
+    def _violation(self, what: str) -> None:
         self._database.execute("INSERT INTO violations VALUES (?)", (f"process {os.getpid()}: {what}",))
 
 
 def _make_tables(path: Path) -> None:
-    """Before the file has its name: whoever finds one, reader or second writer, finds it whole."""
+    """Creates the tables before the file has its name: a reader or second writer finds all of them or no file."""
     if path.exists():
         return
-    nameless = path.with_name(f"{path.name}.{os.getpid()}")
-    database = sqlite3.connect(nameless, isolation_level=None)
+    unnamed = path.with_name(f"{path.name}.{os.getpid()}")
+    database = sqlite3.connect(unnamed, isolation_level=None)
     database.executescript(f"PRAGMA journal_mode = WAL; {_SCHEMA}")
     database.close()
-    with contextlib.suppress(FileExistsError):  # another process was quicker
-        path.hardlink_to(nameless)
-    nameless.unlink()
+    with contextlib.suppress(FileExistsError):  # another process was first
+        path.hardlink_to(unnamed)
+    unnamed.unlink()
 
 
-class Reading:
-    """A diary, read by the test while its writer lives or is dead."""
+class RecordedState:
+    """The file of a `DurableComponent`, read by the test."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def ask(self, query: str) -> list[tuple[str, ...]]:
-        database = sqlite3.connect(f"{self._path.as_uri()}?mode=rw", timeout=30, uri=True)  # makes none
+        database = sqlite3.connect(f"{self._path.as_uri()}?mode=rw", timeout=30, uri=True)  # creates none
         try:
             return database.execute(query).fetchall()
         finally:

@@ -24,34 +24,34 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.embedded_postgres import EmbeddedPostgres
 from tests.doubles.proxy import PostgresProxy
-from tests.faults.daemon_process import COMPONENTS, Order
-from tests.faults.durable_component import KINDS, Reading, spelled
+from tests.faults.daemon_process import COMPONENTS, ProcessOptions
+from tests.faults.durable_component import KINDS, RecordedState, comparable
 from tests.faults.writers import Writer
 from tests.waiting import eventually
 
 SETTLE_S = 120.0
 
 
-class Trouble(Protocol):
+class Disturbance(Protocol):
     async def strike(self) -> str: ...
 
 
 class Process:
     """The daemon, one incarnation after another."""
 
-    def __init__(self, order: Order, seed: str) -> None:
-        self._order = order
+    def __init__(self, options: ProcessOptions, seed: str) -> None:
+        self._options = options
         self._seed = seed
         self.incarnation = 0
-        self.log = Path(order.directory) / "daemon.log"
+        self.log = Path(options.directory) / "daemon.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self.incarnation += 1
-        order = msgspec.structs.replace(self._order, seed=f"{self._seed} {self.incarnation} ")
+        options = msgspec.structs.replace(self._options, seed=f"{self._seed} {self.incarnation} ")
         self.ready().unlink(missing_ok=True)
-        spelt = msgspec.json.encode(order).decode()
-        command = [sys.executable, "-W", "error", "-m", "tests.faults.daemon_process", spelt]
+        encoded = msgspec.json.encode(options).decode()
+        command = [sys.executable, "-W", "error", "-m", "tests.faults.daemon_process", encoded]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stderr=log, stdout=log)
 
@@ -61,7 +61,7 @@ class Process:
         return self._process.pid
 
     def ready(self) -> Path:
-        return Path(self._order.directory) / f"{self._order.holder} is ready"
+        return Path(self._options.directory) / f"{self._options.holder} is ready"
 
     def kill(self) -> None:
         assert self._process is not None
@@ -94,7 +94,7 @@ class Oracle:
         self.directory = directory
         self.random = random.Random(seed)
         self.seed = seed
-        self.process = Process(Order(url, stream_url, str(directory), seed), seed)
+        self.process = Process(ProcessOptions(url, stream_url, str(directory), seed), seed)
         self.troubles = troubles  # name -> weight
         self.server: EmbeddedPostgres | None = None
         self.proxy: PostgresProxy | None = None
@@ -130,7 +130,7 @@ class Oracle:
             await asyncio.gather(*writing, return_exceptions=True)
             self.process.kill()
         counts = {
-            name: {what: number for what, number in self._reading(name).counts().items() if "calls" not in what}
+            name: {what: number for what, number in self._recorded(name).counts().items() if "calls" not in what}
             for name in COMPONENTS
         }
         print(f"writes {sum(p.done for p in people)}, troubles {dict(self.struck)}, seen {counts}")  # noqa: T201
@@ -138,11 +138,11 @@ class Oracle:
     def require_no_violation(self) -> None:
         for name in COMPONENTS:
             if (self.directory / f"{name}.db").exists():
-                violations = self._reading(name).violations()
+                violations = self._recorded(name).violations()
                 assert not violations, f"seed {self.seed!r}: {name} saw {len(violations)}: " + "\n".join(violations[:5])
 
     async def require_agreement(self) -> None:
-        """Every component's rows are the database's. Then also nobody has complained."""
+        """Waits until every component's rows equal the database's. No component has recorded a violation then."""
         store = await open_store(self.url)
         try:
             for name, (tables, _, _) in COMPONENTS.items():
@@ -159,10 +159,10 @@ class Oracle:
     async def _agrees(self, name: str, wanted: set[tuple[str, str, str]]) -> bool:
         await asyncio.sleep(0.1)
         self.process.require_alive()
-        return (self.directory / f"{name}.db").exists() and self._reading(name).rows() == wanted
+        return (self.directory / f"{name}.db").exists() and self._recorded(name).rows() == wanted
 
-    def _reading(self, name: str) -> Reading:
-        return Reading(self.directory / f"{name}.db")
+    def _recorded(self, name: str) -> RecordedState:
+        return RecordedState(self.directory / f"{name}.db")
 
     async def _strike(self, name: str) -> None:
         strikes: dict[str, Callable[[], Awaitable[None]]] = {
@@ -210,7 +210,7 @@ class Oracle:
 
 
 def drop_slot(url: str, slot: str) -> None:
-    """Also while somebody reads it."""
+    """Works also while a connection reads it."""
     with psycopg.connect(url, autocommit=True) as connection:
         for _ in range(200):
             try:
@@ -233,5 +233,5 @@ async def contents(store: MetadataStore, tables: Sequence[str]) -> set[tuple[str
     async with store.consistent_read() as snapshot:
         for table in tables:
             async for page in snapshot.rows(KINDS[table]):
-                found |= {(table, *spelled(row)) for row in page}
+                found |= {(table, *comparable(row)) for row in page}
     return found

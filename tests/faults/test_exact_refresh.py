@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from astha.lanes.state import LaneState
-from tests.faults.durable_component import Diary, Mood, Reading
+from tests.faults.durable_component import DurableComponent, FaultInjector, RecordedState
 from tests.faults.oracle import contents
 from tests.faults.writers import Writer
 from tests.fixtures.daemons import RunDaemon
@@ -27,7 +27,9 @@ REFRESHES = 40
 async def test_refreshes_are_exact(url: str, opened: OpenStore, run_daemon: RunDaemon, tmp_path: Path) -> None:
     store = await opened(url)
     subscribers = {
-        name: Diary(tmp_path / f"{name}.db", TABLES, Mood(name, tmp_path, 0.0), whole=name == "whole")
+        name: DurableComponent(
+            tmp_path / f"{name}.db", TABLES, FaultInjector(name, tmp_path, 0.0), whole=name == "whole"
+        )
         for name in ("whole", "single")
     }
     running = await run_daemon(url, subscribers)
@@ -46,10 +48,10 @@ async def test_refreshes_are_exact(url: str, opened: OpenStore, run_daemon: RunD
         await asyncio.gather(*writing)
     for name in subscribers:
         wanted = await contents(store, sorted(TABLES))
-        reading = Reading(tmp_path / f"{name}.db")
-        await running.until(lambda reading=reading, wanted=wanted: reading.rows() == wanted, name)  # type: ignore[misc]
-        assert reading.violations() == []
-        assert reading.counts()["refreshes"] > REFRESHES / 2
-        assert reading.counts()["events"] > REFRESHES
+        recorded = RecordedState(tmp_path / f"{name}.db")
+        await running.until(lambda recorded=recorded, wanted=wanted: recorded.rows() == wanted, name)  # type: ignore[misc]
+        assert recorded.violations() == []
+        assert recorded.counts()["refreshes"] > REFRESHES / 2
+        assert recorded.counts()["events"] > REFRESHES
         assert running.lane(name).state is LaneState.LIVE
     assert sum(writer.done for writer in writers) > REFRESHES

@@ -49,10 +49,10 @@ async def test_one_subscribers_success_hides_anothers_failure(
     running = await run_daemon(url, {"failing": failing, "fine": fine})
     await running.live()
 
-    async def on_paper() -> bool:
-        return all(not page.refresh_owed for page in await writing.read_ledger())
+    async def persisted() -> bool:
+        return all(not entry.refresh_owed for entry in await writing.read_ledger())
 
-    await running.until(on_paper, "both on paper")
+    await running.until(persisted, "both in the ledger")
     failing.misbehave(Fault.HANG)
     for number in range(10):
         await writing.ensure_consumer_group(f"g{number}")

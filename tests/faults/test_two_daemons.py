@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.daemon_process import COMPONENTS, Order
-from tests.faults.durable_component import Reading
+from tests.faults.daemon_process import COMPONENTS, ProcessOptions
+from tests.faults.durable_component import RecordedState
 from tests.faults.oracle import Process, contents
 from tests.fixtures.sources import release_slot
 from tests.fixtures.stores import OpenStore
@@ -22,13 +22,13 @@ LEASE_S = 1.0
 class Daemon:
     def __init__(self, url: str, directory: Path, holder: str) -> None:
         self.directory = directory
-        self.process = Process(Order(url, url, str(directory), holder, 0.0, holder, LEASE_S), holder)
+        self.process = Process(ProcessOptions(url, url, str(directory), holder, 0.0, holder, LEASE_S), holder)
         self.process.start()
 
     def calls(self) -> dict[str, int]:
         """How often each component has been called by this process."""
         what = f"calls by {self.process.pid}"
-        return {name: Reading(self.directory / f"{name}.db").counts().get(what, 0) for name in COMPONENTS}
+        return {name: RecordedState(self.directory / f"{name}.db").counts().get(what, 0) for name in COMPONENTS}
 
 
 async def test_a_daemon_frozen_for_longer_than_its_lease(url: str, opened: OpenStore, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ async def test_a_daemon_frozen_for_longer_than_its_lease(url: str, opened: OpenS
 
     def agreed(wanted: set[tuple[str, str, str]]) -> bool:
         path = tmp_path / "groups.db"
-        return path.exists() and Reading(path).rows() == wanted
+        return path.exists() and RecordedState(path).rows() == wanted
 
     one = Daemon(url, tmp_path, "one")
     two = None
@@ -59,13 +59,13 @@ async def test_a_daemon_frozen_for_longer_than_its_lease(url: str, opened: OpenS
             third = await write(f"third {number}")
             await asyncio.sleep(LEASE_S / 10)
         await eventually(lambda: agreed(third), "the second goes on")
-        assert one.calls() == frozen, "woken up, it has called nobody"
+        assert one.calls() == frozen, "after waking up it makes no call"
         assert two.calls()["groups"] > 0
         await two.process.stop()
         fourth = await write("fourth")
         await eventually(lambda: agreed(fourth), "the first leads again")
         await one.process.stop()
-        assert [Reading(tmp_path / f"{name}.db").violations() for name in COMPONENTS] == [[]] * len(COMPONENTS)
+        assert [RecordedState(tmp_path / f"{name}.db").violations() for name in COMPONENTS] == [[]] * len(COMPONENTS)
     finally:
         for daemon in (one, two):
             if daemon is not None:

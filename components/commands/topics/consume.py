@@ -14,7 +14,7 @@ import click
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import settings_options
 from astha.clock import SystemLoopClock
-from astha.gc_tuning import SparingCollector
+from astha.gc_tuning import FreezingCollector
 from astha.settings import Settings
 from astha.wiring import context
 from components.commands.parameters import OffsetSpecParam
@@ -92,7 +92,7 @@ def consume_command(
     run = _ConsumeRun(
         topic, partitions, start, stop, follow, group, max_records, "earliest" if skip_lost else None, cache, write
     )
-    with log_to_stderr(), SparingCollector(), suppress(BrokenPipeError):  # the reader of the pipe has ended
+    with log_to_stderr(), FreezingCollector(), suppress(BrokenPipeError):  # the reader of the pipe has ended
         asyncio.run(run.run(reload()))
 
 

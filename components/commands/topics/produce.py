@@ -19,7 +19,7 @@ from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.clock import SystemLoopClock
-from astha.gc_tuning import SparingCollector
+from astha.gc_tuning import FreezingCollector
 from astha.settings import Settings
 from astha.wiring import context
 from components.commands.stderr_logging import log_to_stderr
@@ -77,7 +77,7 @@ def produce_command(
         return read_json(line) if json_lines else read_line(line, separator)
 
     started = monotonic()
-    with log_to_stderr(), SparingCollector():
+    with log_to_stderr(), FreezingCollector():
         written = asyncio.run(_produce(reload(), topic, source, partition, read))
     seconds = round(monotonic() - started, 3)
     records = sum(written.values())

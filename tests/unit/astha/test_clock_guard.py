@@ -1,4 +1,4 @@
-"""When the wall clock is trusted to say how old something is."""
+"""When the wall clock is trusted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def guarded(clock: ManualClock, **database: float) -> ClockGuard:
     return guard
 
 
-async def test_a_clock_that_goes_with_the_monotonic_one_is_trusted() -> None:
+async def test_a_clock_that_follows_the_monotonic_one_is_trusted() -> None:
     clock = ManualClock()
     guard = await guarded(clock)
     for _ in range(100):
@@ -38,7 +38,7 @@ async def test_a_clock_that_goes_with_the_monotonic_one_is_trusted() -> None:
     assert guard.jumps == 0
 
 
-async def test_a_jump_waits_until_the_new_time_has_held() -> None:
+async def test_after_a_jump_the_new_time_must_be_stable() -> None:
     clock = ManualClock()
     guard = await guarded(clock)
     for by_s in (2 * HOUR_S, -HOUR_S):
@@ -62,7 +62,7 @@ async def test_a_glitch_is_forgotten_when_the_clock_is_back() -> None:
     assert await guard.trusted()
 
 
-async def test_a_clock_that_jumps_again_begins_to_wait_again() -> None:
+async def test_a_second_jump_restarts_the_wait() -> None:
     clock = ManualClock()
     guard = await guarded(clock)
     for _ in range(10):
@@ -81,7 +81,7 @@ async def test_a_clock_that_is_adjusted_gradually_is_followed() -> None:
         assert guard.steady()
 
 
-async def test_a_clock_that_is_pushed_in_small_steps_is_noticed() -> None:
+async def test_many_small_steps_are_detected() -> None:
     clock = ManualClock()
     guard = await guarded(clock)
     for _ in range(10):
@@ -91,7 +91,7 @@ async def test_a_clock_that_is_pushed_in_small_steps_is_noticed() -> None:
     assert not guard.steady()
 
 
-async def test_nothing_is_trusted_while_the_database_says_another_time() -> None:
+async def test_the_clock_is_not_trusted_while_it_differs_from_the_databases() -> None:
     """Also from the start, and for as long as it does: no jump is seen by a process that starts with a wrong clock."""
     clock = ManualClock()
     guard = await guarded(clock, ahead_s=-2 * HOUR_S)
@@ -105,7 +105,7 @@ async def test_nothing_is_trusted_while_the_database_says_another_time() -> None
 
 
 async def test_a_start_long_after_the_newest_time_in_the_registry_waits() -> None:
-    """A clock that is wrong can't be told from a long stop: both wait once."""
+    """A wrong clock can't be distinguished from a long stop: both wait once."""
     clock = ManualClock()
     guard = await guarded(clock, newest_s=-2 * HOUR_S)
     assert not await guard.trusted()

@@ -1,4 +1,4 @@
-"""What the daemon makes of what its source says, and of what becomes of its tasks."""
+"""How the daemon handles what its source sends, and the end of its tasks."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def stage() -> AsyncIterator[Stage]:
     await asyncio.gather(made.task, return_exceptions=True)
 
 
-async def test_nothing_happens_before_the_stream_has_a_beginning() -> None:
+async def test_nothing_happens_before_the_stream_has_started() -> None:
     async with stage() as made:
         await made.until(lambda: made.source.streams == 1, "the stream")
         await asyncio.sleep(0.05)
@@ -77,8 +77,8 @@ async def test_nothing_happens_before_the_stream_has_a_beginning() -> None:
         await made.live()
 
 
-async def test_a_gap_into_a_history_that_counts_from_the_beginning() -> None:
-    """A dump restored elsewhere: its positions lie below everything known, and are no repetitions."""
+async def test_a_gap_to_a_history_with_lower_positions() -> None:
+    """A dump restored elsewhere: its positions are lower than all known ones, and are not repetitions."""
     async with stage() as made:
         made.registry.last = Position(1_000_000)
         made.source.say(Started(Position(1_000_000)))
@@ -87,20 +87,20 @@ async def test_a_gap_into_a_history_that_counts_from_the_beginning() -> None:
         await made.agree()
         await made.until(lambda: max(made.source.acknowledged, default=0) > 1_000_000, "an acknowledgement")
         made.registry.last = Position(0)
-        told = len(made.source.acknowledged)
+        before = len(made.source.acknowledged)
         made.source.say(Gap("restored"), Started(Position(0)))
         await made.until(lambda: made.subject.refreshes == 2, "the refresh")
         made.commit("new")
         await made.agree()
         await made.until(lambda: made.source.acknowledged[-1] == made.registry.last, "the new position")
-        assert max(made.source.acknowledged[told:]) == made.registry.last, "never a position of the old history"
+        assert max(made.source.acknowledged[before:]) == made.registry.last, "never a position of the old history"
 
 
-async def test_debts_are_on_paper_before_the_source_goes_on_after_a_gap() -> None:
+async def test_after_a_gap_refreshes_are_owed_in_the_ledger_before_the_source_continues() -> None:
     async with stage() as made:
         made.source.say(Started(Position(0)))
         await made.live()
-        await made.until(lambda: not made.registry.ledger["a"].refresh_owed, "the page")
+        await made.until(lambda: not made.registry.ledger["a"].refresh_owed, "the ledger entry")
         made.registry.before_ledger = asyncio.Event()
         taken = made.source.taken
         made.source.say(Gap("test"), Started(Position(0)))
@@ -133,22 +133,22 @@ async def test_progress_moves_an_idle_component() -> None:
         assert made.daemon.received == 5_000_000
 
 
-async def test_what_only_a_person_can_mend_ends_it() -> None:
+async def test_an_error_that_an_operator_has_to_fix_ends_the_daemon() -> None:
     async with stage() as made:
-        made.source.say(Started(Position(0)), ConfigError("mend me"))
-        with pytest.raises(ConfigError, match="mend me"):
+        made.source.say(Started(Position(0)), ConfigError("fix me"))
+        with pytest.raises(ConfigError, match="fix me"):
             await asyncio.wait_for(made.task, 20)
         assert not made.daemon.leadership.leads, "a standby may try"
 
 
-async def test_a_stream_that_ends_by_itself_is_a_fault() -> None:
+async def test_a_stream_that_ends_unexpectedly_is_an_error() -> None:
     async with stage() as made:
         made.source.say(Started(Position(0)), None)
         with pytest.raises(SourceError):
             await asyncio.wait_for(made.task, 20)
 
 
-async def test_a_keeper_that_dies_ends_it_and_nothing_is_left_running() -> None:
+async def test_a_background_task_that_fails_ends_the_daemon_and_leaves_nothing_running() -> None:
     async with stage() as made:
         made.source.say(Started(Position(0)))
         await made.live()
@@ -164,7 +164,7 @@ async def test_a_keeper_that_dies_ends_it_and_nothing_is_left_running() -> None:
         assert {task.get_name() for task in asyncio.all_tasks()} & {"source", "lease", "ledger", "a: lane"} == set()
 
 
-async def test_leadership_lost_is_stood_by_and_won_again() -> None:
+async def test_after_leadership_is_lost_the_daemon_stands_by_and_leads_again() -> None:
     async with stage() as made:
         made.source.say(Started(Position(0)))
         await made.live()
@@ -202,7 +202,7 @@ async def test_the_last_acknowledgement_goes_through_the_open_connection() -> No
         assert made.registry.ledger["a"].position == made.registry.last
 
 
-async def test_what_arrives_after_the_stop_is_left_for_the_next_start() -> None:
+async def test_transactions_that_arrive_after_stop_are_left_for_the_next_start() -> None:
     async with stage() as made:
         made.source.say(Started(Position(0)))
         await made.live()
@@ -215,8 +215,8 @@ async def test_what_arrives_after_the_stop_is_left_for_the_next_start() -> None:
         assert made.source.acknowledged[-1] < made.registry.last
 
 
-async def test_a_cancellation_waits_for_the_tasks_that_are_being_ended() -> None:
-    """Left behind, they would go on without leadership, and keep their connections."""
+async def test_a_cancellation_waits_for_the_tasks_that_are_being_cancelled() -> None:
+    """Tasks left behind would continue without leadership and keep their connections."""
     asked, may_end = asyncio.Event(), asyncio.Event()
 
     async def slow() -> None:

@@ -6,7 +6,7 @@ from weakref import ref
 
 import pytest
 
-from astha.gc_tuning import SparingCollector
+from astha.gc_tuning import FreezingCollector
 
 
 class Knot:
@@ -30,8 +30,8 @@ class Hand:
         return self.now
 
 
-def test_what_survives_is_set_aside_and_what_dies_later_is_collected() -> None:
-    with SparingCollector():
+def test_survivors_are_frozen_and_later_garbage_is_collected() -> None:
+    with FreezingCollector():
         set_aside = gc.get_freeze_count()
         knot = Knot()
         seen = ref(knot)
@@ -43,11 +43,11 @@ def test_what_survives_is_set_aside_and_what_dies_later_is_collected() -> None:
         assert gc.get_freeze_count() >= set_aside
 
 
-def test_what_dies_after_it_was_set_aside_is_found_when_everything_is_looked_at_again() -> None:
+def test_frozen_garbage_is_collected_after_unfreezing() -> None:
     clock = Hand()
     knot = Knot()
     seen = ref(knot)
-    with SparingCollector(everything_every_s=10, clock=clock):
+    with FreezingCollector(unfreeze_every_s=10, clock=clock):
         del knot
         gc.collect()
         assert seen() is not None
@@ -58,8 +58,8 @@ def test_what_dies_after_it_was_set_aside_is_found_when_everything_is_looked_at_
         assert gc.get_freeze_count() > 0
 
 
-def test_young_collections_set_nothing_aside() -> None:
-    with SparingCollector():
+def test_young_collections_freeze_nothing() -> None:
+    with FreezingCollector():
         before = gc.get_freeze_count()
         kept = [Knot() for _ in range(1_000)]
         gc.collect(1)
@@ -68,9 +68,9 @@ def test_young_collections_set_nothing_aside() -> None:
         del kept
 
 
-def test_the_process_has_its_collector_back_afterwards() -> None:
+def test_afterwards_nothing_is_frozen() -> None:
     callbacks = list(gc.callbacks)
-    with SparingCollector():
+    with FreezingCollector():
         assert gc.callbacks != callbacks
 
     assert gc.callbacks == callbacks

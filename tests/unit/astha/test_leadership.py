@@ -1,4 +1,4 @@
-"""Leadership: one at a time, by a lease that is counted from before it was asked for."""
+"""Leadership: one daemon at a time, by a lease that counts from before it was requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from registry.models import DaemonLease
 
 
 class LeaseOffice:
-    """The registry's part in it, with its own clock's time."""
+    """The registry's side of the lease, with a clock of its own."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -141,7 +141,7 @@ async def test_a_leader_that_renews_is_left_alone_when_the_clock_is_set_back() -
         assert not holding.done()
 
 
-async def test_never_are_two_certain_at_once() -> None:
+async def test_two_leases_are_never_valid_at_once() -> None:
     """Whatever the moment at which the first stops renewing."""
     for stop_after in range(30):
         stage = Stage()
@@ -156,11 +156,11 @@ async def test_never_are_two_certain_at_once() -> None:
 
 
 async def test_a_pause_longer_than_the_lease() -> None:
-    """The process was frozen: its first look at the clock tells it, before anything else has run."""
+    """The process was frozen: the lease is invalid at the first check, before anything else has run."""
     stage = Stage()
     await stage.one.acquire()
     assert stage.one.lease_is_valid()
-    stage.clock._elapsed += 11  # nobody ran meanwhile
+    stage.clock._elapsed += 11  # no task ran meanwhile
     assert not stage.one.lease_is_valid()
     await stage.two.acquire()
     async with running(stage.one.hold()) as holding:
@@ -179,8 +179,8 @@ async def test_holding_renews() -> None:
             assert stage.one.lease_is_valid()
 
 
-async def test_time_counts_from_before_the_question() -> None:
-    """The answer took long: the lease began when the registry wrote it, at the earliest when we asked."""
+async def test_the_lease_counts_from_before_the_request() -> None:
+    """The response took long: the lease may have begun as early as the request."""
     stage = Stage()
     stage.office.delay = 8.0
     async with running(stage.one.acquire()) as acquiring:
@@ -190,7 +190,7 @@ async def test_time_counts_from_before_the_question() -> None:
         assert not stage.one.lease_is_valid(), "9.1 of 10 seconds since it asked"
 
 
-async def test_a_registry_that_is_down_for_a_moment_costs_nothing() -> None:
+async def test_a_registry_that_is_down_for_a_moment_does_not_end_leadership() -> None:
     stage = Stage()
     await stage.one.acquire()
     async with running(stage.one.hold()) as holding:
@@ -203,7 +203,7 @@ async def test_a_registry_that_is_down_for_a_moment_costs_nothing() -> None:
         assert not holding.done()
 
 
-async def test_a_registry_that_is_down_for_longer_than_the_lease_ends_it() -> None:
+async def test_a_registry_that_is_down_for_longer_than_the_lease_ends_leadership() -> None:
     stage = Stage()
     await stage.one.acquire()
     async with running(stage.one.hold()) as holding:
@@ -215,7 +215,7 @@ async def test_a_registry_that_is_down_for_longer_than_the_lease_ends_it() -> No
             await holding
 
 
-async def test_a_registry_that_never_answers_ends_it_too() -> None:
+async def test_a_registry_that_never_answers_ends_leadership() -> None:
     stage = Stage(ttl_s=0.4)
     await stage.one.acquire()
     async with running(stage.one.hold()) as holding:
@@ -242,7 +242,7 @@ async def test_resigning_while_the_registry_is_down_or_deaf_ends() -> None:
         _ = stage.one.lease
 
 
-async def test_asking_goes_on_while_the_registry_is_down() -> None:
+async def test_requests_continue_while_the_registry_is_down() -> None:
     stage = Stage()
     stage.office.down = True
     async with running(stage.one.acquire()) as acquiring:

@@ -1,4 +1,4 @@
-"""Events and rows as plain data, for components that write them elsewhere: nothing private is needed."""
+"""Events and rows as plain data, through the public API, for components that write them elsewhere."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_every_kind_of_row(kind: type[Row]) -> None:
 
 
 @pytest.mark.parametrize("kind", PUBLISHED, ids=[kind.table for kind in PUBLISHED])
-def test_msgspec_and_json_take_a_row_as_it_is(kind: type[Row]) -> None:
+def test_msgspec_and_json_encode_a_row_directly(kind: type[Row]) -> None:
     row = row_of(kind)
     plain = msgspec.to_builtins(row)
     assert json.loads(json.dumps(plain)) == plain
@@ -52,7 +52,7 @@ def test_msgspec_and_json_take_a_row_as_it_is(kind: type[Row]) -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(row)) == plain
 
 
-def test_an_event_is_as_the_server_shows_it() -> None:
+def test_an_event_is_encoded_as_the_server_shows_it() -> None:
     event = event_of(Topic("orders", 1, None, to_json_text(HELD), 1, 2))
     shown: dict[str, Any] = json.loads(event_stream._encoder.encode(event_stream._line(event)))
     assert json.loads(json.dumps(event.to_builtins())) == shown

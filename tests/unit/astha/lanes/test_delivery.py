@@ -1,4 +1,4 @@
-"""Deliveries: order, retries, timeouts, and components that take cancellation badly."""
+"""Deliveries: order, retries, timeouts, and components that ignore cancellation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from registry.models import Row
 from tests.doubles.registry import GROUPS, TOPICS, group, topic
 from tests.unit.astha.lanes.harness import LaneHarness, Subject
 
-PATIENT: dict[str, Any] = {"breaker_failures": 1_000}
+NO_BREAKER: dict[str, Any] = {"breaker_failures": 1_000}
 
 
 class Chances(ManualClock):
@@ -42,7 +42,7 @@ async def test_events_come_in_commit_order_over_all_tables() -> None:
         assert harness.lane.position == harness.registry.last
 
 
-async def test_nothing_waits_for_more() -> None:
+async def test_a_commit_is_delivered_without_waiting_for_more() -> None:
     """No timed batching: a commit is delivered without the clock moving."""
     async with LaneHarness() as harness:
         before = harness.clock.monotonic()
@@ -75,7 +75,7 @@ async def test_a_whole_transaction_is_retried_whole() -> None:
 
 
 class Batches(Subject):
-    """Takes everything that waits in one call."""
+    """Takes all queued transactions in one call."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -92,7 +92,7 @@ class Batches(Subject):
                 await self.on_event(event)
 
 
-async def test_what_waits_comes_in_one_call_and_nothing_is_waited_for() -> None:
+async def test_queued_transactions_are_delivered_in_one_call_without_waiting_for_more() -> None:
     subject = Batches(ManualClock())
     async with LaneHarness(subject) as harness:
         before = harness.clock.monotonic()
@@ -106,7 +106,7 @@ async def test_what_waits_comes_in_one_call_and_nothing_is_waited_for() -> None:
         assert harness.lane.position == harness.registry.last
 
 
-async def test_what_came_in_one_call_is_retried_whole() -> None:
+async def test_several_transactions_in_one_call_are_retried_together() -> None:
     subject = Batches(ManualClock())
     async with LaneHarness(subject) as harness:
         subject.failures = 2
@@ -118,7 +118,7 @@ async def test_what_came_in_one_call_is_retried_whole() -> None:
         assert subject.refreshes == 1
 
 
-async def test_a_long_transaction_is_delivered_in_order_piece_by_piece() -> None:
+async def test_a_long_transaction_is_delivered_in_order_in_chunks() -> None:
     async with LaneHarness() as harness:
         names = [f"g{number}" for number in range(2_000)]
         harness.commit(*names)
@@ -127,7 +127,7 @@ async def test_a_long_transaction_is_delivered_in_order_piece_by_piece() -> None
 
 
 async def test_retries_wait_exponentially_up_to_a_cap_and_are_at_most_thirty() -> None:
-    async with LaneHarness(**PATIENT, backoff_initial_s=0.1, backoff_max_s=2.0) as harness:
+    async with LaneHarness(**NO_BREAKER, backoff_initial_s=0.1, backoff_max_s=2.0) as harness:
         harness.subject.misbehave(Fault.FAIL)
         harness.commit("a")
         await harness.pass_time(100)
@@ -138,7 +138,7 @@ async def test_retries_wait_exponentially_up_to_a_cap_and_are_at_most_thirty() -
 
 
 async def test_attempts_are_counted_as_the_policy_says() -> None:
-    async with LaneHarness(**PATIENT, attempts=3) as harness:
+    async with LaneHarness(**NO_BREAKER, attempts=3) as harness:
         harness.subject.misbehave(Fault.FAIL)
         harness.commit("a")
         await harness.pass_time(100)
@@ -152,8 +152,8 @@ async def test_jitter_never_takes_more_than_half(chance: float, factor: float) -
     assert waits == pytest.approx([0.1 * factor, 0.2 * factor, 0.4 * factor, 10 * factor])
 
 
-async def test_an_event_given_up_is_dropped_and_the_component_refreshes() -> None:
-    async with LaneHarness(**PATIENT) as harness:
+async def test_an_undeliverable_event_is_dropped_and_the_component_refreshes() -> None:
+    async with LaneHarness(**NO_BREAKER) as harness:
         harness.subject.misbehave(Fault.FAIL, times=30)
         harness.commit("poison")
         harness.commit("after")
@@ -176,7 +176,7 @@ async def test_a_reject_is_not_retried() -> None:
         await harness.converge()
 
 
-async def test_failure_after_effect_means_the_event_comes_again() -> None:
+async def test_an_event_that_failed_after_its_effect_is_delivered_again() -> None:
     async with LaneHarness() as harness:
         harness.subject.misbehave(Fault.FAIL_AFTER_EFFECT, times=1)
         harness.commit("a")
@@ -218,7 +218,7 @@ async def test_a_slow_delivery_within_its_timeout_is_left_alone() -> None:
         assert harness.subject.names == ["a"]
 
 
-async def test_a_component_that_ignores_cancellation_is_broken_out_until_it_returns() -> None:
+async def test_the_circuit_of_a_component_that_ignores_cancellation_is_open_until_it_returns() -> None:
     async with LaneHarness(delivery_timeout_s=1.0, breaker_reset_s=1.0) as harness:
         harness.subject.misbehave(Fault.STUBBORN, times=1)
         harness.commit("a")
@@ -236,8 +236,8 @@ async def test_a_component_that_ignores_cancellation_is_broken_out_until_it_retu
 
 
 async def test_after_a_call_that_ignored_its_cancellation_the_watchdog_still_watches() -> None:
-    """A flag left over from the first interruption must neither excuse nor condemn the next call."""
-    async with LaneHarness(delivery_timeout_s=1.0, breaker_reset_s=1.0, **PATIENT) as harness:
+    """The state of the first interruption must not affect the next call."""
+    async with LaneHarness(delivery_timeout_s=1.0, breaker_reset_s=1.0, **NO_BREAKER) as harness:
         harness.subject.misbehave(Fault.STUBBORN, times=1)
         harness.commit("a")
         await harness.pass_time(1.3)  # cancelled, and ignored
@@ -251,8 +251,8 @@ async def test_after_a_call_that_ignored_its_cancellation_the_watchdog_still_wat
         assert harness.subject.refreshes == 1
 
 
-async def test_an_error_in_answer_to_cancellation_counts_as_that_error() -> None:
-    """The call ends, but not with CancelledError: the interruption is over all the same."""
+async def test_an_error_raised_on_cancellation_counts_as_that_error() -> None:
+    """The call ends with another error than CancelledError: the interruption is settled all the same."""
 
     class Spiteful(Subject):
         spite = 1
@@ -278,7 +278,7 @@ async def test_an_error_in_answer_to_cancellation_counts_as_that_error() -> None
         assert harness.lane.state is LaneState.LIVE
 
 
-async def test_a_cancellation_of_the_components_own_making_does_not_end_the_lane() -> None:
+async def test_a_cancelled_error_that_the_component_caused_itself_does_not_end_the_lane() -> None:
     class Careless(Subject):
         careless = 1
 
@@ -321,7 +321,7 @@ async def test_whatever_is_raised_stays_in_the_lane(error: BaseException) -> Non
 
 
 @pytest.mark.parametrize("fault", [Fault.EXIT])
-async def test_who_tries_to_end_the_daemon_is_broken_out(fault: Fault) -> None:
+async def test_the_circuit_of_a_component_that_tries_to_end_the_daemon_is_opened(fault: Fault) -> None:
     async with LaneHarness() as harness:
         harness.subject.misbehave(fault, times=1)
         harness.commit("a")
@@ -331,7 +331,7 @@ async def test_who_tries_to_end_the_daemon_is_broken_out(fault: Fault) -> None:
         await harness.converge()
 
 
-async def test_garbage_instead_of_a_coroutine_is_an_error_like_any_other() -> None:
+async def test_returning_something_else_than_a_coroutine_is_an_ordinary_error() -> None:
     class Garbage(Subject):
         garbage = 1
 
@@ -361,7 +361,7 @@ async def test_a_lane_that_ends_leaves_a_stubborn_call_behind_and_makes_no_other
         harness.subject.behave()
         await asyncio.wait({straggler}, timeout=10)
         assert harness.lane.calls.straggler is None
-        assert harness.subject.names == ["a"], "after its end a lane calls nobody"
+        assert harness.subject.names == ["a"], "no call is made after the end of a lane"
 
 
 async def test_two_lanes_never_wait_for_each_other() -> None:
@@ -377,7 +377,7 @@ async def test_two_lanes_never_wait_for_each_other() -> None:
         assert harness.subject.names == []
 
 
-async def test_a_lane_that_is_interrupted_between_two_turns_does_not_look_busy_for_ever() -> None:
+async def test_a_lane_that_is_interrupted_while_it_yields_stops_yielding() -> None:
     async with LaneHarness() as harness:
         harness.commit(*(f"g{number}" for number in range(600)))
         harness.delivery._slice_ends = -1.0  # its turn is over at the next look
@@ -388,10 +388,10 @@ async def test_a_lane_that_is_interrupted_between_two_turns_does_not_look_busy_f
         assert not harness.lane.yielding
 
 
-# -- leadership in doubt ------------------------------------------------------------------------------------
+# -- leadership ---------------------------------------------------------------------------------------------
 
 
-async def test_without_certain_leadership_nothing_is_delivered() -> None:
+async def test_without_a_valid_lease_nothing_is_delivered() -> None:
     async with LaneHarness() as harness:
         harness.leading = False
         harness.commit("a")
@@ -402,7 +402,7 @@ async def test_without_certain_leadership_nothing_is_delivered() -> None:
         assert harness.subject.names == ["a"]
 
 
-async def test_leadership_lost_within_a_transaction_stops_it_after_the_call_under_way() -> None:
+async def test_leadership_lost_within_a_transaction_stops_it_after_the_call_in_flight() -> None:
     async with LaneHarness() as harness:
         gate = asyncio.Event()
         await _gated(harness, gate)
@@ -419,7 +419,7 @@ async def test_leadership_lost_within_a_transaction_stops_it_after_the_call_unde
 
 
 async def test_leadership_lost_during_retries_stops_them() -> None:
-    async with LaneHarness(**PATIENT) as harness:
+    async with LaneHarness(**NO_BREAKER) as harness:
         harness.subject.misbehave(Fault.FAIL)
         harness.commit("a")
         await harness.settle()
@@ -432,7 +432,7 @@ async def test_leadership_lost_during_retries_stops_them() -> None:
         assert harness.subject.names == ["a"]
 
 
-async def test_a_piece_of_a_transaction_is_the_most_that_goes_out_without_a_look_at_the_lease() -> None:
+async def test_the_lease_is_checked_after_each_chunk_of_a_transaction() -> None:
     async with LaneHarness() as harness:
 
         async def lose(event: Event[Row]) -> None:
@@ -444,7 +444,7 @@ async def test_a_piece_of_a_transaction_is_the_most_that_goes_out_without_a_look
         assert harness.lane.calls.made - harness.lane.counts.refresh_calls <= 256
 
 
-async def test_reject_is_what_the_message_says() -> None:
+async def test_the_reason_names_the_rejected_event() -> None:
     async with LaneHarness() as harness:
         harness.subject.misbehave(Fault.REJECT, times=1)
         harness.subject.refresh_error = Reject("no refresh either")

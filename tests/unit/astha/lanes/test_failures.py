@@ -76,7 +76,7 @@ async def test_a_call_that_takes_too_long_shows_where_it_was() -> None:
 
 
 @pytest.mark.parametrize("call", ["on_refresh", "on_health"])
-async def test_refreshes_and_health_too(call: str) -> None:
+async def test_failed_refreshes_and_health_checks_have_a_traceback(call: str) -> None:
     async def sick() -> Any:
         raise LookupError("no")
 
@@ -96,7 +96,7 @@ async def test_refreshes_and_health_too(call: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["start", "stop"])
-async def test_start_and_stop_too(call: str) -> None:
+async def test_failed_starts_and_stops_have_a_traceback(call: str) -> None:
     async def fail() -> None:
         raise LookupError("no")
 
@@ -121,7 +121,7 @@ async def test_start_and_stop_too(call: str) -> None:
         (lambda: ("b", raised(ValueError("1"))), 2),
     ],
 )
-def test_what_is_distinct(other: Callable[[], tuple[str, BaseException]], shown: int) -> None:
+def test_which_failures_are_distinct(other: Callable[[], tuple[str, BaseException]], shown: int) -> None:
     failures = FailureLog(ManualClock())
     with capture_logs() as lines:
         failures.note("a", "on_event", raised(ValueError("1")))
@@ -130,7 +130,7 @@ def test_what_is_distinct(other: Callable[[], tuple[str, BaseException]], shown:
     assert len(tracebacks(lines)) == shown
 
 
-async def test_the_same_one_is_shown_again_after_an_hour_with_its_repetitions() -> None:
+async def test_a_failure_is_logged_again_after_an_hour_with_its_repetitions() -> None:
     clock = ManualClock()
     failures = FailureLog(clock)
     with capture_logs() as lines:

@@ -27,7 +27,7 @@ HOLD: dict[str, Any] = {"on_exhausted": "hold", "attempts": 3, "breaker_reset_s"
 
 
 class Log:
-    """What the database still keeps, read again beside the stream."""
+    """The changes that the database keeps, read a second time beside the stream."""
 
     def __init__(self) -> None:
         self.transactions: list[Transaction] = []
@@ -106,7 +106,7 @@ async def test_whatever_the_error_nothing_is_dropped(fault: Fault) -> None:
 
 
 class FailsAt(Subject):
-    """At one event, for as long as it is told to."""
+    """Fails at one event, as long as `bad` names it."""
 
     def __init__(self, clock: ManualClock, name: str) -> None:
         super().__init__(clock)
@@ -119,7 +119,7 @@ class FailsAt(Subject):
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["one transaction", "one by one"])
-async def test_what_was_delivered_before_the_one_that_fails_does_not_come_again(together: bool) -> None:
+async def test_events_delivered_before_the_failed_one_are_not_repeated(together: bool) -> None:
     names = [f"g{number}" for number in range(40)]
     subject = FailsAt(ManualClock(), "g25")
     async with HoldHarness(subject) as harness:
@@ -157,7 +157,7 @@ async def test_more_than_the_queue_holds_is_read_again_in_order_and_once() -> No
 
 
 class Busy(FailsAt):
-    """Each delivery sees another commit: the stream is always ahead of what is read again."""
+    """Commits during each delivery: the stream is always ahead of what is read again."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock, "g0")
@@ -172,7 +172,7 @@ class Busy(FailsAt):
             await asyncio.sleep(0)
 
 
-async def test_it_converges_while_the_stream_goes_on() -> None:
+async def test_catching_up_converges_while_the_stream_continues() -> None:
     subject = Busy(ManualClock())
     async with HoldHarness(subject, max_events=10) as harness:
         subject.harness = harness
@@ -187,7 +187,34 @@ async def test_it_converges_while_the_stream_goes_on() -> None:
         assert harness.lane.state is LaneState.LIVE
 
 
-async def test_what_can_not_be_read_again_now_is_tried_later() -> None:
+async def test_a_truncate_that_arrives_while_it_catches_up_makes_it_refresh() -> None:
+    class TruncatesOnce(FailsAt):
+        harness: HoldHarness | None = None
+        truncated = False
+
+        async def on_event(self, event: Event[Row]) -> None:
+            await super().on_event(event)
+            if self.harness is not None and len(self.events) > 20 and not self.truncated:
+                self.truncated = True
+                self.harness.offer(self.harness.registry.truncate())
+                await asyncio.sleep(0)
+
+    subject = TruncatesOnce(ManualClock(), "g0")
+    async with HoldHarness(subject, max_events=10) as harness:
+        subject.harness = harness
+        for number in range(30):
+            harness.commit(f"g{number}")
+        await harness.pass_time(20)
+        subject.bad = None
+        await harness.pass_time(100)
+        assert subject.truncated
+        assert (harness.lane.state, subject.refreshes) == (LaneState.LIVE, 2)
+        harness.commit("later")
+        await harness.settle()
+        assert subject.names[-1] == "later"
+
+
+async def test_a_source_that_can_not_be_read_again_now_is_tried_later() -> None:
     async with HoldHarness(max_events=10) as harness:
         harness.subject.misbehave(Fault.FAIL)
         names = [f"g{number}" for number in range(30)]
@@ -204,7 +231,7 @@ async def test_what_can_not_be_read_again_now_is_tried_later() -> None:
         assert harness.subject.names == names
 
 
-async def test_health_start_and_the_like_hold_too() -> None:
+async def test_a_failed_health_check_holds_the_component() -> None:
     async with HoldHarness(health_interval_s=1.0) as harness:
         harness.subject.healthy = False
         await harness.pass_time(2)
@@ -217,7 +244,7 @@ async def test_health_start_and_the_like_hold_too() -> None:
         assert (harness.lane.state, harness.subject.names, harness.subject.refreshes) == (LaneState.LIVE, ["a"], 1)
 
 
-async def test_giving_up_is_said_loudly_and_followed_by_a_refresh() -> None:
+async def test_a_forced_open_circuit_is_logged_as_an_error_and_followed_by_a_refresh() -> None:
     async with HoldHarness() as harness:
         harness.subject.misbehave(Fault.FAIL)
         harness.commit("a")
@@ -233,7 +260,7 @@ async def test_giving_up_is_said_loudly_and_followed_by_a_refresh() -> None:
         assert harness.subject.refreshes == 2
 
 
-async def test_a_held_component_holds_the_source_and_goes_on_from_there_after_a_crash() -> None:
+async def test_a_held_component_keeps_the_source_and_resumes_after_a_crash() -> None:
     async with HoldHarness() as harness:
         ledger = Ledger(harness.registry.store, harness.clock)
         harness.commit("a")
@@ -245,15 +272,15 @@ async def test_a_held_component_holds_the_source_and_goes_on_from_there_after_a_
         assert harness.lane.state is LaneState.HELD
         written = await ledger.write(lambda: [harness.lane.progress()], harness.registry.last, LEASE)
         assert written.acknowledged == position
-        page = harness.registry.ledger["subject"]
-        assert (page.state, page.position, page.refresh_owed) == ("held", position, False)
+        entry = harness.registry.ledger["subject"]
+        assert (entry.state, entry.position, entry.refresh_owed) == ("held", position, False)
         restarted = harness.make_lane("subject", harness.subject)
         restored = await Ledger(harness.registry.store, harness.clock).open([restarted.progress()])
         restarted.restore(restored["subject"])
         assert (restarted.state, restarted.position) == (LaneState.LIVE, position)
 
 
-async def test_another_history_ends_the_holding() -> None:
+async def test_another_history_ends_a_hold() -> None:
     async with HoldHarness() as harness:
         harness.subject.misbehave(Fault.FAIL)
         harness.commit("a")
@@ -264,7 +291,7 @@ async def test_another_history_ends_the_holding() -> None:
         assert harness.subject.refreshes == 2
 
 
-async def test_the_stream_does_not_wait_for_one_that_reads_again() -> None:
+async def test_the_stream_does_not_wait_for_a_lane_that_catches_up() -> None:
     async with HoldHarness(max_events=10) as harness:
         seen = []
         for behind in (False, True):

@@ -1,4 +1,4 @@
-"""The ledger: what is on paper, and what the source may forget."""
+"""The ledger: what it says about each component, and what the source may forget."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class InMemory(RecordingSubscriber):
 
 
 class LedgerHarness:
-    """Lanes that nobody runs: the test says where they stand."""
+    """Lanes without workers: the test sets their positions."""
 
     def __init__(self, *names: str) -> None:
         self.registry = SmallRegistry()
@@ -37,7 +37,7 @@ class LedgerHarness:
         self.restart()
 
     def restart(self) -> None:
-        """As after kill -9: what is on paper is all there is."""
+        """As after kill -9: only the ledger is left."""
         context = LaneContext(
             store=self.registry.store,
             clock=self.clock,
@@ -83,7 +83,7 @@ class LedgerHarness:
         return [lane.progress() for lane in self.lanes]
 
 
-async def test_what_is_in_memory_is_refreshed_at_every_start_and_what_is_durable_goes_on() -> None:
+async def test_in_memory_state_is_refreshed_at_every_start_and_durable_state_resumes() -> None:
     harness = LedgerHarness("in memory", "durable")
     for name in harness.names:
         harness.go_live(name, 100)
@@ -100,13 +100,13 @@ async def test_what_is_in_memory_is_refreshed_at_every_start_and_what_is_durable
     assert harness.registry.ledger["in memory"].refresh_owed, "it holds nothing back while it is refreshed"
 
 
-async def test_nobody_is_live_so_nothing_is_kept_for_anybody() -> None:
+async def test_with_no_live_component_everything_received_is_acknowledged() -> None:
     harness = LedgerHarness("a", "b")
     assert await harness.write(received=500) == 500
-    assert [page.refresh_owed for page in harness.registry.ledger.values()] == [True, True]
+    assert [entry.refresh_owed for entry in harness.registry.ledger.values()] == [True, True]
 
 
-async def test_the_slowest_live_component_holds_the_source() -> None:
+async def test_the_slowest_live_component_limits_the_acknowledgement() -> None:
     harness = LedgerHarness("a", "b", "c")
     harness.go_live("a", 100)
     harness.go_live("b", 300)
@@ -114,7 +114,7 @@ async def test_the_slowest_live_component_holds_the_source() -> None:
     assert await harness.write(received=500) == 100
 
 
-async def test_not_what_was_received_is_acknowledged_but_what_is_done_and_on_paper() -> None:
+async def test_only_positions_in_the_ledger_are_acknowledged() -> None:
     harness = LedgerHarness("a")
     lane = harness.go_live("a", 100)
     assert await harness.write(received=500) == 100
@@ -134,7 +134,7 @@ async def test_progress_is_written_after_a_while_however_small() -> None:
     assert await harness.write() == 101
 
 
-async def test_a_component_that_breaks_lets_go_once_its_debt_is_on_paper() -> None:
+async def test_an_open_circuit_releases_the_source_once_the_owed_refresh_is_persisted() -> None:
     harness = LedgerHarness("a", "b")
     a, b = harness.go_live("a", 100), harness.go_live("b", 300)
     assert await harness.write() == 100
@@ -149,11 +149,11 @@ async def test_a_component_that_breaks_lets_go_once_its_debt_is_on_paper() -> No
     assert b.state is LaneState.LIVE
 
 
-async def test_live_again_but_behind_what_was_forgotten_it_owes_the_refresh_on_paper_and_holds_the_source() -> None:
+async def test_live_again_but_behind_the_acknowledgement_it_still_owes_the_refresh() -> None:
     harness = LedgerHarness("a", "b")
     harness.go_live("a", 500)
     assert await harness.write(received=500) == 500
-    b = harness.go_live("b", 200)  # its refresh began at 200, the source has been told 500 since
+    b = harness.go_live("b", 200)  # its refresh began at 200, 500 was acknowledged since
     harness.lane("a").intake.position = A_LOT
     assert await harness.write(received=A_LOT) == 500, "held where it is"
     assert harness.registry.ledger["b"].refresh_owed
@@ -185,7 +185,7 @@ async def test_killed_after_it_caught_up_it_resumes_at_its_position() -> None:
     assert (lane.state, lane.position, lane.intake.refreshed) == (LaneState.LIVE, 500, place)
 
 
-async def test_whoever_stands_before_the_sources_start_has_missed_something() -> None:
+async def test_a_component_behind_the_start_of_the_source_refreshes() -> None:
     harness = LedgerHarness("a", "b")
     harness.go_live("a", 100)
     harness.go_live("b", 300)
@@ -219,15 +219,15 @@ async def test_a_pause_survives_a_restart() -> None:
     assert harness.lane("a").state is LaneState.PAUSED
 
 
-async def test_a_debt_survives_a_restart_with_its_reason() -> None:
+async def test_an_owed_refresh_survives_a_restart_with_its_reason() -> None:
     harness = LedgerHarness("a")
     harness.go_live("a", 100)
-    harness.lane("a").open_circuit("it fell behind")
+    harness.lane("a").open_circuit("its queue was full")
     await harness.write()
     harness.restart()
     await harness.open()
     assert harness.lane("a").state is LaneState.BOOTSTRAPPING
-    assert harness.lane("a").reason == "it fell behind"
+    assert harness.lane("a").reason == "its queue was full"
 
 
 async def test_an_idle_ledger_is_not_written() -> None:
@@ -240,8 +240,8 @@ async def test_an_idle_ledger_is_not_written() -> None:
     assert all(new is old for new, old in zip(harness.registry.ledger.values(), before.values(), strict=True))
 
 
-async def test_another_history_forgets_what_was_acknowledged() -> None:
-    """A restored server counts from the beginning: an old position told to it would make it forget the future."""
+async def test_another_history_resets_the_acknowledgement() -> None:
+    """A restored server has lower positions: acknowledging an old one would make it forget future changes."""
     harness = LedgerHarness("a")
     harness.go_live("a", 5_000)
     assert await harness.write(received=5_000) == 5_000
@@ -263,7 +263,7 @@ async def test_another_history_that_begins_while_the_ledger_is_being_written() -
     harness.ledger.start_over()
     harness.lane("a").start_over("restored")
     harness.registry.before_ledger.set()
-    assert await writing == 0, "the page is written, but its position is of the past"
+    assert await writing == 0, "the entry is written, but its position belongs to the old history"
     assert await harness.write() == 0
     assert harness.registry.ledger["a"].refresh_owed
 
@@ -282,7 +282,7 @@ async def test_two_writers_do_not_overtake_each_other() -> None:
     assert harness.registry.ledger["a"].position == A_LOT
 
 
-async def test_who_goes_live_while_another_leaves_is_not_taken_for_it() -> None:
+async def test_a_lane_that_becomes_live_during_a_write_holds_back_the_acknowledgement() -> None:
     harness = LedgerHarness("a", "b")
     harness.go_live("a", 900)
     harness.registry.before_ledger = asyncio.Event()
@@ -294,7 +294,7 @@ async def test_who_goes_live_while_another_leaves_is_not_taken_for_it() -> None:
     assert await writing == 0
 
 
-async def test_a_debt_is_waited_for_until_it_is_on_paper() -> None:
+async def test_a_refresh_waits_until_it_is_owed_in_the_ledger() -> None:
     harness = LedgerHarness("a")
     lane = harness.go_live("a", 100)
     await harness.write()
@@ -307,7 +307,7 @@ async def test_a_debt_is_waited_for_until_it_is_on_paper() -> None:
     await asyncio.wait_for(lane.refresh_owed_persisted.wait(), 10)
 
 
-async def test_a_page_under_way_that_denies_a_debt_is_not_overlooked() -> None:
+async def test_a_write_in_progress_that_says_no_refresh_is_owed_does_not_count() -> None:
     harness = LedgerHarness("a")
     await harness.write()  # owed
     lane = harness.go_live("a", 100)
@@ -324,7 +324,7 @@ async def test_a_page_under_way_that_denies_a_debt_is_not_overlooked() -> None:
     await asyncio.wait_for(waiting, 10)
 
 
-async def test_a_write_that_failed_may_have_been_done() -> None:
+async def test_an_entry_is_written_again_after_a_write_that_failed() -> None:
     harness = LedgerHarness("a")
     await harness.write()  # owed
     lane = harness.go_live("a", 100)
@@ -346,7 +346,7 @@ async def test_another_epoch_refuses_the_ledger() -> None:
     assert harness.registry.ledger == {}
 
 
-async def test_the_laggard_is_who_holds_the_source() -> None:
+async def test_the_slowest_lane_is_the_one_that_keeps_the_source() -> None:
     harness = LedgerHarness("a", "b", "c")
     assert slowest(harness.lanes) is None
     harness.go_live("a", 300)
@@ -356,11 +356,11 @@ async def test_the_laggard_is_who_holds_the_source() -> None:
     assert slowest(harness.lanes) is harness.lane("a")
 
 
-async def test_pages_say_what_a_person_wants_to_know() -> None:
+async def test_an_entry_has_state_reason_and_tables() -> None:
     harness = LedgerHarness("a")
-    harness.lane("a").open_circuit("it fell behind")
+    harness.lane("a").open_circuit("its queue was full")
     await harness.write()
-    page = harness.registry.ledger["a"]
-    assert (page.state, page.reason, page.position) == ("broken", "it fell behind", None)
-    assert parse_json_as(page.tables, list[str]) == [GROUPS]
-    assert msgspec.structs.asdict(page)["refresh_owed"] is True
+    entry = harness.registry.ledger["a"]
+    assert (entry.state, entry.reason, entry.position) == ("broken", "its queue was full", None)
+    assert parse_json_as(entry.tables, list[str]) == [GROUPS]
+    assert msgspec.structs.asdict(entry)["refresh_owed"] is True

@@ -36,7 +36,7 @@ class Whole(Subject):
 
 
 class ServedComponent:
-    """A component served, by one lane after another."""
+    """A component that is served by one lane after another."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -78,7 +78,7 @@ async def test_start_comes_first_and_stop_last() -> None:
     assert served.subject.names == ["a"]
 
 
-async def test_nothing_starts_before_the_stream_has_a_beginning() -> None:
+async def test_nothing_starts_before_the_stream_has_started() -> None:
     served = ServedComponent()
     served.streaming.clear()
     served.begin()
@@ -119,19 +119,19 @@ async def test_a_start_that_hangs_is_cancelled_and_tried_again() -> None:
     await served.end()
 
 
-async def test_a_start_that_ignores_cancellation_is_waited_for_but_not_by_the_end() -> None:
+async def test_a_start_that_ignores_cancellation_does_not_delay_the_end() -> None:
     released = asyncio.Event()
     served = ServedComponent()
     served.subject.starting = lambda: stubborn(released)
     served.begin()
     await eventually(lambda: served.harness.lane.state is LaneState.BROKEN, "a broken lane")
     await served.end()  # in bounded time
-    assert served.subject.log == ["start"], "no stop while start is under way"
+    assert served.subject.log == ["start"], "no stop while start is in flight"
     released.set()
     await asyncio.sleep(0)
 
 
-async def test_a_stop_that_never_ends_does_not_hold_up_the_end() -> None:
+async def test_a_stop_that_never_returns_does_not_delay_the_end() -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
@@ -142,7 +142,7 @@ async def test_a_stop_that_never_ends_does_not_hold_up_the_end() -> None:
     await served.end()
 
 
-async def test_the_next_term_waits_for_a_call_of_the_last_one() -> None:
+async def test_after_a_change_of_leadership_no_call_is_made_before_the_last_one_has_returned() -> None:
     """Leadership lost and won again while a component ignores its cancellation: never two calls at once."""
     served = ServedComponent()
     served.begin()

@@ -1,4 +1,4 @@
-"""Refreshes: exact, repeated until they are enough, and never the end of a lane."""
+"""Refreshes: exact, repeated until they are sufficient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.doubles.registry import GROUPS, LEASE, SmallRegistry, group
 from tests.unit.astha.lanes.harness import LaneHarness, Subject
 
 
-async def test_the_first_thing_a_component_sees_is_the_registry() -> None:
+async def test_a_component_is_refreshed_before_its_first_event() -> None:
     harness = LaneHarness()
     harness.registry.commit(group("a"), group("b"))
     async with harness:
@@ -27,7 +27,7 @@ async def test_the_first_thing_a_component_sees_is_the_registry() -> None:
         assert harness.subject.refreshes == 1
 
 
-async def test_what_came_during_a_refresh_and_is_not_in_it_is_delivered_after_it() -> None:
+async def test_events_that_arrive_during_a_refresh_and_are_not_in_it_follow_it() -> None:
     async with LaneHarness() as harness:
         harness.subject.refresh_gate = asyncio.Event()
         harness.lane.refresh("test")
@@ -41,7 +41,7 @@ async def test_what_came_during_a_refresh_and_is_not_in_it_is_delivered_after_it
         await harness.converge()
 
 
-async def test_what_the_snapshot_contains_is_not_delivered_after_it() -> None:
+async def test_events_in_the_snapshot_are_not_delivered_after_it() -> None:
     """The commit is in the snapshot, but the stream brings it later."""
     async with LaneHarness() as harness:
         early = harness.registry.commit(group("early"))
@@ -84,7 +84,7 @@ async def test_a_commit_that_never_becomes_visible_is_an_error_not_a_hang() -> N
 
 
 async def test_a_refresh_slower_than_its_writers_converges() -> None:
-    """Each time more comes meanwhile than the lane holds; each time it gets more room."""
+    """Each time more is written meanwhile than the queue holds, and each time its limits are doubled."""
     async with LaneHarness(max_events=10) as harness:
         subject = harness.subject
         subject.refresh_gate = asyncio.Event()
@@ -108,7 +108,7 @@ async def test_a_refresh_slower_than_its_writers_converges() -> None:
         assert harness.lane.queue.max_events == 10, "afterwards the lane has its own measure again"
 
 
-async def test_a_refresh_that_never_ends_holds_no_more_than_the_lane() -> None:
+async def test_a_refresh_that_never_ends_queues_no_more_than_the_lane_may() -> None:
     async with LaneHarness(max_events=10, refresh_timeout_s=60.0, breaker_reset_s=1.0) as harness:
         harness.subject.refresh_fault = Fault.HANG
         harness.lane.refresh("test")
@@ -135,7 +135,7 @@ async def test_a_refresh_that_takes_too_long_is_cancelled_and_tried_again() -> N
         await harness.converge()
 
 
-async def test_a_refresh_that_ignores_cancellation_breaks_the_lane_until_it_returns() -> None:
+async def test_a_refresh_that_ignores_cancellation_keeps_the_circuit_open_until_it_returns() -> None:
     async with LaneHarness(refresh_timeout_s=5.0, breaker_reset_s=1.0) as harness:
         harness.subject.refresh_fault = Fault.STUBBORN
         harness.lane.refresh("test")
@@ -158,7 +158,7 @@ async def test_a_failed_refresh_is_tried_again(error: BaseException) -> None:
         await harness.converge()
 
 
-async def test_refreshes_that_go_on_failing_break_the_component() -> None:
+async def test_refreshes_that_keep_failing_open_the_circuit() -> None:
     async with LaneHarness(breaker_failures=3, breaker_reset_s=10.0) as harness:
         harness.subject.refresh_error = RuntimeError("no")
         harness.lane.refresh("test")
@@ -190,7 +190,7 @@ async def test_truncate_becomes_a_refresh() -> None:
         assert harness.lane.state is LaneState.LIVE
 
 
-async def test_truncate_during_a_refresh_means_another_one() -> None:
+async def test_truncate_during_a_refresh_repeats_it() -> None:
     async with LaneHarness() as harness:
         harness.subject.refresh_gate = asyncio.Event()
         harness.lane.refresh("test")
@@ -202,7 +202,7 @@ async def test_truncate_during_a_refresh_means_another_one() -> None:
         await harness.converge()
 
 
-async def test_a_transaction_larger_than_the_lane_becomes_a_refresh_never_a_half() -> None:
+async def test_a_transaction_larger_than_the_lane_becomes_a_refresh_and_is_never_split() -> None:
     async with LaneHarness(max_events=10) as harness:
         harness.commit(*(f"g{number}" for number in range(11)))
         await harness.settle()
@@ -220,7 +220,7 @@ async def test_a_transaction_of_more_bytes_than_the_lane_becomes_a_refresh() -> 
         await harness.converge()
 
 
-async def test_what_stands_behind_an_oversized_transaction_in_the_same_batch_is_not_lost() -> None:
+async def test_transactions_after_an_oversized_one_in_the_same_batch_are_not_lost() -> None:
     async with LaneHarness() as harness:
         registry = harness.registry
         large = registry.commit(group("large"))
@@ -232,7 +232,7 @@ async def test_what_stands_behind_an_oversized_transaction_in_the_same_batch_is_
         assert harness.subject.names == ["later"]
 
 
-async def test_what_comes_again_after_a_reconnect_is_not_delivered_again() -> None:
+async def test_transactions_repeated_after_a_reconnect_are_not_delivered_again() -> None:
     async with LaneHarness() as harness:
         first = [harness.commit(f"g{number}") for number in range(3)]
         await harness.settle()
@@ -241,7 +241,7 @@ async def test_what_comes_again_after_a_reconnect_is_not_delivered_again() -> No
         assert harness.subject.names == ["g0", "g1", "g2", "new"]
 
 
-async def test_what_still_waits_when_it_comes_again_is_not_queued_twice() -> None:
+async def test_repeated_transactions_that_are_still_queued_are_not_queued_twice() -> None:
     async with LaneHarness() as harness:
         harness.subject.misbehave(Fault.HANG)
         first = [harness.commit(f"g{number}") for number in range(3)]
@@ -262,8 +262,8 @@ async def test_a_lane_resumes_after_its_position() -> None:
         assert harness.subject.refreshes == 0
 
 
-async def test_a_lane_resumes_with_what_its_refresh_contained() -> None:
-    """Killed between the refresh and the moment at which the stream was past it."""
+async def test_a_lane_resumes_with_its_refreshed_snapshot() -> None:
+    """Killed after the refresh, before the stream had passed the snapshot."""
     harness = LaneHarness()
     registry = harness.registry
     transactions = [registry.commit(group(f"g{number}")) for number in range(4)]
@@ -278,8 +278,8 @@ async def test_a_lane_resumes_with_what_its_refresh_contained() -> None:
         assert harness.subject.names == ["g3"]
 
 
-async def test_killed_in_the_first_delivery_after_a_refresh_nothing_that_it_contained_comes_again() -> None:
-    """The stream is past it, the component is not: until it is, paper has to say what the refresh refreshed."""
+async def test_killed_in_the_first_delivery_after_a_refresh_it_does_not_repeat_what_the_refresh_contained() -> None:
+    """Until the component, not only the stream, has passed the snapshot, the ledger has to keep its visibility."""
     async with LaneHarness() as harness:
         early = harness.registry.commit(group("early"))
         harness.lane.refresh("test")
@@ -301,7 +301,7 @@ async def test_killed_in_the_first_delivery_after_a_refresh_nothing_that_it_cont
         assert after.subject.refreshes == 0
 
 
-async def test_a_source_that_goes_on_beyond_a_component_makes_it_refresh() -> None:
+async def test_a_source_that_continues_after_a_components_position_makes_it_refresh() -> None:
     async with LaneHarness() as harness:
         harness.commit("a")
         await harness.settle()
@@ -312,8 +312,8 @@ async def test_a_source_that_goes_on_beyond_a_component_makes_it_refresh() -> No
         await harness.converge()
 
 
-async def test_a_source_that_goes_on_where_a_component_has_read_to_does_not() -> None:
-    """Even if the component itself has not done all of it yet: that is in its lane."""
+async def test_a_source_that_continues_where_the_lane_has_received_to_does_not() -> None:
+    """Even if the component has not done all of it yet: the rest is in its queue."""
     async with LaneHarness() as harness:
         harness.subject.misbehave(Fault.HANG)
         transaction = harness.commit("a")
@@ -324,7 +324,7 @@ async def test_a_source_that_goes_on_where_a_component_has_read_to_does_not() ->
         assert len(list(harness.lane.queue)) == 1
 
 
-async def test_a_source_that_leaves_out_something_during_a_refresh_makes_it_repeat() -> None:
+async def test_a_source_that_leaves_out_something_during_a_refresh_repeats_it() -> None:
     async with LaneHarness() as harness:
         harness.subject.refresh_gate = asyncio.Event()
         harness.lane.refresh("test")
@@ -337,7 +337,7 @@ async def test_a_source_that_leaves_out_something_during_a_refresh_makes_it_repe
         await harness.converge()
 
 
-async def test_another_history_makes_everybody_refresh_and_positions_start_anew() -> None:
+async def test_another_history_makes_components_refresh_and_restarts_positions() -> None:
     async with LaneHarness() as harness:
         harness.commit("old")
         await harness.settle()
@@ -349,11 +349,11 @@ async def test_another_history_makes_everybody_refresh_and_positions_start_anew(
         harness.commit("new")
         await harness.settle()
         assert harness.subject.refreshes == 2
-        assert harness.subject.names == ["old", "new"], "a position below the old ones is no repetition"
+        assert harness.subject.names == ["old", "new"], "a position below the old ones is not a repetition"
         assert harness.lane.position == harness.registry.last
 
 
-async def test_another_history_during_a_refresh_makes_it_repeat() -> None:
+async def test_another_history_during_a_refresh_repeats_it() -> None:
     async with LaneHarness() as harness:
         harness.subject.refresh_gate = asyncio.Event()
         harness.lane.refresh("test")
@@ -364,8 +364,8 @@ async def test_another_history_during_a_refresh_makes_it_repeat() -> None:
         assert harness.subject.refreshes == 3
 
 
-async def test_no_refresh_before_its_debt_is_on_paper() -> None:
-    """Killed after it, the component must not find a position of before it."""
+async def test_no_refresh_begins_before_it_is_owed_in_the_ledger() -> None:
+    """Otherwise a crash resumes from the position before the refresh."""
     async with LaneHarness() as harness:
         harness.persisting = False
         harness.lane.refresh("test")
@@ -376,7 +376,7 @@ async def test_no_refresh_before_its_debt_is_on_paper() -> None:
         assert harness.subject.refreshes == 2
 
 
-async def test_no_refresh_without_certain_leadership() -> None:
+async def test_no_refresh_without_a_valid_lease() -> None:
     async with LaneHarness() as harness:
         harness.leading = False
         harness.lane.refresh("test")
@@ -387,8 +387,8 @@ async def test_no_refresh_without_certain_leadership() -> None:
         assert harness.subject.refreshes == 2
 
 
-def test_what_a_snapshot_contains_goes_by_transaction_not_by_position() -> None:
-    """PostgreSQL: a commit below the snapshot's end may be missing from it, one above its place in it."""
+def test_snapshot_visibility_is_decided_by_transaction_not_by_position() -> None:
+    """PostgreSQL: a commit at a lower position may be missing from the snapshot, one at a higher may be in it."""
     refreshed = RefreshedSnapshot(XidVisibility(100, frozenset({90})), Position(5_000))
     assert refreshed.contains(_transaction(xid=80, position=4_000))
     assert not refreshed.contains(_transaction(xid=90, position=1_000)), "running when the snapshot was taken"
@@ -415,8 +415,8 @@ def _transaction(*, xid: int, position: int) -> Transaction:
     return Transaction(commit, [Event(Operation.INSERT, group("a"), None, commit, 0)], frozenset({GROUPS}))
 
 
-async def test_a_refresh_that_contains_half_of_what_the_change_log_joined_is_repeated() -> None:
-    """SQLite: commits by hand that are found together come as one transaction, whose first half a snapshot may have."""
+async def test_a_refresh_that_contains_a_part_of_a_joined_transaction_is_repeated() -> None:
+    """SQLite: unannounced commits that are read together are one transaction; a snapshot may contain its first part."""
     async with LaneHarness() as harness:
         registry = harness.registry
         first = registry.commit(group("first"))
@@ -433,7 +433,7 @@ async def test_a_refresh_that_contains_half_of_what_the_change_log_joined_is_rep
         assert harness.subject.refreshes == 3
 
 
-async def test_the_same_while_the_refresh_is_under_way() -> None:
+async def test_a_joined_transaction_that_arrives_during_the_refresh_repeats_it() -> None:
     async with LaneHarness() as harness:
         registry = harness.registry
         first = registry.commit(group("first"))
@@ -452,7 +452,7 @@ async def test_the_same_while_the_refresh_is_under_way() -> None:
         assert harness.subject.refreshes == 3
 
 
-async def test_events_from_before_a_subject_was_made_are_nobodys() -> None:
+async def test_a_table_without_subscription_only_moves_the_position() -> None:
     """A table that the lane does not subscribe to moves its position, and nothing else."""
     harness = LaneHarness(Subject(ManualClock()))
     async with harness:

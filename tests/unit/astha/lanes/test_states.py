@@ -1,4 +1,4 @@
-"""bootstrapping, live, broken, recovering, paused: who gets where, by whom, and how back."""
+"""The states of a lane and the transitions between them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_consecutive_failures_open_the_breaker() -> None:
         assert not harness.lane.breaker.closed
 
 
-async def test_failures_between_successes_do_not() -> None:
+async def test_failures_between_successes_do_not_open_the_breaker() -> None:
     async with LaneHarness(breaker_failures=3) as harness:
         for number in range(10):
             harness.subject.misbehave(Fault.FAIL, times=2)
@@ -51,7 +51,7 @@ async def test_failures_between_successes_do_not() -> None:
         assert len(harness.subject.names) == 10
 
 
-async def test_while_broken_nothing_is_kept_and_the_position_does_not_count() -> None:
+async def test_while_the_circuit_is_open_nothing_is_queued_and_the_position_does_not_count() -> None:
     async with LaneHarness() as harness:
         harness.lane.open_circuit("test")
         for number in range(1_000):
@@ -60,7 +60,7 @@ async def test_while_broken_nothing_is_kept_and_the_position_does_not_count() ->
         assert not harness.lane.state.keeps_position()
 
 
-async def test_a_full_lane_breaks_out() -> None:
+async def test_a_full_queue_opens_the_circuit() -> None:
     async with LaneHarness(max_events=10) as harness:
         harness.subject.misbehave(Fault.HANG)
         for number in range(11):
@@ -71,7 +71,7 @@ async def test_a_full_lane_breaks_out() -> None:
         await harness.converge()
 
 
-async def test_bytes_count_as_well() -> None:
+async def test_a_queue_full_by_bytes_opens_the_circuit() -> None:
     async with LaneHarness(max_bytes=1_000) as harness:
         harness.subject.misbehave(Fault.HANG)
         for number in range(3):
@@ -79,7 +79,7 @@ async def test_bytes_count_as_well() -> None:
         assert harness.lane.state is LaneState.BROKEN
 
 
-async def test_recovery_waits_for_the_breaker_then_asks_then_refreshes() -> None:
+async def test_recovery_waits_for_the_reset_timeout_then_checks_health_then_refreshes() -> None:
     async with LaneHarness(breaker_reset_s=10.0) as harness:
         harness.lane.open_circuit("test")
         await harness.pass_time(9.9)
@@ -102,7 +102,7 @@ async def test_a_component_that_is_still_unhealthy_stays_broken() -> None:
         await harness.converge()
 
 
-async def test_a_component_that_is_healthy_but_fails_at_once_is_left_alone_again() -> None:
+async def test_a_failed_trial_opens_the_circuit_again() -> None:
     async with LaneHarness(breaker_reset_s=10.0, breaker_failures=5) as harness:
         harness.subject.refresh_error = RuntimeError("no")
         harness.lane.open_circuit("test")
@@ -138,7 +138,7 @@ def _answer(value: object) -> Callable[[], Awaitable[Any]]:
     [_raise, _exit, _hang, *(_answer(value) for value in (False, None, 1, "yes", object()))],
     ids=["raises", "exits", "hangs", "False", "None", "1", "text", "object"],
 )
-async def test_anything_but_a_plain_true_in_time_breaks_it(health: Callable[[], Awaitable[Any]]) -> None:
+async def test_anything_but_true_in_time_from_on_health_opens_the_circuit(health: Callable[[], Awaitable[Any]]) -> None:
     async with LaneHarness(health_interval_s=10.0, health_timeout_s=0.05, breaker_reset_s=1.0) as harness:
         harness.subject.health = health
         await harness.pass_time(10.1)
@@ -154,7 +154,7 @@ async def _advance(harness: LaneHarness) -> bool:
     return harness.lane.state is LaneState.LIVE
 
 
-async def test_a_component_is_not_asked_again_before_it_has_answered() -> None:
+async def test_a_health_check_is_not_repeated_before_it_has_returned() -> None:
     asked = 0
 
     async def stubborn() -> bool:
@@ -179,7 +179,7 @@ async def test_a_component_is_not_asked_again_before_it_has_answered() -> None:
         ended = True
 
 
-async def test_broken_in_the_middle_of_a_call_it_may_finish_within_the_drain_timeout() -> None:
+async def test_when_the_circuit_opens_the_call_in_flight_may_finish_within_the_drain_timeout() -> None:
     async with LaneHarness(drain_timeout_s=5.0, breaker_reset_s=1_000) as harness:
         gate = asyncio.Event()
         deliver = harness.subject.on_event
@@ -199,7 +199,7 @@ async def test_broken_in_the_middle_of_a_call_it_may_finish_within_the_drain_tim
         assert harness.lane.reason == "test"
 
 
-async def test_after_the_drain_timeout_it_is_cancelled() -> None:
+async def test_when_the_circuit_opens_the_call_in_flight_is_cancelled_after_the_drain_timeout() -> None:
     async with LaneHarness(drain_timeout_s=5.0, delivery_timeout_s=1_000, breaker_reset_s=1.0) as harness:
         harness.subject.misbehave(Fault.HANG, times=1)
         harness.commit("a")
@@ -212,7 +212,7 @@ async def test_after_the_drain_timeout_it_is_cancelled() -> None:
         await harness.converge()
 
 
-async def test_a_call_that_fails_while_being_hurried_does_not_hurry_the_next() -> None:
+async def test_a_drain_deadline_does_not_apply_to_the_next_call() -> None:
     async with LaneHarness(drain_timeout_s=5.0, breaker_reset_s=1.0, refresh_timeout_s=1_000) as harness:
         fail = asyncio.Event()
 
@@ -251,6 +251,26 @@ async def test_pause_and_resume() -> None:
         await harness.converge()
 
 
+async def test_a_pause_during_the_health_check_of_a_broken_component_outlasts_it() -> None:
+    gate = asyncio.Event()
+
+    async def slow() -> bool:
+        await gate.wait()
+        return True
+
+    async with LaneHarness(breaker_reset_s=1.0, health_timeout_s=60.0) as harness:
+        harness.subject.health = slow
+        harness.lane.open_circuit("test")
+        await harness.pass_time(1.1)
+        harness.lane.pause()
+        gate.set()
+        await harness.settle()
+        assert harness.lane.state is LaneState.PAUSED
+        harness.subject.behave()
+        harness.lane.resume()
+        await harness.converge()
+
+
 async def test_a_pause_during_a_refresh_outlasts_it() -> None:
     async with LaneHarness() as harness:
         harness.subject.refresh_gate = asyncio.Event()
@@ -264,7 +284,7 @@ async def test_a_pause_during_a_refresh_outlasts_it() -> None:
         await harness.converge()
 
 
-async def test_a_break_out_during_a_refresh_outlasts_it() -> None:
+async def test_a_circuit_opened_during_a_refresh_stays_open_after_it() -> None:
     async with LaneHarness(breaker_reset_s=100.0) as harness:
         harness.subject.refresh_gate = asyncio.Event()
         harness.lane.refresh("test")
@@ -297,7 +317,7 @@ async def test_an_operators_refresh_does_not_wait_for_the_breaker() -> None:
         assert harness.lane.state is LaneState.LIVE
 
 
-async def test_every_change_of_state_asks_for_the_ledger() -> None:
+async def test_every_change_of_state_requests_a_ledger_write() -> None:
     async with LaneHarness(breaker_reset_s=1.0) as harness:
         before = harness.changes
         harness.lane.open_circuit("test")
@@ -307,7 +327,7 @@ async def test_every_change_of_state_asks_for_the_ledger() -> None:
         assert harness.changes == before + 3
 
 
-async def test_a_broken_component_comes_back_every_time() -> None:
+async def test_a_component_recovers_every_time() -> None:
     async with LaneHarness(breaker_reset_s=1.0) as harness:
         for number in range(20):
             harness.lane.open_circuit(f"for the {number}th time")
@@ -319,7 +339,7 @@ async def test_a_broken_component_comes_back_every_time() -> None:
 
 
 @pytest.mark.parametrize("turns", range(4))
-async def test_broken_out_while_its_worker_is_about_to_begin_it_begins(turns: int) -> None:
+async def test_a_circuit_opened_before_the_worker_begins_does_not_stop_it(turns: int) -> None:
     harness = LaneHarness(breaker_reset_s=1.0)
     harness.lane.restore(RestoredLane(None, harness.registry.last))
     harness._tasks = [asyncio.create_task(harness.workers["subject"].run())]
@@ -331,8 +351,8 @@ async def test_broken_out_while_its_worker_is_about_to_begin_it_begins(turns: in
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_interrupted_at_any_moment_of_a_recovery_it_recovers(turns: int) -> None:
-    """Broken out after each number of turns of the event loop: some fall into waits, some between them."""
+async def test_a_recovery_that_is_interrupted_at_any_moment_completes(turns: int) -> None:
+    """Interrupted after each number of event loop iterations, during awaits and between them."""
     async with LaneHarness(breaker_reset_s=1.0) as harness:
         harness.lane.refresh("test")
         for _ in range(turns):
@@ -349,7 +369,7 @@ async def test_interrupted_at_any_moment_of_a_recovery_it_recovers(turns: int) -
 
 
 @pytest.mark.parametrize("turns", range(12))
-async def test_ended_at_any_moment_a_lane_ends(turns: int) -> None:
+async def test_a_lane_that_is_cancelled_at_any_moment_ends(turns: int) -> None:
     async with LaneHarness() as harness:
         harness.commit(*(f"g{number}" for number in range(300)))
         for _ in range(turns):

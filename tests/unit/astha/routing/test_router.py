@@ -26,7 +26,7 @@ def names(basket: Basket) -> list[list[str]]:
     return [[getattr(event.data, event.data.key[0]) for event in item.events] for item in basket.offered]
 
 
-def test_each_lane_gets_what_concerns_it_and_only_its_own_tables() -> None:
+def test_each_lane_receives_only_events_of_its_own_tables() -> None:
     registry = SmallRegistry()
     groups, topics, both, other = Basket(GROUPS), Basket(TOPICS), Basket(GROUPS, TOPICS), Basket("agents")
     router = Router([groups, topics, both, other])
@@ -43,7 +43,7 @@ def test_each_lane_gets_what_concerns_it_and_only_its_own_tables() -> None:
     assert router.tables == {GROUPS, TOPICS, "agents"}
 
 
-def test_what_was_received_together_is_offered_together() -> None:
+def test_transactions_received_together_are_offered_together() -> None:
     registry, basket = SmallRegistry(), Basket(GROUPS)
     Router([basket]).route([registry.commit(group("a")), registry.commit(group("b"))])
     assert basket.batches == 1
@@ -56,7 +56,7 @@ def test_a_whole_transaction_is_not_copied() -> None:
     assert one.offered[0] is two.offered[0] is transaction
 
 
-def test_everybodys_position_moves_also_of_who_got_nothing() -> None:
+def test_every_lanes_position_moves_even_without_transactions() -> None:
     registry, one, two = SmallRegistry(), Basket(GROUPS), Basket(TOPICS)
     router = Router([one, two])
     router.route([registry.commit(group("a"))])
@@ -65,7 +65,7 @@ def test_everybodys_position_moves_also_of_who_got_nothing() -> None:
     assert one.reached == two.reached == 500
 
 
-def test_a_table_nobody_subscribes_to_accumulates_nothing_in_lanes() -> None:
+def test_a_table_without_subscribers_queues_nothing() -> None:
     registry, basket = SmallRegistry(), Basket(GROUPS)
     router = Router([basket])
     for number in range(100):
@@ -73,7 +73,7 @@ def test_a_table_nobody_subscribes_to_accumulates_nothing_in_lanes() -> None:
     assert basket.offered == []
 
 
-def test_unlisted_tables_reach_who_subscribes_to_them_only() -> None:
+def test_unlisted_tables_reach_only_their_subscribers() -> None:
     registry, one, two = SmallRegistry(), Basket(GROUPS), Basket(TOPICS)
     transaction = registry.commit(group("a"), topic("b"))
     transaction.unlisted = frozenset({GROUPS})
@@ -82,7 +82,7 @@ def test_unlisted_tables_reach_who_subscribes_to_them_only() -> None:
     assert two.offered[0].unlisted == frozenset()
 
 
-def test_one_look_up_a_transaction() -> None:
+def test_one_lookup_per_transaction() -> None:
     """The plan for a set of tables is made once, however many transactions and lanes there are."""
     registry = SmallRegistry()
     planned: list[frozenset[str]] = []

@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "subscriptions.yaml"
 
 
-def test_the_one_that_is_shipped_fits_its_components() -> None:
+def test_the_shipped_subscriptions_match_their_components() -> None:
     around = ComponentContext(
         cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings()
     )
@@ -33,7 +33,7 @@ def test_the_one_that_is_shipped_fits_its_components() -> None:
     assert {"iceberg_updater", "metadata_orchestrator", "snapshotter"} <= shipped.keys()
 
 
-def test_what_is_in_memory_can_not_hold(path: Path) -> None:
+def test_in_memory_components_can_not_hold(path: Path) -> None:
     around = ComponentContext(
         cast("MetadataStore", object()), ManualClock(), SecretStr("sqlite:///r.db"), LakeSettings()
     )
@@ -47,7 +47,7 @@ def test_what_is_in_memory_can_not_hold(path: Path) -> None:
     assert isinstance(good, Component)
 
 
-def test_what_an_entry_may_say(path: Path) -> None:
+def test_optional_keys_of_an_entry(path: Path) -> None:
     path.write_text(
         """
 components:
@@ -89,7 +89,7 @@ components:
         ("components: [\n", "not YAML"),
     ],
 )
-def test_what_is_wrong_is_named_with_file_and_line(path: Path, text: str, complaint: str) -> None:
+def test_errors_name_file_and_line(path: Path, text: str, complaint: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_subscriptions(path)
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_named_with_file_and_line(path: Path, text: str, compla
     assert complaint in str(caught.value)
 
 
-def test_a_file_that_is_not_there(path: Path) -> None:
+def test_a_missing_file(path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_subscriptions(path)
 
