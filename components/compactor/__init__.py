@@ -8,7 +8,7 @@ A decision becomes a swap along one path, one package after the other:
     decision   scheduling    counters, kept by events, choose a partition; nothing is read
     plan       planning      the partition's rows are read: which files, in which groups, by which strategy
     job        execution     one partition under one claim: its groups, a few in parallel, with retries
-    group      execution     the files that become a few new ones in one go: upload intents, task, swap
+    group      execution     files that one task merges into a few new ones: upload intents, task, swap
     task       merge         what a worker does: merge the files of a group and prove the result; `spark` runs it there
     swap       execution     the result is checked, and one registry transaction replaces the group's files
 """

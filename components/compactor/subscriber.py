@@ -212,7 +212,7 @@ class Compactor(Component):
         return self._running_jobs
 
     async def _dispatch(self) -> None:
-        """Begins jobs while the limits allow; then waits for an event, the end of a job, or the time of the next one."""
+        """Begins jobs while the limits allow, then waits for an event, the end of a job, or the next time."""
         while True:
             self._wake.clear()
             while self._session_problem is None and (candidate := self._scheduler.take()) is not None:

@@ -1,7 +1,7 @@
 """Compactors that are killed: each in a process of its own, forked from one that has all modules loaded.
 
-``python -m tests.faults.crash_compactors`` and JSON. Each one compacts a partition of its own, and dies by SIGKILL
-when it comes to its step; after the last step, one dies in the middle of a merge, with its file half written.
+``python -m tests.faults.crash_compactors`` with JSON. Each compacts its own partition, and is killed by SIGKILL
+when it reaches its step; one more dies during a merge, with its file half written.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tests.doubles.merging import LocalExecutor, naive_merge
 STEPS = [*list(Step)[1:], "half a file"]
 
 
-class Order(msgspec.Struct):
-    """What the test wants of the processes."""
+class CrashRequest(msgspec.Struct):
+    """What the processes are to do."""
 
     url: str
     tables: list[int]  # one for each of `STEPS`
@@ -50,7 +50,7 @@ def half_a_file(task: MergeTask) -> MergeResult:
     raise AssertionError("it should be dead")
 
 
-async def compact(order: Order, table_id: int, step: str) -> None:
+async def compact(order: CrashRequest, table_id: int, step: str) -> None:
     store = await open_store(order.url, settings=StoreSettings(busy_timeout_s=60))
     table = await store.get_table_by_id(table_id)
     assert table is not None
@@ -79,7 +79,7 @@ async def compact(order: Order, table_id: int, step: str) -> None:
     await job.run()
 
 
-def main(order: Order) -> None:
+def main(order: CrashRequest) -> None:
     for table_id, step in zip(order.tables, STEPS, strict=True):
         child = os.fork()
         if child == 0:
@@ -93,4 +93,4 @@ def main(order: Order) -> None:
 
 
 if __name__ == "__main__":
-    main(msgspec.json.decode(sys.argv[1], type=Order))
+    main(msgspec.json.decode(sys.argv[1], type=CrashRequest))

@@ -20,7 +20,7 @@ from components.lib.lake.registration.upload_cleaner import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from registry.contract import MetadataStore
-from tests.faults.crash_compactors import STEPS, Order
+from tests.faults.crash_compactors import STEPS, CrashRequest
 from tests.integration.components.compactor.harness import Bench
 from tests.lake import files_below, iceberg_tables
 
@@ -28,7 +28,7 @@ AT_ONCE = JobLimits(heartbeat_s=0.05, stale_after_s=0.001)
 """A dead one is taken for dead at once."""
 
 
-async def run_compactors(order: Order) -> None:
+async def run_compactors(order: CrashRequest) -> None:
     command = [sys.executable, "-m", "tests.faults.crash_compactors", msgspec.json.encode(order).decode()]
     await asyncio.to_thread(subprocess.run, command, check=True, timeout=120)
 
@@ -51,7 +51,7 @@ async def test_rows_survive_a_death_at_every_step(url: str, warehouse: Path) -> 
         expected = [await bench.ids() for bench in benches]
         await updater.start()
         await refresh(updater, store)
-        await run_compactors(Order(url, [bench.table.id for bench in benches]))
+        await run_compactors(CrashRequest(url, [bench.table.id for bench in benches]))
         assert [await bench.ids() for bench in benches] == expected
         statuses = {row.owner: row.status for row in await store.list_compactions()}
         assert statuses == {

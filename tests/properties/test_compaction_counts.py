@@ -151,6 +151,7 @@ sizes = st.lists(st.tuples(st.integers(0, 20 * MIB) | st.integers(0, MIB), st.bo
 
 @settings(deadline=None)
 @given(sizes, st.integers(2, 8))
+@example([(0, False), (1, False), (1, False), (1, False), (0, False)], 5)  # ends with an empty file
 def test_a_decision_can_be_planned(drawn: list[tuple[int, bool]], min_inputs: int) -> None:
     """Otherwise jobs would begin repeatedly without effect."""
     lake, counters = Lake(), Counters()

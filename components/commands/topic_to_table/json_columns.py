@@ -146,7 +146,7 @@ def _is_plain(kind: IcebergType) -> bool:
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """Returns a type for Arrow's reader, which has no large lists, and requires required fields inside of missing ones."""
+    """Returns a type for Arrow's reader, which has no large lists and wants required fields inside of missing ones."""
     if pa.types.is_large_list(kind) or pa.types.is_list(kind):
         element = kind.value_field
         return pa.list_(pa.field(element.name, _readable(element.type)))

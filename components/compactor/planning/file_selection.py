@@ -7,6 +7,7 @@ together stays together.
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
@@ -219,7 +220,8 @@ def _pick(files: Iterable[TableFile], policy: CompactionPolicy, *, forced: bool)
 def _grouped(files: Sequence[TableFile], policy: CompactionPolicy) -> Iterable[FileGroup]:
     """Yields groups of about the same size, none above the policy's limit, in the order of the files' ids."""
     total = sum(file.file_size for file in files)
-    share = total / -(-total // policy.max_group_bytes) if total else 1
+    count = -(-total // policy.max_group_bytes)
+    share = total / count if count > 1 else math.inf  # one group takes all, empty files at its end too
     collected: list[TableFile] = []
     size = 0
     for file in sorted(files, key=lambda file: file.id):

@@ -56,7 +56,7 @@ class Budget:
         return f"the limit of {self.limits.bytes_per_hour:,} bytes per hour is used up"
 
     def allows_at(self, now_ms: int) -> int | None:
-        """Returns when the next job may begin, in epoch milliseconds; None if it may now, or if a job has to end first."""
+        """Returns when the next job may begin, in epoch ms; None if it may now, or if a job has to end first."""
         if self.running >= self.limits.concurrent_jobs or self.allows(now_ms):
             return None
         return now_ms + int(-self._balance * HOUR_MS / (self.limits.bytes_per_hour or 1)) + 1

@@ -106,7 +106,7 @@ def test_explain_plan_run_and_count(terminal: Terminal, executor: list[Executor]
 
 def test_the_output_for_a_terminal(terminal: Terminal, executor: list[Executor]) -> None:
     assert "no decisions yet" in terminal("list").output
-    assert "nothing was compacted yet" in terminal("savings").output
+    assert "no compactions yet" in terminal("savings").output
     assert "6" in terminal("run", "shop.orders", "--dry-run").output
     done = terminal("run", "shop.orders")
     assert done.exit_code == 0

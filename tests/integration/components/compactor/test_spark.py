@@ -177,7 +177,7 @@ async def test_a_cancelled_task_no_longer_writes(spark: Spark, make_task: MakeTa
 async def test_spark_alone_reports_a_cancelled_task_as_ended_while_its_worker_writes(
     spark: Spark, make_task: MakeTask
 ) -> None:
-    """Why there is a worker lease (decision 0011). If this fails, Spark waits for its workers: then the lease may go."""
+    """Why there is a worker lease (decision 0011). If this fails, Spark waits for workers: then the lease may go."""
     await spark.executor.start()
     task = make_task("write slowly")
     request = TaskRequest(pack(run_task, task), "no lease", None, 10.0)
