@@ -40,7 +40,7 @@ from sqlalchemy import text
 
 from astha.subscribers.context import LakeSettings
 from components.lib.lake.iceberg import IcebergTables, open_catalog
-from components.lib.lake.identity import registry_identity
+from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.locations import table_location
 from components.lib.lake.storage.objects import Objects

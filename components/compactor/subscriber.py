@@ -35,8 +35,8 @@ from components.compactor.scheduling.scheduler import Candidate, Decider
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor_protocol import Executor, SessionProblem
 from components.compactor.spark.process_memory import Memory
-from components.lib.lake.problem_log import Troubles
 from components.lib.lake.storage.objects import Objects
+from components.lib.problem_tracker import Troubles
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from components.iceberg_updater.external_commits import Outcome
     from components.iceberg_updater.status import TableReport
     from components.lib.lake.iceberg import IcebergTables
-    from components.lib.lake.table_problems import TroubledTable
+    from components.lib.lake.updater_state import TroubledTable
 
 T = TypeVar("T")
 Work: TypeAlias = "Callable[[MetadataStore, IcebergTables], Awaitable[T]]"
@@ -142,7 +142,7 @@ async def _table(store: MetadataStore, name: str) -> LakeTable:
 
 def _with_lake(settings: Settings, work: Work[T], *, writes: bool) -> T:
     from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, open_catalog
-    from components.lib.lake.identity import recorded_identity, registry_identity
+    from components.lib.lake.iceberg.registry_identity import recorded_identity, registry_identity
 
     url = settings.registry.url.get_secret_value()
 

@@ -21,7 +21,7 @@ from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.thread import IcebergThread
 from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem
-from components.lib.lake.table_problems import Compared, TroubledTable
+from components.lib.lake.updater_state import Compared, TroubledTable
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import RegistryError
 from registry.models import LakeTable

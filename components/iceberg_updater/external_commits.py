@@ -30,7 +30,7 @@ from components.lib.lake.iceberg import (
     require_format,
     require_supported,
 )
-from components.lib.lake.iceberg.schemas import same_columns, spec_key
+from components.lib.lake.iceberg.schema_updates import same_columns, spec_key
 from components.lib.lake.iceberg.stamp import SCHEMA_VERSION
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.contract import MetadataStore

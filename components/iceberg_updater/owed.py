@@ -17,7 +17,7 @@ import structlog
 from astha.clock import LoopClock
 from components.iceberg_updater.event_folding import TableEvents, TableTransaction
 from components.iceberg_updater.settings import UpdaterSettings
-from components.lib.lake.table_problems import (
+from components.lib.lake.updater_state import (
     AnySnapshotVisibility,
     Compared,
     Notes,

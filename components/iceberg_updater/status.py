@@ -19,7 +19,7 @@ from components.lib.lake.iceberg import (
     require_supported,
 )
 from components.lib.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
-from components.lib.lake.table_problems import TroubledTable, read_troubled
+from components.lib.lake.updater_state import TroubledTable, read_troubled
 from registry.contract import MetadataStore
 from registry.models import LakeTable, TableMetadata
 

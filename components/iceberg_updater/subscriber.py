@@ -35,10 +35,10 @@ from components.lib.lake.iceberg import (
     TableProblem,
     open_catalog,
 )
-from components.lib.lake.identity import registry_identity
+from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.storage.warehouse_check import check_warehouse
-from components.lib.lake.table_problems import TroubledTable
+from components.lib.lake.updater_state import TroubledTable
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import LakeTable, Row, TableFile, TableMetadata

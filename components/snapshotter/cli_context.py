@@ -98,7 +98,7 @@ class Desk:
 
     async def _opened_tables(self) -> IcebergTables:
         from components.lib.lake.iceberg import IcebergTables, open_catalog
-        from components.lib.lake.identity import registry_identity
+        from components.lib.lake.iceberg.registry_identity import registry_identity
 
         if self._tables is None:
             identity = await registry_identity(self.store)

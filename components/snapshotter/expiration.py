@@ -20,7 +20,7 @@ from components.lib.lake.registration.upload_cleaner import Cleaned, clean_inten
 from components.lib.lake.registration.upload_intents import purpose_of
 from components.lib.lake.storage.objects import Objects, StorageError
 from components.lib.lake.storage.roots import known_roots, refusals
-from components.lib.lake.table_problems import read_troubled
+from components.lib.lake.updater_state import read_troubled
 from components.snapshotter.policy import Policy, read_policy
 from components.snapshotter.reachability import required
 from components.snapshotter.retention import Verdict, judge_files, judge_snapshots

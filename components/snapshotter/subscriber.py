@@ -21,10 +21,10 @@ from astha.errors import Retry
 from astha.events import Event
 from astha.subscribers import ComponentContext, Metric, Problem
 from components.lib.lake.iceberg import CatalogProbe, IcebergTables, StorageTrouble, open_catalog
-from components.lib.lake.identity import registry_identity
-from components.lib.lake.problem_log import Troubles
+from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.registration.upload_cleaner import warn_if_neglected
 from components.lib.lake.storage.objects import Objects
+from components.lib.problem_tracker import Troubles
 from components.snapshotter.expiration import Lifecycle
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.snapshot_requests import Requests

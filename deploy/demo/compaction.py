@@ -24,7 +24,7 @@ from components import compactor, iceberg_updater
 from components.commands.verify.verification import Options, Verification
 from components.compactor.subscriber import Compactor
 from components.lib.lake.iceberg import IcebergTables, open_catalog
-from components.lib.lake.identity import registry_identity
+from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.schema.table_definition import parse_definition
 from components.lib.lake.storage.locations import table_location
 from components.lib.lake.storage.objects import Objects

@@ -25,7 +25,7 @@ from astha.subscribers import ComponentContext, LakeSettings, Subscriber
 from components import iceberg_updater, metadata_orchestrator
 from components.commands.verify.verification import Options, Verification
 from components.lib.lake.iceberg import IcebergTables, open_catalog
-from components.lib.lake.identity import registry_identity
+from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.schema.table_definition import parse_definition
 from components.lib.lake.storage.locations import table_location
 from components.lib.lake.storage.objects import Objects

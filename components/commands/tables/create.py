@@ -14,15 +14,15 @@ from astha.cli.output import print_json
 from astha.cli.store import with_store
 from astha.settings import Settings
 from components.commands.tables.description import Description, describe
+from components.commands.tables.new_location import Place
 from components.commands.tables.options import assignments
-from components.commands.tables.place import Place
 from components.lib.lake.files import engine_of
 from components.lib.lake.schema.arrow_types import columns_like
 from components.lib.lake.schema.table_definition import Definition, read_definition
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
+from components.lib.lake.storage.location_checks import overlap
 from components.lib.lake.storage.locations import BadLocation, canonical
-from components.lib.lake.storage.placement import overlap
 from components.lib.lake.table_lookup import begin_drop, current_metadata, finish_drop, full_name, split_name
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists

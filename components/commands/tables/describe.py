@@ -13,7 +13,7 @@ from astha.cli.store import with_store
 from astha.settings import Settings
 from components.commands.tables.description import Description, describe, print_description
 from components.lib.lake.table_lookup import current_metadata, find_table, full_name
-from components.lib.lake.table_problems import read_troubled
+from components.lib.lake.updater_state import read_troubled
 from registry.contract import MetadataStore
 
 

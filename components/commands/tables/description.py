@@ -13,7 +13,7 @@ from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.transform_syntax import show_order, show_partition
 from components.lib.lake.schema.type_syntax import show
 from components.lib.lake.table_lookup import full_name
-from components.lib.lake.table_problems import TroubledTable
+from components.lib.lake.updater_state import TroubledTable
 from registry.json_text import parse_json
 from registry.models import LakeTable, TableMetadata, TableStats
 

@@ -105,7 +105,7 @@ def _verify(settings: Settings, names: tuple[str, ...], options: Options, progre
 async def _run(settings: Settings, names: tuple[str, ...], options: Options, progress: Progress) -> Report:
     from components.commands.verify.verification import Verification
     from components.lib.lake.iceberg import IcebergTables, open_catalog
-    from components.lib.lake.identity import recorded_identity
+    from components.lib.lake.iceberg.registry_identity import recorded_identity
     from components.lib.lake.storage.objects import Objects
 
     clock = SystemLoopClock()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from components.commands.verify.iceberg_state import Committed
 from components.commands.verify.report import Cause
 from components.commands.verify.updater_lag import COMPONENT, UpdaterState
-from components.lib.lake.table_problems import TroubledTable
+from components.lib.lake.updater_state import TroubledTable
 
 REFRESH = f"astha refresh {COMPONENT}"
 RUN = "astha run"

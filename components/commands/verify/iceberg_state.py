@@ -21,7 +21,7 @@ from components.lib.lake.iceberg import (
     identifier_of,
     require_supported,
 )
-from components.lib.lake.iceberg.schemas import same_columns, spec_key
+from components.lib.lake.iceberg.schema_updates import same_columns, spec_key
 from components.lib.lake.iceberg.stamp import SCHEMA_ID, SCHEMA_VERSION, STOPPED
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.table_lookup import full_name

@@ -26,7 +26,7 @@ from components.commands.verify.updater_lag import UpdaterState, read_updater
 from components.lib.lake.iceberg import IcebergTables, StorageTrouble, TableProblem
 from components.lib.lake.storage.objects import StorageError
 from components.lib.lake.table_lookup import full_name
-from components.lib.lake.table_problems import TroubledTable, read_troubled
+from components.lib.lake.updater_state import TroubledTable, read_troubled
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.models import LakeTable, TableSnapshot

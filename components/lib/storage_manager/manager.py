@@ -29,9 +29,9 @@ from components.lib.storage_manager.coercion import fit
 from components.lib.storage_manager.errors import RowsRefused
 from components.lib.storage_manager.frames import Frame, from_frame
 from components.lib.storage_manager.insert_result import Inserted, Outcome, Pending
+from components.lib.storage_manager.insert_stream import InsertStream
 from components.lib.storage_manager.row_conversion import Row, tabulate
 from components.lib.storage_manager.settings import StorageSettings
-from components.lib.storage_manager.stream import InsertStream
 from components.lib.storage_manager.table_handles import Target, Targets
 from components.lib.storage_manager.upload import Upload
 from components.lib.storage_manager.upload_names import Names

@@ -39,7 +39,7 @@ from components.lib.lake.iceberg.data_files import DataFiles
 from components.lib.lake.iceberg.errors import ForeignCommit
 from components.lib.lake.iceberg.manifests import ManifestWriting, is_live, may_hold, merge_groups
 from components.lib.lake.iceberg.retention import Retention, unreferenced_files
-from components.lib.lake.iceberg.schemas import evolution, find_spec, partition_kinds, schema_of
+from components.lib.lake.iceberg.schema_updates import evolution, find_spec, partition_kinds, schema_of
 from components.lib.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
 from components.lib.lake.partitioning.partition_values import Partitioning, PartitionProblem
 from components.lib.lake.schema.table_schema import TableSchema

@@ -31,7 +31,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
 from components.lib.lake.iceberg.manifest_encoder import EntriesWriter
-from components.lib.lake.iceberg.schemas import schema_of
+from components.lib.lake.iceberg.schema_updates import schema_of
 
 FORMAT: Final = 2
 MERGE_COUNT = 10

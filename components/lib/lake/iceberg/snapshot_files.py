@@ -14,7 +14,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg.errors import TableProblem, Unsupported
 from components.lib.lake.iceberg.manifests import FORMAT, is_live
-from components.lib.lake.iceberg.schemas import schema_of
+from components.lib.lake.iceberg.schema_updates import schema_of
 from components.lib.lake.partitioning.partition_values import Partitioning
 from components.lib.lake.schema.table_schema import TableSchema
 

@@ -35,7 +35,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from components.lib.lake.iceberg.commits import TableCommit
 from components.lib.lake.iceberg.error_mapping import explained
 from components.lib.lake.iceberg.errors import BrokenTable, CatalogTrouble, ForeignTable, StorageTrouble
-from components.lib.lake.iceberg.schemas import creation
+from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.models import LakeTable
@@ -70,13 +70,15 @@ class IcebergTables:
     """`TableProblem` is one table's and needs a person; `StorageTrouble` is one table's and passes; any other
     `CatalogTrouble` is everybody's and passes.
 
-    `identity` tells the tables of this registry from those of another that has the same ids (see
-    `components.lib.lake.identity`): a table of another one is never read, committed to, renamed or dropped.
+    `identity` (see `registry_identity`) tells the tables of this registry from those of another that has the same ids:
+    a table of another one is never read, committed to, renamed or dropped.
     """
 
     def __init__(self, catalog: Catalog, identity: str) -> None:
         if not identity:
-            raise ValueError("IcebergTables needs the registry's identity: see components.lib.lake.identity")
+            raise ValueError(
+                "IcebergTables needs the registry's identity: see components.lib.lake.iceberg.registry_identity"
+            )
         self.catalog = catalog
         self._identity = identity
         self._loaded: OrderedDict[int, Table] = OrderedDict()  # the last used at the end

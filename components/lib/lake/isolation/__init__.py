@@ -4,7 +4,7 @@ In: the name of a function, its argument, a time limit. Out: its result, or an e
 Guaranteed: whatever the bytes do to a child process, this process goes on; a child ends with its parent.
 """
 
-from components.lib.lake.isolation.children import (
+from components.lib.lake.isolation.child_pool import (
     ChildDied,
     ChildFailed,
     ChildRaised,

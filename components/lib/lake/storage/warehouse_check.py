@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from astha.errors import ConfigError
 from astha.subscribers import CheckResult, LakeSettings
+from components.lib.lake.storage.location_checks import try_location
 from components.lib.lake.storage.locations import canonical
 from components.lib.lake.storage.objects import Objects, StorageError
-from components.lib.lake.storage.placement import try_location
 
 _NAME = "warehouse"
 _ANSWER_S = 10.0

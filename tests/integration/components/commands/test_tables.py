@@ -151,7 +151,7 @@ def test_a_bucket_that_is_not_there_and_an_endpoint_that_does_not_answer(
     where = ("--column", "id:long", "--location", "s3://nowhere-at-all/t")
     assert "bucket" in lake.refused("create", "t", *where, code=Exit.UNAVAILABLE)
     monkeypatch.setenv("ASTHA_LAKE__S3__ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("components.commands.tables.place._ANSWER_S", 1.0)
+    monkeypatch.setattr("components.commands.tables.new_location._ANSWER_S", 1.0)
     assert "reachable" in lake.refused("create", "t", *where, code=Exit.UNAVAILABLE)
     assert lake.json("list")["tables"] == []
 

@@ -18,7 +18,7 @@ from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import Stamp, live_digest
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.lake.table_problems import read_troubled
+from components.lib.lake.updater_state import read_troubled
 from registry.contract import MetadataStore
 from registry.models import LakeTable, Row, TableFile, TableMetadata
 from tests.fixtures.stores import OpenStore

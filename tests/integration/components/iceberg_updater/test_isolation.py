@@ -16,7 +16,7 @@ from astha.events import Operation
 from astha.subscribers import ComponentContext, LakeSettings, S3Settings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lib.lake.table_problems import read_troubled
+from components.lib.lake.updater_state import read_troubled
 from registry.models import LakeTable
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.iceberg_updater.conftest import Lake

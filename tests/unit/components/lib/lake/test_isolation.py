@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psutil
 import pytest
 
-from components.lib.lake.isolation import ChildDied, ChildRaised, Children, NoChild, children
+from components.lib.lake.isolation import ChildDied, ChildRaised, Children, NoChild, child_pool
 from tests.waiting import eventually_now
 
 HERE = "tests.unit.components.lib.lake.child_functions"
@@ -89,7 +89,7 @@ def test_a_python_that_cant_be_started_is_no_files_fault(pool: Children, monkeyp
     with pytest.raises(NoChild, match="can't be run"):
         pool.call(f"{HERE}:echo", b"x", limit_s=LONG_S)
     monkeypatch.undo()
-    monkeypatch.setattr(children, "_MODULE", "components.lib.lake.isolation.nothing")
+    monkeypatch.setattr(child_pool, "_MODULE", "components.lib.lake.isolation.nothing")
     with pytest.raises(NoChild, match="did not start"):
         pool.call(f"{HERE}:echo", b"x", limit_s=LONG_S)
 

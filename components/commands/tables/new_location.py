@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.settings import Settings
+from components.lib.lake.storage.location_checks import overlap, require_free, try_location
 from components.lib.lake.storage.locations import canonical, table_location
 from components.lib.lake.storage.objects import Objects, StorageError
-from components.lib.lake.storage.placement import overlap, require_free, try_location
 from registry.engines import parse_url, sqlite_path
 from registry.models import LakeTable
 
