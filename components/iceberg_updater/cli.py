@@ -141,7 +141,7 @@ async def _table(store: MetadataStore, name: str) -> LakeTable:
 
 
 def _with_lake(settings: Settings, work: Work[T], *, writes: bool) -> T:
-    from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, open_catalog
+    from components.lib.lake.iceberg import CatalogUnavailable, IcebergTables, open_catalog
     from components.lib.lake.iceberg.registry_identity import recorded_identity, registry_identity
 
     url = settings.registry.url.get_secret_value()
@@ -160,7 +160,7 @@ def _with_lake(settings: Settings, work: Work[T], *, writes: bool) -> T:
 
     try:
         return asyncio.run(run())
-    except CatalogTrouble as error:
+    except CatalogUnavailable as error:
         raise Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE) from error
 
 

@@ -16,9 +16,9 @@ from components.lib.lake.iceberg import (
     IcebergTables,
     Retention,
     Stamp,
-    StorageTrouble,
     TableCommit,
     TableProblem,
+    TableUnavailable,
     files_by_path,
     require_format,
     require_supported,
@@ -75,7 +75,7 @@ class Committer:
         """Everything that the table's stamp does not cover. None if there is nothing of it.
 
         NeedsComparison if the table has to be compared with the registry. TableProblem or SchemaProblem: it is stopped.
-        StorageTrouble: this table not now; any other CatalogTrouble: none of them now.
+        TableUnavailable: this table not now; any other CatalogUnavailable: none of them now.
         """
         try:
             return self._commit(work, events)
@@ -123,7 +123,7 @@ class Committer:
 
     def probe(self, work: TableWork) -> None:
         """Whether a comparison could be committed: the table is there or can be made, ours, and its storage takes a
-        file and gives it back. TableProblem, SchemaProblem or StorageTrouble if not.
+        file and gives it back. TableProblem, SchemaProblem or TableUnavailable if not.
         """
         schemas = self.schemas(work)
         self.tables.forget_one(work.table.id)
@@ -145,7 +145,7 @@ class Committer:
         """The current snapshot, and what Iceberg has in it by path."""
         table = self.tables.load(work.table)
         if table is None:
-            raise StorageTrouble(f"the Iceberg table {work.name} was dropped meanwhile")
+            raise TableUnavailable(f"the Iceberg table {work.name} was dropped meanwhile")
         return table.metadata.current_snapshot_id, self.tables.read(work.table, lambda: files_by_path(table))
 
     def settle(
@@ -162,7 +162,7 @@ class Committer:
         def build(draft: TableCommit) -> None:
             self._require_own(draft)
             if before is not None and draft.table.metadata.current_snapshot_id != base:
-                raise StorageTrouble(f"{work.name} was committed to while it was compared with the registry")
+                raise TableUnavailable(f"{work.name} was committed to while it was compared with the registry")
             draft.evolve(schemas[max(schemas)])
             self._pass_on(draft, work.newest)
             if before is not None:

@@ -19,7 +19,7 @@ from components.iceberg_updater.event_folding import TableEvents
 from components.iceberg_updater.owed import Owed, joined, known_place, splits, without
 from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.thread import IcebergThread
-from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
+from components.lib.lake.iceberg import CatalogUnavailable, TableProblem, TableUnavailable, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.updater_state import Compared, TroubledTable
 from registry.contract import ConsistentRead, MetadataStore
@@ -52,7 +52,7 @@ class _Waiting:
 
     def take(self) -> list[TableEvents]:
         if self._too_many:
-            raise StorageTrouble("more has changed than may wait while the table is compared: comparing again")
+            raise TableUnavailable("more has changed than may wait while the table is compared: comparing again")
         taken, self._events, self._count = self._events, [], 0
         return taken
 
@@ -103,7 +103,7 @@ class Comparisons:
             self._wake.clear()
             try:
                 await self.attempt_due()
-            except (CatalogTrouble, RegistryError) as error:
+            except (CatalogUnavailable, RegistryError) as error:
                 log.warning("tables can't be compared now", error=str(error))
                 await self._clock.sleep(_AGAIN_S)
             except Exception:
@@ -112,7 +112,7 @@ class Comparisons:
             await self._until_due()
 
     async def attempt_due(self) -> None:
-        """Each table whose time has come, once. CatalogTrouble or RegistryError if none can be compared."""
+        """Each table whose time has come, once. CatalogUnavailable or RegistryError if none can be compared."""
         now = self._clock.now_ms()
         for table in sorted(self._owed, key=lambda table: table.next_try):
             if table.next_try <= now and table.table_id in self._owed:
@@ -150,9 +150,9 @@ class Comparisons:
                 await self._compare(table)
             await self._owed.save()
             return
-        except StorageTrouble as trouble:
+        except TableUnavailable as trouble:
             reason = str(trouble)
-        except (CatalogTrouble, RegistryError, asyncio.CancelledError):
+        except (CatalogUnavailable, RegistryError, asyncio.CancelledError):
             raise
         except (TableProblem, SchemaProblem) as problem:
             stopped, reason = True, str(problem)
@@ -169,7 +169,7 @@ class Comparisons:
     async def _compare(self, table: LakeTable) -> None:
         thread, table_id = self._thread, table.id
         if thread.hangs(table_id):
-            raise StorageTrouble(
+            raise TableUnavailable(
                 f"{table.database}.{table.name}: its storage still has not answered an earlier request"
             )
         rows = {row.schema_version: row for row in await self._store.list_table_metadata(table_id)}
@@ -184,11 +184,11 @@ class Comparisons:
         await self._done(table_id, outcome.unreferenced)
         failure = outcome.failed.get(table_id)
         if failure is not None:
-            raise (TableProblem if failure.stopped else StorageTrouble)(failure.reason)
+            raise (TableProblem if failure.stopped else TableUnavailable)(failure.reason)
         while events := waiting.take():
             news = without(joined(table_id, events), compared)
             if splits(news, compared):
-                raise StorageTrouble("the comparison contained a part of a transaction: comparing again")
+                raise TableUnavailable("the comparison contained a part of a transaction: comparing again")
             if news.transactions:
                 await self._commit(news)
         self._waiting.pop(table_id, None)  # from here on events are committed again: nothing waits in between
@@ -214,5 +214,5 @@ class Comparisons:
                     yield snapshot, Compared(known_place(snapshot.visibility), await self._store.position())
                     return
             if self._clock.monotonic() > deadline:
-                raise StorageTrouble("a transaction was committed but is still not visible")
+                raise TableUnavailable("a transaction was committed but is still not visible")
             await asyncio.sleep(0.002)

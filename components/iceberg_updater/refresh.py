@@ -18,7 +18,7 @@ import structlog
 from components.iceberg_updater.committer import Committer, TableWork, is_iceberg
 from components.iceberg_updater.thread import IcebergThread
 from components.lib.lake.file_set_digest import Digest, LiveFile
-from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
+from components.lib.lake.iceberg import CatalogUnavailable, TableProblem, TableUnavailable, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem
 from registry.contract import ConsistentRead
 from registry.models import LakeTable, TableFile, TableMetadata
@@ -59,7 +59,7 @@ class _Difference(msgspec.Struct):
 
 
 class Refresh:
-    """Of all tables, or of one. CatalogTrouble, and nothing else, if the catalog itself does not answer."""
+    """Of all tables, or of one. CatalogUnavailable, and nothing else, if the catalog itself does not answer."""
 
     def __init__(self, thread: IcebergThread, only: int | None = None) -> None:
         self._thread = thread
@@ -132,9 +132,9 @@ class Refresh:
         stopped = True
         try:
             return await self._call(step, table=work.table, brief=brief)
-        except StorageTrouble as trouble:
+        except TableUnavailable as trouble:
             stopped, reason = False, str(trouble)
-        except CatalogTrouble:
+        except CatalogUnavailable:
             raise
         except (TableProblem, SchemaProblem) as problem:
             reason = str(problem)

@@ -12,9 +12,9 @@ from components.lib.lake.iceberg import (
     ForeignCommit,
     IcebergTables,
     Stamp,
-    StorageTrouble,
     TableCommit,
     TableProblem,
+    TableUnavailable,
     require_format,
     require_supported,
 )
@@ -79,7 +79,7 @@ def report(
         loaded = tables.load(table)
     except TableProblem as error:
         problem = str(error)
-    except StorageTrouble as error:
+    except TableUnavailable as error:
         trouble = trouble or TroubledTable(table.id, name, str(error), since=0)
     if loaded is None:
         if problem is None and trouble is not None and trouble.stopped:

@@ -28,16 +28,16 @@ from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.thread import IcebergThread
 from components.lib.lake.iceberg import (
     CatalogProbe,
-    CatalogTrouble,
+    CatalogUnavailable,
     IcebergTables,
     Retention,
-    StorageTrouble,
     TableProblem,
+    TableUnavailable,
     open_catalog,
 )
 from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.schema.table_schema import SchemaProblem
-from components.lib.lake.storage.warehouse_check import check_warehouse
+from components.lib.lake.storage.location_checks import check_warehouse
 from components.lib.lake.updater_state import TroubledTable
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
@@ -85,7 +85,7 @@ class IcebergUpdater:
         if self._thread is None:
             try:
                 catalog = await asyncio.to_thread(self._open_catalog)
-            except CatalogTrouble as error:
+            except CatalogUnavailable as error:
                 raise Retry(str(error)) from error
             limits = (self._settings.table_timeout_s, self._settings.probe_timeout_s)
             guard = self._context.clock_guard
@@ -112,7 +112,7 @@ class IcebergUpdater:
         if aside is not None:
             await aside.close()
         if thread is not None:
-            with suppress(CatalogTrouble):
+            with suppress(CatalogUnavailable):
                 await thread.call(thread.committer.tables.close)
             await thread.close()
 
@@ -156,7 +156,7 @@ class IcebergUpdater:
         thread = self._opened_thread()
         try:
             outcome = await Refresh(thread).run(snapshot)
-        except CatalogTrouble as error:
+        except CatalogUnavailable as error:
             raise Retry(str(error)) from error
         finally:
             self._compare_in_background()
@@ -208,12 +208,12 @@ class IcebergUpdater:
         table_id, stopped, now = events.table_id, False, False
         try:
             await self._commit_events(events)
-        except StorageTrouble as trouble:
+        except TableUnavailable as trouble:
             self._failures[table_id] += 1
             reason = str(trouble)
             if self._failures[table_id] < _IN_PLACE and not self._opened_thread().hangs(table_id):
                 return [reason]
-        except CatalogTrouble as error:
+        except CatalogUnavailable as error:
             raise Retry(str(error)) from error
         except (TableProblem, SchemaProblem) as problem:
             stopped, reason = True, str(problem)
@@ -289,11 +289,11 @@ class IcebergUpdater:
             await self._drop_table(events.table_id)
 
     async def _drop_owing(self, owing: TroubledTable) -> None:
-        """The registry has it no more. StorageTrouble if it can't be told whether the catalog still has it."""
+        """The registry has it no more. TableUnavailable if it can't be told whether the catalog still has it."""
         self._opened_thread().committer.tables.forget()
         await self._drop_table(owing.table_id)
         if _is_left(self._opened_thread(), owing):
-            raise StorageTrouble(f"{owing.table} was dropped, and what the catalog has under its name can't be read")
+            raise TableUnavailable(f"{owing.table} was dropped, and what the catalog has under its name can't be read")
 
     async def _drop_table(self, table_id: int) -> None:
         thread = self._opened_thread()

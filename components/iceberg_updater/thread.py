@@ -10,7 +10,7 @@ from typing import TypeVar
 import structlog
 
 from components.iceberg_updater.committer import Committer
-from components.lib.lake.iceberg import IcebergTables, Retention, StorageTrouble, explained
+from components.lib.lake.iceberg import IcebergTables, Retention, TableUnavailable, with_mapped_errors
 from registry.models import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -42,8 +42,8 @@ class IcebergThread:
         return table_id in self._hanging
 
     async def call(self, work: Callable[[], T], *, table: LakeTable | None = None, brief: bool = False) -> T:
-        """CatalogTrouble as `explained` makes it; StorageTrouble if a call for this table does not come back."""
-        call = asyncio.get_running_loop().run_in_executor(self._pool, explained, work)
+        """CatalogUnavailable if the catalog fails; TableUnavailable if a call for this table does not come back."""
+        call = asyncio.get_running_loop().run_in_executor(self._pool, with_mapped_errors, work)
         if table is None:
             return await call
         limit_s = self._brief_s if brief else self._limit_s
@@ -55,7 +55,7 @@ class IcebergThread:
         if done:
             return call.result()
         self._leave_behind(table, call)
-        raise StorageTrouble(f"{table.database}.{table.name}: its storage has not answered within {limit_s:g} s")
+        raise TableUnavailable(f"{table.database}.{table.name}: its storage has not answered within {limit_s:g} s")
 
     def _leave_behind(self, table: LakeTable, call: asyncio.Future[T]) -> None:
         call.add_done_callback(lambda ended: ended.cancelled() or ended.exception())

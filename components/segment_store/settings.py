@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from components.lib.lake.moved import SharedThreshold
 from components.lib.streams.reader.block_cache import CachePolicy
 from components.segment_store.maintenance.merge_policy import MergePolicy
 
@@ -18,7 +17,9 @@ _MERGE = MergePolicy()
 _CACHE = CachePolicy()
 
 
-class SegmentStoreSettings(SharedThreshold):
+class SegmentStoreSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     location: str | None = Field(None, description="Where merged objects go; none: `streams` in the lake's warehouse.")
     memory_bytes: Count = Field(_CACHE.memory_bytes, description="Decoded blocks kept in memory.")
     disk_bytes: int = Field(0, ge=0, description="Blocks kept on local disk; 0 for none.")

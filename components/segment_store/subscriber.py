@@ -16,7 +16,7 @@ import structlog
 from astha.clock_guard import may_delete_by_age
 from astha.events import Event, Operation
 from astha.subscribers import ComponentContext, Metric, Work
-from components.lib.lake.registration.upload_cleaner import warn_if_neglected
+from components.lib.lake.registration.upload_intents import warn_if_not_cleaned
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.read_context import Reading
 from components.lib.streams.reader.block_cache import CachePolicy
@@ -188,7 +188,7 @@ class SegmentStore:
         """Idle producers and agents that are silent. Objects are deleted by the metadata orchestrator."""
         if not await may_delete_by_age(self._guard):
             return
-        await warn_if_neglected(self._store, self._context.lake.intents_stale_after_s)
+        await warn_if_not_cleaned(self._store, self._context.lake.intents_stale_after_s)
         idle_ms = int(self._settings.producers_idle_s * 1000)
         while await self._store.forget_producers(idle_ms) >= PAGE:
             continue

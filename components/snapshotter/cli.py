@@ -167,7 +167,7 @@ def clean_command(
 
     Exits with 1 if a table could not be cleaned.
     """
-    from components.lib.lake.registration.upload_cleaner import Cleaned
+    from components.lib.lake.registration.upload_intents import CleanupResult
 
     settings = reload()
     least_s = settings.lake.intents_stale_after_s
@@ -178,12 +178,12 @@ def clean_command(
             Exit.USAGE,
         )
 
-    async def clean(desk: Desk) -> tuple[list[Report], Cleaned]:
+    async def clean(desk: Desk) -> tuple[list[Report], CleanupResult]:
         if not dry_run:
             await desk.require_clock()
         if name is not None:
             table = await table_of(desk.store, name)
-            return await (await desk.lifecycle()).clean(table.id, dry_run=dry_run), Cleaned([], [], [])
+            return await (await desk.lifecycle()).clean(table.id, dry_run=dry_run), CleanupResult([], [], [])
         reports = await (await desk.lifecycle()).clean(dry_run=dry_run)
         return reports, await (await desk.lifecycle()).clean_intents(stale_s or least_s, dry_run=dry_run)
 

@@ -149,9 +149,9 @@ def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:
 
 
 def _translated(error: Exception, settings: Settings) -> Exception:
-    from components.lib.lake.iceberg import CatalogTrouble
+    from components.lib.lake.iceberg import CatalogUnavailable
     from components.lib.lake.storage.objects import StorageUnavailable
 
-    if isinstance(error, CatalogTrouble | StorageUnavailable):
+    if isinstance(error, CatalogUnavailable | StorageUnavailable):
         return Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE)
     return error

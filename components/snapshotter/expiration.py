@@ -14,10 +14,9 @@ from functools import partial
 import msgspec
 import structlog
 
-from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, StorageTrouble
+from components.lib.lake.iceberg import CatalogUnavailable, IcebergTables, Stamp, TableUnavailable
 from components.lib.lake.iceberg.tables import Identifier
-from components.lib.lake.registration.upload_cleaner import Cleaned, clean_intents
-from components.lib.lake.registration.upload_intents import purpose_of
+from components.lib.lake.registration.upload_intents import CleanupResult, clean_intents, purpose_of
 from components.lib.lake.storage.objects import Objects, StorageError
 from components.lib.lake.storage.roots import known_roots, refusals
 from components.lib.lake.updater_state import read_troubled
@@ -124,7 +123,7 @@ class Lifecycle:
             except (RegistryError, asyncio.CancelledError):
                 raise
             except Exception as problem:  # whatever it is, nobody knows what the table's snapshots need
-                if isinstance(problem, CatalogTrouble) and not isinstance(problem, StorageTrouble):
+                if isinstance(problem, CatalogUnavailable) and not isinstance(problem, TableUnavailable):
                     raise
                 report.problem = str(problem) or repr(problem)
                 report.verdicts += judge_files(files, {}, 0, self._clock.now_ms(), behind=report.problem)
@@ -135,7 +134,7 @@ class Lifecycle:
                 report.problem = str(problem)
         return list(reports.values())
 
-    async def clean_intents(self, older_than_s: float, *, dry_run: bool = False) -> Cleaned:
+    async def clean_intents(self, older_than_s: float, *, dry_run: bool = False) -> CleanupResult:
         """What writers have announced and left, replaced metadata, and files that a cleaner has claimed and died."""
         return await clean_intents(self._store, self._objects, int(older_than_s * 1000), self._owner, dry_run=dry_run)
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from components.lib.lake.moved import SharedThreshold
 from components.snapshotter.policy import Policy, PolicyProblem, read_policy
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class SnapshotterSettings(SharedThreshold):
+class SnapshotterSettings(BaseModel):
     """The defaults take no snapshot by themselves and keep every one that is asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     defaults: dict[str, str | int] = Field(
         {}, description="Properties `snapshot.*` of tables that don't have their own, such as snapshot.every: 1d."

@@ -11,7 +11,7 @@ import structlog
 
 from astha.clock import LoopClock
 from components.lib.lake.file_set_digest import Digest, LiveFile
-from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableProblem
+from components.lib.lake.iceberg import CatalogUnavailable, IcebergTables, Stamp, TableProblem
 from components.snapshotter.tags import Pinned, Seen, look, pin, release
 from components.snapshotter.turns import Turns
 from registry.contract import MetadataStore
@@ -109,7 +109,7 @@ class Requests:
                         if isinstance(found, Pinned):
                             return found
                         behind = found
-            except (CatalogTrouble, Unavailable) as trouble:
+            except (CatalogUnavailable, Unavailable) as trouble:
                 behind = str(trouble)
             except TableProblem as problem:
                 raise Failed(str(problem)) from problem
@@ -153,7 +153,7 @@ class Requests:
             try:
                 async with self._turns:
                     return await step()
-            except (Unavailable, CatalogTrouble) as error:
+            except (Unavailable, CatalogUnavailable) as error:
                 log.warning("will be tried again", error=str(error), wait_s=wait_s)
             await self._clock.sleep(wait_s)
             wait_s = min(wait_s * 2, _LONGEST_WAIT_S)

@@ -20,9 +20,9 @@ from astha.clock_guard import may_delete_by_age
 from astha.errors import Retry
 from astha.events import Event
 from astha.subscribers import ComponentContext, Metric, Problem
-from components.lib.lake.iceberg import CatalogProbe, IcebergTables, StorageTrouble, open_catalog
+from components.lib.lake.iceberg import CatalogProbe, IcebergTables, TableUnavailable, open_catalog
 from components.lib.lake.iceberg.registry_identity import registry_identity
-from components.lib.lake.registration.upload_cleaner import warn_if_neglected
+from components.lib.lake.registration.upload_intents import warn_if_not_cleaned
 from components.lib.lake.storage.objects import Objects
 from components.lib.problem_tracker import Troubles
 from components.snapshotter.expiration import Lifecycle
@@ -261,7 +261,7 @@ class Snapshotter:
                 await self._attempt("expiry", partial(self._expire, lifecycle, table_id), table_id)
         await self._attempt("cleaning", partial(self._clean, lifecycle))
         stale_after_s = self._context.lake.intents_stale_after_s
-        await self._attempt("cleaning", partial(warn_if_neglected, self._store, stale_after_s))
+        await self._attempt("cleaning", partial(warn_if_not_cleaned, self._store, stale_after_s))
 
     async def _expire(self, lifecycle: Lifecycle, table_id: int) -> None:
         table = await self._store.get_table_by_id(table_id)
@@ -333,7 +333,7 @@ class Snapshotter:
         return self._tables
 
     async def _call(self, work: Callable[[], T]) -> T:
-        """StorageTrouble if it does not come back: it is left behind with its thread, and later calls get another."""
+        """TableUnavailable if it does not come back: it is left behind with its thread, and later calls get another."""
         thread = self._thread
         call = asyncio.get_running_loop().run_in_executor(thread, work)
         try:
@@ -347,4 +347,4 @@ class Snapshotter:
         if thread is not None and self._thread is thread:
             thread.shutdown(wait=False)
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
-        raise StorageTrouble(f"a table's storage has not answered within {_LONGEST_CALL_S:g} s")
+        raise TableUnavailable(f"a table's storage has not answered within {_LONGEST_CALL_S:g} s")

@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 from astha.subscribers import ComponentContext, LakeSettings
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.format import NewRecord, Record
 from components.lib.streams.read_context import Reading

@@ -17,7 +17,7 @@ from components.commands.tables.description import Description, describe
 from components.commands.tables.new_location import Place
 from components.commands.tables.options import assignments
 from components.lib.lake.files import engine_of
-from components.lib.lake.schema.arrow_types import columns_like
+from components.lib.lake.files.footers import read_columns
 from components.lib.lake.schema.table_definition import Definition, read_definition
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
@@ -111,7 +111,7 @@ def _definition(
     if schema_file is not None:
         definition = read_definition(schema_file)
     elif like is not None:
-        definition = Definition(columns_like(like))
+        definition = Definition(read_columns(like))
     else:
         definition = Definition([parse_column(text) for text in columns])
     said = {name: value for name, value in given.items() if value}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from astha.cli.exit_codes import Exit, Failure
 from astha.settings import Settings
-from components.lib.lake.storage.location_checks import overlap, require_free, try_location
+from components.lib.lake.storage.location_checks import overlap, probe_location, require_free
 from components.lib.lake.storage.locations import canonical, table_location
 from components.lib.lake.storage.objects import Objects, StorageError
 from registry.engines import parse_url, sqlite_path
@@ -46,7 +46,7 @@ class Place:
 
     async def _try(self, location: str) -> None:
         try:
-            await try_location(Objects(self.settings.lake, timeout_s=_ANSWER_S, retry_s=_ANSWER_S), location)
+            await probe_location(Objects(self.settings.lake, timeout_s=_ANSWER_S, retry_s=_ANSWER_S), location)
         except StorageError as error:
             told = self.settings.concealment()(str(error))
             raise Failure(

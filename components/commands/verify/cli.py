@@ -93,12 +93,12 @@ def verify_command(
 
 
 def _verify(settings: Settings, names: tuple[str, ...], options: Options, progress: Progress) -> Report:
-    from components.lib.lake.iceberg import CatalogTrouble
+    from components.lib.lake.iceberg import CatalogUnavailable
     from components.lib.lake.storage.objects import StorageError
 
     try:
         return asyncio.run(_run(settings, names, options, progress))
-    except (CatalogTrouble, StorageError) as error:
+    except (CatalogUnavailable, StorageError) as error:
         raise Failure(settings.concealment()(f"could not be verified: {error}"), Exit.UNAVAILABLE) from error
 
 

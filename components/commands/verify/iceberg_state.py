@@ -15,8 +15,8 @@ from components.lib.lake.iceberg import (
     ForeignTable,
     IcebergTables,
     Stamp,
-    StorageTrouble,
     TableProblem,
+    TableUnavailable,
     dated_files,
     identifier_of,
     require_supported,
@@ -91,7 +91,7 @@ def _look(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Committe
     except (TableProblem, FileNotFoundError) as problem:
         found.unreadable = str(problem)
     except OSError as error:
-        raise StorageTrouble(f"the storage of Iceberg's metadata does not answer: {error}") from error
+        raise TableUnavailable(f"the storage of Iceberg's metadata does not answer: {error}") from error
     except Exception as error:  # whatever a damaged manifest makes of its decoder
         found.unreadable = f"a manifest of {'.'.join(loaded.name())} can't be decoded: {error!r}"
     else:

@@ -23,7 +23,7 @@ from components.commands.verify.report import Cause, Difference, Kind, Report, T
 from components.commands.verify.storage_check import Progress, Reading, StorageCheck
 from components.commands.verify.tags import Remark, compare_tags
 from components.commands.verify.updater_lag import UpdaterState, read_updater
-from components.lib.lake.iceberg import IcebergTables, StorageTrouble, TableProblem
+from components.lib.lake.iceberg import IcebergTables, TableProblem, TableUnavailable
 from components.lib.lake.storage.objects import StorageError
 from components.lib.lake.table_lookup import full_name
 from components.lib.lake.updater_state import TroubledTable, read_troubled
@@ -97,8 +97,8 @@ class Verification:
         self._reports: dict[int, TableReport] = {}
 
     async def run(self, wanted: Collection[int] | None = None) -> Report:
-        """Of all tables, or of these. CatalogTrouble or Unavailable if the catalog or the registry does not answer; a
-        table whose storage does not is a difference, and the others are compared all the same.
+        """Of all tables, or of these. CatalogUnavailable or Unavailable if the catalog or the registry does not answer;
+        a table whose storage does not is a difference, and the others are compared all the same.
         """
         self._deadline = self._clock.monotonic() + self._options.timeout_s
         registered = await self._registered(wanted)
@@ -137,7 +137,7 @@ class Verification:
     async def _is_equal(self, table: RegisteredTable) -> bool:
         try:
             found = await self._within(partial(look, self._tables, table.table))
-        except (TableProblem, StorageTrouble):
+        except (TableProblem, TableUnavailable):
             return False
         if found is None or found.foreign or found.digest != table.digest:
             return False
@@ -166,7 +166,7 @@ class Verification:
         """Iceberg first, the registry after it. Nothing of a table that can't be read: that differs by itself."""
         try:
             loaded = await self._within(partial(self._tables.load, table, cached=cached))
-        except (TableProblem, StorageTrouble):
+        except (TableProblem, TableUnavailable):
             return set()
         rows: list[TableSnapshot] = []
         while page := await self._store.list_snapshots(table.id, after=rows[-1].id if rows else 0):
@@ -226,16 +226,16 @@ class Verification:
         return self._clock.monotonic() >= self._deadline
 
     async def _within(self, work: Callable[[], T], times: int = 1) -> T:
-        """StorageTrouble if it does not come back in time."""
+        """TableUnavailable if it does not come back in time."""
         limit_s = max(self._options.timeout_s, _SHORTEST_S) * times
         try:
             return await within(limit_s, work)
         except TimeoutError as error:
-            raise StorageTrouble(f"no answer within {limit_s:g} s") from error
+            raise TableUnavailable(f"no answer within {limit_s:g} s") from error
 
     async def _look(self, table_ids: list[int]) -> dict[int, _Look]:
         """Iceberg first, the registry after it. Tables that are gone are not in the answer."""
-        found: dict[int, Committed | TableProblem | StorageTrouble | None] = {}
+        found: dict[int, Committed | TableProblem | TableUnavailable | None] = {}
         comparisons: dict[int, Comparison] = {}
         for table_id in table_ids:
             table = await self._store.get_table_by_id(table_id)
@@ -251,7 +251,7 @@ class Verification:
             seen = found[table_id]
             if isinstance(seen, TableProblem):
                 looks[table_id] = _Look(None, Observation(remarks={(Kind.UNREADABLE, str(seen))}))
-            elif isinstance(seen, StorageTrouble):
+            elif isinstance(seen, TableUnavailable):
                 looks[table_id] = _Look(None, Observation(remarks={(Kind.NO_ANSWER, str(seen))}), silent=True)
             elif seen is None or seen.digest is None:  # its files would all be missing: one reason is enough
                 looks[table_id] = _Look(seen, Observation(remarks=set(remarks(seen, table, metadata))))
@@ -259,10 +259,10 @@ class Verification:
                 looks[table_id] = _Look(seen, comparisons[table_id].observation(remarks(seen, table, metadata)))
         return looks
 
-    async def _load(self, table: LakeTable) -> Committed | TableProblem | StorageTrouble | None:
+    async def _load(self, table: LakeTable) -> Committed | TableProblem | TableUnavailable | None:
         try:
             return await self._within(partial(look, self._tables, table, keep_files=True))
-        except (TableProblem, StorageTrouble) as problem:
+        except (TableProblem, TableUnavailable) as problem:
             return problem
 
     async def _leftovers(self) -> list[Difference]:
@@ -283,7 +283,7 @@ class Verification:
                 await self._clock.sleep(_PAUSE_S if candidates else 0)
         except TableProblem as problem:
             return [Difference(Kind.UNREADABLE, [str(problem)], Cause("Iceberg's metadata are damaged", None))]
-        except StorageTrouble as trouble:
+        except TableUnavailable as trouble:
             return [Difference(Kind.NO_ANSWER, [str(trouble)], diagnosis.of_silence("some table of the catalog"))]
         return []
 

@@ -17,7 +17,7 @@ from components.compactor.execution.output_names import Names
 from components.compactor.execution.result_check import Mismatch, compare
 from components.compactor.merge import BadFile, MergeFailed, MergeInput, MergeResult, MergeTask
 from components.compactor.spark.executor_protocol import Executor, SparkError
-from components.lib.lake.registration.upload_removal import remove
+from components.lib.lake.registration.upload_intents import remove_uploads
 from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageRefused
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict, NotFound, RegistryError, Unavailable
@@ -167,13 +167,13 @@ class GroupRun:
     async def _withdraw(self, outputs: Sequence[str], error: BaseException) -> None:
         doubtful = () if _settled(error) else outputs
         self._names.forget(outputs)
-        await remove(self._store, self._objects, outputs, doubtful)
+        await remove_uploads(self._store, self._objects, outputs, doubtful)
 
     async def _give_back(self, outputs: Sequence[str], new: Sequence[TableFile]) -> None:
         """Names that were not needed. An attempt that failed inside the executor may have written one."""
         self._names.forget(outputs)
         used = {file.file_path for file in new}
-        await remove(self._store, self._objects, [uri for uri in outputs if uri not in used])
+        await remove_uploads(self._store, self._objects, [uri for uri in outputs if uri not in used])
 
 
 def _settled(error: BaseException) -> bool:

@@ -22,7 +22,7 @@ import structlog
 
 from astha.subscribers.context import ComponentContext
 from components.lib.lake.registration.registrar import Registrar
-from components.lib.lake.registration.upload_removal import remove
+from components.lib.lake.registration.upload_intents import remove_uploads
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager.buffers import Buffers, Part, divide
 from components.lib.storage_manager.coercion import fit
@@ -216,14 +216,14 @@ class StorageManager:
         except RegistryError as lost:
             log.warning("files of a failed insert are left to the cleaner", files=len(uris), error=str(lost))
             return
-        await remove(self._store, self._objects, unregistered)
+        await remove_uploads(self._store, self._objects, unregistered)
 
     async def _abandon(self, upload: Upload) -> None:
         """To its end, even if cancelled: then in the background."""
 
         async def abandon() -> None:
             await upload.stop()
-            await remove(self._store, self._objects, upload.uris, upload.doubtful)
+            await remove_uploads(self._store, self._objects, upload.uris, upload.doubtful)
 
         await asyncio.shield(self._in_background(abandon()))
 

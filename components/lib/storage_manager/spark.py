@@ -29,7 +29,7 @@ from astha.clock import SystemLoopClock
 from astha.settings import Settings, load_settings
 from astha.subscribers.context import ComponentContext, LakeSettings
 from components.lib.lake.registration.registrar import Registrar
-from components.lib.lake.registration.upload_removal import remove
+from components.lib.lake.registration.upload_intents import remove_uploads
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager.errors import InsertError
 from components.lib.storage_manager.manager import StorageManager
@@ -152,7 +152,7 @@ class AsthaWriter(DataSourceArrowWriter):
         """Once the intents are another's, nothing of this job can be registered any more."""
         owner = self._job.owner
         left = await around.store.renew_intents(None, owner=owner, new_owner=f"{owner}, aborted")
-        await remove(around.store, Objects(around.lake), left, doubtful=set(left) - finished)
+        await remove_uploads(around.store, Objects(around.lake), left, unconfirmed=set(left) - finished)
 
     def _run(self, work: Callable[[ComponentContext], Awaitable[T]]) -> T:
         async def run() -> T:

@@ -10,6 +10,7 @@ The functions without an underscore that take bytes run in the child.
 from __future__ import annotations
 
 from os import SEEK_END
+from pathlib import Path
 from typing import IO
 
 import msgspec
@@ -21,9 +22,12 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
 
 from astha.errors import AsthaError
 from components.lib.lake.isolation import ChildFailed, ChildRaised, Children, shared_children
+from components.lib.lake.schema.arrow_types import columns_of
+from components.lib.lake.schema.type_syntax import NotationProblem
 
 MAGIC = b"PAR1"
 TAIL = 8  # the footer's length and the magic number
@@ -68,6 +72,15 @@ def read_arrow_schema(ending: bytes, children: Children | None = None) -> pa.Sch
         return pa.ipc.read_schema(pa.BufferReader(answer))
     except (pa.ArrowException, OSError) as error:
         raise BadFooter(f"its schema can't be read: {error}") from error
+
+
+def read_columns(file: Path) -> list[NestedField]:
+    """Returns the columns of a Parquet file, without ids. Raises `NotationProblem` if the file cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return columns_of(read_arrow_schema(read_ending(stream)))
+    except (OSError, BadFooter) as error:
+        raise NotationProblem(f"{file} can't be read as Parquet: {error}") from error
 
 
 def footer_length(ending: bytes) -> int:

@@ -6,21 +6,21 @@
     live_files(loaded), live_digest(loaded)                          what the manifests say
     tables.commit(table, lambda commit: commit.set_tag("v1", 42))    one atomic commit, decided anew after a conflict
 
-Errors: `TableProblem` concerns one table and needs a person, `StorageTrouble` concerns one table and passes,
-`CatalogTrouble` concerns all of them and passes.
+Errors: `TableProblem` concerns one table and needs a person, `TableUnavailable` concerns one table and passes,
+`CatalogUnavailable` concerns all of them and passes.
 """
 
 from components.lib.lake.iceberg.catalog import RegistryCatalog, open_catalog
 from components.lib.lake.iceberg.commits import Change, TableCommit
-from components.lib.lake.iceberg.error_mapping import explained
 from components.lib.lake.iceberg.errors import (
     BadFile,
-    CatalogTrouble,
+    CatalogUnavailable,
     ForeignCommit,
     ForeignTable,
-    StorageTrouble,
     TableProblem,
+    TableUnavailable,
     Unsupported,
+    with_mapped_errors,
 )
 from components.lib.lake.iceberg.probe import CatalogProbe
 from components.lib.lake.iceberg.retention import Retention
@@ -46,6 +46,6 @@ __all__ = [
     "PartitionPaths", "data_files", "dated_files", "files_by_path", "live_digest", "live_files", "require_format",
     "require_supported",
     # errors
-    "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "StorageTrouble", "TableProblem",
-    "Unsupported", "explained",
+    "BadFile", "CatalogUnavailable", "ForeignCommit", "ForeignTable", "TableUnavailable", "TableProblem",
+    "Unsupported", "with_mapped_errors",
 ]  # fmt: skip

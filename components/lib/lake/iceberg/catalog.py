@@ -32,7 +32,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from astha.subscribers.context import LakeSettings, S3Settings
-from components.lib.lake.iceberg.error_mapping import explained
+from components.lib.lake.iceberg.errors import with_mapped_errors
 from components.lib.lake.iceberg.file_io import mode_properties
 from registry.engines import parse_url, sqlite_path
 from registry.sqlite_connections import follow_file
@@ -50,13 +50,13 @@ _WAIT_S = 30
 
 
 def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
-    """Close it after use. CatalogTrouble if it can't be reached."""
+    """Close it after use. CatalogUnavailable if it can't be reached."""
     storage = {**file_io_properties(lake.s3), **mode_properties(lake.modes)}
     properties = lake.catalog_properties()
     if properties:
         name = properties.pop("name", NAME)
-        return explained(lambda: load_catalog(name, **{**storage, **properties}))
-    return explained(lambda: RegistryCatalog(NAME, parse_url(registry_url), **storage))
+        return with_mapped_errors(lambda: load_catalog(name, **{**storage, **properties}))
+    return with_mapped_errors(lambda: RegistryCatalog(NAME, parse_url(registry_url), **storage))
 
 
 def file_io_properties(s3: S3Settings) -> dict[str, str]:

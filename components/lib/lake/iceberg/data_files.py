@@ -13,7 +13,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from components.lib.lake.files.footers import BadFooter, footer_length, read_statistics
-from components.lib.lake.iceberg.errors import BadFile, CatalogTrouble
+from components.lib.lake.iceberg.errors import BadFile, CatalogUnavailable
 from components.lib.lake.isolation import NoChild
 from components.lib.lake.partitioning.partition_values import Partitioning
 from components.lib.lake.schema.table_schema import TableSchema
@@ -87,7 +87,7 @@ def _read_footer(file: TableFile, schema: TableSchema, io: FileIO) -> dict[str, 
             "file from the table, or register it again with statistics"
         ) from error
     except NoChild as error:
-        raise CatalogTrouble(f"{file.file_path}: {error}") from error
+        raise CatalogUnavailable(f"{file.file_path}: {error}") from error
     log.info("statistics read from a file's footer", file=file.file_path, registered_with="none")
     if found.record_count != file.row_count:
         raise BadFile(f"{file.file_path} is registered with {file.row_count} rows, and has {found.record_count}")

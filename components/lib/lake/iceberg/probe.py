@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from pyiceberg.catalog import Catalog
 
-from components.lib.lake.iceberg.error_mapping import explained
+from components.lib.lake.iceberg.errors import with_mapped_errors
 
 
 class CatalogProbe:
@@ -24,10 +24,10 @@ class CatalogProbe:
         self._thread: ThreadPoolExecutor | None = None
 
     async def ask(self) -> None:
-        """CatalogTrouble if it does not answer."""
+        """CatalogUnavailable if it does not answer."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="catalog health")
-        await asyncio.get_running_loop().run_in_executor(self._thread, explained, self._ask)
+        await asyncio.get_running_loop().run_in_executor(self._thread, with_mapped_errors, self._ask)
 
     def close(self) -> None:
         """Waits for nothing. Another question opens it again."""

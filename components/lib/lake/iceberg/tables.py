@@ -33,8 +33,13 @@ from pyiceberg.table.update import AssertCreate
 from sqlalchemy.exc import SQLAlchemyError
 
 from components.lib.lake.iceberg.commits import TableCommit
-from components.lib.lake.iceberg.error_mapping import explained
-from components.lib.lake.iceberg.errors import BrokenTable, CatalogTrouble, ForeignTable, StorageTrouble
+from components.lib.lake.iceberg.errors import (
+    BrokenTable,
+    CatalogUnavailable,
+    ForeignTable,
+    TableUnavailable,
+    with_mapped_errors,
+)
 from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
 from components.lib.lake.schema.table_schema import TableSchema
@@ -67,8 +72,8 @@ def identifier_of(table: LakeTable) -> Identifier:
 
 
 class IcebergTables:
-    """`TableProblem` is one table's and needs a person; `StorageTrouble` is one table's and passes; any other
-    `CatalogTrouble` is everybody's and passes.
+    """`TableProblem` is one table's and needs a person; `TableUnavailable` is one table's and passes; any other
+    `CatalogUnavailable` is everybody's and passes.
 
     `identity` (see `registry_identity`) tells the tables of this registry from those of another that has the same ids:
     a table of another one is never read, committed to, renamed or dropped.
@@ -177,7 +182,7 @@ class IcebergTables:
             self._names = dict(self._scan())  # it may be readable by now
         doubtful = self._unreadable - self.claimed
         if doubtful and not new:
-            raise StorageTrouble(
+            raise TableUnavailable(
                 f"{table.database}.{table.name} may be {'.'.join(min(doubtful))}, under a former name, which can't be "
                 "read now"
             )
@@ -193,7 +198,7 @@ class IcebergTables:
             for _ in range(_ATTEMPTS):
                 self._require_wanted(table)
                 if loaded is None:
-                    raise StorageTrouble(f"the Iceberg table {table.database}.{table.name} was dropped meanwhile")
+                    raise TableUnavailable(f"the Iceberg table {table.database}.{table.name} was dropped meanwhile")
                 draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
                 if not self._built(draft, build):
                     return None
@@ -211,10 +216,10 @@ class IcebergTables:
                 if draft.head is not None:
                     self._heads[table.id] = draft.head
                 return draft
-            raise StorageTrouble(f"{table.database}.{table.name}: {_ATTEMPTS} commits in a row met another's")
+            raise TableUnavailable(f"{table.database}.{table.name}: {_ATTEMPTS} commits in a row met another's")
 
     def read(self, table: LakeTable, call: Callable[[], T]) -> T:
-        """What reads the table's manifests. BrokenTable if one is missing, StorageTrouble if one can't be read now."""
+        """Calls what reads manifests. Raises `BrokenTable` if one is missing, `TableUnavailable` if it can't be read now."""
         name = f"{table.database}.{table.name}"
         try:
             return self._of_table(name, call)
@@ -222,7 +227,7 @@ class IcebergTables:
             raise BrokenTable(f"{name} refers to a file that is not there: {error}") from error
 
     def try_storage(self, table: Table) -> None:
-        """Writes a small object beside the table's metadata, reads and deletes it. StorageTrouble if that fails."""
+        """Writes a small object beside the table's metadata, reads and deletes it. TableUnavailable if that fails."""
         name = ".".join(table.name())
         probe = f"{table.location().rstrip('/')}/metadata/.astha-probe-{uuid4().hex}"
 
@@ -239,7 +244,7 @@ class IcebergTables:
         try:
             self._of_table(name, attempt)
         except FileNotFoundError as error:
-            raise StorageTrouble(f"{name}: nothing can be written to {table.location()}: {error}") from error
+            raise TableUnavailable(f"{name}: nothing can be written to {table.location()}: {error}") from error
 
     def drop(self, table_id: int) -> bool:
         """From the catalog; files stay. False if there was none."""
@@ -298,7 +303,7 @@ class IcebergTables:
 
     def _require_wanted(self, table: LakeTable) -> None:
         if self._retired:
-            raise CatalogTrouble(f"{table.database}.{table.name}: this call was given up")
+            raise CatalogUnavailable(f"{table.database}.{table.name}: this call was given up")
 
     def _manifests_of(self, table_id: int, table: Table) -> list[ManifestFile] | None:
         snapshot_id, manifests = self._heads.get(table_id, (None, []))
@@ -307,11 +312,11 @@ class IcebergTables:
     def _scan(self) -> Iterator[tuple[int, Identifier]]:
         """A table that can't be read is left out, and remembered as such: it must not keep the others."""
         self._unreadable = set()
-        for namespace in explained(lambda: list(self._namespaces(()))):
-            for identifier in explained(lambda name=namespace: self._list(name)):  # type: ignore[misc]
+        for namespace in with_mapped_errors(lambda: list(self._namespaces(()))):
+            for identifier in with_mapped_errors(lambda name=namespace: self._list(name)):  # type: ignore[misc]
                 try:
                     found = self._load(identifier)
-                except (BrokenTable, StorageTrouble) as problem:  # its own, when somebody asks for it
+                except (BrokenTable, TableUnavailable) as problem:  # its own, when somebody asks for it
                     self._unreadable.add(tuple(identifier))
                     log.warning("an Iceberg table can't be read", table=".".join(identifier), problem=str(problem))
                     continue
@@ -366,19 +371,19 @@ class IcebergTables:
                 ),
             )
         except FileNotFoundError as error:
-            raise StorageTrouble(f"{name}: nothing can be written to {table.location}: {error}") from error
+            raise TableUnavailable(f"{name}: nothing can be written to {table.location}: {error}") from error
         except (CommitFailedException, TableAlreadyExistsError):
             log.info("the Iceberg table was there already", table=name)
         found = self.load(table)
         if found is None:
-            raise StorageTrouble(f"the Iceberg table {table.database}.{table.name} is gone as soon as it was created")
+            raise TableUnavailable(f"the Iceberg table {table.database}.{table.name} is gone as soon as it was created")
         self._remember(table)
         return found
 
     def _create_namespace(self, namespace: Identifier) -> None:
         for depth in range(1, len(namespace) + 1):
             try:
-                explained(lambda name=namespace[:depth]: self.catalog.create_namespace(name))  # type: ignore[misc]
+                with_mapped_errors(lambda name=namespace[:depth]: self.catalog.create_namespace(name))  # type: ignore[misc]
             except NamespaceAlreadyExistsError:
                 continue
 
@@ -392,7 +397,7 @@ class IcebergTables:
     def _rename(self, former: Identifier, table: LakeTable) -> Table | None:
         self._create_namespace(identifier_of(table)[:-1])
         try:
-            explained(lambda: self.catalog.rename_table(former, identifier_of(table)))
+            with_mapped_errors(lambda: self.catalog.rename_table(former, identifier_of(table)))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except TableAlreadyExistsError as error:
@@ -407,7 +412,7 @@ class IcebergTables:
         if found is None or owner is None or not self._is_ours(found):
             return False
         aside = (*identifier[:-1], f"{identifier[-1]}__astha_{owner}")
-        explained(lambda: self.catalog.rename_table(identifier, aside))
+        with_mapped_errors(lambda: self.catalog.rename_table(identifier, aside))
         self._loaded.pop(int(owner), None)
         self.names()[int(owner)] = aside
         log.info("Iceberg table moved aside", was=".".join(identifier), now=".".join(aside))
@@ -435,21 +440,21 @@ class IcebergTables:
         try:
             self._of_table(".".join(draft.table.name()), lambda: draft.table._do_commit(updates, requirements))
         except FileNotFoundError as error:
-            raise StorageTrouble(
+            raise TableUnavailable(
                 f"{'.'.join(draft.table.name())}: nothing can be written to {draft.table.location()}: {error}"
             ) from error
 
     def _of_table(self, name: str, call: Callable[[], T]) -> T:
-        """`explained`; StorageTrouble if the catalog answers all the same."""
+        """`with_mapped_errors`; TableUnavailable if the catalog answers all the same."""
         try:
-            return explained(call)
-        except StorageTrouble:
+            return with_mapped_errors(call)
+        except TableUnavailable:
             raise
-        except CatalogTrouble as trouble:
+        except CatalogUnavailable as trouble:
             cause = trouble.__cause__
             if cause is None or isinstance(cause, SQLAlchemyError) or not self.answers():
                 raise
-            raise StorageTrouble(f"{name}: its storage does not answer: {cause}") from cause
+            raise TableUnavailable(f"{name}: its storage does not answer: {cause}") from cause
 
 
 @contextmanager
@@ -459,7 +464,7 @@ def _locked(catalog: Catalog, table: LakeTable) -> Iterator[None]:
         lock = threading.Lock()
         lock = _locks.setdefault((catalog.name, catalog.properties.get("uri"), table.id), lock)
     if not lock.acquire(timeout=_LOCKED_S):
-        raise StorageTrouble(
+        raise TableUnavailable(
             f"{table.database}.{table.name}: another commit to it has not come back for {_LOCKED_S:g} s"
         )
     try:

@@ -1,8 +1,6 @@
-"""Columns like those of an Arrow schema or a Parquet file, for tables that are made after one."""
+"""The columns of an Arrow schema as Iceberg types, for tables that are created from an existing file."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pyarrow as pa
 from pyiceberg.types import (
@@ -27,7 +25,6 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from components.lib.lake.files.footers import BadFooter, read_arrow_schema, read_ending
 from components.lib.lake.schema.type_syntax import UNNUMBERED, NotationProblem
 
 _LONGEST_DECIMAL = 38
@@ -45,15 +42,6 @@ _SIMPLE: dict[pa.DataType, IcebergType] = {
     pa.uuid(): UUIDType(),
 }
 """Smaller types become those that hold all their values; times finer than a microsecond lose what is finer."""
-
-
-def columns_like(file: Path) -> list[NestedField]:
-    """Those of a Parquet file, without ids. Its footer is read in a child process."""
-    try:
-        with file.open("rb") as stream:
-            return columns_of(read_arrow_schema(read_ending(stream)))
-    except (OSError, BadFooter) as error:
-        raise NotationProblem(f"{file} can't be read as Parquet: {error}") from error
 
 
 def columns_of(schema: pa.Schema) -> list[NestedField]:

@@ -21,7 +21,7 @@ from components.compactor.scheduling.policy import Policy
 from components.compactor.spark.errors import MergeCrashed
 from components.compactor.spark.executor import SparkExecutor
 from components.compactor.spark.settings import SparkSettings
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store

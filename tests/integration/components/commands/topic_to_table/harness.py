@@ -29,7 +29,7 @@ from astha.subscribers import ComponentContext, LakeSettings
 from components.commands.topic_to_table.conversion import PLACE
 from components.commands.topic_to_table.sink import TopicTable, Wish
 from components.commands.topic_to_table.writer import RoundOrder, RoundWriter
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager.spark import Job
 from components.lib.streams.agents import Agent

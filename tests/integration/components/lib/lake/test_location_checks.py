@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from astha.preflight import Verdict, preflight
 from astha.settings import load_settings
 from astha.subscribers import LakeSettings, S3Settings
-from components.lib.lake.storage.warehouse_check import check_warehouse
+from components.lib.lake.storage.location_checks import check_warehouse
 from deploy.servers.s3 import S3Server
 from tests.lake import files_below
 
@@ -44,7 +44,7 @@ async def test_on_s3(s3_lake: LakeSettings, s3_server: S3Server, monkeypatch: py
     gone = await check_warehouse(LakeSettings(warehouse="s3://no-such-bucket/w", s3=s3_server.settings))
     assert gone.remedy is not None
     assert "bucket" in gone.detail
-    monkeypatch.setattr("components.lib.lake.storage.warehouse_check._ANSWER_S", 1.0)
+    monkeypatch.setattr("components.lib.lake.storage.location_checks._CHECK_TIMEOUT_S", 1.0)
     s3 = S3Settings(
         endpoint="http://127.0.0.1:9", access_key=SecretStr("a"), secret_key=SecretStr("b"), allow_http=True
     )

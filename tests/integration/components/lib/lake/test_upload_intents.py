@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from astha.subscribers.context import LakeSettings
-from components.lib.lake.registration.upload_cleaner import Cleaned, clean_intents
-from components.lib.lake.registration.upload_intents import purpose_of, table_of
+from components.lib.lake.registration.upload_intents import CleanupResult, clean_intents, purpose_of, table_id_of
 from components.lib.lake.storage.objects import Objects, StorageRefused
 from components.lib.lake.storage.roots import Roots
 from registry.contract import MetadataStore
@@ -19,9 +18,9 @@ HOUR_MS = 3_600_000
 
 
 def test_purposes_say_which_table() -> None:
-    assert table_of(purpose_of("insert", 17)) == 17
-    assert table_of("segments") is None
-    assert table_of("insert x") is None
+    assert table_id_of(purpose_of("insert", 17)) == 17
+    assert table_id_of("segments") is None
+    assert table_id_of("insert x") is None
 
 
 async def test_objects_that_nobody_registered_are_deleted(
@@ -40,12 +39,12 @@ async def test_objects_that_nobody_registered_are_deleted(
     await store.record_intents([young], purpose=purpose, owner="w")
 
     found = await clean_intents(store, objects, HOUR_MS, "cleaner", dry_run=True)
-    assert found == Cleaned(deleted=[never, old], kept=[live], failed=[])
+    assert found == CleanupResult(deleted=[never, old], kept=[live], failed=[])
     assert files_below(warehouse) == {old, young, live}
     assert await clean_intents(store, objects, HOUR_MS, "cleaner") == found
     assert files_below(warehouse) == {young, live}
     assert [intent.path for intent in await store.list_stale_intents(0)] == [young]
-    assert await clean_intents(store, objects, HOUR_MS, "cleaner") == Cleaned([], [], [])
+    assert await clean_intents(store, objects, HOUR_MS, "cleaner") == CleanupResult([], [], [])
 
 
 class Stubborn:
@@ -68,7 +67,7 @@ async def test_what_can_not_be_deleted_keeps_its_intent(store: MetadataStore, cl
     clock.advance(10)
     objects = Stubborn(paths[2])
     cleaned = await clean_intents(store, objects, 0, "cleaner")
-    assert cleaned == Cleaned(deleted=[*paths[:2], *paths[3:]], kept=[], failed=[paths[2]])
+    assert cleaned == CleanupResult(deleted=[*paths[:2], *paths[3:]], kept=[], failed=[paths[2]])
     assert objects.deleted == cleaned.deleted
     assert [(intent.path, intent.owner) for intent in await store.list_stale_intents(0)] == [(paths[2], "cleaner")]
     assert (await clean_intents(store, Stubborn(), 0, "another")).deleted == [paths[2]]

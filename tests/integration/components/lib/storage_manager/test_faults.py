@@ -17,7 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 from astha.clock import SystemLoopClock
 from astha.subscribers.context import ComponentContext, LakeSettings
 from astha.testing import ManualClock
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager, StorageSettings
 from registry.contract import MetadataStore

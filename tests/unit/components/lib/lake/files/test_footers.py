@@ -9,11 +9,17 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from components.lib.lake.files import engine_of
-from components.lib.lake.files.footers import BadFooter, footer_length, read_arrow_schema, read_ending, read_statistics
+from components.lib.lake.files.footers import (
+    BadFooter,
+    footer_length,
+    read_arrow_schema,
+    read_columns,
+    read_ending,
+    read_statistics,
+)
 from components.lib.lake.iceberg.data_files import DataFiles
-from components.lib.lake.iceberg.errors import BadFile, CatalogTrouble
+from components.lib.lake.iceberg.errors import BadFile, CatalogUnavailable
 from components.lib.lake.isolation import Children, NoChild
-from components.lib.lake.schema.arrow_types import columns_like
 from components.lib.lake.schema.type_syntax import NotationProblem
 from components.lib.storage_manager.readers import Unreadable, open_source
 from tests.parquet_files import PLAIN, as_row, row, write_file
@@ -65,7 +71,7 @@ def test_a_file_whose_footer_ends_its_reader_is_that_files_problem(tmp_path: Pat
     with pytest.raises(BadFile, match=rf"{path.name} has no statistics.*SIGABRT.*Remove the file"):
         DataFiles(PLAIN).make(as_row(draft), 0, PyArrowFileIO())
     with pytest.raises(NotationProblem, match=rf"{path.name} can't be read as Parquet.*SIGABRT"):
-        columns_like(path)
+        read_columns(path)
     with path.open("rb") as file, pytest.raises(Unreadable, match=r"not a Parquet file.*SIGABRT"):
         open_source(file, path.stat().st_size, "parquet", PLAIN, fill_missing=False)
 
@@ -76,7 +82,7 @@ def test_without_a_child_no_file_is_blamed(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(Children, "call", none)
     file = as_row(write_file(tmp_path, [row(1, "x")], statistics=False))
-    with pytest.raises(CatalogTrouble, match="no memory"):
+    with pytest.raises(CatalogUnavailable, match="no memory"):
         DataFiles(PLAIN).make(file, 0, PyArrowFileIO())
 
 

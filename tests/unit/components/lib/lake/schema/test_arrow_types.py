@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from components.lib.lake.schema.arrow_types import columns_like, columns_of
+from components.lib.lake.files.footers import read_columns
+from components.lib.lake.schema.arrow_types import columns_of
 from components.lib.lake.schema.table_definition import Definition
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.schema.type_syntax import NotationProblem, show_field
@@ -51,7 +52,7 @@ def test_what_has_no_counterpart_is_named(kind: pa.DataType) -> None:
 def test_a_file_that_we_would_write_gives_its_table_again(schema: TableSchema, tmp_path: Path) -> None:
     file = tmp_path / "file.parquet"
     pq.write_table(schema.arrow().empty_table(), file)
-    again = Definition(columns_like(file)).schema()
+    again = Definition(read_columns(file)).schema()
     assert [show_field(column) for column in again.iceberg.fields] == [
         show_field(column) for column in schema.iceberg.fields
     ]
@@ -60,6 +61,6 @@ def test_a_file_that_we_would_write_gives_its_table_again(schema: TableSchema, t
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file.parquet").write_text("hello")
     with pytest.raises(NotationProblem, match="can't be read as Parquet"):
-        columns_like(tmp_path / "file.parquet")
+        read_columns(tmp_path / "file.parquet")
     with pytest.raises(NotationProblem, match="can't be read as Parquet"):
-        columns_like(tmp_path / "gone.parquet")
+        read_columns(tmp_path / "gone.parquet")
