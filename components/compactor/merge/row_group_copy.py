@@ -29,7 +29,6 @@ from components.compactor.merge.footer import (
     GROUP_OFFSET,
     INDEX_PAGE,
     KEY_VALUES,
-    MAGIC,
     METADATA,
     NUM_ROWS,
     ORDINAL,
@@ -49,6 +48,7 @@ from components.lib.lake.files.statistics import Leaf, count_nan, leaves, parque
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.objects import Objects
 from components.lib.lake.storage.output_streams import Sink, Tally
+from components.lib.parquet_tail import MAGIC
 from registry.inputs import FileDraft
 from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats

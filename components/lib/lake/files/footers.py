@@ -28,9 +28,7 @@ from astha.errors import AsthaError
 from components.lib.lake.isolation import ChildFailed, ChildRaised, Children, shared_children
 from components.lib.lake.schema.arrow_types import columns_of
 from components.lib.lake.schema.type_syntax import NotationProblem
-
-MAGIC = b"PAR1"
-TAIL = 8  # the footer's length and the magic number
+from components.lib.parquet_tail import MAGIC, TAIL, footer_length
 
 _LIMIT_S = 60.0  # of a footer: the largest take a second
 _LARGEST = 1 << 28  # bytes; a footer of a million column chunks has half of that
@@ -83,11 +81,12 @@ def read_columns(file: Path) -> list[NestedField]:
         raise NotationProblem(f"{file} can't be read as Parquet: {error}") from error
 
 
-def footer_length(ending: bytes) -> int:
-    """Bytes that the footer takes, those at its end included. BadFooter if that is no Parquet file's."""
-    if len(ending) < TAIL or ending[-4:] != MAGIC:
-        raise BadFooter(f"it is not a Parquet file: it does not end with {MAGIC.decode()}")
-    length = int.from_bytes(ending[-TAIL:-4], "little")
+def ending_length(ending: bytes) -> int:
+    """Returns the length of the footer with its tail. Raises `BadFooter` if the bytes are not a Parquet file's end."""
+    try:
+        length = footer_length(ending)
+    except ValueError as error:
+        raise BadFooter(f"it is {error}") from error
     if length > _LARGEST:
         raise BadFooter(f"its footer is said to have {length:,} bytes: {_LARGEST:,} are the most that is read")
     return length + TAIL
@@ -97,7 +96,7 @@ def read_ending(stream: IO[bytes]) -> bytes:
     """As much of the end of a file as holds its footer; the file is left at its beginning."""
     size = stream.seek(0, SEEK_END)
     stream.seek(max(0, size - TAIL))
-    needed = footer_length(stream.read(TAIL))
+    needed = ending_length(stream.read(TAIL))
     stream.seek(max(0, size - needed))
     ending = stream.read(needed)
     stream.seek(0)
@@ -145,7 +144,7 @@ def _require_field_ids(footer: pq.FileMetaData) -> None:
 
 def _alone(ending: bytes) -> bytes:
     """A file of nothing but the footer."""
-    length = footer_length(ending)
+    length = ending_length(ending)
     if length > len(ending):
         raise BadFooter(f"its footer is said to have {length - TAIL:,} bytes, and is cut off")
     return MAGIC + ending[-length:]

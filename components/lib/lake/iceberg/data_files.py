@@ -12,7 +12,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
-from components.lib.lake.files.footers import BadFooter, footer_length, read_statistics
+from components.lib.lake.files.footers import BadFooter, ending_length, read_statistics
 from components.lib.lake.iceberg.errors import BadFile, CatalogUnavailable
 from components.lib.lake.isolation import NoChild
 from components.lib.lake.partitioning.partition_values import Partitioning
@@ -103,7 +103,7 @@ def _ending(file: TableFile, io: FileIO) -> bytes:
             size = stream.seek(0, SEEK_END)
             stream.seek(max(0, size - _TAIL))
             tail = stream.read(_TAIL)
-            needed = footer_length(tail)
+            needed = ending_length(tail)
             if _TAIL < needed <= size:
                 stream.seek(size - needed)
                 tail = stream.read(needed)

@@ -11,7 +11,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from components.lib.lake.files import engine_of
 from components.lib.lake.files.footers import (
     BadFooter,
-    footer_length,
+    ending_length,
     read_arrow_schema,
     read_columns,
     read_ending,
@@ -40,7 +40,7 @@ def test_a_good_footer() -> None:
     found = read_statistics(DATA, PLAIN.iceberg)
     assert (found.record_count, found.value_counts, found.null_value_counts[5]) == (2, {1: 2, 5: 2, 7: 2}, 1)
     assert found.lower_bounds[1] == (1).to_bytes(8, "little")
-    assert read_ending(io.BytesIO(DATA)) == DATA[-footer_length(DATA) :]
+    assert read_ending(io.BytesIO(DATA)) == DATA[-ending_length(DATA) :]
 
 
 @pytest.mark.parametrize(
