@@ -11,29 +11,19 @@ import sqlite3
 from collections import OrderedDict
 from uuid import UUID
 
-from pyiceberg.catalog import Catalog, MetastoreCatalog, load_catalog
-from pyiceberg.catalog.sql import IcebergTables as CatalogRow
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import CommitTableResponse, Table
-from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import (
-    AssertCreate,
-    TableRequirement,
-    TableUpdate,
-    _apply_table_update,
-    _TableMetadataUpdateContext,
-    _update_table_metadata_log,
-)
-from sqlalchemy import URL, Engine, create_engine, event, update
+from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
+from sqlalchemy import URL, Engine, create_engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
-from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from astha.subscribers.context import LakeSettings, S3Settings
 from components.lib.lake.iceberg.errors import with_mapped_errors
 from components.lib.lake.iceberg.file_io import mode_properties
+from components.lib.lake.iceberg.pyiceberg_internals import EngineSqlCatalog, updated_metadata
 from registry.engines import parse_url, sqlite_path
 from registry.sqlite_connections import follow_file
 
@@ -75,27 +65,26 @@ def file_io_properties(s3: S3Settings) -> dict[str, str]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-class RegistryCatalog(SqlCatalog):
-    """A SQL catalog over the registry's database. Its URL is no property: what holds a password is not passed on."""
+class RegistryCatalog(EngineSqlCatalog):
+    """A SQL catalog over the registry's database. Its URL is not a property, because it may contain a password."""
 
     def __init__(self, name: str, url: URL, **properties: str) -> None:
-        MetastoreCatalog.__init__(self, name, **{**properties, "init_catalog_tables": "false"})
-        self.engine = _engine(url)
+        engine = _engine(url)
         self._closed = False
-        self._close_late_connections()
-        self._snapshots: OrderedDict[UUID, dict[int, str]] = OrderedDict()  # of tables, as they are written
-        self._init_catalog()
+        self._close_late_connections(engine)
+        self._snapshots: OrderedDict[UUID, dict[int, str]] = OrderedDict()  # as JSON, by table and snapshot id
+        super().__init__(name, engine, **properties)
 
     def close(self) -> None:
         self._closed = True
         self.engine.dispose()
 
-    def _close_late_connections(self) -> None:
+    def _close_late_connections(self, engine: Engine) -> None:
         """A call that was left behind in a thread may still use the catalog after `close`: `dispose` does not reach the
         connection that it holds, and nothing would close the one that it opens.
         """
 
-        @event.listens_for(self.engine, "checkin")
+        @event.listens_for(engine, "checkin")
         def close(connection: DBAPIConnection | None, entry: ConnectionPoolEntry) -> None:
             if self._closed and connection is not None:
                 entry.invalidate()
@@ -112,16 +101,15 @@ class RegistryCatalog(SqlCatalog):
             return super().commit_table(table, requirements, updates)
         for requirement in requirements:
             requirement.validate(table.metadata)
-        metadata = _applied(table, updates)
+        metadata = updated_metadata(table, updates)
         if metadata is table.metadata:
             return CommitTableResponse(metadata=metadata, metadata_location=table.metadata_location)
-        version = self._parse_metadata_version(table.metadata_location) + 1
-        location = load_location_provider(metadata.location, metadata.properties).new_table_metadata_file_location(
-            version
-        )
+        location = self.next_metadata_location(table, metadata)
         with table.io.new_output(location).create() as output:
             output.write(self._text_of(metadata).encode())
-        self._swap(table, location)
+        if not self.swap_metadata_location(table, location):
+            table.io.delete(location)
+            raise CommitFailedException(f"table {'.'.join(table.name())} has been committed to by another process")
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
 
     def _text_of(self, metadata: TableMetadata) -> str:
@@ -138,37 +126,6 @@ class RegistryCatalog(SqlCatalog):
         rest = metadata.model_copy(update={"snapshots": []}).model_dump_json(exclude_none=True)
         before, _, after = rest.partition(_NO_SNAPSHOTS)  # a quote inside a value is written otherwise
         return f'{before}"snapshots":[{",".join(texts.values())}]{after}'
-
-    def _swap(self, table: Table, location: str) -> None:
-        *namespace, name = table.name()
-        statement = (
-            update(CatalogRow)
-            .where(
-                CatalogRow.catalog_name == self.name,
-                CatalogRow.table_namespace == Catalog.namespace_to_string(tuple(namespace)),
-                CatalogRow.table_name == name,
-                CatalogRow.metadata_location == table.metadata_location,
-            )
-            .values(metadata_location=location, previous_metadata_location=table.metadata_location)
-        )
-        with Session(self.engine) as session:
-            if session.execute(statement).rowcount < 1:  # type: ignore[attr-defined]  # an UPDATE has one
-                table.io.delete(location)
-                raise CommitFailedException(f"table {'.'.join(table.name())} has been committed to by another process")
-            session.commit()
-
-
-def _applied(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:
-    """PyIceberg's `update_table_metadata` without its deep copy: nobody changes metadata in place."""
-    context = _TableMetadataUpdateContext()
-    metadata = table.metadata
-    for change in updates:
-        metadata = _apply_table_update(change, metadata, context)
-    if not context.has_changes():
-        return table.metadata
-    metadata.spec().check_compatible(metadata.schema())
-    metadata.sort_order().check_compatible(metadata.schema())
-    return _update_table_metadata_log(metadata, table.metadata_location, table.metadata.last_updated_ms)
 
 
 def _engine(url: URL) -> Engine:

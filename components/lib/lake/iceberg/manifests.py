@@ -30,7 +30,7 @@ from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
-from components.lib.lake.iceberg.manifest_encoder import EntriesWriter
+from components.lib.lake.iceberg.manifest_encoder import ManifestEntryWriter
 from components.lib.lake.iceberg.schema_updates import schema_of
 
 FORMAT: Final = 2
@@ -120,7 +120,7 @@ class ManifestWriting:
         self.written.append(path)
         output = self._io.new_output(path)
         schema = schema_of(self._metadata, spec, self._schema)
-        with EntriesWriter(spec, schema, output, self.snapshot_id, _CODEC) as writer:
+        with ManifestEntryWriter(spec, schema, output, self.snapshot_id, _CODEC) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         manifest = writer.to_manifest_file()

@@ -40,6 +40,7 @@ from components.lib.lake.iceberg.errors import (
     TableUnavailable,
     with_mapped_errors,
 )
+from components.lib.lake.iceberg.pyiceberg_internals import commit
 from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
 from components.lib.lake.schema.table_schema import TableSchema
@@ -219,7 +220,7 @@ class IcebergTables:
             raise TableUnavailable(f"{table.database}.{table.name}: {_ATTEMPTS} commits in a row met another's")
 
     def read(self, table: LakeTable, call: Callable[[], T]) -> T:
-        """Calls what reads manifests. Raises `BrokenTable` if one is missing, `TableUnavailable` if it can't be read now."""
+        """Calls a reader of manifests. Raises `BrokenTable` if one is missing, `TableUnavailable` if a read fails."""
         name = f"{table.database}.{table.name}"
         try:
             return self._of_table(name, call)
@@ -435,10 +436,9 @@ class IcebergTables:
         return bool(draft.updates)
 
     def _commit(self, draft: TableCommit) -> None:
-        """Through `Table`, which also removes metadata files that are too old."""
         updates, requirements = tuple(draft.updates), draft.requirements()
         try:
-            self._of_table(".".join(draft.table.name()), lambda: draft.table._do_commit(updates, requirements))
+            self._of_table(".".join(draft.table.name()), lambda: commit(draft.table, updates, requirements))
         except FileNotFoundError as error:
             raise TableUnavailable(
                 f"{'.'.join(draft.table.name())}: nothing can be written to {draft.table.location()}: {error}"

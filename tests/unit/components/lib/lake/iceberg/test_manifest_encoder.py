@@ -40,7 +40,7 @@ from pyiceberg.types import (
 )
 
 from components.lib.lake.iceberg import manifest_encoder as module
-from components.lib.lake.iceberg.manifest_encoder import EntriesWriter, EntryFile
+from components.lib.lake.iceberg.manifest_encoder import ManifestEntryFile, ManifestEntryWriter
 
 PARTITION = StructType(
     NestedField(1000, "decimal", DecimalType(9, 2)),
@@ -139,7 +139,7 @@ def test_a_manifest_is_read_as_it_was_written(
         )
         for number in range(50)
     ]
-    with EntriesWriter(spec, schema, io_.new_output(str(tmp_path / "m.avro")), 7, "deflate") as writer:
+    with ManifestEntryWriter(spec, schema, io_.new_output(str(tmp_path / "m.avro")), 7, "deflate") as writer:
         for file in files:
             entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=7, data_file=file)
             writer.add_entry(entry)
@@ -157,7 +157,9 @@ def test_a_manifest_is_read_as_it_was_written(
 
 def test_what_fails_while_it_is_written_is_not_ended(tmp_path: Path) -> None:
     path = tmp_path / "m.avro"
-    file = EntryFile(PyArrowFileIO().new_output(str(path)), SCHEMA, "manifest_entry", metadata={"avro.codec": "null"})
+    file = ManifestEntryFile(
+        PyArrowFileIO().new_output(str(path)), SCHEMA, "manifest_entry", metadata={"avro.codec": "null"}
+    )
     entry = ManifestEntry.from_args(
         status=ManifestEntryStatus.ADDED,
         data_file=DataFile.from_args(
