@@ -20,16 +20,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
-from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context
+from components.lib.lake.lake_session import open_lake
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.storage_manager.errors import InsertError, NoSuchTable
 from components.lib.storage_manager.insert_result import Inserted
 from components.lib.storage_manager.manager import StorageManager
 from components.lib.storage_manager.readers import FORMATS, Format, Source, format_of, open_source
 from components.lib.storage_manager.settings import StorageSettings
-from registry.connect import open_store
 from registry.errors import RegistryError
 
 _STDIN = "-"
@@ -113,19 +112,17 @@ def _summary(job: Job) -> list[dict[str, Any]]:
 
 
 async def _insert_all(job: Job, settings: Settings, *, quiet: bool) -> None:
-    clock = SystemLoopClock()
-    store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store, clock=clock)
-    try:
-        async with StorageManager(context(settings, store, clock), job.settings) as manager:
-            with _bars(quiet=quiet) as watch:
-                for name in job.files:
-                    try:
-                        job.done.append((name, await _insert_one(manager, job, name, watch)))
-                    except (InsertError, StorageUnavailable) as error:
-                        raise _failure(job, name, error) from error
-            await _register(manager, job)
-    finally:
-        await store.close()
+    async with (
+        open_lake(settings) as lake,
+        StorageManager(context(settings, lake.store, lake.clock), job.settings) as manager,
+    ):
+        with _bars(quiet=quiet) as watch:
+            for name in job.files:
+                try:
+                    job.done.append((name, await _insert_one(manager, job, name, watch)))
+                except (InsertError, StorageUnavailable) as error:
+                    raise _failure(job, name, error) from error
+        await _register(manager, job)
 
 
 async def _insert_one(manager: StorageManager, job: Job, name: str, watch: Watch) -> Inserted:

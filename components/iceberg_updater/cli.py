@@ -5,7 +5,6 @@ PyIceberg takes a second to load: it is imported by who uses it, not by `astha -
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,14 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from astha.cli.control import client_of
-from astha.cli.exit_codes import Exit, Failure
+from astha.cli.exit_codes import Exit
 from astha.cli.options import json_option, server_options, settings_options
 from astha.cli.output import print_json, print_pairs
 from astha.client import NoDaemon, Refused
 from astha.settings import Settings
-from registry.connect import open_store
+from components.lib.lake.lake_session import LakeSession, run_with_lake
+from components.lib.lake.table_lookup import find_table
 from registry.contract import MetadataStore
-from registry.errors import NotFound
 from registry.models import LakeTable
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def status_command(name: str | None, reload: Callable[[], Settings], as_json: bo
     from components.iceberg_updater.status import report_all
 
     async def look(store: MetadataStore, tables: IcebergTables) -> list[TableReport]:
-        return await report_all(store, tables, None if name is None else await _table(store, name))
+        return await report_all(store, tables, None if name is None else await find_table(store, name))
 
     reports = _with_lake(reload(), look, writes=False)
     if as_json:
@@ -108,7 +107,7 @@ def _mend(
     mend: Mend, verb: str, name: str, settings: Settings, server_url: str | None, token_file: Path | None, as_json: bool
 ) -> None:
     async def work(store: MetadataStore, tables: IcebergTables) -> Outcome:
-        return await mend(store, tables, await _table(store, name))
+        return await mend(store, tables, await find_table(store, name))
 
     outcome = _with_lake(settings, work, writes=True)
     refreshes = _ask_for_refresh(settings, server_url, token_file)
@@ -130,38 +129,11 @@ def _ask_for_refresh(settings: Settings, server_url: str | None, token_file: Pat
     return None
 
 
-async def _table(store: MetadataStore, name: str) -> LakeTable:
-    database, dot, short = name.rpartition(".")
-    if not dot:
-        raise Failure(f"{name!r}: write DATABASE.TABLE", Exit.USAGE)
-    table = await store.get_table(database, short)
-    if table is None:
-        raise NotFound(f"the registry has no table {name}")
-    return table
-
-
 def _with_lake(settings: Settings, work: Work[T], *, writes: bool) -> T:
-    from components.lib.lake.iceberg import CatalogUnavailable, IcebergTables, open_catalog
-    from components.lib.lake.iceberg.registry_identity import recorded_identity, registry_identity
+    async def run(lake: LakeSession) -> T:
+        return await work(lake.store, await lake.iceberg_tables(read_only=not writes))
 
-    url = settings.registry.url.get_secret_value()
-
-    async def run() -> T:
-        store = await open_store(url)
-        try:
-            identity = await (registry_identity(store) if writes else recorded_identity(store))
-            tables = IcebergTables(await asyncio.to_thread(open_catalog, url, settings.lake), identity)
-            try:
-                return await work(store, tables)
-            finally:
-                await asyncio.to_thread(tables.close)
-        finally:
-            await store.close()
-
-    try:
-        return asyncio.run(run())
-    except CatalogUnavailable as error:
-        raise Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE) from error
+    return run_with_lake(settings, run)
 
 
 def _print_all(reports: list[TableReport]) -> None:

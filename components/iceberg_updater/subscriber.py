@@ -38,6 +38,7 @@ from components.lib.lake.iceberg import (
 from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.storage.location_checks import check_warehouse
+from components.lib.lake.table_lookup import TableName
 from components.lib.lake.updater_state import TroubledTable
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
@@ -348,4 +349,4 @@ class IcebergUpdater:
 
 def _is_left(thread: IcebergThread, owing: TroubledTable) -> bool:
     """Whether the catalog has something under the name of a dropped table that can't be read now."""
-    return thread.committer.tables.is_unreadable(tuple(owing.table.split(".")))
+    return thread.committer.tables.is_unreadable(TableName.parse(owing.table).identifier)

@@ -16,7 +16,8 @@ from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.settings import Settings
-from components.snapshotter.cli_context import Desk, run_at_desk, table_of
+from components.lib.lake.table_lookup import find_table
+from components.snapshotter.cli_context import Desk, run_at_desk
 from components.snapshotter.cli_output import print_reports, print_rows, row_of
 from registry.models import LakeTable, TableSnapshot
 
@@ -49,7 +50,7 @@ def create_command(
     """
 
     async def ask(desk: Desk) -> tuple[LakeTable, TableSnapshot, str | None]:
-        table = await table_of(desk.store, name)
+        table = await find_table(desk.store, name)
         row = await desk.store.request_snapshot(table.id, tag=tag, reason="astha snapshot create")
         nobody = await desk.nobody() if wait else None
         if wait and nobody is None:
@@ -182,7 +183,7 @@ def clean_command(
         if not dry_run:
             await desk.require_clock()
         if name is not None:
-            table = await table_of(desk.store, name)
+            table = await find_table(desk.store, name)
             return await (await desk.lifecycle()).clean(table.id, dry_run=dry_run), CleanupResult([], [], [])
         reports = await (await desk.lifecycle()).clean(dry_run=dry_run)
         return reports, await (await desk.lifecycle()).clean_intents(stale_s or least_s, dry_run=dry_run)
@@ -217,10 +218,10 @@ def rollback_command(
     settings = reload()
 
     async def plan(desk: Desk) -> Plan:
-        return await (await desk.rollback()).plan(await table_of(desk.store, name), snapshot)
+        return await (await desk.rollback()).plan(await find_table(desk.store, name), snapshot)
 
     async def perform(desk: Desk) -> Plan:
-        return await (await desk.rollback()).roll_back(await table_of(desk.store, name), snapshot)
+        return await (await desk.rollback()).roll_back(await find_table(desk.store, name), snapshot)
 
     found = run_at_desk(settings, plan)
     changes = bool(found.removed or found.restored)

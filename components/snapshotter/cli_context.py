@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from astha.cli.exit_codes import Exit, Failure
-from astha.clock import LoopClock, SystemLoopClock
 from astha.clock_guard import ClockGuard
 from astha.errors import ConfigError
 from astha.routing.subscriptions import read_subscriptions
 from astha.settings import Settings
 from astha.validation_errors import described
-from registry.connect import open_store
-from registry.contract import MetadataStore
-from registry.errors import NotFound
+from components.lib.lake.lake_session import LakeSession, run_with_lake
+from components.lib.lake.table_lookup import find_table, full_name
 from registry.models import LakeTable, TableSnapshot
 
 if TYPE_CHECKING:
-    from components.lib.lake.iceberg import IcebergTables
     from components.snapshotter.expiration import Lifecycle, Report
     from components.snapshotter.rollback import Rollback
     from components.snapshotter.settings import SnapshotterSettings
@@ -32,33 +29,31 @@ COMPONENT = "snapshotter"
 
 
 class Desk:
-    def __init__(self, settings: Settings, store: MetadataStore, clock: LoopClock) -> None:
-        self.settings = settings
-        self.store = store
-        self.clock = clock
-        self._tables: IcebergTables | None = None
+    def __init__(self, lake: LakeSession) -> None:
+        self.settings = lake.settings
+        self.store = lake.store
+        self.clock = lake.clock
+        self._lake = lake
 
     async def lifecycle(self) -> Lifecycle:
         """With the defaults that the daemon has."""
-        from components.lib.lake.storage.objects import Objects
         from components.snapshotter.expiration import Lifecycle
 
         chosen = self._component_settings()
         return Lifecycle(
             self.store,
-            await self._opened_tables(),
+            await self._lake.iceberg_tables(),
             call,
-            Objects(self.settings.lake),
+            self._lake.objects,
             self.clock,
             defaults=chosen.policy,
             updater=chosen.updater,
         )
 
     async def rollback(self) -> Rollback:
-        from components.lib.lake.storage.objects import Objects
         from components.snapshotter.rollback import Rollback
 
-        return Rollback(self.store, await self._opened_tables(), call, Objects(self.settings.lake))
+        return Rollback(self.store, await self._lake.iceberg_tables(), call, self._lake.objects)
 
     async def nobody(self) -> str | None:
         """Why a request would wait for ever; None if somebody is there to meet it."""
@@ -79,7 +74,7 @@ class Desk:
             raise Failure(f"{guard.reason}: set the clock, or raise clock.tolerance_s", Exit.UNAVAILABLE)
 
     async def tables_of(self, name: str | None) -> list[LakeTable]:
-        return await self.store.list_tables() if name is None else [await table_of(self.store, name)]
+        return await self.store.list_tables() if name is None else [await find_table(self.store, name)]
 
     async def rows(self, table: LakeTable) -> list[TableSnapshot]:
         rows: list[TableSnapshot] = []
@@ -90,21 +85,7 @@ class Desk:
     def trouble(self, table: LakeTable, problem: str) -> Report:
         from components.snapshotter.expiration import Report
 
-        return Report(f"{table.database}.{table.name}", problem=problem)
-
-    def close(self) -> None:
-        if self._tables is not None:
-            self._tables.close()
-
-    async def _opened_tables(self) -> IcebergTables:
-        from components.lib.lake.iceberg import IcebergTables, open_catalog
-        from components.lib.lake.iceberg.registry_identity import registry_identity
-
-        if self._tables is None:
-            identity = await registry_identity(self.store)
-            url = self.settings.registry.url.get_secret_value()
-            self._tables = IcebergTables(await asyncio.to_thread(open_catalog, url, self.settings.lake), identity)
-        return self._tables
+        return Report(full_name(table), problem=problem)
 
     def _component_settings(self) -> SnapshotterSettings:
         from components.snapshotter.settings import SnapshotterSettings
@@ -121,37 +102,5 @@ async def call(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
-async def table_of(store: MetadataStore, name: str) -> LakeTable:
-    database, _, short = name.rpartition(".")
-    table = await store.get_table(database or "default", short)
-    if table is None:
-        raise NotFound(f"the registry has no table {name}")
-    return table
-
-
 def run_at_desk(settings: Settings, work: Callable[[Desk], Awaitable[T]]) -> T:
-    """With everything closed afterwards; what does not answer is `Exit.UNAVAILABLE`."""
-
-    async def run() -> T:
-        clock = SystemLoopClock()
-        url = settings.registry.url.get_secret_value()
-        store = await open_store(url, settings=settings.registry.store, clock=clock)
-        desk = Desk(settings, store, clock)
-        try:
-            return await work(desk)
-        except Exception as error:
-            raise _translated(error, settings) from error
-        finally:
-            desk.close()
-            await store.close()
-
-    return asyncio.run(run())
-
-
-def _translated(error: Exception, settings: Settings) -> Exception:
-    from components.lib.lake.iceberg import CatalogUnavailable
-    from components.lib.lake.storage.objects import StorageUnavailable
-
-    if isinstance(error, CatalogUnavailable | StorageUnavailable):
-        return Failure(settings.concealment()(str(error)), Exit.UNAVAILABLE)
-    return error
+    return run_with_lake(settings, lambda lake: work(Desk(lake)))

@@ -18,7 +18,7 @@ from components.commands.tables.options import assignments
 from components.lib.lake.schema.evolution import Add, Change, Drop, MakeOptional, Move, Rename, SortBy, Widen, evolve
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
-from components.lib.lake.table_lookup import find_table, full_name, split_name
+from components.lib.lake.table_lookup import TableName, find_table, full_name
 from registry.contract import MetadataStore
 from registry.errors import Conflict
 from registry.json_text import JsonText, parse_json_as, to_json_text
@@ -162,7 +162,8 @@ async def _rest(store: MetadataStore, table: LakeTable, wish: _Wish) -> tuple[La
     versions = await store.list_table_metadata(table.id)
     done = []
     properties = _properties(versions[-1].properties, wish)
-    database, name = split_name(wish.name) if wish.name else (table.database, table.name)
+    wanted = TableName.parse(wish.name) if wish.name else TableName.of(table)
+    database, name = wanted.database, wanted.table
     if properties != versions[-1].properties:
         done.append("properties")
     if (database, name) != (table.database, table.name):

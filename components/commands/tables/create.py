@@ -23,7 +23,7 @@ from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
 from components.lib.lake.storage.location_checks import overlap
 from components.lib.lake.storage.locations import BadLocation, canonical
-from components.lib.lake.table_lookup import begin_drop, current_metadata, finish_drop, full_name, split_name
+from components.lib.lake.table_lookup import TableName, begin_drop, current_metadata, finish_drop, full_name
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists
 from registry.models import LakeTable
@@ -82,7 +82,8 @@ def create_command(
         engine_of(schema)  # refuses a format or compression that nobody could write
     except SchemaProblem as problem:
         raise Failure(str(problem), Exit.USAGE) from problem
-    database, name = _new_name(table)
+    wanted = TableName.parse(table)
+    database, name = wanted.database, wanted.table
     location = definition.location
     place = Place(settings, database, name, None if location is None else canonical(location), tried=not no_check)
 
@@ -116,13 +117,6 @@ def _definition(
         definition = Definition([parse_column(text) for text in columns])
     said = {name: value for name, value in given.items() if value}
     return dataclasses.replace(definition, **said)  # type: ignore[arg-type]  # options are named like the fields
-
-
-def _new_name(written: str) -> tuple[str, str]:
-    database, name = split_name(written)
-    if "." in name:
-        raise Failure(f"{written!r}: a new table's name has no dots: write DATABASE.NAME", Exit.USAGE)
-    return database, name
 
 
 async def _create(

@@ -13,7 +13,7 @@ from components.commands.topic_to_table.conversion import Values, wanted_columns
 from components.commands.topic_to_table.micro_batches import Planner, Round, Standing, look
 from components.commands.topic_to_table.writer import RoundOrder
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.lake.table_lookup import current_metadata, find_table, full_name, split_name
+from components.lib.lake.table_lookup import TableName, current_metadata, find_table, full_name
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 from registry.inputs import Registration
@@ -38,7 +38,7 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group_id(self) -> str:
         """One for the table, however its name was written."""
-        return self.group or f"to-table:{'.'.join(split_name(self.table))}"
+        return self.group or f"to-table:{TableName.parse(self.table)}"
 
 
 class Tally(msgspec.Struct):

@@ -9,7 +9,7 @@ from astha.clock import LoopClock
 from components.lib.lake.files import FileEngine, engine_of
 from components.lib.lake.partitioning.partition_values import Partitioning
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.lake.table_lookup import split_name
+from components.lib.lake.table_lookup import TableName, full_name
 from components.lib.storage_manager.errors import NoSuchTable
 from registry.contract import Tables
 from registry.models import LakeTable
@@ -40,7 +40,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        return f"{self.table.database}.{self.table.name}"
+        return full_name(self.table)
 
 
 class Targets:
@@ -75,7 +75,8 @@ class Targets:
         if isinstance(table, int):
             row = await self._store.get_table_by_id(table)
         else:
-            row = await self._store.get_table(*split_name(table))
+            name = TableName.parse(table)
+            row = await self._store.get_table(name.database, name.table)
         if row is None:
             raise NoSuchTable(f"there is no table {table!r}: `astha tables list` shows those that exist")
         if row.status != "active":
@@ -85,5 +86,5 @@ class Targets:
             raise NoSuchTable(f"table {table!r} was dropped a moment ago")
         if before is not None and before.table.id == row.id and before.schema.version == metadata.schema_version:
             return Target(row, before.schema, before.partitioning, before.engine, before.compression)
-        schema = TableSchema.of(metadata, table=f"{row.database}.{row.name}")
+        schema = TableSchema.of(metadata, table=full_name(row))
         return Target(row, schema, Partitioning(schema), engine_of(schema, metadata.engine_config))

@@ -44,6 +44,7 @@ from components.lib.lake.iceberg.pyiceberg_internals import commit
 from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
 from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.table_lookup import TableName, full_name
 from registry.models import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -69,7 +70,7 @@ _locks_guard = threading.Lock()
 
 
 def identifier_of(table: LakeTable) -> Identifier:
-    return (*table.database.split("."), table.name)
+    return TableName.of(table).identifier
 
 
 class IcebergTables:
@@ -129,7 +130,7 @@ class IcebergTables:
         if owner != str(table.id) or not self._is_ours(found):
             whose = "not Astha's" if owner is None else f"that of table {owner} of this or another registry"
             raise ForeignTable(
-                f"the catalog has a table {table.database}.{table.name}, and it is {whose}: rename or drop one of them"
+                f"the catalog has a table {full_name(table)}, and it is {whose}: rename or drop one of them"
             )
         self._keep(table.id, found)
         return found
@@ -184,8 +185,7 @@ class IcebergTables:
         doubtful = self._unreadable - self.claimed
         if doubtful and not new:
             raise TableUnavailable(
-                f"{table.database}.{table.name} may be {'.'.join(min(doubtful))}, under a former name, which can't be "
-                "read now"
+                f"{full_name(table)} may be {'.'.join(min(doubtful))}, under a former name, which can't be read now"
             )
         return self._create(table, schema)
 
@@ -199,7 +199,7 @@ class IcebergTables:
             for _ in range(_ATTEMPTS):
                 self._require_wanted(table)
                 if loaded is None:
-                    raise TableUnavailable(f"the Iceberg table {table.database}.{table.name} was dropped meanwhile")
+                    raise TableUnavailable(f"the Iceberg table {full_name(table)} was dropped meanwhile")
                 draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
                 if not self._built(draft, build):
                     return None
@@ -217,11 +217,11 @@ class IcebergTables:
                 if draft.head is not None:
                     self._heads[table.id] = draft.head
                 return draft
-            raise TableUnavailable(f"{table.database}.{table.name}: {_ATTEMPTS} commits in a row met another's")
+            raise TableUnavailable(f"{full_name(table)}: {_ATTEMPTS} commits in a row met another's")
 
     def read(self, table: LakeTable, call: Callable[[], T]) -> T:
         """Calls a reader of manifests. Raises `BrokenTable` if one is missing, `TableUnavailable` if a read fails."""
-        name = f"{table.database}.{table.name}"
+        name = full_name(table)
         try:
             return self._of_table(name, call)
         except FileNotFoundError as error:
@@ -304,7 +304,7 @@ class IcebergTables:
 
     def _require_wanted(self, table: LakeTable) -> None:
         if self._retired:
-            raise CatalogUnavailable(f"{table.database}.{table.name}: this call was given up")
+            raise CatalogUnavailable(f"{full_name(table)}: this call was given up")
 
     def _manifests_of(self, table_id: int, table: Table) -> list[ManifestFile] | None:
         snapshot_id, manifests = self._heads.get(table_id, (None, []))
@@ -363,7 +363,7 @@ class IcebergTables:
         properties = {**PROPERTIES, TABLE_ID: str(table.id), REGISTRY: self._identity}
         draft = new_table_metadata(schema.iceberg, schema.partition, schema.order, table.location, properties)
         staged = StagedTable(identifier, draft, "", load_file_io(self.catalog.properties, table.location), self.catalog)
-        name = f"{table.database}.{table.name}"
+        name = full_name(table)
         try:
             self._of_table(
                 name,
@@ -377,7 +377,7 @@ class IcebergTables:
             log.info("the Iceberg table was there already", table=name)
         found = self.load(table)
         if found is None:
-            raise TableUnavailable(f"the Iceberg table {table.database}.{table.name} is gone as soon as it was created")
+            raise TableUnavailable(f"the Iceberg table {full_name(table)} is gone as soon as it was created")
         self._remember(table)
         return found
 
@@ -402,9 +402,9 @@ class IcebergTables:
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except TableAlreadyExistsError as error:
-            raise ForeignTable(f"{'.'.join(former)} can't become {table.database}.{table.name}: {error}") from error
+            raise ForeignTable(f"{'.'.join(former)} can't become {full_name(table)}: {error}") from error
         self._remember(table)
-        log.info("Iceberg table renamed", was=".".join(former), table=f"{table.database}.{table.name}")
+        log.info("Iceberg table renamed", was=".".join(former), table=full_name(table))
         return self.load(table)
 
     def _move_aside(self, identifier: Identifier) -> bool:
@@ -464,9 +464,7 @@ def _locked(catalog: Catalog, table: LakeTable) -> Iterator[None]:
         lock = threading.Lock()
         lock = _locks.setdefault((catalog.name, catalog.properties.get("uri"), table.id), lock)
     if not lock.acquire(timeout=_LOCKED_S):
-        raise TableUnavailable(
-            f"{table.database}.{table.name}: another commit to it has not come back for {_LOCKED_S:g} s"
-        )
+        raise TableUnavailable(f"{full_name(table)}: another commit to it has not come back for {_LOCKED_S:g} s")
     try:
         yield
     finally:

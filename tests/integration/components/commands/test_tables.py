@@ -183,8 +183,10 @@ def test_a_name_that_was_another_tables_gets_a_place_of_its_own(lake: Lake) -> N
 
 
 def test_names(lake: Lake) -> None:
-    assert "no dots" in lake.refused("create", "a.b.c", "--column", "id:long")
-    assert "DATABASE.NAME" in lake.refused("create", ".b", "--column", "id:long")
+    nested = lake.json("create", "a.b.c", "--column", "id:long")["table"]
+    assert (nested["database"], nested["name"]) == ("a.b", "c")
+    assert "DATABASE.TABLE" in lake.refused("create", "a..c", "--column", "id:long")
+    assert "DATABASE.TABLE" in lake.refused("create", ".b", "--column", "id:long")
     assert "slash" in lake.refused("create", "a/b", "--column", "id:long")
 
 

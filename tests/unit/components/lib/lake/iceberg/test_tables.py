@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -75,6 +76,13 @@ def test_ids_are_the_registrys(tables: IcebergTables, table: LakeTable) -> None:
 
 def test_creating_twice_finds_the_first(tables: IcebergTables, other: IcebergTables, table: LakeTable) -> None:
     assert tables.ensure(table, PLAIN).metadata.table_uuid == other.ensure(table, PLAIN).metadata.table_uuid
+
+
+def test_a_nested_database_is_a_nested_namespace(tables: IcebergTables, table: LakeTable) -> None:
+    nested = msgspec.structs.replace(table, database="eu.shop")
+    assert tables.ensure(nested, PLAIN).name() == ("eu", "shop", "orders")
+    tables.forget()
+    assert tables.names() == {table.id: ("eu", "shop", "orders")}
 
 
 def test_a_table_that_is_not_ours_is_left_alone(tables: IcebergTables, table: LakeTable) -> None:
