@@ -36,7 +36,7 @@ from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor_protocol import Executor, SessionProblem
 from components.compactor.spark.process_memory import Memory
 from components.lib.lake.storage.objects import Objects
-from components.lib.problem_tracker import Troubles
+from components.lib.problem_tracker import ProblemTracker
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import Row, TableFile, TableStats
@@ -91,7 +91,7 @@ class Compactor:
         self._wake = asyncio.Event()
         self._news = asyncio.Event()
         self._trouble: SessionProblem | None = None
-        self._troubles = Troubles(clock)
+        self._troubles = ProblemTracker(clock)
 
     @property
     def subscribed_tables(self) -> frozenset[str]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from components.iceberg_updater.external_commits import Outcome
     from components.iceberg_updater.status import TableReport
     from components.lib.lake.iceberg import IcebergTables
-    from components.lib.lake.updater_state import TroubledTable
+    from components.lib.lake.updater_state import FailingTable
 
 T = TypeVar("T")
 Work: TypeAlias = "Callable[[MetadataStore, IcebergTables], Awaitable[T]]"
@@ -181,7 +181,7 @@ def _print_one(report: TableReport) -> None:
     print_pairs({name: str(value) for name, value in pairs.items() if value is not None})
 
 
-def _attempts(trouble: TroubledTable) -> str:
+def _attempts(trouble: FailingTable) -> str:
     if not trouble.since:
         return "seen just now"
     return f"{trouble.attempts:,} since {_time(trouble.since)}, next {_time(trouble.next_try)}"

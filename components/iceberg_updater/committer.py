@@ -11,10 +11,10 @@ from components.iceberg_updater.event_folding import TableEvents, fold
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import (
     BadFile,
-    Change,
     ForeignCommit,
     IcebergTables,
     Retention,
+    SnapshotChange,
     Stamp,
     TableCommit,
     TableProblem,
@@ -168,7 +168,7 @@ class Committer:
             if before is not None:
                 draft.restart_digest(before)
             if added or removed:
-                draft.add_snapshot(_checked(Change(added, removed)), schemas)
+                draft.add_snapshot(_checked(SnapshotChange(added, removed)), schemas)
             draft.set_stamp(None)
             draft.stop(None)
             draft.retain(self._retention)
@@ -215,7 +215,7 @@ class Committer:
             draft.set_properties(wanted)
 
 
-def _checked(change: Change) -> Change:
+def _checked(change: SnapshotChange) -> SnapshotChange:
     for file in change.added:
         if file.file_type != "parquet":
             raise BadFile(f"{file.file_path} is {file.file_type}: Iceberg tables here hold Parquet files only")

@@ -21,7 +21,7 @@ from components.iceberg_updater.refresh import Refresh
 from components.iceberg_updater.thread import IcebergThread
 from components.lib.lake.iceberg import CatalogUnavailable, TableProblem, TableUnavailable, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem
-from components.lib.lake.updater_state import Compared, TroubledTable
+from components.lib.lake.updater_state import Compared, FailingTable
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import RegistryError
 from registry.models import LakeTable
@@ -69,7 +69,7 @@ class Comparisons:
         owed: Owed,
         thread: IcebergThread,
         commit: Callable[[TableEvents], Awaitable[None]],
-        drop: Callable[[TroubledTable], Awaitable[None]],
+        drop: Callable[[FailingTable], Awaitable[None]],
         done: Callable[[int, list[str]], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -139,7 +139,7 @@ class Comparisons:
             if entry.component == "iceberg_updater" and not entry.refresh_owed and entry.position is not None:
                 self._owed.forget_comparisons(entry.position)  # type: ignore[arg-type]  # a position
 
-    async def _attempt(self, owing: TroubledTable) -> None:
+    async def _attempt(self, owing: FailingTable) -> None:
         table_id, stopped = owing.table_id, False
         try:
             table = await self._store.get_table_by_id(table_id)

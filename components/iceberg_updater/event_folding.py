@@ -8,7 +8,7 @@ import msgspec
 
 from astha.events import Event, Operation
 from components.lib.lake.file_set_digest import LiveFile
-from components.lib.lake.iceberg import Change
+from components.lib.lake.iceberg import SnapshotChange
 from registry.models import Row, TableFile, TableMetadata
 from registry.position import Position
 
@@ -74,7 +74,7 @@ def by_table(transactions: Iterable[Sequence[Event[Row]]]) -> dict[int, TableEve
     return found
 
 
-def fold(transactions: Iterable[TableTransaction]) -> Iterator[tuple[Change, Position]]:
+def fold(transactions: Iterable[TableTransaction]) -> Iterator[tuple[SnapshotChange, Position]]:
     """One change a snapshot: a swap alone, everything between two swaps together. Never half a transaction."""
     pending = _Net()
     last: Position | None = None
@@ -137,5 +137,5 @@ class _Net:
     def empty(self) -> bool:
         return not self._added and not self._removed
 
-    def change(self, *, replaces: bool = False) -> Change:
-        return Change(list(self._added.values()), list(self._removed.values()), replaces)
+    def change(self, *, replaces: bool = False) -> SnapshotChange:
+        return SnapshotChange(list(self._added.values()), list(self._removed.values()), replaces)

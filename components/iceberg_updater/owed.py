@@ -20,10 +20,10 @@ from components.iceberg_updater.settings import UpdaterSettings
 from components.lib.lake.updater_state import (
     AnySnapshotVisibility,
     Compared,
-    Notes,
-    TroubledTable,
-    read_notes,
-    write_notes,
+    FailingTable,
+    UpdaterState,
+    read_updater_state,
+    write_updater_state,
 )
 from registry.contract import MetadataStore
 from registry.position import Position, SequenceVisibility, SnapshotVisibility, XidVisibility
@@ -39,12 +39,12 @@ class Owed:
         self._store = store
         self._clock = clock
         self._settings = settings
-        self._notes = Notes()
+        self._notes = UpdaterState()
         self._changed = False
         self._left_out: dict[int, deque[tuple[int, Position]]] = {}
 
     async def load(self) -> None:
-        self._notes = await read_notes(self._store)
+        self._notes = await read_updater_state(self._store)
         self._changed = False
 
     async def save(self) -> None:
@@ -53,7 +53,7 @@ class Owed:
             return
         self._changed = False
         try:
-            await write_notes(self._store, self._notes)
+            await write_updater_state(self._store, self._notes)
         except BaseException:
             self._changed = True
             raise
@@ -61,10 +61,10 @@ class Owed:
     def __contains__(self, table_id: int) -> bool:
         return table_id in self._notes.troubled
 
-    def __iter__(self) -> Iterator[TroubledTable]:
+    def __iter__(self) -> Iterator[FailingTable]:
         return iter(list(self._notes.troubled.values()))
 
-    def get(self, table_id: int) -> TroubledTable | None:
+    def get(self, table_id: int) -> FailingTable | None:
         return self._notes.troubled.get(table_id)
 
     @property
@@ -81,7 +81,7 @@ class Owed:
         at = self._clock.now_ms()
         attempts = (0 if known is None else known.attempts) + (not now)
         wait_s = min(self._settings.retry_first_s * 2 ** min(max(attempts - 1, 0), 30), self._settings.retry_max_s)
-        self._notes.troubled[table_id] = TroubledTable(
+        self._notes.troubled[table_id] = FailingTable(
             table_id=table_id,
             table=table,
             reason=reason,

@@ -19,7 +19,7 @@ from components.lib.lake.iceberg import (
     require_supported,
 )
 from components.lib.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
-from components.lib.lake.updater_state import TroubledTable, read_troubled
+from components.lib.lake.updater_state import FailingTable, read_failing_tables
 from registry.contract import MetadataStore
 from registry.models import LakeTable, TableMetadata
 
@@ -40,7 +40,7 @@ class TableReport(msgspec.Struct, frozen=True):
     committed_at: int | None = None
     metadata: str | None = None
     stopped: str | None = None
-    trouble: TroubledTable | None = None
+    trouble: FailingTable | None = None
 
     @property
     def behind(self) -> int | None:
@@ -60,7 +60,7 @@ class TableReport(msgspec.Struct, frozen=True):
 async def report_all(store: MetadataStore, tables: IcebergTables, only: LakeTable | None = None) -> list[TableReport]:
     """Of the tables that are for Iceberg, by name."""
     found = [only] if only is not None else await store.list_tables()
-    troubled = await read_troubled(store)
+    troubled = await read_failing_tables(store)
     reports = []
     for table in sorted(found, key=lambda table: (table.database, table.name)):
         newest = await store.get_table_metadata(table.id)
@@ -70,7 +70,7 @@ async def report_all(store: MetadataStore, tables: IcebergTables, only: LakeTabl
 
 
 def report(
-    tables: IcebergTables, table: LakeTable, newest: TableMetadata, trouble: TroubledTable | None = None
+    tables: IcebergTables, table: LakeTable, newest: TableMetadata, trouble: FailingTable | None = None
 ) -> TableReport:
     """A table whose storage does not answer is reported as far as the registry knows it."""
     name = f"{table.database}.{table.name}"
@@ -80,7 +80,7 @@ def report(
     except TableProblem as error:
         problem = str(error)
     except TableUnavailable as error:
-        trouble = trouble or TroubledTable(table.id, name, str(error), since=0)
+        trouble = trouble or FailingTable(table.id, name, str(error), since=0)
     if loaded is None:
         if problem is None and trouble is not None and trouble.stopped:
             problem = trouble.reason

@@ -39,7 +39,7 @@ from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.storage.location_checks import check_warehouse
 from components.lib.lake.table_lookup import TableName
-from components.lib.lake.updater_state import TroubledTable
+from components.lib.lake.updater_state import FailingTable
 from registry.contract import ConsistentRead
 from registry.errors import RegistryError
 from registry.models import LakeTable, Row, TableFile, TableMetadata
@@ -289,7 +289,7 @@ class IcebergUpdater:
         if events.drops:
             await self._drop_table(events.table_id)
 
-    async def _drop_owing(self, owing: TroubledTable) -> None:
+    async def _drop_owing(self, owing: FailingTable) -> None:
         """The registry has it no more. TableUnavailable if it can't be told whether the catalog still has it."""
         self._opened_thread().committer.tables.forget()
         await self._drop_table(owing.table_id)
@@ -347,6 +347,6 @@ class IcebergUpdater:
             await asyncio.gather(task, return_exceptions=True)
 
 
-def _is_left(thread: IcebergThread, owing: TroubledTable) -> bool:
+def _is_left(thread: IcebergThread, owing: FailingTable) -> bool:
     """Whether the catalog has something under the name of a dropped table that can't be read now."""
     return thread.committer.tables.is_unreadable(TableName.parse(owing.table).identifier)

@@ -11,7 +11,7 @@ from registry.clock import Clock
 Key: TypeAlias = tuple[str | int | None, ...]
 
 
-class Troubles:
+class ProblemTracker:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[Key, Problem] = {}

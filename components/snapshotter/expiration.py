@@ -19,7 +19,7 @@ from components.lib.lake.iceberg.tables import Identifier
 from components.lib.lake.registration.upload_intents import CleanupResult, clean_intents, purpose_of
 from components.lib.lake.storage.objects import Objects, StorageError
 from components.lib.lake.storage.roots import known_roots, refusals
-from components.lib.lake.updater_state import read_troubled
+from components.lib.lake.updater_state import read_failing_tables
 from components.snapshotter.policy import Policy, read_policy
 from components.snapshotter.reachability import required
 from components.snapshotter.retention import Verdict, judge_files, judge_snapshots
@@ -160,7 +160,7 @@ class Lifecycle:
         stamp = Stamp.read(loaded.metadata)
         if await covers(self._store, self._updater, stamp, position):
             return judge(needed)
-        trouble = (await read_troubled(self._store)).get(table.id)
+        trouble = (await read_failing_tables(self._store)).get(table.id)
         if trouble is not None:
             return judge(needed, behind=trouble.told)
         entry = await ledger_entry(self._store, self._updater)

@@ -24,7 +24,7 @@ from components.lib.lake.iceberg import CatalogProbe, IcebergTables, TableUnavai
 from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.registration.upload_intents import warn_if_not_cleaned
 from components.lib.lake.storage.objects import Objects
-from components.lib.problem_tracker import Troubles
+from components.lib.problem_tracker import ProblemTracker
 from components.snapshotter.expiration import Lifecycle
 from components.snapshotter.settings import SnapshotterSettings
 from components.snapshotter.snapshot_requests import Requests
@@ -68,7 +68,7 @@ class Snapshotter:
         self._asked: dict[int, int] = {}  # by table: the row of our last request, until its event has come
         self._tasks: dict[object, asyncio.Task[None]] = {}
         self._tally: Counter[str] = Counter()
-        self._troubles = Troubles(context.clock)
+        self._troubles = ProblemTracker(context.clock)
 
     @property
     def subscribed_tables(self) -> frozenset[str]:

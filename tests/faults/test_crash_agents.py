@@ -27,7 +27,17 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.position import Position
-from tests.faults.crash_agents import PARTITIONS, SHARED, TAIL, TOPIC, Order, around, following, read_notes, read_taken
+from tests.faults.crash_agents import (
+    PARTITIONS,
+    SHARED,
+    TAIL,
+    TOPIC,
+    Order,
+    around,
+    following,
+    read_taken,
+    read_updater_state,
+)
 from tests.streams import stored_files
 from tests.waiting import eventually
 
@@ -111,7 +121,7 @@ def acknowledged(directory: Path) -> list[list[NewRecord]]:
     found: dict[int, dict[int, list[NewRecord]]] = defaultdict(dict)
     ends: dict[tuple[str, int], int] = {}
     for path in directory.glob("*.notes"):
-        for note in read_notes(path):
+        for note in read_updater_state(path):
             if note.base is not None:
                 assert note.base >= ends.get((note.producer, note.partition), 0), f"out of order: {note}"
                 ends[note.producer, note.partition] = note.base + note.count

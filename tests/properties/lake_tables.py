@@ -36,7 +36,16 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from components.lib.lake.schema.schema_changes import Add, Change, Drop, MakeOptional, Move, Rename, Widen, apply
+from components.lib.lake.schema.schema_changes import (
+    AddColumn,
+    DropColumn,
+    MakeOptional,
+    MoveColumn,
+    RenameColumn,
+    SchemaChange,
+    WidenColumn,
+    apply,
+)
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.type_syntax import UNNUMBERED, number
 from tests.lake import table_schema
@@ -111,21 +120,21 @@ def successors(draw: st.DrawFn, schema: TableSchema) -> TableSchema:
 
 
 @st.composite
-def _changes(draw: st.DrawFn, schema: TableSchema) -> Change:
+def _changes(draw: st.DrawFn, schema: TableSchema) -> SchemaChange:
     paths = list(schema.iceberg.column_names)
     path = draw(st.sampled_from(paths))
     kind = schema.iceberg.find_field(path).field_type
     name = draw(st.sampled_from(["x", "y", "z"]))
     new = NestedField(UNNUMBERED, name, draw(types(1, inside=True)), required=False)
     wider = DecimalType(38, kind.scale) if isinstance(kind, DecimalType) else _WIDER.get(type(kind), kind)
-    changes: list[Change] = [
-        Add(new),
-        Add(new, within=path),
-        Drop(path),
-        Rename(path, name),
-        Widen(path, wider),
+    changes: list[SchemaChange] = [
+        AddColumn(new),
+        AddColumn(new, within=path),
+        DropColumn(path),
+        RenameColumn(path, name),
+        WidenColumn(path, wider),
         MakeOptional(path),
-        Move(path),
+        MoveColumn(path),
     ]
     return draw(st.sampled_from(changes))
 

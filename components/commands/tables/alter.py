@@ -15,9 +15,19 @@ from astha.cli.store import with_store
 from astha.settings import Settings
 from components.commands.tables.description import Description, describe
 from components.commands.tables.options import assignments
-from components.lib.lake.schema.evolution import Add, Change, Drop, MakeOptional, Move, Rename, SortBy, Widen, evolve
+from components.lib.lake.schema.evolution import (
+    AddColumn,
+    DropColumn,
+    MakeOptional,
+    MoveColumn,
+    RenameColumn,
+    SchemaChange,
+    SortBy,
+    WidenColumn,
+    evolve,
+)
 from components.lib.lake.schema.table_schema import SchemaProblem
-from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
+from components.lib.lake.schema.type_syntax import SyntaxProblem, parse_column
 from components.lib.lake.table_lookup import TableName, find_table, full_name
 from registry.contract import MetadataStore
 from registry.errors import Conflict
@@ -28,8 +38,8 @@ _ATTEMPTS = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class _Wish:
-    changes: Sequence[Change]
+class _Alteration:
+    changes: Sequence[SchemaChange]
     properties: Mapping[str, str]
     unset: Sequence[str]
     name: str | None
@@ -72,12 +82,12 @@ def alter_command(
         changes = _changes(options)
     except SchemaProblem as problem:
         raise Failure(str(problem), Exit.USAGE) from problem
-    wish = _Wish(changes, assignments(properties, "--property", "NAME=VALUE"), unset, rename_table)
-    if not (changes or wish.properties or unset or rename_table):
+    alteration = _Alteration(changes, assignments(properties, "--property", "NAME=VALUE"), unset, rename_table)
+    if not (changes or alteration.properties or unset or rename_table):
         raise Failure("nothing to change: `astha tables alter --help` lists what can be", Exit.USAGE)
 
     async def alter(store: MetadataStore) -> tuple[Description, list[str]]:
-        return await _alter(store, table, wish)
+        return await _alter(store, table, alteration)
 
     description, done = with_store(reload(), alter)
     if as_json:
@@ -87,17 +97,17 @@ def alter_command(
         click.echo(f"{name}: {', '.join(done) or 'nothing to change, it is so already'}")
 
 
-def _changes(options: dict[str, tuple[str, ...]]) -> list[Change]:
+def _changes(options: dict[str, tuple[str, ...]]) -> list[SchemaChange]:
     """In the order in which they are made: names first, so that all others use the new ones; drops last."""
-    changes: list[Change] = [Rename(*_pair(text, "--rename", "COLUMN=NAME")) for text in options["rename"]]
+    changes: list[SchemaChange] = [RenameColumn(*_pair(text, "--rename", "COLUMN=NAME")) for text in options["rename"]]
     changes += [_add(text) for text in options["add"]]
     changes += [SortBy(options["sort_by"])] if options["sort_by"] else []
     for text in options["move"]:
         column, _, after = text.partition("=")
-        changes.append(Move(column.strip(), after.strip() or None))
+        changes.append(MoveColumn(column.strip(), after.strip() or None))
     changes += [_widen(text) for text in options["widen"]]
     changes += [MakeOptional(name.strip()) for name in options["optional"]]
-    changes += [Drop(name.strip()) for name in options["drop"]]
+    changes += [DropColumn(name.strip()) for name in options["drop"]]
     return changes
 
 
@@ -106,45 +116,45 @@ def _pair(text: str, option: str, example: str) -> tuple[str, str]:
     return name, value
 
 
-def _add(text: str) -> Add:
+def _add(text: str) -> AddColumn:
     column = parse_column(text)
     within, _, name = column.name.rpartition(".")
-    return Add(column.model_copy(update={"name": name}), within)
+    return AddColumn(column.model_copy(update={"name": name}), within)
 
 
-def _widen(text: str) -> Widen:
+def _widen(text: str) -> WidenColumn:
     column = parse_column(text)
     if column.required:
-        raise NotationProblem(f"--widen {text!r}: a column can't become required: leave out the !")
-    return Widen(column.name, column.field_type)
+        raise SyntaxProblem(f"--widen {text!r}: a column can't become required: leave out the !")
+    return WidenColumn(column.name, column.field_type)
 
 
-async def _alter(store: MetadataStore, written: str, wish: _Wish) -> tuple[Description, list[str]]:
+async def _alter(store: MetadataStore, written: str, alteration: _Alteration) -> tuple[Description, list[str]]:
     table = await find_table(store, written)
     if table.status != "active":
         raise Failure(f"{full_name(table)} is {table.status}: it can't be changed any more", Exit.PROBLEM)
     done = []
-    version = await _new_version(store, table, wish) if wish.changes else None
+    version = await _new_version(store, table, alteration) if alteration.changes else None
     if version is not None:
         done.append(f"schema version {version}")
-    table, changed = await _rest(store, table, wish)
+    table, changed = await _rest(store, table, alteration)
     done += changed
     versions = await store.list_table_metadata(table.id)
     return describe(table, versions, versions[-1]), done
 
 
-async def _new_version(store: MetadataStore, table: LakeTable, wish: _Wish) -> int | None:
+async def _new_version(store: MetadataStore, table: LakeTable, alteration: _Alteration) -> int | None:
     """None if the table is so already. Somebody else's version in between is built upon, not overwritten."""
     for attempt in range(1, _ATTEMPTS + 1):
         versions = await store.list_table_metadata(table.id)
         try:
-            draft = evolve(versions, wish.changes)
-        except NotationProblem:
+            draft = evolve(versions, alteration.changes)
+        except SyntaxProblem:
             raise
         except SchemaProblem as problem:
             raise type(problem)(f"{full_name(table)}: {problem}") from problem
         current = versions[-1]
-        draft = msgspec.structs.replace(draft, properties=_properties(current.properties, wish))
+        draft = msgspec.structs.replace(draft, properties=_properties(current.properties, alteration))
         if all(getattr(draft, name) == getattr(current, name) for name in ("schema", "sort_by")):
             return None
         try:
@@ -157,12 +167,12 @@ async def _new_version(store: MetadataStore, table: LakeTable, wish: _Wish) -> i
     return None
 
 
-async def _rest(store: MetadataStore, table: LakeTable, wish: _Wish) -> tuple[LakeTable, list[str]]:
+async def _rest(store: MetadataStore, table: LakeTable, alteration: _Alteration) -> tuple[LakeTable, list[str]]:
     """What makes no new version: properties and the name."""
     versions = await store.list_table_metadata(table.id)
     done = []
-    properties = _properties(versions[-1].properties, wish)
-    wanted = TableName.parse(wish.name) if wish.name else TableName.of(table)
+    properties = _properties(versions[-1].properties, alteration)
+    wanted = TableName.parse(alteration.name) if alteration.name else TableName.of(table)
     database, name = wanted.database, wanted.table
     if properties != versions[-1].properties:
         done.append("properties")
@@ -178,6 +188,6 @@ async def _rest(store: MetadataStore, table: LakeTable, wish: _Wish) -> tuple[La
     return table, done
 
 
-def _properties(before: JsonText, wish: _Wish) -> JsonText:
-    found = {**parse_json_as(before, dict[str, str]), **wish.properties}
-    return to_json_text({name: value for name, value in found.items() if name not in wish.unset})
+def _properties(before: JsonText, alteration: _Alteration) -> JsonText:
+    found = {**parse_json_as(before, dict[str, str]), **alteration.properties}
+    return to_json_text({name: value for name, value in found.items() if name not in alteration.unset})

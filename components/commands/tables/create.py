@@ -14,13 +14,13 @@ from astha.cli.output import print_json
 from astha.cli.store import with_store
 from astha.settings import Settings
 from components.commands.tables.description import Description, describe
-from components.commands.tables.new_location import Place
+from components.commands.tables.new_location import NewLocation
 from components.commands.tables.options import assignments
 from components.lib.lake.files import engine_of
 from components.lib.lake.files.footers import read_columns
-from components.lib.lake.schema.table_definition import Definition, read_definition
+from components.lib.lake.schema.table_definition import TableDefinition, read_definition
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
-from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
+from components.lib.lake.schema.type_syntax import SyntaxProblem, parse_column
 from components.lib.lake.storage.location_checks import overlap
 from components.lib.lake.storage.locations import BadLocation, canonical
 from components.lib.lake.table_lookup import TableName, begin_drop, current_metadata, finish_drop, full_name
@@ -85,10 +85,12 @@ def create_command(
     wanted = TableName.parse(table)
     database, name = wanted.database, wanted.table
     location = definition.location
-    place = Place(settings, database, name, None if location is None else canonical(location), tried=not no_check)
+    new_location = NewLocation(
+        settings, database, name, None if location is None else canonical(location), probed=not no_check
+    )
 
     async def create(store: MetadataStore) -> tuple[Description, bool]:
-        return await _create(store, place, schema, named, if_not_exists)
+        return await _create(store, new_location, schema, named, if_not_exists)
 
     description, created = with_store(settings, create)
     if as_json:
@@ -106,27 +108,31 @@ def _definition(
     like: Path | None,
     columns: tuple[str, ...],
     given: dict[str, str | tuple[str, ...] | None],
-) -> Definition:
+) -> TableDefinition:
     if sum(map(bool, (schema_file, like, columns))) != 1:
-        raise NotationProblem("say where its columns come from, once: --column NAME:TYPE, --schema FILE or --like FILE")
+        raise SyntaxProblem("say where its columns come from, once: --column NAME:TYPE, --schema FILE or --like FILE")
     if schema_file is not None:
         definition = read_definition(schema_file)
     elif like is not None:
-        definition = Definition(read_columns(like))
+        definition = TableDefinition(read_columns(like))
     else:
-        definition = Definition([parse_column(text) for text in columns])
+        definition = TableDefinition([parse_column(text) for text in columns])
     said = {name: value for name, value in given.items() if value}
     return dataclasses.replace(definition, **said)  # type: ignore[arg-type]  # options are named like the fields
 
 
 async def _create(
-    store: MetadataStore, place: Place, schema: TableSchema, properties: dict[str, str], if_not_exists: bool
+    store: MetadataStore,
+    new_location: NewLocation,
+    schema: TableSchema,
+    properties: dict[str, str],
+    if_not_exists: bool,
 ) -> tuple[Description, bool]:
-    database, name = place.database, place.name
+    database, name = new_location.database, new_location.name
     found = await store.get_table(database, name)
     created = found is None
     if found is None:
-        location = await place.choose(await store.list_tables())
+        location = await new_location.choose(await store.list_tables())
         try:
             found = await store.create_table(database, name, location, schema.draft(properties=properties))
         except AlreadyExists:
@@ -142,7 +148,7 @@ async def _create(
 
 
 async def _require_first(store: MetadataStore, made: LakeTable) -> None:
-    """Two who create at the same moment may both have found the place free: the first one keeps it."""
+    """Two who create at the same moment may both have found the location free: the first one keeps it."""
     for other in await store.list_tables():
         if other.id < made.id and overlap(other.location, made.location):
             await begin_drop(store, made, purge=False)

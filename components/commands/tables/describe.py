@@ -13,7 +13,7 @@ from astha.cli.store import with_store
 from astha.settings import Settings
 from components.commands.tables.description import Description, describe, print_description
 from components.lib.lake.table_lookup import current_metadata, find_table, full_name
-from components.lib.lake.updater_state import read_troubled
+from components.lib.lake.updater_state import read_failing_tables
 from registry.contract import MetadataStore
 
 
@@ -55,5 +55,5 @@ async def _look(store: MetadataStore, written: str, version: int | None, partiti
     if shown is None:
         newest = versions[-1].schema_version
         raise Failure(f"{full_name(table)} has no schema version {version}: the newest is {newest}", Exit.PROBLEM)
-    trouble = (await read_troubled(store)).get(table.id)
+    trouble = (await read_failing_tables(store)).get(table.id)
     return describe(table, versions, shown, await store.get_statistics(table.id) if partitions else (), trouble)

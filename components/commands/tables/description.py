@@ -13,7 +13,7 @@ from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.transform_syntax import show_order, show_partition
 from components.lib.lake.schema.type_syntax import show
 from components.lib.lake.table_lookup import full_name
-from components.lib.lake.updater_state import TroubledTable
+from components.lib.lake.updater_state import FailingTable
 from registry.json_text import parse_json
 from registry.models import LakeTable, TableMetadata, TableStats
 
@@ -54,7 +54,7 @@ class Description(msgspec.Struct, frozen=True):
     versions: list[Version]
     partitions: list[TableStats]
     problem: str | None = None
-    trouble: TroubledTable | None = None  # that the Iceberg updater has with it
+    trouble: FailingTable | None = None  # that the Iceberg updater has with it
 
 
 def describe(
@@ -62,7 +62,7 @@ def describe(
     versions: Sequence[TableMetadata],
     shown: TableMetadata,
     partitions: Sequence[TableStats] = (),
-    trouble: TroubledTable | None = None,
+    trouble: FailingTable | None = None,
 ) -> Description:
     problem, columns, partition_by, sort_by = None, [], [], []
     try:

@@ -27,7 +27,7 @@ from pyiceberg.types import (
 )
 
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.coercion import coerce
 from components.lib.storage_manager.errors import RowsRefused
 from components.lib.storage_manager.json_rows import read_json
 from components.lib.storage_manager.uuids import with_uuids
@@ -74,7 +74,7 @@ class JsonColumns:
     def rows(self, values: pa.Array) -> pa.Table:
         """As many rows as values, with exactly the schema's columns. RowsRefused names the first that is none."""
         found = self._at_once(values) if self._quick else None
-        return fit(self._one_by_one(values), self._schema) if found is None else found
+        return coerce(self._one_by_one(values), self._schema) if found is None else found
 
     def _at_once(self, values: pa.Array) -> pa.Table | None:
         """None if it can't be done, or if it is not certain that it is right.
@@ -105,7 +105,7 @@ class JsonColumns:
                 return None
             for name in self._decimals:
                 table[name].validate(full=True)  # the reader lets 12345678 pass for decimal(9,2)
-            return fit(self._typed(table), self._schema)
+            return coerce(self._typed(table), self._schema)
         except (pa.ArrowException, RowsRefused):
             return None
 

@@ -16,8 +16,8 @@ from components.commands.topic_to_table.conversion import Conversion, Values, ro
 from components.commands.topic_to_table.errors import RoundFailed
 from components.commands.topic_to_table.micro_batches import Round
 from components.lib.storage_manager.manager import StorageManager
-from components.lib.storage_manager.spark import AsthaWriter, Job, Written
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.spark import AsthaWriter, SparkInsert, TaskFiles
+from components.lib.storage_manager.table_handles import TableHandle
 from components.lib.streams.spark_source import TopicReader, TopicScan
 from registry.inputs import Registration
 
@@ -40,23 +40,25 @@ class RoundOrder(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Converted(Written):
+class Converted(TaskFiles):
     records: Counter[int]
     skipped: int
 
 
 class RoundWriter(AsthaWriter):
-    def __init__(self, job: Job, order: RoundOrder) -> None:
+    def __init__(self, job: SparkInsert, order: RoundOrder) -> None:
         super().__init__(job)
         self._order = order
 
-    async def write_rows(self, manager: StorageManager, target: Target, batches: Iterable[pa.RecordBatch]) -> Converted:
+    async def write_rows(
+        self, manager: StorageManager, target: TableHandle, batches: Iterable[pa.RecordBatch]
+    ) -> Converted:
         order = self._order
         conversion = Conversion(row_form(target.schema, order.values), order.round.topic, skip=order.skip)
         files = await manager.write_files(target, conversion.tables(batches))
         return Converted(target.table.id, files, conversion.records, conversion.skipped)
 
-    def registration(self, written: Sequence[Written]) -> Registration:
+    def registration(self, written: Sequence[TaskFiles]) -> Registration:
         """RoundFailed unless every record that was planned has come, once."""
         plan = self._order.round
         converted = [message for message in written if isinstance(message, Converted)]
@@ -96,6 +98,6 @@ def topic_table_format(settings: Settings) -> type[DataSource]:
 
         def writer(self, schema: StructType, overwrite: bool) -> RoundWriter:
             order = RoundOrder.of(self.options)
-            return RoundWriter(Job.to(order.round.table, settings), order)
+            return RoundWriter(SparkInsert.to(order.round.table, settings), order)
 
     return TopicTableFormat

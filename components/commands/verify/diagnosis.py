@@ -5,7 +5,7 @@ from __future__ import annotations
 from components.commands.verify.iceberg_state import Committed
 from components.commands.verify.report import Cause
 from components.commands.verify.updater_lag import COMPONENT, UpdaterState
-from components.lib.lake.updater_state import TroubledTable
+from components.lib.lake.updater_state import FailingTable
 
 REFRESH = f"astha refresh {COMPONENT}"
 RUN = "astha run"
@@ -62,7 +62,7 @@ def of_stop(table: str, reason: str, updater: UpdaterState) -> Cause:
     )
 
 
-def of_trouble(trouble: TroubledTable) -> Cause:
+def of_trouble(trouble: FailingTable) -> Cause:
     """The updater's reason names the way out; a table that is not stopped it tries again by itself."""
     if trouble.stopped:
         return Cause(trouble.told, f"`{REFRESH}`, once the reason is gone")

@@ -26,7 +26,7 @@ from components.commands.verify.updater_lag import UpdaterState, read_updater
 from components.lib.lake.iceberg import IcebergTables, TableProblem, TableUnavailable
 from components.lib.lake.storage.objects import StorageError
 from components.lib.lake.table_lookup import full_name
-from components.lib.lake.updater_state import TroubledTable, read_troubled
+from components.lib.lake.updater_state import FailingTable, read_failing_tables
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.models import LakeTable, TableSnapshot
@@ -70,7 +70,7 @@ class _Verdict(msgspec.Struct):
     looks: dict[int, _Look]
     certain: dict[int, Observation]
     updater: UpdaterState
-    troubled: dict[int, TroubledTable]
+    troubled: dict[int, FailingTable]
     passed: bool
     waited_s: float
 
@@ -199,7 +199,7 @@ class Verification:
         candidates = {table_id: seen.observation for table_id, seen in looks.items() if seen.observation}
         while True:
             updater = await read_updater(self._store, self._options.lease, self._clock)
-            troubled = await read_troubled(self._store)  # after the ledger: it is written before
+            troubled = await read_failing_tables(self._store)  # after the ledger: it is written before
             passed = updater.has_passed(until)
             failing = {table_id for table_id, trouble in troubled.items() if trouble.attempts}
             pending = any(not looks[table_id].left_alone for table_id in candidates.keys() - failing)
@@ -312,7 +312,7 @@ class Verification:
 
 
 def _differences(
-    table: str, found: Committed | None, certain: Observation, verdict: _Verdict, trouble: TroubledTable | None
+    table: str, found: Committed | None, certain: Observation, verdict: _Verdict, trouble: FailingTable | None
 ) -> Iterable[Difference]:
     updater = verdict.updater
     if found is not None and found.foreign:
@@ -341,7 +341,7 @@ def _differences(
 
 
 def _cause_of_remark(
-    kind: Kind, table: str, text: str, updater: UpdaterState, trouble: TroubledTable | None
+    kind: Kind, table: str, text: str, updater: UpdaterState, trouble: FailingTable | None
 ) -> Cause | None:
     match kind:
         case Kind.STOPPED if trouble is None:

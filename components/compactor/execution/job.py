@@ -44,7 +44,7 @@ from components.compactor.spark.executor_protocol import (
     SessionLost,
     SparkError,
 )
-from components.lib.lake.isolation import NoChild
+from components.lib.lake.isolation import ChildNotStarted
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageError, StorageUnavailable
 from registry.contract import MetadataStore
@@ -241,7 +241,7 @@ class Job:
         """None of them, if they can't be looked at: what they did to their merge is told all the same."""
         try:
             return await self._group_run().inspect(self.assignment, piece.files)
-        except (SparkError, StorageError, MergeFailed, NoChild) as error:
+        except (SparkError, StorageError, MergeFailed, ChildNotStarted) as error:
             log.warning("a group's files can't be looked at", table=self.assignment.name, error=str(error))
             return []
 

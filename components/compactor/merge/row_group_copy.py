@@ -47,7 +47,7 @@ from components.lib.lake.files.parquet import ParquetEngine
 from components.lib.lake.files.statistics import Leaf, count_nan, leaves, parquet_statistics
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.objects import Objects
-from components.lib.lake.storage.output_streams import Sink, Tally
+from components.lib.lake.storage.output_streams import ChecksummedSink, Sink
 from components.lib.parquet_tail import MAGIC
 from registry.inputs import FileDraft
 from registry.json_text import JsonText, parse_json_as
@@ -104,7 +104,7 @@ class Copy:
         self._ending = b""
 
     def fill(self, sink: Sink) -> WrittenFile:
-        tally = Tally(sink)
+        tally = ChecksummedSink(sink)
         tally.write(MAGIC)
         nans = {leaf.field_id: 0 for leaf in self._leaves if leaf.floating}
         groups: list[Fields] = []

@@ -21,7 +21,7 @@ _NAME = "iceberg_updater.tables"
 _LONGEST_REASON = 1_000
 
 
-class TroubledTable(msgspec.Struct, frozen=True):
+class FailingTable(msgspec.Struct, frozen=True):
     """`stopped`: a person has to do something, and the reason says what. Times are UTC epoch milliseconds."""
 
     table_id: int
@@ -52,25 +52,25 @@ class Compared(msgspec.Struct, frozen=True):
         return isinstance(self.place, SequenceVisibility) and self.place.splits(transaction, position)
 
 
-class Notes(msgspec.Struct):
+class UpdaterState(msgspec.Struct):
     """By table id."""
 
-    troubled: dict[int, TroubledTable] = {}
+    troubled: dict[int, FailingTable] = {}
     compared: dict[int, Compared] = {}
 
 
-async def read_notes(store: DaemonBooks) -> Notes:
+async def read_updater_state(store: DaemonBooks) -> UpdaterState:
     found = await store.get_source_identity(_NAME)
-    return Notes() if found is None else msgspec.json.decode(found.identity, type=Notes)
+    return UpdaterState() if found is None else msgspec.json.decode(found.identity, type=UpdaterState)
 
 
-async def write_notes(store: DaemonBooks, notes: Notes) -> None:
+async def write_updater_state(store: DaemonBooks, notes: UpdaterState) -> None:
     troubled = {
         table_id: msgspec.structs.replace(table, reason=table.reason[:_LONGEST_REASON])
         for table_id, table in notes.troubled.items()
     }
-    await store.record_source_identity(_NAME, msgspec.json.encode(Notes(troubled, notes.compared)).decode())
+    await store.record_source_identity(_NAME, msgspec.json.encode(UpdaterState(troubled, notes.compared)).decode())
 
 
-async def read_troubled(store: DaemonBooks) -> dict[int, TroubledTable]:
-    return (await read_notes(store)).troubled
+async def read_failing_tables(store: DaemonBooks) -> dict[int, FailingTable]:
+    return (await read_updater_state(store)).troubled

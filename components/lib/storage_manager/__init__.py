@@ -5,7 +5,7 @@ Guaranteed: all rows of an insert or none; a failed insert leaves no file and no
 """
 
 from components.lib.storage_manager.errors import InsertError, NoSuchTable, RowsRefused
-from components.lib.storage_manager.insert_result import Inserted
+from components.lib.storage_manager.insert_result import InsertResult
 from components.lib.storage_manager.insert_stream import InsertStream
 from components.lib.storage_manager.manager import StorageManager
 from components.lib.storage_manager.settings import StorageSettings
@@ -13,7 +13,7 @@ from components.lib.storage_manager.settings import StorageSettings
 __all__ = [
     "InsertError",
     "InsertStream",
-    "Inserted",
+    "InsertResult",
     "NoSuchTable",
     "RowsRefused",
     "StorageManager",

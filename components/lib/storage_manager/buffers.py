@@ -9,7 +9,7 @@ from math import ceil
 import pyarrow as pa
 
 from components.lib.lake.files.sorting import sort
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.table_handles import TableHandle
 
 Part = tuple[str, pa.Table]
 """A partition's path, and rows of it that become one file."""
@@ -22,10 +22,10 @@ class _Waiting:
     size: int = 0
 
 
-class Buffers:
+class PartitionBuffers:
     """Of one table and schema version."""
 
-    def __init__(self, target: Target, file_bytes: int, most_bytes: int) -> None:
+    def __init__(self, target: TableHandle, file_bytes: int, most_bytes: int) -> None:
         self.target = target
         self._file_bytes = file_bytes
         self._most_bytes = most_bytes
@@ -69,7 +69,7 @@ class Buffers:
         return divide((path, pa.concat_tables(waiting.tables)), self.target, self._file_bytes)
 
 
-def divide(part: Part, target: Target, file_bytes: int) -> list[Part]:
+def divide(part: Part, target: TableHandle, file_bytes: int) -> list[Part]:
     """Into files of about the size wanted; if the table is sorted, each has a range of its own."""
     path, table = part
     count = round(table.nbytes * target.compression.ratio / file_bytes)

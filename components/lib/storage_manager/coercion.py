@@ -17,7 +17,7 @@ from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.storage_manager.errors import RowsRefused
 
 
-def fit(data: pa.Table, schema: TableSchema, *, first_row: int = 1, fill_missing: bool = False) -> pa.Table:
+def coerce(data: pa.Table, schema: TableSchema, *, first_row: int = 1, fill_missing: bool = False) -> pa.Table:
     """With exactly the schema's columns, in its order and types. ``first_row`` numbers the first row for messages;
     ``fill_missing`` takes an optional column that is not there for one of nulls.
     """

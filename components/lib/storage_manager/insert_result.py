@@ -16,23 +16,24 @@ from registry.models import TableFile
 log = structlog.get_logger(__name__)
 
 
-class Outcome(asyncio.Future[list[TableFile]]):
-    """The rows of the registered files, or why there are none. Knows whether anybody has looked, and lets ``hurry``
-    know when somebody begins to wait.
+class RegistrationFuture(asyncio.Future[list[TableFile]]):
+    """The rows of the registered files, or why there are none.
+
+    Remembers whether its result was looked at, and calls ``commit_now`` when a caller begins to wait.
     """
 
-    def __init__(self, hurry: Callable[[], None]) -> None:
+    def __init__(self, commit_now: Callable[[], None]) -> None:
         super().__init__()
         self.told = False
-        self._hurry = hurry
+        self._commit_now = commit_now
 
     def __await__(self) -> Generator[Any, None, list[TableFile]]:
         self.told = True
-        self._hurry()
+        self._commit_now()
         return super().__await__()
 
     def add_done_callback(self, fn: Callable[..., object], *, context: Context | None = None) -> None:
-        self._hurry()
+        self._commit_now()
         super().add_done_callback(fn, context=context)
 
     def result(self) -> list[TableFile]:
@@ -45,13 +46,13 @@ class Outcome(asyncio.Future[list[TableFile]]):
 
 
 @dataclass(frozen=True, slots=True)
-class Inserted:
+class InsertResult:
     """The files are durable. ``registered`` is done when they are the table's, or when they have been removed again."""
 
     table_id: int
     schema_version: int
     files: Sequence[FileDraft]
-    registered: Outcome
+    registered: RegistrationFuture
 
     @property
     def rows(self) -> int:
@@ -62,17 +63,17 @@ class Inserted:
         return sum(file.file_size for file in self.files)
 
 
-class Pending:
+class PendingInserts:
     """Inserts whose registration is under way, and failures that nobody has been told of."""
 
     def __init__(self) -> None:
         self._open: set[asyncio.Future[None]] = set()
         self._undoing: set[asyncio.Task[None]] = set()
-        self._failed: list[Outcome] = []
+        self._failed: list[RegistrationFuture] = []
 
     def follow(
         self,
-        inserted: Inserted,
+        inserted: InsertResult,
         result: asyncio.Future[list[TableFile]],
         undo: Callable[[BaseException], Coroutine[None, None, None]],
     ) -> None:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from components.lib.storage_manager.buffers import Buffers, Part
+from components.lib.storage_manager.buffers import Part, PartitionBuffers
 from components.lib.storage_manager.errors import InsertError, RowsRefused
-from components.lib.storage_manager.insert_result import Inserted
+from components.lib.storage_manager.insert_result import InsertResult
 from components.lib.storage_manager.row_conversion import Row
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.table_handles import TableHandle
 
 if TYPE_CHECKING:
     from components.lib.storage_manager.manager import StorageManager
@@ -39,8 +39,8 @@ class InsertStream:
         self._manager = manager
         self._settings = manager.settings
         self._table = table
-        self._buffers: Buffers | None = None
-        self._inserted: list[Inserted] = []
+        self._buffers: PartitionBuffers | None = None
+        self._inserted: list[InsertResult] = []
         self._turn = asyncio.Lock()  # files are written in the order in which their rows came
         self._arrival = asyncio.Event()
         self._failure: BaseException | None = None
@@ -100,7 +100,7 @@ class InsertStream:
         """Leaving the block writes nothing more and raises nothing: for who has seen the error already."""
         self._abandoned = True
 
-    async def _prepare(self, data: pa.Table | Sequence[Row]) -> tuple[Target, list[Part]]:
+    async def _prepare(self, data: pa.Table | Sequence[Row]) -> tuple[TableHandle, list[Part]]:
         target = await self._manager.target(self._table)
         try:
             return target, await self._manager.prepare(data, target, self._rows + 1)
@@ -110,17 +110,17 @@ class InsertStream:
                 raise
             return newest, await self._manager.prepare(data, newest, self._rows + 1)
 
-    async def _buffers_of(self, target: Target) -> Buffers:
+    async def _buffers_of(self, target: TableHandle) -> PartitionBuffers:
         """Rows of two schema versions never share a file."""
         before = self._buffers
         if before is not None and before.target.schema is target.schema and before.target.table.id == target.table.id:
             return before
         if before is not None:
             await self._store(before.target, before.drain())
-        self._buffers = Buffers(target, self._settings.target_file_bytes, self._settings.buffer_bytes)
+        self._buffers = PartitionBuffers(target, self._settings.target_file_bytes, self._settings.buffer_bytes)
         return self._buffers
 
-    async def _store(self, target: Target, parts: list[Part]) -> None:
+    async def _store(self, target: TableHandle, parts: list[Part]) -> None:
         if not parts:
             return
         try:
@@ -158,7 +158,7 @@ class InsertStream:
             raise self._failure
 
 
-def _is_good(inserted: Inserted) -> bool:
+def _is_good(inserted: InsertResult) -> bool:
     outcome = inserted.registered
     if not outcome.done() or outcome.cancelled():
         return False

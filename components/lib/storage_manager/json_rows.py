@@ -33,7 +33,7 @@ from pyiceberg.types import (
 
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.storage_manager.errors import RowsRefused
-from components.lib.storage_manager.row_conversion import tabulate
+from components.lib.storage_manager.row_conversion import table_from_rows
 
 Read: TypeAlias = Callable[[Any], Any]
 
@@ -47,7 +47,7 @@ def read_json(lines: Iterable[bytes], schema: TableSchema, *, fill_missing: bool
     first_row = 1
     for some in _portions(line for line in lines if line.strip()):
         objects = [_object(line, number, readers) for number, line in enumerate(some, first_row)]
-        yield tabulate(objects, schema, first_row=first_row, fill_missing=fill_missing)
+        yield table_from_rows(objects, schema, first_row=first_row, fill_missing=fill_missing)
         first_row += len(objects)
 
 

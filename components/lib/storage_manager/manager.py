@@ -24,17 +24,17 @@ from astha.subscribers.context import ComponentContext
 from components.lib.lake.registration.registrar import Registrar
 from components.lib.lake.registration.upload_intents import remove_uploads
 from components.lib.lake.storage.objects import Objects
-from components.lib.storage_manager.buffers import Buffers, Part, divide
-from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.buffers import Part, PartitionBuffers, divide
+from components.lib.storage_manager.coercion import coerce
 from components.lib.storage_manager.errors import RowsRefused
 from components.lib.storage_manager.frames import Frame, from_frame
-from components.lib.storage_manager.insert_result import Inserted, Outcome, Pending
+from components.lib.storage_manager.insert_result import InsertResult, PendingInserts, RegistrationFuture
 from components.lib.storage_manager.insert_stream import InsertStream
-from components.lib.storage_manager.row_conversion import Row, tabulate
+from components.lib.storage_manager.row_conversion import Row, table_from_rows
 from components.lib.storage_manager.settings import StorageSettings
-from components.lib.storage_manager.table_handles import Target, Targets
+from components.lib.storage_manager.table_handles import TableHandle, TableHandles
 from components.lib.storage_manager.upload import Upload
-from components.lib.storage_manager.upload_names import Names
+from components.lib.storage_manager.upload_names import UploadNames
 from registry.errors import NotFound, RegistryError
 from registry.inputs import FileDraft, Registration
 
@@ -69,10 +69,10 @@ class StorageManager:
         self._objects = objects or Objects(context.lake)
         self._shared_registrar = registrar
         self._registrar: Registrar | None = None
-        self._targets = Targets(self._store, self.clock, self.settings.schema_age_s)
-        self._names = Names(self._store, self.clock, self.owner, self.settings.names_ahead)
+        self._targets = TableHandles(self._store, self.clock, self.settings.schema_age_s)
+        self._names = UploadNames(self._store, self.clock, self.owner, self.settings.names_ahead)
         self._slots = asyncio.Semaphore(self.settings.parallel_files)
-        self._pending = Pending()
+        self._pending = PendingInserts()
         self._removals: set[asyncio.Task[None]] = set()
         self._opened = AsyncExitStack()
 
@@ -102,7 +102,7 @@ class StorageManager:
             except RegistryError as lost:
                 log.warning("unused names are left to the cleaner", error=str(lost))
 
-    async def insert(self, table: str | int, data: Data, *, sync: bool | None = None) -> Inserted:
+    async def insert(self, table: str | int, data: Data, *, sync: bool | None = None) -> InsertResult:
         """All rows or none. ``table`` is ``database.name`` or ``name``, or an id.
 
         Asynchronous: returns when the files are durable and their registration is queued; ``registered`` tells the
@@ -132,18 +132,18 @@ class StorageManager:
         """For rows that come a few at a time: `async with manager.stream(table) as stream`."""
         return InsertStream(self, table)
 
-    async def target(self, table: str | int, *, fresh: bool = False) -> Target:
+    async def target(self, table: str | int, *, fresh: bool = False) -> TableHandle:
         return await self._targets.get(table, fresh=fresh)
 
-    async def prepare(self, data: pa.Table | Sequence[Row], target: Target, first_row: int = 1) -> list[Part]:
+    async def prepare(self, data: pa.Table | Sequence[Row], target: TableHandle, first_row: int = 1) -> list[Part]:
         """Rows that fit, by partition. In a thread if there are many."""
         if isinstance(data, pa.Table) and data.nbytes < _SMALL:
             return self._prepare(data, target, first_row)
         return await asyncio.to_thread(self._prepare, data, target, first_row)
 
-    async def write_files(self, table: str | int | Target, data: Data) -> list[FileDraft]:
+    async def write_files(self, table: str | int | TableHandle, data: Data) -> list[FileDraft]:
         """All rows as durable files with intents of `owner`, for whoever registers them, or none."""
-        target = table if isinstance(table, Target) else await self._targets.get(table, fresh=True)
+        target = table if isinstance(table, TableHandle) else await self._targets.get(table, fresh=True)
         upload = Upload(target, self._names, self._objects, self._slots)
         try:
             await self._feed(upload, target, data)
@@ -152,7 +152,7 @@ class StorageManager:
             await self._abandon(upload)
             raise
 
-    async def store_files(self, target: Target, parts: Sequence[Part]) -> Inserted:
+    async def store_files(self, target: TableHandle, parts: Sequence[Part]) -> InsertResult:
         """Rows that were prepared become files of the table, all together."""
         upload = Upload(target, self._names, self._objects, self._slots)
         try:
@@ -162,7 +162,7 @@ class StorageManager:
             await self._abandon(upload)
             raise
 
-    async def _insert(self, target: Target, data: Data, sync: bool | None) -> Inserted:
+    async def _insert(self, target: TableHandle, data: Data, sync: bool | None) -> InsertResult:
         upload = Upload(target, self._names, self._objects, self._slots)
         try:
             await self._feed(upload, target, data)
@@ -174,13 +174,13 @@ class StorageManager:
             await asyncio.shield(inserted.registered)
         return inserted
 
-    async def _feed(self, upload: Upload, target: Target, given: Data) -> None:
+    async def _feed(self, upload: Upload, target: TableHandle, given: Data) -> None:
         data = await _unframed(given)
         if _is_whole(data):
             parts = await self.prepare(data, target)
             await upload.write([piece for part in parts for piece in divide(part, target, self._file_bytes)])
             return
-        buffers = Buffers(target, self._file_bytes, self.settings.buffer_bytes)
+        buffers = PartitionBuffers(target, self._file_bytes, self.settings.buffer_bytes)
         first_row = 1
         batches = iter(data)
         while (batch := await _next(batches)) is not None:
@@ -190,11 +190,13 @@ class StorageManager:
             first_row += rows.num_rows
         await upload.write(buffers.drain())
 
-    async def _register(self, target: Target, upload: Upload) -> Inserted:
+    async def _register(self, target: TableHandle, upload: Upload) -> InsertResult:
         if self._registrar is None:
             raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
         drafts = await upload.finish()
-        inserted = Inserted(target.table.id, target.schema.version, drafts, Outcome(self._registrar.hurry))
+        inserted = InsertResult(
+            target.table.id, target.schema.version, drafts, RegistrationFuture(self._registrar.commit_now)
+        )
         if not drafts:
             inserted.registered.set_result([])
             return inserted
@@ -203,7 +205,7 @@ class StorageManager:
         self._pending.follow(inserted, result, lambda error: self._undo(target, drafts, error))
         return inserted
 
-    async def _undo(self, target: Target, drafts: Sequence[FileDraft], error: BaseException) -> None:
+    async def _undo(self, target: TableHandle, drafts: Sequence[FileDraft], error: BaseException) -> None:
         """After a registration that failed. It may have happened all the same: an answer gets lost.
 
         Files whose intents are still ours are not registered; under another owner they never will be.
@@ -235,7 +237,7 @@ class StorageManager:
 
     async def _settled(self) -> None:
         if self._registrar is not None:
-            self._registrar.hurry()
+            self._registrar.commit_now()
         await self._pending.settled()
         if self._removals:
             await asyncio.wait(self._removals)
@@ -249,11 +251,11 @@ class StorageManager:
             except RegistryError as error:
                 log.warning("intents could not be renewed", error=str(error))
 
-    def _prepare(self, data: pa.Table | Sequence[Row], target: Target, first_row: int) -> list[Part]:
+    def _prepare(self, data: pa.Table | Sequence[Row], target: TableHandle, first_row: int) -> list[Part]:
         fill = self.settings.fill_missing
         if not isinstance(data, pa.Table):
-            data = tabulate(data, target.schema, first_row=first_row, fill_missing=fill)
-        return target.partitioning.split(fit(data, target.schema, first_row=first_row, fill_missing=fill))
+            data = table_from_rows(data, target.schema, first_row=first_row, fill_missing=fill)
+        return target.partitioning.split(coerce(data, target.schema, first_row=first_row, fill_missing=fill))
 
     @property
     def _file_bytes(self) -> int:

@@ -43,7 +43,7 @@ class Unreadable(InsertError):
 
 
 @dataclass(frozen=True)
-class Source:
+class RowSource:
     """An open file. ``position`` is how much of ``size`` bytes has been read, for whoever watches."""
 
     batches: Iterator[pa.Table]
@@ -60,14 +60,16 @@ def format_of(path: str) -> Format:
     return found
 
 
-def open_source(file: IO[bytes], size: int | None, kind: Format, schema: TableSchema, *, fill_missing: bool) -> Source:
+def open_source(
+    file: IO[bytes], size: int | None, kind: Format, schema: TableSchema, *, fill_missing: bool
+) -> RowSource:
     """``file`` must be seekable for Parquet."""
     if kind == "parquet":
         return _parquet(file, size)
     counted = _Counted(file)
     if kind == "csv":
-        return Source(_csv(counted, schema), counted.tell_read, size)
-    return Source(read_json(counted.lines(), schema, fill_missing=fill_missing), counted.tell_read, size)
+        return RowSource(_csv(counted, schema), counted.tell_read, size)
+    return RowSource(read_json(counted.lines(), schema, fill_missing=fill_missing), counted.tell_read, size)
 
 
 class _Counted:
@@ -111,7 +113,7 @@ class _Counted:
         """Whoever opened the file does."""
 
 
-def _parquet(file: IO[bytes], size: int | None) -> Source:
+def _parquet(file: IO[bytes], size: int | None) -> RowSource:
     """A child process looks at the footer first: one that ends Arrow's process must not end this one."""
     try:
         read_arrow_schema(read_ending(file))
@@ -130,7 +132,7 @@ def _parquet(file: IO[bytes], size: int | None) -> Source:
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise Unreadable(f"a damaged Parquet file: {error}") from error
 
-    return Source(batches(), lambda: done * (size or 0) // max(total, 1), size)
+    return RowSource(batches(), lambda: done * (size or 0) // max(total, 1), size)
 
 
 def _csv(file: _Counted, schema: TableSchema) -> Iterator[pa.Table]:

@@ -34,7 +34,7 @@ from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager.errors import InsertError
 from components.lib.storage_manager.manager import StorageManager
 from components.lib.storage_manager.settings import StorageSettings
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.table_handles import TableHandle
 from components.lib.storage_manager.uuids import uuid_columns, with_uuids
 from registry.connect import open_store
 from registry.engines import StoreSettings
@@ -51,7 +51,7 @@ def register(spark: SparkSession) -> None:
 
 
 @dataclass(frozen=True)
-class Job:
+class SparkInsert:
     """One `save`, as every worker knows it."""
 
     table: str
@@ -62,7 +62,7 @@ class Job:
     owner: str = field(default_factory=lambda: f"spark {uuid4().hex}")
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Job:
+    def of(cls, options: Mapping[str, str]) -> SparkInsert:
         table = options.get("table")
         if not table:
             raise InsertError('name the table that the rows go to: .option("table", "database.table")')
@@ -81,7 +81,7 @@ class Job:
         return cls.to(table, settings, fill_missing=options.get("fill_missing", "false").lower() == "true")
 
     @classmethod
-    def to(cls, table: str, settings: Settings, *, fill_missing: bool = False) -> Job:
+    def to(cls, table: str, settings: Settings, *, fill_missing: bool = False) -> SparkInsert:
         # A task has a core of its own, and uses the names that it takes.
         storage = StorageSettings(
             fill_missing=fill_missing,
@@ -93,7 +93,7 @@ class Job:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskFiles(WriterCommitMessage):
     """What a task tells the driver."""
 
     table_id: int
@@ -108,39 +108,41 @@ class AsthaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> AsthaWriter:
         if overwrite:
             raise InsertError('astha only inserts: use .mode("append")')
-        return AsthaWriter(Job.of(self.options))
+        return AsthaWriter(SparkInsert.of(self.options))
 
 
 class AsthaWriter(DataSourceArrowWriter):
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: SparkInsert) -> None:
         self._job = job
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         """One task. What it wrote is removed if it fails; what it had in hand when it was killed has an intent."""
         return self._run(lambda around: self._write(around, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks' files in one transaction."""
-        registration = self.registration([message for message in messages if isinstance(message, Written)])
+        registration = self.registration([message for message in messages if isinstance(message, TaskFiles)])
         if registration is not None:
             self._run(lambda around: self._register(around, registration))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Some tasks may still be at work: their intents stay, for the cleaner to look again."""
-        finished = {file.file_path for message in messages if isinstance(message, Written) for file in message.files}
+        finished = {file.file_path for message in messages if isinstance(message, TaskFiles) for file in message.files}
         self._run(lambda around: self._remove(around, finished))
 
-    def registration(self, written: Sequence[Written]) -> Registration | None:
+    def registration(self, written: Sequence[TaskFiles]) -> Registration | None:
         """What is registered when all tasks are done; None if there is nothing."""
         files = [file for message in written for file in message.files]
         if not files:
             return None
         return Registration(table_id=written[0].table_id, files=files, intents_of=self._job.owner)
 
-    async def write_rows(self, manager: StorageManager, target: Target, batches: Iterable[pa.RecordBatch]) -> Written:
-        return Written(target.table.id, await manager.write_files(target, _typed(batches, target)))
+    async def write_rows(
+        self, manager: StorageManager, target: TableHandle, batches: Iterable[pa.RecordBatch]
+    ) -> TaskFiles:
+        return TaskFiles(target.table.id, await manager.write_files(target, _typed(batches, target)))
 
-    async def _write(self, around: ComponentContext, batches: Iterable[pa.RecordBatch]) -> Written:
+    async def _write(self, around: ComponentContext, batches: Iterable[pa.RecordBatch]) -> TaskFiles:
         async with StorageManager(around, self._job.settings, owner=self._job.owner) as manager:
             return await self.write_rows(manager, await manager.target(self._job.table), batches)
 
@@ -166,7 +168,7 @@ class AsthaWriter(DataSourceArrowWriter):
         return asyncio.run(run())
 
 
-def _typed(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.Table]:
+def _typed(batches: Iterable[pa.RecordBatch], target: TableHandle) -> Iterator[pa.Table]:
     """Spark has no UUIDs: they come as text."""
     uuids = uuid_columns(target.schema)
     row = 1

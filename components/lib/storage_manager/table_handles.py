@@ -31,7 +31,7 @@ class Compression:
 
 
 @dataclass(frozen=True)
-class Target:
+class TableHandle:
     table: LakeTable
     schema: TableSchema
     partitioning: Partitioning
@@ -43,7 +43,7 @@ class Target:
         return full_name(self.table)
 
 
-class Targets:
+class TableHandles:
     """Keeps what it has read for a moment. An older schema than the newest is no error: files of both stand side by
     side, and rows that don't fit are tried again with the newest.
     """
@@ -52,9 +52,9 @@ class Targets:
         self._store = store
         self._clock = clock
         self._max_age_s = max_age_s
-        self._known: OrderedDict[str | int, tuple[float, Target]] = OrderedDict()
+        self._known: OrderedDict[str | int, tuple[float, TableHandle]] = OrderedDict()
 
-    async def get(self, table: str | int, *, fresh: bool = False) -> Target:
+    async def get(self, table: str | int, *, fresh: bool = False) -> TableHandle:
         """By name, as people write it, or id."""
         known = self._known.get(table)
         now = self._clock.monotonic()
@@ -71,7 +71,7 @@ class Targets:
         for key in [key for key, known in self._known.items() if known[1].table.id == table_id]:
             del self._known[key]
 
-    async def _read(self, table: str | int, before: Target | None) -> Target:
+    async def _read(self, table: str | int, before: TableHandle | None) -> TableHandle:
         if isinstance(table, int):
             row = await self._store.get_table_by_id(table)
         else:
@@ -85,6 +85,6 @@ class Targets:
         if metadata is None:
             raise NoSuchTable(f"table {table!r} was dropped a moment ago")
         if before is not None and before.table.id == row.id and before.schema.version == metadata.schema_version:
-            return Target(row, before.schema, before.partitioning, before.engine, before.compression)
+            return TableHandle(row, before.schema, before.partitioning, before.engine, before.compression)
         schema = TableSchema.of(metadata, table=full_name(row))
-        return Target(row, schema, Partitioning(schema), engine_of(schema, metadata.engine_config))
+        return TableHandle(row, schema, Partitioning(schema), engine_of(schema, metadata.engine_config))

@@ -9,15 +9,15 @@ from components.lib.lake.files import WrittenFile
 from components.lib.lake.storage.objects import Objects, StorageUnavailable
 from components.lib.lake.storage.output_streams import Sink
 from components.lib.storage_manager.buffers import Part
-from components.lib.storage_manager.table_handles import Target
-from components.lib.storage_manager.upload_names import Names
+from components.lib.storage_manager.table_handles import TableHandle
+from components.lib.storage_manager.upload_names import UploadNames
 from registry.inputs import FileDraft
 
 
 class Upload:
     """Not to be used again after `finish` or `abandon`."""
 
-    def __init__(self, target: Target, names: Names, objects: Objects, slots: asyncio.Semaphore) -> None:
+    def __init__(self, target: TableHandle, names: UploadNames, objects: Objects, slots: asyncio.Semaphore) -> None:
         self._target = target
         self._names = names
         self._objects = objects

@@ -1,8 +1,8 @@
-"""Names for new files, each with its intent recorded before anybody can use it.
+"""Names for new files; the intent of each is recorded before the name is used.
 
-A writer of many small inserts would spend most of its registry calls on intents: the more names a partition has needed,
-the more are recorded ahead in one call, and the next ones in the background before these run out. Names that nobody
-used are given back at the end.
+A writer of many small inserts would spend most of its registry calls on intents. So the more names a partition has
+needed, the more are recorded ahead in one call, and the next ones in the background before these run out. Unused names
+are given back at the end.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from components.lib.lake.registration.upload_intents import purpose_of
 from components.lib.lake.storage.locations import file_location
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.table_handles import TableHandle
 from registry.clock import Clock
 from registry.contract import PAGE, Files
 from registry.errors import RegistryError
@@ -33,7 +33,7 @@ class _Ahead:
     refill: asyncio.Task[None] | None = None
 
 
-class Names:
+class UploadNames:
     def __init__(self, store: Files, clock: Clock, owner: str, most_ahead: int) -> None:
         self._store = store
         self._clock = clock
@@ -43,7 +43,7 @@ class Names:
         self._unwanted: list[str] = []
         self._refills: set[asyncio.Task[None]] = set()
 
-    async def take(self, target: Target, partitions: Sequence[str]) -> list[str]:
+    async def take(self, target: TableHandle, partitions: Sequence[str]) -> list[str]:
         """A name for each. At most one call to the registry; an error takes no name."""
         keys = {path: (target.table.location, path, target.engine.extension) for path in partitions}
         counts = Counter(partitions)
@@ -77,7 +77,7 @@ class Names:
         self._forget_the_oldest()
         return [taken[path].pop(0) for path in partitions]
 
-    async def _record(self, target: Target, names: list[str]) -> None:
+    async def _record(self, target: TableHandle, names: list[str]) -> None:
         """After an error they may be recorded or not; nobody uses them."""
         if not names:
             return
@@ -88,7 +88,7 @@ class Names:
             self._unwanted.extend(names)
             raise
 
-    def _refill_in_time(self, target: Target, path: str, key: _Key) -> None:
+    def _refill_in_time(self, target: TableHandle, path: str, key: _Key) -> None:
         ahead = self._ahead.get(key)
         if ahead is None or ahead.refill is not None:
             return

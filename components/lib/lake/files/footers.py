@@ -25,9 +25,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from astha.errors import AsthaError
-from components.lib.lake.isolation import ChildFailed, ChildRaised, Children, shared_children
+from components.lib.lake.isolation import ChildFailed, ChildPool, ChildRaised, shared_child_pool
 from components.lib.lake.schema.arrow_types import columns_of
-from components.lib.lake.schema.type_syntax import NotationProblem
+from components.lib.lake.schema.type_syntax import SyntaxProblem
 from components.lib.parquet_tail import MAGIC, TAIL, footer_length
 
 _LIMIT_S = 60.0  # of a footer: the largest take a second
@@ -57,13 +57,13 @@ class _StatisticsCall(msgspec.Struct, frozen=True):
     schema: str
 
 
-def read_statistics(ending: bytes, schema: Schema, children: Children | None = None) -> FooterStatistics:
+def read_statistics(ending: bytes, schema: Schema, children: ChildPool | None = None) -> FooterStatistics:
     """Of a file whose last bytes are these, at least its footer. BadFooter if it has none that can be read."""
     call = msgspec.msgpack.encode(_StatisticsCall(_alone(ending), schema.model_dump_json()))
     return msgspec.msgpack.decode(_asked("iceberg_statistics", call, children), type=FooterStatistics)
 
 
-def read_arrow_schema(ending: bytes, children: Children | None = None) -> pa.Schema:
+def read_arrow_schema(ending: bytes, children: ChildPool | None = None) -> pa.Schema:
     """Likewise."""
     answer = _asked("arrow_schema", _alone(ending), children)
     try:
@@ -73,12 +73,12 @@ def read_arrow_schema(ending: bytes, children: Children | None = None) -> pa.Sch
 
 
 def read_columns(file: Path) -> list[NestedField]:
-    """Returns the columns of a Parquet file, without ids. Raises `NotationProblem` if the file cannot be read."""
+    """Returns the columns of a Parquet file, without ids. Raises `SyntaxProblem` if the file cannot be read."""
     try:
         with file.open("rb") as stream:
             return columns_of(read_arrow_schema(read_ending(stream)))
     except (OSError, BadFooter) as error:
-        raise NotationProblem(f"{file} can't be read as Parquet: {error}") from error
+        raise SyntaxProblem(f"{file} can't be read as Parquet: {error}") from error
 
 
 def ending_length(ending: bytes) -> int:
@@ -150,9 +150,9 @@ def _alone(ending: bytes) -> bytes:
     return MAGIC + ending[-length:]
 
 
-def _asked(function: str, argument: bytes, children: Children | None) -> bytes:
+def _asked(function: str, argument: bytes, children: ChildPool | None) -> bytes:
     try:
-        return (children or shared_children()).call(f"{_HERE}:{function}", argument, limit_s=_LIMIT_S)
+        return (children or shared_child_pool()).call(f"{_HERE}:{function}", argument, limit_s=_LIMIT_S)
     except ChildRaised as error:
         raise BadFooter(f"{error.kind}: {error}" if error.kind == "KeyError" else str(error)) from error
     except ChildFailed as error:

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from components.lib.lake.files.sorting import sort
 from components.lib.lake.files.writer_protocol import WrittenFile
-from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema, said
-from components.lib.lake.storage.output_streams import Tally, Writable
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema, validation_message
+from components.lib.lake.storage.output_streams import ChecksummedSink, Writable
 from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats
 
@@ -41,7 +41,7 @@ class JsonLinesEngine:
         try:
             return cls(JsonOptions(**{"compression": "none" if name == "uncompressed" else name, **config}))
         except ValidationError as error:
-            raise SchemaProblem(f"engine_config or compression of a JSON table: {said(error)}") from error
+            raise SchemaProblem(f"engine_config or compression of a JSON table: {validation_message(error)}") from error
 
     @property
     def extension(self) -> str:
@@ -52,7 +52,7 @@ class JsonLinesEngine:
         return self._options.compression != "none"
 
     def write(self, table: pa.Table, schema: TableSchema, sink: Writable) -> WrittenFile:
-        tally = Tally(sink)
+        tally = ChecksummedSink(sink)
         rows = sort(table, schema)
         if self.compressed:
             with pa.CompressedOutputStream(tally, self._options.compression) as stream:

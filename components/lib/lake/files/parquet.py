@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from components.lib.lake.files.sorting import sort, sorting_columns
 from components.lib.lake.files.statistics import count_nan, leaves, parquet_statistics
 from components.lib.lake.files.writer_protocol import WrittenFile
-from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema, said
-from components.lib.lake.storage.output_streams import Tally, Writable
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema, validation_message
+from components.lib.lake.storage.output_streams import ChecksummedSink, Writable
 
 _UNCOMPRESSED = ("none", "uncompressed")
 _LEVELS = {"zstd": 3, "gzip": 6}  # Arrow's own default for zstd is 1
@@ -44,7 +44,9 @@ class ParquetEngine:
         try:
             return cls(ParquetOptions(**{"compression": compression.lower(), **config}))
         except ValidationError as error:
-            raise SchemaProblem(f"engine_config or compression of a Parquet table: {said(error)}") from error
+            raise SchemaProblem(
+                f"engine_config or compression of a Parquet table: {validation_message(error)}"
+            ) from error
 
     @property
     def compressed(self) -> bool:
@@ -94,7 +96,7 @@ class ParquetWriter:
         self._leaves = leaves(schema)
         self._nans = {leaf.field_id: 0 for leaf in self._leaves if leaf.floating}
         self.rows = 0
-        self._tally = Tally(sink)
+        self._tally = ChecksummedSink(sink)
         self._footers: list[pq.FileMetaData] = []
         compressed = options.compression not in _UNCOMPRESSED
         level = options.compression_level or _LEVELS.get(options.compression)

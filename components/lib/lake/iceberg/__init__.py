@@ -11,7 +11,7 @@ Errors: `TableProblem` concerns one table and needs a person, `TableUnavailable`
 """
 
 from components.lib.lake.iceberg.catalog import RegistryCatalog, open_catalog
-from components.lib.lake.iceberg.commits import Change, TableCommit
+from components.lib.lake.iceberg.commits import SnapshotChange, TableCommit
 from components.lib.lake.iceberg.errors import (
     BadFile,
     CatalogUnavailable,
@@ -41,7 +41,7 @@ __all__ = [
     # the catalog
     "CatalogProbe", "IcebergTables", "RegistryCatalog", "identifier_of", "open_catalog",
     # commits
-    "Change", "Retention", "Stamp", "TableCommit",
+    "SnapshotChange", "Retention", "Stamp", "TableCommit",
     # what is there
     "PartitionPaths", "data_files", "dated_files", "files_by_path", "live_digest", "live_files", "require_format",
     "require_supported",

@@ -37,7 +37,7 @@ from pyiceberg.typedef import Record
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg.data_files import DataFiles
 from components.lib.lake.iceberg.errors import ForeignCommit
-from components.lib.lake.iceberg.manifests import ManifestWriting, is_live, may_hold, merge_groups
+from components.lib.lake.iceberg.manifests import SnapshotManifestWriter, is_live, may_hold, merge_groups
 from components.lib.lake.iceberg.retention import Retention, unreferenced_files
 from components.lib.lake.iceberg.schema_updates import evolution, find_spec, partition_kinds, schema_of
 from components.lib.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
@@ -47,7 +47,7 @@ from registry.models import TableFile
 from registry.position import Position
 
 
-class Change(msgspec.Struct):
+class SnapshotChange(msgspec.Struct):
     """What one snapshot does. `replaces` if added and removed files hold the same rows."""
 
     added: list[TableFile] = []
@@ -86,7 +86,7 @@ class TableCommit:
         self._schema = table.metadata.schema()
         self._specs = dict(table.metadata.specs())
         self._known: dict[int, DataFiles] = {}
-        self._writings: list[ManifestWriting] = []
+        self._writers: list[SnapshotManifestWriter] = []
 
     @property
     def digest(self) -> Digest:
@@ -96,7 +96,7 @@ class TableCommit:
     @property
     def snapshots(self) -> int:
         """New ones so far."""
-        return len(self._writings)
+        return len(self._writers)
 
     @property
     def head(self) -> tuple[int, list[ManifestFile]] | None:
@@ -132,24 +132,24 @@ class TableCommit:
         return len(self._manifests) < len(before)
 
     def add_snapshot(
-        self, change: Change, schemas: Mapping[int, TableSchema], position: Position | None = None
+        self, change: SnapshotChange, schemas: Mapping[int, TableSchema], position: Position | None = None
     ) -> None:
         """On top of the snapshots before it. ``schemas`` has the version of every file."""
         before = self._current_manifests()
-        writing = self._begin()
-        manifests = self._without(writing, before, change.removed)
-        manifests = self._merged(writing, manifests)
-        added = self._added(writing, change.added, schemas)
+        writer = self._begin()
+        manifests = self._without(writer, before, change.removed)
+        manifests = self._merged(writer, manifests)
+        added = self._added(writer, change.added, schemas)
         for removed in change.removed:
             self._digest.remove(removed)
         for file in change.added:
             self._digest.add(LiveFile.of(file))
-        self._finish(writing, added + manifests, change, position)
+        self._finish(writer, added + manifests, change, position)
 
     def set_stamp(self, position: Position | None) -> None:
         """Once, after the last snapshot, which becomes the current one."""
         head = self._head
-        if self._writings and head is not None:
+        if self._writers and head is not None:
             self.updates.append(_ref(MAIN_BRANCH, SnapshotRefType.BRANCH, head.snapshot_id))
         before = self.table.metadata.properties
         if position is None and POSITION in before:
@@ -181,7 +181,7 @@ class TableCommit:
 
     def retain(self, retention: Retention) -> None:
         """Expires what is beyond, among the snapshots that were there before this commit."""
-        if not self._writings:
+        if not self._writers:
             return
         self.expire([snapshot.snapshot_id for snapshot in retention.expired(self.table.metadata, _now_ms())])
 
@@ -203,14 +203,14 @@ class TableCommit:
 
     def discard(self) -> None:
         """Removes the files that were written for it. Only if it is certain that it was not committed."""
-        for writing in self._writings:
-            writing.discard()
+        for writer in self._writers:
+            writer.discard()
 
-    def _begin(self) -> ManifestWriting:
-        sequence = self.table.metadata.next_sequence_number() + len(self._writings)
-        writing = ManifestWriting(self.table, self._schema, self.table.metadata.new_snapshot_id(), sequence)
-        self._writings.append(writing)
-        return writing
+    def _begin(self) -> SnapshotManifestWriter:
+        sequence = self.table.metadata.next_sequence_number() + len(self._writers)
+        writer = SnapshotManifestWriter(self.table, self._schema, self.table.metadata.new_snapshot_id(), sequence)
+        self._writers.append(writer)
+        return writer
 
     def _current_manifests(self) -> list[ManifestFile]:
         if self._manifests is None:
@@ -219,17 +219,17 @@ class TableCommit:
         return [manifest for manifest in self._manifests if is_live(manifest)]
 
     def _added(
-        self, writing: ManifestWriting, files: Sequence[TableFile], schemas: Mapping[int, TableSchema]
+        self, writer: SnapshotManifestWriter, files: Sequence[TableFile], schemas: Mapping[int, TableSchema]
     ) -> list[ManifestFile]:
         by_spec: defaultdict[int, list[DataFile]] = defaultdict(list)
         for file in files:
             spec = self._spec_of(schemas[file.schema_version])
             made = self._data_files(schemas[file.schema_version]).make(file, spec.spec_id, self.table.io)
             by_spec[spec.spec_id].append(made)
-        return [manifest for spec_id, made in by_spec.items() for manifest in writing.add(self._specs[spec_id], made)]
+        return [manifest for spec_id, made in by_spec.items() for manifest in writer.add(self._specs[spec_id], made)]
 
     def _without(
-        self, writing: ManifestWriting, manifests: list[ManifestFile], removed: Sequence[LiveFile]
+        self, writer: SnapshotManifestWriter, manifests: list[ManifestFile], removed: Sequence[LiveFile]
     ) -> list[ManifestFile]:
         """Looks where the partitions say first, and newest first; everywhere else only for what was not found."""
         missing = {file.path for file in removed}
@@ -250,7 +250,7 @@ class TableCommit:
             if not missing:
                 break
             manifest = manifests[place]
-            result[place], found_paths = writing.remove(self._specs[manifest.partition_spec_id], manifest, missing)
+            result[place], found_paths = writer.remove(self._specs[manifest.partition_spec_id], manifest, missing)
             missing -= found_paths
         if missing:
             raise FilesMissing(
@@ -270,27 +270,31 @@ class TableCommit:
                     found[spec.spec_id].add(partitioning.values(path))
         return found
 
-    def _merged(self, writing: ManifestWriting, manifests: list[ManifestFile]) -> list[ManifestFile]:
+    def _merged(self, writer: SnapshotManifestWriter, manifests: list[ManifestFile]) -> list[ManifestFile]:
         """Those of earlier snapshots: entries of this one's must say what it did to them."""
-        old = [manifest for manifest in manifests if manifest.added_snapshot_id != writing.snapshot_id]
+        old = [manifest for manifest in manifests if manifest.added_snapshot_id != writer.snapshot_id]
         for spec_id, group in merge_groups(old):
             gone = {manifest.manifest_path for manifest in group}
             manifests = [
-                *writing.merge(self._specs[spec_id], group),
+                *writer.merge(self._specs[spec_id], group),
                 *(manifest for manifest in manifests if manifest.manifest_path not in gone),
             ]
         return manifests
 
     def _finish(
-        self, writing: ManifestWriting, manifests: list[ManifestFile], change: Change, position: Position | None
+        self,
+        writer: SnapshotManifestWriter,
+        manifests: list[ManifestFile],
+        change: SnapshotChange,
+        position: Position | None,
     ) -> None:
         parent = self._head
-        stamp = Stamp(self._digest, writing.snapshot_id, position)
-        path = writing.write_list(manifests, None if parent is None else parent.snapshot_id)
+        stamp = Stamp(self._digest, writer.snapshot_id, position)
+        path = writer.write_list(manifests, None if parent is None else parent.snapshot_id)
         snapshot = Snapshot(
-            snapshot_id=writing.snapshot_id,
+            snapshot_id=writer.snapshot_id,
             parent_snapshot_id=None if parent is None else parent.snapshot_id,
-            sequence_number=writing.sequence_number,
+            sequence_number=writer.sequence_number,
             timestamp_ms=max(_now_ms(), self.table.metadata.last_updated_ms),
             manifest_list=path,
             summary=Summary(change.operation, **_summary(change, parent), **stamp.summary()),
@@ -316,7 +320,7 @@ class TableCommit:
         return spec
 
 
-def _summary(change: Change, parent: Snapshot | None) -> dict[str, str]:
+def _summary(change: SnapshotChange, parent: Snapshot | None) -> dict[str, str]:
     added, removed = change.added, change.removed
     told = {
         "added-data-files": len(added),

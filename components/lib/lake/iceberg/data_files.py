@@ -14,7 +14,7 @@ from pyiceberg.typedef import Record
 
 from components.lib.lake.files.footers import BadFooter, ending_length, read_statistics
 from components.lib.lake.iceberg.errors import BadFile, CatalogUnavailable
-from components.lib.lake.isolation import NoChild
+from components.lib.lake.isolation import ChildNotStarted
 from components.lib.lake.partitioning.partition_values import Partitioning
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.models import ColumnStats, TableFile
@@ -86,7 +86,7 @@ def _read_footer(file: TableFile, schema: TableSchema, io: FileIO) -> dict[str, 
             f"{file.file_path} has no statistics in the registry, and its footer does not say: {error}. Remove the "
             "file from the table, or register it again with statistics"
         ) from error
-    except NoChild as error:
+    except ChildNotStarted as error:
         raise CatalogUnavailable(f"{file.file_path}: {error}") from error
     log.info("statistics read from a file's footer", file=file.file_path, registered_with="none")
     if found.record_count != file.row_count:

@@ -48,7 +48,7 @@ _PARTITIONS_COMPARED = 200
 """With more than that to look for, comparing bounds costs more than it saves."""
 
 
-class ManifestWriting:
+class SnapshotManifestWriter:
     """Writes for one snapshot, and remembers what it wrote, so that a failed commit can be cleaned up."""
 
     def __init__(self, table: Table, schema: Schema, snapshot_id: int, sequence_number: int) -> None:

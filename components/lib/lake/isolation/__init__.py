@@ -7,10 +7,10 @@ Guaranteed: whatever the bytes do to a child process, this process goes on; a ch
 from components.lib.lake.isolation.child_pool import (
     ChildDied,
     ChildFailed,
+    ChildNotStarted,
+    ChildPool,
     ChildRaised,
-    Children,
-    NoChild,
-    shared_children,
+    shared_child_pool,
 )
 
-__all__ = ["ChildDied", "ChildFailed", "ChildRaised", "Children", "NoChild", "shared_children"]
+__all__ = ["ChildDied", "ChildFailed", "ChildRaised", "ChildPool", "ChildNotStarted", "shared_child_pool"]

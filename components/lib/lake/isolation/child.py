@@ -21,7 +21,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from components.lib.lake.isolation.messages import READY, Answer, Call, framed, read_frame
+from components.lib.lake.isolation.messages import READY, ChildRequest, ChildResponse, framed, read_frame
 
 _IDLE_S = 60.0  # without a call, before the process ends; the next call starts another
 _GRACE_S = 5.0  # the parent has its own clock, and is the first to know
@@ -42,7 +42,7 @@ def main() -> None:
             data = calls.get(timeout=_IDLE_S)
         except queue.Empty:
             os._exit(0)
-        _send(answers, msgspec.msgpack.encode(_answer(msgspec.msgpack.decode(data, type=Call))))
+        _send(answers, msgspec.msgpack.encode(_answer(msgspec.msgpack.decode(data, type=ChildRequest))))
 
 
 def _listen(stream: BinaryIO, calls: queue.Queue[bytes]) -> None:
@@ -51,16 +51,16 @@ def _listen(stream: BinaryIO, calls: queue.Queue[bytes]) -> None:
     os._exit(0)
 
 
-def _answer(call: Call) -> Answer:
+def _answer(call: ChildRequest) -> ChildResponse:
     module, _, name = call.function.partition(":")
     function = cast("Callable[[bytes], bytes]", getattr(importlib.import_module(module), name))
     signal.setitimer(signal.ITIMER_REAL, call.limit_s + _GRACE_S)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     _limit_memory(call.memory_bytes, limits[1])
     try:
-        return Answer(function(call.argument))
+        return ChildResponse(function(call.argument))
     except Exception as error:
-        return Answer(error=type(error).__name__, told=str(error)[:_LONGEST])
+        return ChildResponse(error=type(error).__name__, told=str(error)[:_LONGEST])
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.setitimer(signal.ITIMER_REAL, 0)

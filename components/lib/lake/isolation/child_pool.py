@@ -1,9 +1,9 @@
 """A small pool of child processes: started when they are needed, used for many calls, ended when they are idle.
 
-ChildFailed           the call came to nothing, because of what it was given
-|-- ChildDied         its process crashed, or took longer than it may; it is replaced
-`-- ChildRaised       the function raised; ``kind`` is the type of what it raised
-NoChild               no process can be started                             -> memory, or this Python's installation
+ChildFailed           the call failed because of its argument
+|-- ChildDied         the process crashed or exceeded its time limit; it is replaced
+`-- ChildRaised       the function raised an error of the type ``kind``
+ChildNotStarted       no process can be started                -> check memory and the Python installation
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from threading import BoundedSemaphore, Lock
 import msgspec
 
 from astha.errors import AsthaError
-from components.lib.lake.isolation.messages import LENGTH, READY, Answer, Call, framed
+from components.lib.lake.isolation.messages import LENGTH, READY, ChildRequest, ChildResponse, framed
 
 _MODULE = "components.lib.lake.isolation.child"
 _START_S = 60.0  # of a Python, on a busy machine
@@ -46,7 +46,7 @@ class ChildRaised(ChildFailed):
         self.kind = kind
 
 
-class NoChild(AsthaError):
+class ChildNotStarted(AsthaError):
     pass
 
 
@@ -54,7 +54,7 @@ class _Ended(Exception):
     """The process has ended, or has closed its output."""
 
 
-class Children:
+class ChildPool:
     """Safe for use by several threads. Each call blocks its thread: an event loop uses `asyncio.to_thread`."""
 
     def __init__(self, most: int = 2, *, memory_bytes: int = 1 << 30) -> None:
@@ -70,7 +70,7 @@ class Children:
         ChildFailed if the argument is at fault. A process that was killed from outside is replaced once: the argument
         need not be the reason, unless it happens again.
         """
-        call = Call(function, argument, limit_s, self._memory_bytes if memory_bytes is None else memory_bytes)
+        call = ChildRequest(function, argument, limit_s, self._memory_bytes if memory_bytes is None else memory_bytes)
         with self._room:
             for last in (False, True):
                 child = self._take()
@@ -125,7 +125,7 @@ class _Child:
                 start_new_session=True,  # an interrupt of the terminal is the parent's to answer
             )
         except OSError as error:
-            raise NoChild(f"{command[0]} can't be run to read files that are not trusted: {error}") from error
+            raise ChildNotStarted(f"{command[0]} can't be run to read files that are not trusted: {error}") from error
         assert self._process.stdin is not None  # noqa: S101
         assert self._process.stdout is not None  # noqa: S101
         self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
@@ -134,22 +134,24 @@ class _Child:
         try:
             ready = self._exchange(b"", time.monotonic() + _START_S)
         except (_Ended, ChildDied) as error:
-            raise NoChild(f"a process for files that are not trusted did not start ({_told(self.end())})") from error
+            raise ChildNotStarted(
+                f"a process for files that are not trusted did not start ({_told(self.end())})"
+            ) from error
         except BaseException:
             self.end()
             raise
         if ready != READY:
             self.end()
-            raise NoChild("a process for files that are not trusted did not start")
+            raise ChildNotStarted("a process for files that are not trusted did not start")
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, call: Call) -> Answer:
+    def ask(self, call: ChildRequest) -> ChildResponse:
         data = self._exchange(framed(msgspec.msgpack.encode(call)), time.monotonic() + call.limit_s)
         try:
-            return msgspec.msgpack.decode(data, type=Answer)
+            return msgspec.msgpack.decode(data, type=ChildResponse)
         except msgspec.DecodeError as error:
             raise ChildDied("its process gave an answer that can't be read") from error
 
@@ -230,8 +232,8 @@ def _environment() -> dict[str, str]:
 
 
 @cache
-def shared_children() -> Children:
+def shared_child_pool() -> ChildPool:
     """Those of this process."""
-    found = Children()
+    found = ChildPool()
     atexit.register(found.close)
     return found

@@ -13,14 +13,14 @@ LENGTH = 8
 READY = b"ready"
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class ChildRequest(msgspec.Struct, frozen=True, array_like=True):
     function: str  # "module:name": takes bytes and returns bytes
     argument: bytes
     limit_s: float
     memory_bytes: int  # that the process may take beside what it has
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class ChildResponse(msgspec.Struct, frozen=True, array_like=True):
     result: bytes = b""
     error: str | None = None  # the type of what was raised
     told: str = ""

@@ -41,7 +41,7 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
         return limit * (0.5 + 0.5 * clock.chance())
 
 
-class Entry:
+class PendingRegistration:
     """A registration on its way, and the future that its caller holds."""
 
     __slots__ = ("doubtful", "registration", "result", "succeeded")
@@ -84,7 +84,7 @@ class GroupCommit:
         self._retries = retries
         self._retried = retried
 
-    async def commit(self, entries: Sequence[Entry]) -> RegistryError | None:
+    async def commit(self, entries: Sequence[PendingRegistration]) -> RegistryError | None:
         """Returns when each entry has its result, which is durable. Answers the error if the registry itself failed,
         for all of them. Raises only if it is cancelled.
         """
@@ -104,7 +104,7 @@ class GroupCommit:
                 entry.succeed(files)
         return None
 
-    async def _divide(self, entries: Sequence[Entry], error: Exception) -> RegistryError | None:
+    async def _divide(self, entries: Sequence[PendingRegistration], error: Exception) -> RegistryError | None:
         """One of them was refused: find out which. If the registry fails meanwhile, the rest does not wait again."""
         failed: RegistryError | None = None
         for part in _parts(entries, error):
@@ -114,7 +114,7 @@ class GroupCommit:
                 give_up(part, failed)
         return failed
 
-    async def _refuse(self, entry: Entry, error: Exception) -> None:
+    async def _refuse(self, entry: PendingRegistration, error: Exception) -> None:
         """Unless it was registered by a call that was not answered."""
         if entry.doubtful:
             try:
@@ -140,7 +140,7 @@ class GroupCommit:
         )
         return await attempts(call, argument)
 
-    async def _register(self, entries: Sequence[Entry]) -> list[list[TableFile]]:
+    async def _register(self, entries: Sequence[PendingRegistration]) -> list[list[TableFile]]:
         """What has no intents could be registered twice, if it has been removed meanwhile: it is looked up first."""
         if not any(entry.doubtful and entry.registration.intents_of is None for entry in entries):
             return await self._send(entries)
@@ -149,14 +149,14 @@ class GroupCommit:
         answers = iter(await self._send(missing) if missing else [])
         return [next(answers) if files is None else files for files in found]
 
-    async def _send(self, entries: Sequence[Entry]) -> list[list[TableFile]]:
+    async def _send(self, entries: Sequence[PendingRegistration]) -> list[list[TableFile]]:
         try:
             return await self._store.register_files([entry.registration for entry in entries])
         except (Unavailable, asyncio.CancelledError):
             _doubt(entries)
             raise
 
-    async def _find(self, entry: Entry) -> list[TableFile] | None:
+    async def _find(self, entry: PendingRegistration) -> list[TableFile] | None:
         """The files of an entry that is registered already, also if they have been removed since; None if it isn't,
         or if it has no files by which that could be known.
         """
@@ -196,7 +196,7 @@ class GroupCommit:
         )
 
 
-def give_up(entries: Iterable[Entry], error: RegistryError) -> None:
+def give_up(entries: Iterable[PendingRegistration], error: RegistryError) -> None:
     """Each gets an error of its own, with what it should know of itself."""
     for entry in entries:
         doubt = "it may be registered nevertheless, its upload intents tell" if entry.doubtful else "not registered"
@@ -205,14 +205,14 @@ def give_up(entries: Iterable[Entry], error: RegistryError) -> None:
         entry.fail(own)
 
 
-def _doubt(entries: Iterable[Entry]) -> None:
+def _doubt(entries: Iterable[PendingRegistration]) -> None:
     for entry in entries:
         entry.doubtful = True
 
 
-def _parts(entries: Sequence[Entry], error: Exception) -> list[list[Entry]]:
+def _parts(entries: Sequence[PendingRegistration], error: Exception) -> list[list[PendingRegistration]]:
     """By table first; then those that the error names, one by one, apart from the others; else in halves."""
-    tables: dict[int, list[Entry]] = {}
+    tables: dict[int, list[PendingRegistration]] = {}
     for entry in entries:
         tables.setdefault(entry.registration.table_id, []).append(entry)
     if len(tables) > 1:

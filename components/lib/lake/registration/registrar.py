@@ -22,13 +22,13 @@ import msgspec
 import structlog
 
 from astha.clock import LoopClock
-from components.lib.lake.registration.group_commit import Entry, GroupCommit, Retries, give_up
+from components.lib.lake.registration.group_commit import GroupCommit, PendingRegistration, Retries, give_up
 from registry.contract import Files
 from registry.errors import Unavailable
 from registry.inputs import Registration
 from registry.models import TableFile
 
-__all__ = ["Closed", "Registrar", "RegistrarStatistics", "Result", "Retries"]
+__all__ = ["RegistrarClosed", "Registrar", "RegistrarStatistics", "Result", "Retries"]
 
 log = structlog.get_logger(__name__)
 
@@ -37,7 +37,7 @@ _LONGEST_REST_S = 0.5
 Result: TypeAlias = "asyncio.Future[list[TableFile]]"
 
 
-class Closed(RuntimeError):
+class RegistrarClosed(RuntimeError):
     """The registrar takes nothing any more: open another one."""
 
 
@@ -72,7 +72,7 @@ class Registrar:
         pace: float = 0.0,
     ) -> None:
         """``pace`` leaves the machine to those who write files: after a group, the next one gathers for so many times
-        as long as that one took. Nobody waits for it: a flush, a caller without room and `hurry` end it.
+        as long as that one took. Nobody waits for it: a flush, a caller without room and `commit_now` end it.
         """
         if max_waiting_files < 1:
             raise ValueError(f"max_waiting_files = {max_waiting_files}: at least one file must be able to wait")
@@ -80,8 +80,8 @@ class Registrar:
         self._sync = sync
         self._max_waiting_files = max_waiting_files
         self._group_commit = GroupCommit(store, clock, retries or Retries(), self._count_retry)
-        self._queue: deque[Entry] = deque()
-        self._group: list[Entry] = []  # on its way
+        self._queue: deque[PendingRegistration] = deque()
+        self._group: list[PendingRegistration] = []  # on its way
         self._callers: deque[tuple[int, asyncio.Future[None]]] = deque()  # files, and the word that there is room
         self._flushes: list[tuple[int, asyncio.Future[None]]] = []  # answered when so many are settled
         self._accepted = 0
@@ -89,7 +89,7 @@ class Registrar:
         self._arrival = asyncio.Event()
         self._pace = pace
         self._rest_until = 0.0
-        self._hurried = asyncio.Event()
+        self._commit_requested = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
         self._statistics = RegistrarStatistics()
@@ -118,35 +118,35 @@ class Registrar:
         """
         await self._reserve(len(registration.files))
         if self._task is None or self._task.done():
-            raise Closed("the registrar was closed: nothing was registered")
+            raise RegistrarClosed("the registrar was closed: nothing was registered")
         result: Result = asyncio.get_running_loop().create_future()
         if callback is not None:
             result.add_done_callback(callback)
         self._accepted += 1
-        self._queue.append(Entry(registration, result))
+        self._queue.append(PendingRegistration(registration, result))
         self._arrival.set()
         if self._sync if sync is None else sync:
-            self.hurry()
+            self.commit_now()
             await result
         return result
 
-    def hurry(self) -> None:
+    def commit_now(self) -> None:
         """Somebody waits for what was accepted."""
-        self._hurried.set()
+        self._commit_requested.set()
 
     async def flush(self) -> None:
         """Returns when everything accepted so far has its result. Raises none of their errors."""
         if self._settled < self._accepted:
             word: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._flushes.append((self._accepted, word))
-            self.hurry()
+            self.commit_now()
             await word
 
     async def close(self, timeout_s: float = 60.0) -> None:
         """Takes nothing more, commits what was accepted, fails with Unavailable what is left after the timeout."""
         self._refuse_callers()
         self._arrival.set()
-        self.hurry()
+        self.commit_now()
         if self._task is None:
             return
         timer = asyncio.ensure_future(self._clock.sleep(timeout_s))
@@ -160,14 +160,14 @@ class Registrar:
     async def _reserve(self, files: int) -> None:
         """Callers are served in the order in which they came, so that a large registration is not passed for ever."""
         if self._closing or self._task is None:
-            raise Closed("the registrar is not open: nothing was registered")
+            raise RegistrarClosed("the registrar is not open: nothing was registered")
         if not self._callers and self._fits(files):
             self._statistics.waiting_files += files
             return
         word: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         turn = (files, word)
         self._callers.append(turn)
-        self.hurry()
+        self.commit_now()
         try:
             await word
         except asyncio.CancelledError:
@@ -195,7 +195,9 @@ class Registrar:
         while self._callers:
             _, word = self._callers.popleft()
             if not word.done():
-                word.set_exception(Closed("the registrar was closed before there was room: nothing was registered"))
+                word.set_exception(
+                    RegistrarClosed("the registrar was closed before there was room: nothing was registered")
+                )
 
     async def _work(self) -> None:
         try:
@@ -215,9 +217,9 @@ class Registrar:
 
     async def _rest(self) -> None:
         rest = self._rest_until - self._clock.monotonic()
-        if rest <= 0 or self._hurried.is_set():
+        if rest <= 0 or self._commit_requested.is_set():
             return
-        ends = {asyncio.ensure_future(self._clock.sleep(rest)), asyncio.ensure_future(self._hurried.wait())}
+        ends = {asyncio.ensure_future(self._clock.sleep(rest)), asyncio.ensure_future(self._commit_requested.wait())}
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -228,7 +230,7 @@ class Registrar:
         started = self._clock.monotonic()
         self._group = list(self._queue)
         self._queue.clear()
-        self._hurried.clear()
+        self._commit_requested.clear()
         self._statistics.waiting_files -= sum(len(entry.registration.files) for entry in self._group)
         self._statistics.groups += 1
         self._make_room()
@@ -238,7 +240,7 @@ class Registrar:
         ended = self._clock.monotonic()
         self._rest_until = ended + min(_LONGEST_REST_S, (ended - started) * self._pace)
 
-    def _settle(self, entries: list[Entry]) -> None:
+    def _settle(self, entries: list[PendingRegistration]) -> None:
         good = [entry for entry in entries if entry.succeeded]
         self._statistics.registrations += len(good)
         self._statistics.files += sum(len(entry.registration.files) for entry in good)

@@ -25,7 +25,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from components.lib.lake.schema.type_syntax import UNNUMBERED, NotationProblem
+from components.lib.lake.schema.type_syntax import UNNUMBERED, SyntaxProblem
 
 _LONGEST_DECIMAL = 38
 
@@ -79,6 +79,6 @@ def _nested(kind: pa.DataType, path: str) -> IcebergType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         element = kind.value_field
         return ListType(UNNUMBERED, _type(element.type, f"{path}.element"), element_required=not element.nullable)
-    raise NotationProblem(
+    raise SyntaxProblem(
         f"column {path}: Arrow's {kind} has no counterpart in Iceberg v2: cast it in the file, or write the columns out"
     )

@@ -14,14 +14,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import MapType, NestedField
 
 from components.lib.lake.schema.schema_changes import (
-    Add,
-    Change,
-    Drop,
+    AddColumn,
+    DropColumn,
     MakeOptional,
-    Move,
-    Rename,
+    MoveColumn,
+    RenameColumn,
+    SchemaChange,
     SortBy,
-    Widen,
+    WidenColumn,
     apply,
     can_widen,
     why_not,
@@ -34,13 +34,13 @@ from registry.models import TableMetadata
 
 __all__ = [
     # changes
-    "Add", "Change", "Drop", "MakeOptional", "Move", "Rename", "SortBy", "Widen",
+    "AddColumn", "SchemaChange", "DropColumn", "MakeOptional", "MoveColumn", "RenameColumn", "SortBy", "WidenColumn",
     # what can be done with them
     "EvolutionProblem", "can_widen", "check_evolution", "evolve", "highest_id",
 ]  # fmt: skip
 
 
-def evolve(versions: Sequence[TableMetadata], changes: Sequence[Change]) -> TableDraft:
+def evolve(versions: Sequence[TableMetadata], changes: Sequence[SchemaChange]) -> TableDraft:
     """The next version's draft. ``versions`` are all that the table has had, oldest first; changes happen in order."""
     schemas = [TableSchema.of(version) for version in versions]
     newest, metadata = schemas[-1], versions[-1]

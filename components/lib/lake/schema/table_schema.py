@@ -107,7 +107,7 @@ def read_schema(document: object) -> Schema:
     try:
         schema = Schema.model_validate(content)
     except (ValidationError, IcebergValidationError, ValueError, KeyError, TypeError) as error:
-        raise SchemaProblem(f"not an Iceberg schema: {said(error)}") from error
+        raise SchemaProblem(f"not an Iceberg schema: {validation_message(error)}") from error
     check_fields(schema.fields)
     return schema
 
@@ -123,7 +123,7 @@ def read_partition(document: object, schema: Schema) -> PartitionSpec:
     try:
         fields = [PartitionField(**field) for field in _objects(document, "partition_by")]
     except (ValidationError, IcebergValidationError, ValueError, TypeError) as error:
-        raise SchemaProblem(f"partition_by: {said(error)}") from error
+        raise SchemaProblem(f"partition_by: {validation_message(error)}") from error
     if not fields:
         return UNPARTITIONED_PARTITION_SPEC
     spec = PartitionSpec(*fields, spec_id=0)
@@ -141,7 +141,7 @@ def read_order(document: object, schema: Schema) -> SortOrder:
             _check_transform(field.transform, f"sort_by of the column with id {field.source_id}")
         order.check_compatible(schema)
     except (ValidationError, IcebergValidationError, ValueError, TypeError) as error:
-        raise SchemaProblem(f"sort_by: {said(error)}") from error
+        raise SchemaProblem(f"sort_by: {validation_message(error)}") from error
     return order
 
 
@@ -185,13 +185,13 @@ def check_partition(spec: PartitionSpec, schema: Schema) -> None:
         try:
             validate_partition_name(field.name, field.transform, field.source_id, schema, names)
         except ValueError as error:
-            raise SchemaProblem(f"{shown}: {said(error)}") from error
+            raise SchemaProblem(f"{shown}: {validation_message(error)}") from error
         names.add(field.name)
         ids.add(field.field_id)
     try:
         spec.check_compatible(schema)
     except IcebergValidationError as error:
-        raise SchemaProblem(f"partition_by: {said(error)}") from error
+        raise SchemaProblem(f"partition_by: {validation_message(error)}") from error
     for field in spec.fields:
         # PyIceberg 0.12.0 reads a manifest's doubles in single precision (apache/iceberg-python#3808), and would write
         # what it has read into the next manifest.
@@ -221,7 +221,7 @@ def inner_fields(kind: IcebergType) -> tuple[NestedField, ...]:
             return ()
 
 
-def said(error: Exception) -> str:
+def validation_message(error: Exception) -> str:
     """What a validator had to say, without its advertising."""
     if not isinstance(error, ValidationError):
         return f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)

@@ -64,7 +64,7 @@ _DEEPEST = 50
 _MOST_DIGITS = 10  # of a number in a type
 
 
-class NotationProblem(SchemaProblem, ConfigError):
+class SyntaxProblem(SchemaProblem, ConfigError):
     """Something that a person wrote can't be read. The message names column and remedy."""
 
 
@@ -101,13 +101,13 @@ def check_new_name(name: str, others: Sequence[NestedField], within: str = "") -
     """Stricter than Iceberg, so that every engine and every dotted path can tell columns apart."""
     path = f"{within}.{name}" if within else name
     if "." in name or not name.strip() or not name.isprintable():
-        raise NotationProblem(f"column {path!r}: a name is not blank, without dots and control characters")
+        raise SyntaxProblem(f"column {path!r}: a name is not blank, without dots and control characters")
     if len(name) > MAX_NAME:
-        raise NotationProblem(f"column {path[:40]}...: a name has at most {MAX_NAME} characters")
+        raise SyntaxProblem(f"column {path[:40]}...: a name has at most {MAX_NAME} characters")
     for other in others:
         if other.name.lower() == name.lower():
             case = "" if other.name == name else f" ({other.name} differs only in case, which many engines ignore)"
-            raise NotationProblem(f"column {path} stands twice{case}: rename or remove one")
+            raise SyntaxProblem(f"column {path} stands twice{case}: rename or remove one")
 
 
 def show(kind: IcebergType, *, required: bool = False) -> str:
@@ -152,7 +152,7 @@ class _Reader:
         while place < end:
             match = _TOKEN.match(text, place)
             if match is None:
-                raise NotationProblem(f"{self._shown}: a backquote is not closed")
+                raise SyntaxProblem(f"{self._shown}: a backquote is not closed")
             quoted, word, mark = match.group("quoted", "word", "mark")
             tokens.append((mark, True) if mark else (quoted.replace("``", "`") if quoted else word, False))
             place = match.end()
@@ -161,7 +161,7 @@ class _Reader:
     def field(self, above: str) -> NestedField:
         name = self._word("a name")
         if not self._take(":"):
-            raise NotationProblem(f"{self._shown}: after {name!r} comes a colon and its type, such as {name}: string")
+            raise SyntaxProblem(f"{self._shown}: after {name!r} comes a colon and its type, such as {name}: string")
         kind, required = self.type_and_mark(f"{above}{name}")
         return NestedField(UNNUMBERED, name, kind, required=required)
 
@@ -170,17 +170,17 @@ class _Reader:
         try:
             check_type(path or self._shown, kind)
         except SchemaProblem as problem:
-            raise NotationProblem(str(problem)) from problem
+            raise SyntaxProblem(str(problem)) from problem
         return kind, self._take("!")
 
     def end(self) -> None:
         if self._place < len(self._tokens):
-            raise NotationProblem(f"{self._shown}: {self._tokens[self._place][0]!r} stands after the end of the type")
+            raise SyntaxProblem(f"{self._shown}: {self._tokens[self._place][0]!r} stands after the end of the type")
 
     def _type(self, path: str) -> IcebergType:
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise NotationProblem(f"{self._shown}: more than {_DEEPEST} types inside each other")
+            raise SyntaxProblem(f"{self._shown}: more than {_DEEPEST} types inside each other")
         try:
             word = self._word("a type").lower()
             word = _ALIASES.get(word, word)
@@ -197,20 +197,20 @@ class _Reader:
                     return self._map(path)
                 case "struct":
                     return self._struct(path)
-            raise NotationProblem(f"{self._shown}: {_unknown(word)}")
+            raise SyntaxProblem(f"{self._shown}: {_unknown(word)}")
         finally:
             self._depth -= 1
 
     def _decimal(self) -> DecimalType:
         precision, scale = self._numbers(2, "decimal(9,2)")
         if not 1 <= precision <= 38:
-            raise NotationProblem(f"{self._shown}: decimal({precision},{scale}): precision is between 1 and 38")
+            raise SyntaxProblem(f"{self._shown}: decimal({precision},{scale}): precision is between 1 and 38")
         return DecimalType(precision, scale)
 
     def _fixed(self) -> FixedType:
         (length,) = self._numbers(1, "fixed(16)")
         if length >= 1 << 31:
-            raise NotationProblem(f"{self._shown}: fixed({length}): a value has less than 2 GiB")
+            raise SyntaxProblem(f"{self._shown}: fixed({length}): a value has less than 2 GiB")
         return FixedType(length)
 
     def _list(self, path: str) -> ListType:
@@ -245,19 +245,19 @@ class _Reader:
                 self._expect(",", example)
             word = self._word("a number")
             if not (word.isascii() and word.isdigit()):
-                raise NotationProblem(f"{self._shown}: {word!r} is not a number: write it as {example}")
+                raise SyntaxProblem(f"{self._shown}: {word!r} is not a number: write it as {example}")
             if len(word) > _MOST_DIGITS:
-                raise NotationProblem(f"{self._shown}: {word[:20]}... is too large: write it as {example}")
+                raise SyntaxProblem(f"{self._shown}: {word[:20]}... is too large: write it as {example}")
             numbers.append(int(word))
         self._expect(closing, example)
         return numbers
 
     def _word(self, what: str) -> str:
         if self._place == len(self._tokens):
-            raise NotationProblem(f"{self._shown}: {what} is missing at the end")
+            raise SyntaxProblem(f"{self._shown}: {what} is missing at the end")
         token, mark = self._tokens[self._place]
         if mark:
-            raise NotationProblem(f"{self._shown}: {token!r} stands where {what} belongs")
+            raise SyntaxProblem(f"{self._shown}: {token!r} stands where {what} belongs")
         self._place += 1
         return token
 
@@ -269,7 +269,7 @@ class _Reader:
 
     def _expect(self, mark: str, example: str) -> None:
         if not self._take(mark):
-            raise NotationProblem(f"{self._shown}: {mark!r} is missing: write it as {example}")
+            raise SyntaxProblem(f"{self._shown}: {mark!r} is missing: write it as {example}")
 
 
 def _unknown(word: str) -> str:

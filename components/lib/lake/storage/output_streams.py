@@ -38,7 +38,7 @@ class Sink:
         """Likewise."""
 
 
-class Tally(Sink):
+class ChecksummedSink(Sink):
     """Counts and hashes what passes, so that nobody reads the file again for it."""
 
     def __init__(self, sink: Writable) -> None:

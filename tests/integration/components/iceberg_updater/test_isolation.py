@@ -16,7 +16,7 @@ from astha.events import Operation
 from astha.subscribers import ComponentContext, LakeSettings, S3Settings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lib.lake.updater_state import read_troubled
+from components.lib.lake.updater_state import read_failing_tables
 from registry.models import LakeTable
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.iceberg_updater.conftest import Lake
@@ -82,7 +82,7 @@ async def test_a_location_that_takes_no_files(lake: Lake, location: str, by_refr
     await lake.insert(good, 3)
     await deliver(lake)
     assert lake.ids(good) == [2, 3]
-    troubled = await read_troubled(lake.store)
+    troubled = await read_failing_tables(lake.store)
     assert list(troubled) == [bad.id], "it is in the registry before anything is acknowledged"
     assert await lake.updater.on_health()
 

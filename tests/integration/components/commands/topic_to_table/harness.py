@@ -31,7 +31,7 @@ from components.commands.topic_to_table.sink import TopicTable, Wish
 from components.commands.topic_to_table.writer import RoundOrder, RoundWriter
 from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
-from components.lib.storage_manager.spark import Job
+from components.lib.storage_manager.spark import SparkInsert
 from components.lib.streams.agents import Agent
 from components.lib.streams.format import NewRecord
 from components.lib.streams.spark_source import TopicReader, TopicScan
@@ -74,7 +74,7 @@ class HereRounds:
         schema = StructType([StructField(name, *_TYPES[name]) for name in names])
         reader = TopicReader(TopicScan.of(options, self._settings), schema)
         told = RoundOrder.of({"order": order.told()})
-        writer = RoundWriter(Job.to(told.round.table, self._settings), told)
+        writer = RoundWriter(SparkInsert.to(told.round.table, self._settings), told)
         messages = []
         try:
             self._at("planned")

@@ -13,7 +13,7 @@ from pyiceberg.types import DecimalType, DoubleType, FloatType, ListType, LongTy
 
 from components.lib.storage_manager.errors import InsertError, RowsRefused
 from components.lib.storage_manager.readers import Format, open_source
-from components.lib.storage_manager.row_conversion import tabulate
+from components.lib.storage_manager.row_conversion import table_from_rows
 from tests.lake import table_schema
 
 SCHEMA = table_schema(
@@ -81,10 +81,10 @@ def test_rows_of_python_objects_too() -> None:
         deep = [deep]
     for value in (Decimal("1e-999999999"), Decimal("1." + "0" * 60), Decimal("sNaN"), 10**5_000):
         with pytest.raises(RowsRefused, match="does not fit"):
-            tabulate([{"id": 1, "price": value}], FLAT)
+            table_from_rows([{"id": 1, "price": value}], FLAT)
     with pytest.raises(RowsRefused, match="a list too large to show"):
-        tabulate([{"id": 1, "price": deep}], FLAT)
-    assert tabulate([{"id": 1, "price": Decimal("1.2500")}], FLAT)["price"].to_pylist() == [Decimal("1.25")]
+        table_from_rows([{"id": 1, "price": deep}], FLAT)
+    assert table_from_rows([{"id": 1, "price": Decimal("1.2500")}], FLAT)["price"].to_pylist() == [Decimal("1.25")]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from components.lib.storage_manager.table_handles import Target
-from components.lib.storage_manager.upload_names import Names
+from components.lib.storage_manager.table_handles import TableHandle
+from components.lib.storage_manager.upload_names import UploadNames
 from registry.contract import Files
 from registry.errors import Unavailable
 from tests.doubles.clock import ManualClock
@@ -45,11 +45,11 @@ class Table:
     location: str = "s3://lake/t"
 
 
-TARGET = Target(cast("Any", Table()), cast("Any", None), cast("Any", None), cast("Any", Engine()))
+TARGET = TableHandle(cast("Any", Table()), cast("Any", None), cast("Any", None), cast("Any", Engine()))
 
 
-def names(store: Intents, ahead: int = 64) -> Names:
-    return Names(cast("Files", store), ManualClock(), "w", ahead)
+def names(store: Intents, ahead: int = 64) -> UploadNames:
+    return UploadNames(cast("Files", store), ManualClock(), "w", ahead)
 
 
 async def test_the_first_take_records_what_it_needs() -> None:

@@ -19,8 +19,8 @@ from components.lib.lake.files.footers import (
 )
 from components.lib.lake.iceberg.data_files import DataFiles
 from components.lib.lake.iceberg.errors import BadFile, CatalogUnavailable
-from components.lib.lake.isolation import Children, NoChild
-from components.lib.lake.schema.type_syntax import NotationProblem
+from components.lib.lake.isolation import ChildNotStarted, ChildPool
+from components.lib.lake.schema.type_syntax import SyntaxProblem
 from components.lib.storage_manager.readers import Unreadable, open_source
 from tests.parquet_files import PLAIN, as_row, row, write_file
 from tests.poison import HANGS, aborting, poison
@@ -70,7 +70,7 @@ def test_a_file_whose_footer_ends_its_reader_is_that_files_problem(tmp_path: Pat
     poison(path)
     with pytest.raises(BadFile, match=rf"{path.name} has no statistics.*SIGABRT.*Remove the file"):
         DataFiles(PLAIN).make(as_row(draft), 0, PyArrowFileIO())
-    with pytest.raises(NotationProblem, match=rf"{path.name} can't be read as Parquet.*SIGABRT"):
+    with pytest.raises(SyntaxProblem, match=rf"{path.name} can't be read as Parquet.*SIGABRT"):
         read_columns(path)
     with path.open("rb") as file, pytest.raises(Unreadable, match=r"not a Parquet file.*SIGABRT"):
         open_source(file, path.stat().st_size, "parquet", PLAIN, fill_missing=False)
@@ -78,9 +78,9 @@ def test_a_file_whose_footer_ends_its_reader_is_that_files_problem(tmp_path: Pat
 
 def test_without_a_child_no_file_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_args: object, **_options: object) -> bytes:
-        raise NoChild("no memory for another process")
+        raise ChildNotStarted("no memory for another process")
 
-    monkeypatch.setattr(Children, "call", none)
+    monkeypatch.setattr(ChildPool, "call", none)
     file = as_row(write_file(tmp_path, [row(1, "x")], statistics=False))
     with pytest.raises(CatalogUnavailable, match="no memory"):
         DataFiles(PLAIN).make(file, 0, PyArrowFileIO())

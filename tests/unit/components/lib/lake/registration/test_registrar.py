@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astha.testing import ManualClock
-from components.lib.lake.registration.registrar import Closed, Registrar, Result, Retries
+from components.lib.lake.registration.registrar import Registrar, RegistrarClosed, Result, Retries
 from registry.errors import AlreadyExists, Conflict, NotFound, RegistryError, Unavailable
 from registry.inputs import Registration
 from registry.models import TableFile
@@ -314,9 +314,9 @@ async def test_closing_commits_what_was_accepted(store: FileStore, time: ManualC
         await settle()
         asyncio.get_running_loop().call_soon(store.gate.set)
     assert [paths(await result) for result in results] == [["a"], ["b"]]
-    with pytest.raises(Closed):
+    with pytest.raises(RegistrarClosed):
         await late
-    with pytest.raises(Closed):
+    with pytest.raises(RegistrarClosed):
         await registrar.register(of("d"))
     await registrar.close()
     assert list(store.files) == [(1, "a"), (1, "b")]
@@ -345,7 +345,7 @@ async def test_closing_gives_up_after_its_timeout(store: FileStore, time: Manual
 
 async def test_one_that_is_not_open_takes_nothing(store: FileStore, time: ManualClock) -> None:
     registrar = Registrar(store, time)
-    with pytest.raises(Closed):
+    with pytest.raises(RegistrarClosed):
         await registrar.register(of("a"))
     await registrar.close()
     with pytest.raises(ValueError, match="max_waiting_files"):
@@ -414,7 +414,7 @@ async def test_a_paced_registrar_gathers_after_a_group(time: ManualClock) -> Non
         await _finish(registrar, time)
 
 
-@pytest.mark.parametrize("how", ["flush", "sync", "hurry", "room", "close"])
+@pytest.mark.parametrize("how", ["flush", "sync", "commit_now", "room", "close"])
 async def test_nobody_waits_for_the_pace(time: ManualClock, how: str) -> None:
     store = SlowStore(time)
     async with Registrar(store, time, pace=10_000, max_waiting_files=1) as registrar:
@@ -425,8 +425,8 @@ async def test_nobody_waits_for_the_pace(time: ManualClock, how: str) -> None:
         await settle()
         assert store.calls == [["a"]]
         waiting: asyncio.Task[Any] | None = None
-        if how == "hurry":
-            registrar.hurry()
+        if how == "commit_now":
+            registrar.commit_now()
         elif how == "room":
             waiting = asyncio.create_task(registrar.register(of("c")))
         else:

@@ -10,9 +10,9 @@ import pytest
 
 from components.lib.lake.files.footers import read_columns
 from components.lib.lake.schema.arrow_types import columns_of
-from components.lib.lake.schema.table_definition import Definition
+from components.lib.lake.schema.table_definition import TableDefinition
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.lake.schema.type_syntax import NotationProblem, show_field
+from components.lib.lake.schema.type_syntax import SyntaxProblem, show_field
 from tests.unit.components.lib.lake.schema.test_table_schema import EVERY_TYPE
 from tests.unit.components.lib.lake.schemas import NESTED, partitioned
 
@@ -44,7 +44,7 @@ def test_arrows_types(kind: pa.DataType, shown: str) -> None:
 
 @pytest.mark.parametrize("kind", [pa.uint64(), pa.null(), pa.duration("s"), pa.decimal256(50, 2)])
 def test_what_has_no_counterpart_is_named(kind: pa.DataType) -> None:
-    with pytest.raises(NotationProblem, match=r"column s\.c: Arrow's .* has no counterpart"):
+    with pytest.raises(SyntaxProblem, match=r"column s\.c: Arrow's .* has no counterpart"):
         columns_of(pa.schema([pa.field("s", pa.struct([("c", kind)]))]))
 
 
@@ -52,7 +52,7 @@ def test_what_has_no_counterpart_is_named(kind: pa.DataType) -> None:
 def test_a_file_that_we_would_write_gives_its_table_again(schema: TableSchema, tmp_path: Path) -> None:
     file = tmp_path / "file.parquet"
     pq.write_table(schema.arrow().empty_table(), file)
-    again = Definition(read_columns(file)).schema()
+    again = TableDefinition(read_columns(file)).schema()
     assert [show_field(column) for column in again.iceberg.fields] == [
         show_field(column) for column in schema.iceberg.fields
     ]
@@ -60,7 +60,7 @@ def test_a_file_that_we_would_write_gives_its_table_again(schema: TableSchema, t
 
 def test_a_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file.parquet").write_text("hello")
-    with pytest.raises(NotationProblem, match="can't be read as Parquet"):
+    with pytest.raises(SyntaxProblem, match="can't be read as Parquet"):
         read_columns(tmp_path / "file.parquet")
-    with pytest.raises(NotationProblem, match="can't be read as Parquet"):
+    with pytest.raises(SyntaxProblem, match="can't be read as Parquet"):
         read_columns(tmp_path / "gone.parquet")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from components.lib.lake.schema.table_definition import parse_definition
-from components.lib.lake.schema.type_syntax import NotationProblem
+from components.lib.lake.schema.type_syntax import SyntaxProblem
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from components.lib.lake.schema.type_syntax import NotationProblem
     ],
 )
 def test_a_type_beyond_all_bounds_is_refused(kind: str, why: str) -> None:
-    with pytest.raises(NotationProblem, match=why):
+    with pytest.raises(SyntaxProblem, match=why):
         parse_definition({"columns": {"id": kind}}).schema()
 
 
@@ -30,5 +30,5 @@ def test_a_type_beyond_all_bounds_is_refused(kind: str, why: str) -> None:
     "term", [f"bucket({'9' * 5_000}, id)", "x" + " " * 20_000 + "y", "bucket(" + "9" * 100 + ", id)"]
 )
 def test_a_term_beyond_all_bounds_is_refused(key: str, term: str) -> None:
-    with pytest.raises(NotationProblem, match=r"characters, the most is|must be between"):
+    with pytest.raises(SyntaxProblem, match=r"characters, the most is|must be between"):
         parse_definition({"columns": {"id": "long"}, key: [term]}).schema()

@@ -8,9 +8,9 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType
 
-from components.lib.lake.schema.table_definition import Definition, parse_definition, read_definition
+from components.lib.lake.schema.table_definition import TableDefinition, parse_definition, read_definition
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
+from components.lib.lake.schema.type_syntax import SyntaxProblem, parse_column
 from tests.unit.components.lib.lake.schemas import NESTED
 
 YAML = """
@@ -92,19 +92,19 @@ def test_icebergs_own_schema_keeps_its_ids(tmp_path: Path, form: str) -> None:
 def test_mistakes_in_a_file_name_it(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "table.yaml"
     file.write_text(text)
-    with pytest.raises(NotationProblem) as raised:
+    with pytest.raises(SyntaxProblem) as raised:
         read_definition(file).schema()
     assert said in str(raised.value)
     assert str(raised.value).startswith(f"{file}: ") or "at least one column" in said
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(NotationProblem, match=r"gone\.yaml: can't be read"):
+    with pytest.raises(SyntaxProblem, match=r"gone\.yaml: can't be read"):
         read_definition(tmp_path / "gone.yaml")
 
 
 def test_what_is_defined_can_be_stored_and_read() -> None:
-    definition = Definition([parse_column("id: long!"), parse_column("ts: timestamptz")], ["day(ts)"], ["id"])
+    definition = TableDefinition([parse_column("id: long!"), parse_column("ts: timestamptz")], ["day(ts)"], ["id"])
     schema = definition.schema()
     assert isinstance(schema, TableSchema)
     assert parse_definition({"columns": {"id": "long!", "ts": "timestamptz"}, "partition_by": "day(ts)",

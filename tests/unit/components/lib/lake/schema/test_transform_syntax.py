@@ -7,7 +7,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DateType, LongType, NestedField, StringType, StructType, TimestamptzType
 
 from components.lib.lake.schema.transform_syntax import order_of, partition_of, show_order, show_partition
-from components.lib.lake.schema.type_syntax import NotationProblem
+from components.lib.lake.schema.type_syntax import SyntaxProblem
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -58,7 +58,7 @@ def test_partition_fields(text: str, field: tuple[int, str, str]) -> None:
     ],
 )
 def test_partition_fields_that_make_no_sense(texts: list[str], said: str) -> None:
-    with pytest.raises(NotationProblem) as raised:
+    with pytest.raises(SyntaxProblem) as raised:
         partition_of(texts, SCHEMA)
     assert said in str(raised.value)
 
@@ -80,7 +80,7 @@ def test_sort_fields(text: str, shown: str) -> None:
 
 @pytest.mark.parametrize("text", ["nowhere", "ts down", "place", "day(name)"])
 def test_sort_fields_that_make_no_sense(text: str) -> None:
-    with pytest.raises(NotationProblem, match="sort_by"):
+    with pytest.raises(SyntaxProblem, match="sort_by"):
         order_of([text], SCHEMA)
 
 

@@ -21,7 +21,7 @@ from pyiceberg.types import (
 
 from components.lib.lake.schema.type_syntax import (
     UNNUMBERED,
-    NotationProblem,
+    SyntaxProblem,
     number,
     parse_column,
     parse_type,
@@ -103,7 +103,7 @@ def test_spellings(text: str, kind: IcebergType, required: bool) -> None:
     ],
 )
 def test_mistakes_name_the_column_and_the_remedy(text: str, said: str) -> None:
-    with pytest.raises(NotationProblem) as raised:
+    with pytest.raises(SyntaxProblem) as raised:
         parse_type(text, "price")
     assert "column price" in str(raised.value)
     assert said in str(raised.value)
@@ -111,7 +111,7 @@ def test_mistakes_name_the_column_and_the_remedy(text: str, said: str) -> None:
 
 @pytest.mark.parametrize("text", ["id", "id long", ":long", ""])
 def test_a_column_wants_name_and_type(text: str) -> None:
-    with pytest.raises(NotationProblem, match="column"):
+    with pytest.raises(SyntaxProblem, match="column"):
         parse_column(text)
 
 
@@ -143,5 +143,5 @@ def test_ids_are_given_in_icebergs_order() -> None:
     ],
 )
 def test_names_that_engines_would_mix_up(columns: list[str], said: str) -> None:
-    with pytest.raises(NotationProblem, match=said):
+    with pytest.raises(SyntaxProblem, match=said):
         number([parse_column(text) for text in columns], lambda: 1)

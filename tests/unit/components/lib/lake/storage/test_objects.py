@@ -15,7 +15,7 @@ from components.lib.lake.storage.objects import (
     StorageRefused,
     StorageUnavailable,
 )
-from components.lib.lake.storage.output_streams import Sink, Tally, checksum_of
+from components.lib.lake.storage.output_streams import ChecksummedSink, Sink, checksum_of
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ async def test_a_storage_that_does_not_answer() -> None:
 
 def test_a_tally_counts_what_passes() -> None:
     passed: list[bytes] = []
-    tally = Tally(Sink(lambda data: passed.append(data) or len(data)))  # type: ignore[func-returns-value]
+    tally = ChecksummedSink(Sink(lambda data: passed.append(data) or len(data)))  # type: ignore[func-returns-value]
     tally.write(b"ab")
     tally.write(b"c")
     assert (tally.size, tally.checksum, passed) == (3, checksum_of(b"abc"), [b"ab", b"c"])
