@@ -80,7 +80,9 @@ class StorageManager:
         async with AsyncExitStack() as stack:
             self._registrar = self._shared_registrar
             if self._registrar is None:
-                self._registrar = await stack.enter_async_context(Registrar(self._store, self.clock, pace=_PACE))
+                self._registrar = await stack.enter_async_context(
+                    Registrar(self._store, self.clock, pause_factor=_PACE)
+                )
             renewing = asyncio.create_task(self._renew(), name="intents")
             stack.push_async_callback(_end, renewing)
             self._opened = stack.pop_all()

@@ -138,7 +138,7 @@ class ParquetWriter:
                 self._nans[leaf.field_id] += count_nan(rows, leaf)
 
     def _give_up(self) -> None:
-        self._tally.ignore_the_rest()
+        self._tally.discard_the_rest()
         with suppress(Exception):  # what went wrong before is what counts
             self._writer.close()
         self._writer.is_open = False  # or it would try once more when it is collected, and fail where nobody looks

@@ -1,7 +1,7 @@
-"""Below which places files may be deleted: whatever a row of the registry names, nothing else is ever touched.
+"""Roots: the locations below which files may be deleted. Nothing else is deleted, whatever a registry row names.
 
-The warehouse, `lake.roots` and the locations of the registry's tables. A path is compared part by part, and on local
-disk after symbolic links are resolved; one with `.` or `..` in it, percent-encoded or not, is refused as it stands.
+They are the warehouse, `lake.roots` and the locations of the registry's tables. Paths are compared part by part, on
+local disk after symbolic links are resolved; a path with `.` or `..`, percent-encoded or not, is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Parts: TypeAlias = tuple[str, ...]
 
 
 class Roots:
-    """Asks the file system (for symbolic links): not for an event loop's thread if the paths are local."""
+    """Resolves symbolic links of local paths, which blocks: not for an event loop's thread."""
 
     def __init__(self, uris: Iterable[str]) -> None:
         self.uris = tuple(dict.fromkeys(uris))
@@ -29,7 +29,7 @@ class Roots:
         return Roots((*self.uris, *uris))
 
     def refusal(self, uri: str) -> str | None:
-        """Why the file must not be deleted; None if it may be."""
+        """Returns why the file must not be deleted, or None if it may be."""
         try:
             place = parse(uri)
         except BadLocation as problem:
@@ -61,18 +61,18 @@ class Roots:
             try:
                 found.append(parse(uri))
             except BadLocation:
-                continue  # of a table that can't be worked with: nothing is below it
+                continue  # the location of an unusable table: no file is below it
         return found
 
 
 def refusals(roots: Roots, uris: Iterable[str]) -> dict[str, str]:
-    """Of the paths, those that must not be deleted, with the reason. Blocking, as `Roots` is."""
+    """Returns the paths that must not be deleted, with the reasons. Blocks, because `Roots` does."""
     found = ((uri, roots.refusal(uri)) for uri in uris)
     return {uri: reason for uri, reason in found if reason is not None}
 
 
 async def known_roots(store: Tables, roots: Roots, *, above: Sequence[str]) -> Roots:
-    """With the locations of the tables, which are asked for only if one of the paths is not below ``roots`` itself."""
+    """Adds the tables' locations, which are read only if one of the paths is not below ``roots`` itself."""
     prefixes = tuple(f"{root.rstrip('/')}/" for root in roots.uris)
     if all(path.startswith(prefixes) for path in above):
         return roots
@@ -91,5 +91,5 @@ def _resolved(path: Path) -> Parts:
 
 
 def _chain(parts: Parts) -> Iterable[Parts]:
-    """Itself and everything above it."""
+    """Yields the path and all its ancestors."""
     return (parts[:count] for count in range(1, len(parts) + 1))

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from astha.backoff import Backoff
 from astha.clock import SystemLoopClock
-from components.lib.lake.registration.registrar import Registrar, Result, Retries
+from components.lib.lake.registration.registrar import Registrar, Result, RetryPolicy
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, OffsetsMoved, RegistryError, Unavailable
 from registry.forwarding import ForwardingStore
@@ -83,7 +84,7 @@ async def test_lost_calls_and_answers_register_each_file_once(store: MetadataSto
     chance = random.Random(seed)
     losing = LosingStore(store, seed)
     results: dict[str, Result] = {}
-    retries = Retries(backoff_initial_s=0.001, backoff_max_s=0.002, attempts=30)
+    retries = RetryPolicy(backoff=Backoff(0.001, 0.002), attempts=30)
     async with Registrar(losing, SystemLoopClock(), retries=retries) as registrar:
         for number in range(60):
             path, owner = f"s3://lake/{number}", chance.choice(["w-1", "w-2", None])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astha.testing import ManualClock
-from components.lib.lake.registration.registrar import Registrar, RegistrarClosed, Result, Retries
+from components.lib.lake.registration.registrar import Registrar, RegistrarClosed, Result, RetryPolicy
 from registry.errors import AlreadyExists, Conflict, NotFound, RegistryError, Unavailable
 from registry.inputs import Registration
 from registry.models import TableFile
@@ -42,7 +42,7 @@ def time() -> ManualClock:
 
 @pytest.fixture
 async def registrar(store: FileStore, time: ManualClock) -> AsyncIterator[Registrar]:
-    async with Registrar(store, time, max_waiting_files=10, retries=Retries(attempts=3)) as registrar:
+    async with Registrar(store, time, max_waiting_files=10, retries=RetryPolicy(attempts=3)) as registrar:
         yield registrar
         store.gate.set()
 
@@ -399,7 +399,7 @@ class SlowStore(FileStore):
 
 async def test_a_paced_registrar_gathers_after_a_group(time: ManualClock) -> None:
     store = SlowStore(time)
-    async with Registrar(store, time, pace=10) as registrar:
+    async with Registrar(store, time, pause_factor=10) as registrar:
         first = await registrar.register(of("a"))
         await time.advance(0.01)
         assert first.done()
@@ -417,7 +417,7 @@ async def test_a_paced_registrar_gathers_after_a_group(time: ManualClock) -> Non
 @pytest.mark.parametrize("how", ["flush", "sync", "commit_now", "room", "close"])
 async def test_nobody_waits_for_the_pace(time: ManualClock, how: str) -> None:
     store = SlowStore(time)
-    async with Registrar(store, time, pace=10_000, max_waiting_files=1) as registrar:
+    async with Registrar(store, time, pause_factor=10_000, max_waiting_files=1) as registrar:
         first = await registrar.register(of("a"))
         await time.advance(0.01)
         assert first.done()

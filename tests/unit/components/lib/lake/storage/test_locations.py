@@ -48,7 +48,7 @@ def test_one_uri_for_all_spellings(written: str, uri: str) -> None:
         ("hdfs://a/b", "only local paths"),
         ("s3://B/x", "not a bucket"),
         ("s3:///x", "not a bucket"),
-        ("s3://bucket/a/../b", "no . and .."),
+        ("s3://bucket/a/../b", "mean nothing in an S3 key"),
         ("file://elsewhere/x", "names the host"),
         ("file:x", "relative"),
         ("/a%20b", "'%'"),
