@@ -74,7 +74,7 @@ class RoundWriter(AsthaWriter):
         return Registration(
             table_id=converted[0].table_id,
             files=files,
-            intents_of=self._job.owner,
+            intents_of=self._insert.owner,
             advances=plan.advances(plan.records - skipped, skipped, len(files)),
         )
 

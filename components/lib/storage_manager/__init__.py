@@ -1,4 +1,4 @@
-"""Rows become files, and files become the table's.
+"""Inserts: rows are written to files, and the files are registered with their table.
 
 In: Arrow tables, record batches, rows. Out: Parquet or JSON files under the table's location, registered.
 Guaranteed: all rows of an insert or none; a failed insert leaves no file and no row.

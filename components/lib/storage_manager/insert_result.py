@@ -1,4 +1,4 @@
-"""What became of an insert, now and later."""
+"""The result of an insert: its files, and the outcome of their registration."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RegistrationFuture(asyncio.Future[list[TableFile]]):
 
     def __init__(self, commit_now: Callable[[], None]) -> None:
         super().__init__()
-        self.told = False
+        self.observed = False
         self._commit_now = commit_now
 
     def __await__(self) -> Generator[Any, None, list[TableFile]]:
-        self.told = True
+        self.observed = True
         self._commit_now()
         return super().__await__()
 
@@ -37,17 +37,17 @@ class RegistrationFuture(asyncio.Future[list[TableFile]]):
         super().add_done_callback(fn, context=context)
 
     def result(self) -> list[TableFile]:
-        self.told = True
+        self.observed = True
         return super().result()
 
     def exception(self) -> BaseException | None:
-        self.told = True
+        self.observed = True
         return super().exception()
 
 
 @dataclass(frozen=True, slots=True)
 class InsertResult:
-    """The files are durable. ``registered`` is done when they are the table's, or when they have been removed again."""
+    """The files are durable. ``registered`` is done when they are registered, or removed after a failure."""
 
     table_id: int
     schema_version: int
@@ -64,7 +64,7 @@ class InsertResult:
 
 
 class PendingInserts:
-    """Inserts whose registration is under way, and failures that nobody has been told of."""
+    """Inserts whose registration is in progress, and failures that no caller has seen."""
 
     def __init__(self) -> None:
         self._open: set[asyncio.Future[None]] = set()
@@ -77,7 +77,7 @@ class PendingInserts:
         result: asyncio.Future[list[TableFile]],
         undo: Callable[[BaseException], Coroutine[None, None, None]],
     ) -> None:
-        """An error is passed on when what it left has been undone."""
+        """After a failed registration, calls `undo` before the error is passed on."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open.add(settled)
         settled.add_done_callback(self._open.discard)
@@ -85,7 +85,7 @@ class PendingInserts:
         def done(result: asyncio.Future[list[TableFile]]) -> None:
             error = asyncio.CancelledError() if result.cancelled() else result.exception()
             if error is None:
-                if not inserted.registered.done():  # somebody may have stopped waiting for it
+                if not inserted.registered.done():  # the caller may have cancelled it
                     inserted.registered.set_result(result.result())
                 settled.set_result(None)
             else:
@@ -97,7 +97,7 @@ class PendingInserts:
             try:
                 await undo(error)
             finally:
-                log.error("an insert could not be registered", table_id=inserted.table_id, error=str(error))
+                log.error("insert could not be registered", table_id=inserted.table_id, error=str(error))
                 if not inserted.registered.done():
                     inserted.registered.set_exception(error)
                     self._failed.append(inserted.registered)
@@ -109,9 +109,9 @@ class PendingInserts:
         while self._open:
             await asyncio.wait(set(self._open))
 
-    def tell(self) -> None:
-        """Raise the first failure that nobody has looked at; forget the others."""
+    def raise_unobserved(self) -> None:
+        """Raises the first failure that no caller has seen; forgets the others."""
         failed, self._failed = self._failed, []
         for outcome in failed:
-            if not outcome.told and (error := outcome.exception()) is not None:
+            if not outcome.observed and (error := outcome.exception()) is not None:
                 raise error

@@ -1,7 +1,7 @@
-"""Rows of Python objects, as Arrow columns of a table's types.
+"""Converts rows of Python objects to Arrow columns of a table's types.
 
-Arrow's own conversion is generous: it cuts a float to an int and takes a local time for UTC. So each value's type is
-checked first; Arrow then checks that it fits.
+Arrow's own conversion is lenient: it truncates a float to an int and takes a local time for UTC. So the type of each
+value is checked first; Arrow then checks its range.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _EXACT: dict[type[IcebergType], frozenset[type]] = {
     BinaryType: frozenset({bytes}),
     FixedType: frozenset({bytes}),
 }
-"""Types whose every value will do. The others are looked at one by one."""
+"""Python types whose values are all acceptable. Values of other types are checked one by one."""
 
 _UNKNOWN = "is not in the table: leave it out, or add it to the table first"
 
 
 class CannotConvert(Exception):
-    """Of one value: where in its column, and why."""
+    """Says for one value where in its column it is, and why it cannot be converted."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(why)
@@ -73,7 +73,7 @@ class CannotConvert(Exception):
 def table_from_rows(
     rows: Sequence[Row], schema: TableSchema, *, first_row: int = 1, fill_missing: bool = False
 ) -> pa.Table:
-    """Nulls in required columns are left to `coercion.coerce`."""
+    """Does not check for nulls in required columns: `coercion.coerce` does."""
     wanted = schema.arrow()
     fields = schema.iceberg.fields
     names = {field.name for field in fields}
@@ -104,8 +104,8 @@ def _column(rows: Sequence[Row], field: NestedField, wanted: pa.DataType, first_
         for number, value in enumerate(values):
             try:
                 values[number] = _plain(value, field.field_type, field.name)
-            except CannotConvert as unfit:
-                raise RowsRefused(unfit.why, row=first_row + number, column=unfit.path) from None
+            except CannotConvert as error:
+                raise RowsRefused(error.why, row=first_row + number, column=error.path) from None
     try:
         column = pa.array(values, wanted)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError):
@@ -133,7 +133,7 @@ def _check_overflow(column: pa.Array, values: list[Any], field: NestedField, fir
 
 
 def _plain(value: Any, kind: IcebergType, path: str) -> Any:  # noqa: C901  (one case a type)
-    """The value as Arrow converts it to the type without a loss, or `CannotConvert`."""
+    """Returns the value in a form that Arrow converts without loss. Raises `CannotConvert`."""
     if value is None:
         return None
     match kind:

@@ -1,4 +1,4 @@
-"""The table that an insert goes to, as its writer needs it."""
+"""Table handles: what an insert needs to know about its table, cached for a moment."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from components.lib.storage_manager.errors import NoSuchTable
 from registry.contract import Tables
 from registry.models import LakeTable
 
-FIRST_GUESS = 0.4
+INITIAL_RATIO = 0.4
 
-_MOST_TABLES = 1_000  # that are remembered
+_MAX_TABLES = 1_000  # cached
 
 
 @dataclass
 class Compression:
-    """Bytes of a file for each byte in memory, learned from the files written so far."""
+    """The ratio of bytes in a file to bytes in memory, learned from the files written so far."""
 
-    ratio: float = FIRST_GUESS
+    ratio: float = INITIAL_RATIO
 
     def learn(self, in_memory: int, in_file: int) -> None:
-        if in_memory > 64 << 10:  # smaller ones are mostly footer
+        if in_memory > 64 << 10:  # smaller files are mostly footer
             self.ratio += (in_file / in_memory - self.ratio) * 0.3
 
 
@@ -44,8 +44,8 @@ class TableHandle:
 
 
 class TableHandles:
-    """Keeps what it has read for a moment. An older schema than the newest is no error: files of both stand side by
-    side, and rows that don't fit are tried again with the newest.
+    """Caches handles for a moment. Using a schema that is not the newest is no error: a table may contain files of
+    several versions, and rows that don't match are tried again with the newest.
     """
 
     def __init__(self, store: Tables, clock: LoopClock, max_age_s: float) -> None:
@@ -55,7 +55,7 @@ class TableHandles:
         self._known: OrderedDict[str | int, tuple[float, TableHandle]] = OrderedDict()
 
     async def get(self, table: str | int, *, fresh: bool = False) -> TableHandle:
-        """By name, as people write it, or id."""
+        """Returns the handle of a table by its name or id. Raises `NoSuchTable`."""
         known = self._known.get(table)
         now = self._clock.monotonic()
         if known is not None and not fresh and now - known[0] < self._max_age_s:
@@ -63,7 +63,7 @@ class TableHandles:
         found = await self._read(table, known[1] if known else None)
         self._known[table] = (now, found)
         self._known.move_to_end(table)
-        if len(self._known) > _MOST_TABLES:
+        if len(self._known) > _MAX_TABLES:
             self._known.popitem(last=False)
         return found
 

@@ -129,7 +129,7 @@ def test_columns_must_be_the_tables() -> None:
         coerce(pa.table({"id": [1], "day": full["day"]}), schema)
     with pytest.raises(RowsRefused, match="column 'id': is missing, and the table requires it"):
         coerce(pa.table({"name": ["a"]}), schema, fill_missing=True)
-    with pytest.raises(RowsRefused, match="column 'id': stands twice"):
+    with pytest.raises(RowsRefused, match="column 'id': appears twice"):
         coerce(pa.table([[1], [2], ["a"]], names=["id", "id", "name"]), schema)
     assert coerce(pa.table({"id": [1]}), schema, fill_missing=True).to_pylist() == [
         {"id": 1, "name": None, "day": None}

@@ -152,20 +152,20 @@ async def test_names_that_nobody_wants_are_not_renewed_for_ever() -> None:
     taken = [name for _ in range(2) for name in await some.take(TARGET, ["forgotten"])]
     for number in range(300):
         taken += await some.take(TARGET, [f"p={number}"])
-    await some.drop_unwanted()
+    await some.drop_unused()
     assert len(store.completed) == 1
     assert sorted([*taken, *store.completed]) == sorted(store.all)
     store.failing = True
     with pytest.raises(Unavailable):
         await some.take(TARGET, ["p=0"])  # which may be recorded or not
     store.failing = False
-    await some.drop_unwanted()
+    await some.drop_unused()
     assert len(store.completed) == 2
-    await some.drop_unwanted()
+    await some.drop_unused()
     assert len(store.completed) == 2
 
 
-async def test_unwanted_names_are_kept_until_the_registry_has_let_go_of_them() -> None:
+async def test_unused_names_are_kept_until_the_registry_has_completed_their_intents() -> None:
     class Deaf(Intents):
         async def complete_intents(self, paths: Sequence[str]) -> None:
             if self.failing:
@@ -178,7 +178,7 @@ async def test_unwanted_names_are_kept_until_the_registry_has_let_go_of_them() -
     with pytest.raises(Unavailable):
         await some.take(TARGET, [""])
     with pytest.raises(Unavailable):
-        await some.drop_unwanted()
+        await some.drop_unused()
     store.failing = False
-    await some.drop_unwanted()
+    await some.drop_unused()
     assert len(store.completed) == 1
