@@ -145,7 +145,7 @@ class IcebergUpdater:
     async def on_health(self) -> bool:
         """A commit under way, or a storage that hangs, says nothing about the catalog."""
         self._opened_thread()
-        await self._probe.ask()
+        await self._probe.check()
         return True
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:

@@ -162,7 +162,7 @@ class Lifecycle:
             return judge(needed)
         trouble = (await read_failing_tables(self._store)).get(table.id)
         if trouble is not None:
-            return judge(needed, behind=trouble.told)
+            return judge(needed, behind=trouble.summary)
         entry = await ledger_entry(self._store, self._updater)
         if entry is not None and entry.refresh_owed:
             return judge(needed, behind=f"the Iceberg updater owes a refresh ({entry.reason})")

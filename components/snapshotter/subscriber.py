@@ -129,7 +129,7 @@ class Snapshotter:
             if failing is not None and failing.attempts >= _FAILURES_TOLD:
                 raise RuntimeError(f"{failing.subject} has failed {failing.attempts} times in a row: {failing.reason}")
         self._opened_tables()
-        await self._probe.ask()
+        await self._probe.check()
         return True
 
     def metrics(self) -> Iterator[Metric]:

@@ -118,7 +118,7 @@ def print_description(found: Description) -> None:
         }
     )
     if found.trouble is not None:
-        click.echo(f"\n{found.trouble.told}")
+        click.echo(f"\n{found.trouble.summary}")
     if found.columns:
         click.echo()
         rows = [

@@ -65,8 +65,9 @@ def of_stop(table: str, reason: str, updater: UpdaterState) -> Cause:
 def of_trouble(trouble: FailingTable) -> Cause:
     """The updater's reason names the way out; a table that is not stopped it tries again by itself."""
     if trouble.stopped:
-        return Cause(trouble.told, f"`{REFRESH}`, once the reason is gone")
-    return Cause(trouble.told, "mend what the reason names: the table is tried again by itself; `astha iceberg status`")
+        return Cause(trouble.summary, f"`{REFRESH}`, once the reason is gone")
+    remedy = "mend what the reason names: the table is tried again by itself; `astha iceberg status`"
+    return Cause(trouble.summary, remedy)
 
 
 def of_silence(table: str) -> Cause:

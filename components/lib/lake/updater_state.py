@@ -1,7 +1,7 @@
-"""Tables that the Iceberg updater could not bring up to date, as the registry keeps them.
+"""State of the Iceberg updater in the registry: the tables that it could not bring up to date.
 
-The updater writes them before it acknowledges the changes that it left out; other components and commands read them.
-Such a table owes a comparison with the registry, whatever position the updater's ledger entry has.
+The updater records them before it acknowledges the changes that it skipped; other components and commands read them.
+Such a table has a pending comparison with the registry, whatever position the updater has acknowledged.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from registry.position import Position, SequenceVisibility, XidVisibility
 AnySnapshotVisibility: TypeAlias = SequenceVisibility | XidVisibility
 
 _NAME = "iceberg_updater.tables"
-"""A row of the registry's own `source_identity`: the daemon's notes, which are not published."""
+"""A row of the registry's own `source_identity` table, which is not published."""
 
 _LONGEST_REASON = 1_000
 
 
 class FailingTable(msgspec.Struct, frozen=True):
-    """`stopped`: a person has to do something, and the reason says what. Times are UTC epoch milliseconds."""
+    """`stopped`: the operator has to act, and the reason says how. Times are UTC epoch milliseconds."""
 
     table_id: int
     table: str
@@ -33,14 +33,12 @@ class FailingTable(msgspec.Struct, frozen=True):
     stopped: bool = False
 
     @property
-    def told(self) -> str:
-        return f"the Iceberg updater has trouble with {self.table}, {self.attempts:,} attempts so far: {self.reason}"
+    def summary(self) -> str:
+        return f"the Iceberg updater cannot update {self.table}, {self.attempts:,} attempts so far: {self.reason}"
 
 
 class Compared(msgspec.Struct, frozen=True):
-    """What the snapshot of the registry contained that a table was compared with. Beyond `until` the stream can bring
-    nothing of it.
-    """
+    """The visibility of the registry snapshot that a table was compared with. Events beyond `until` are not in it."""
 
     place: AnySnapshotVisibility
     until: Position

@@ -1,4 +1,4 @@
-"""JSON, one object a line: for people and tools that read nothing else. Iceberg has no such format."""
+"""JSON lines, for users and tools that read nothing else. Iceberg has no such format."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats
 
 _EXTENSIONS = {"gzip": ".json.gz", "zstd": ".json.zst", "none": ".json"}
-_ROWS_AT_ONCE = 10_000  # as Python objects
+_ROWS_AT_ONCE = 10_000  # converted to Python objects
 
 
 class JsonOptions(BaseModel):
-    """`engine_config` of a table in this format, and its compression."""
+    """`engine_config` and compression of a table in this format."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -52,16 +52,16 @@ class JsonLinesEngine:
         return self._options.compression != "none"
 
     def write(self, table: pa.Table, schema: TableSchema, sink: Writable) -> WrittenFile:
-        tally = ChecksummedSink(sink)
+        output = ChecksummedSink(sink)
         rows = sort(table, schema)
         if self.compressed:
-            with pa.CompressedOutputStream(tally, self._options.compression) as stream:
+            with pa.CompressedOutputStream(output, self._options.compression) as stream:
                 for lines in _encoded(rows):
                     stream.write(lines)
         else:
             for lines in _encoded(rows):
-                tally.write(lines)
-        return WrittenFile(tally.size, rows.num_rows, tally.checksum, _statistics(rows, schema))
+                output.write(lines)
+        return WrittenFile(output.size, rows.num_rows, output.checksum, _statistics(rows, schema))
 
 
 def _encoded(table: pa.Table) -> Iterator[bytes]:
@@ -73,7 +73,7 @@ _encoder = msgspec.json.Encoder()  # decimals as text, times in ISO form, bytes 
 
 
 def _statistics(table: pa.Table, schema: TableSchema) -> JsonText:
-    """Counts of top-level columns: nobody skips such a file by its bounds."""
+    """Returns counts of top-level columns. Bounds would be of no use: engines do not prune such files."""
     found: dict[str, ColumnStats] = {}
     for field in schema.iceberg.fields:
         column = table.column(field.name)

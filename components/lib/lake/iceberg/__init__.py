@@ -1,13 +1,13 @@
-"""Iceberg: the catalog, its tables, and commits to them. The one place from which anybody commits (decision 0010).
+"""Iceberg: the catalog, its tables, and commits to them. All commits are made here (decision 0010).
 
-    tables = IcebergTables(open_catalog(url, lake), identity)        blocking throughout: not for an event loop's thread
-    tables.load(table)                                               the catalog's table of the registry's, or None
-    Stamp.read(loaded.metadata)                                      what the last commit says of itself
-    live_files(loaded), live_digest(loaded)                          what the manifests say
-    tables.commit(table, lambda commit: commit.set_tag("v1", 42))    one atomic commit, decided anew after a conflict
+    tables = IcebergTables(open_catalog(url, lake), identity)        everything blocks: not for an event loop's thread
+    tables.load(table)                                               the Iceberg table of a registry's table, or None
+    Stamp.read(loaded.metadata)                                      position and digest of the last commit
+    live_files(loaded), live_digest(loaded)                          the files in the manifests
+    tables.commit(table, lambda commit: commit.set_tag("v1", 42))    one atomic commit, built again after a conflict
 
-Errors: `TableProblem` concerns one table and needs a person, `TableUnavailable` concerns one table and passes,
-`CatalogUnavailable` concerns all of them and passes.
+Errors: `TableProblem` concerns one table and needs the operator, `TableUnavailable` concerns one table and is
+temporary, `CatalogUnavailable` concerns all tables and is temporary.
 """
 
 from components.lib.lake.iceberg.catalog import RegistryCatalog, open_catalog
@@ -42,7 +42,7 @@ __all__ = [
     "CatalogProbe", "IcebergTables", "RegistryCatalog", "identifier_of", "open_catalog",
     # commits
     "SnapshotChange", "Retention", "Stamp", "TableCommit",
-    # what is there
+    # files of a snapshot
     "PartitionPaths", "data_files", "dated_files", "files_by_path", "live_digest", "live_files", "require_format",
     "require_supported",
     # errors

@@ -2,7 +2,7 @@
 
 `iceberg_tables` and `iceberg_namespace_properties` are part of the registry's schema: `astha registry migrate` creates
 them as PyIceberg would, so that a daemon needs no right to create tables, and `astha registry copy` copies them. Every
-engine that speaks Iceberg's JDBC catalog can use them, under the catalog name `astha`.
+engine that supports Iceberg's JDBC catalog can use them, under the catalog name `astha`.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from registry.engines import parse_url, sqlite_path
 from registry.sqlite_connections import follow_file
 
 NAME = "astha"
-"""Of the catalog: other engines must use the same one to see the same rows of `iceberg_tables`."""
+"""The catalog's name. Other engines must use it to see the same rows of `iceberg_tables`."""
 
 _NO_SNAPSHOTS = '"snapshots":[]'
 
-_MOST_TABLES = 256
-"""Whose snapshots are kept as text: some hundred bytes a snapshot."""
+_MAX_TABLES = 256
+"""Tables whose snapshots are cached as JSON: a few hundred bytes per snapshot."""
 
-_WAIT_S = 30
-"""SQLite: how long to wait for another writer of the registry's file."""
+_LOCK_TIMEOUT_S = 30
+"""How long to wait for another writer of a SQLite registry."""
 
 
 def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
-    """Close it after use. CatalogUnavailable if it can't be reached."""
+    """Opens the catalog; the caller closes it. Raises `CatalogUnavailable`."""
     storage = {**file_io_properties(lake.s3), **mode_properties(lake.modes)}
     properties = lake.catalog_properties()
     if properties:
@@ -50,7 +50,7 @@ def open_catalog(registry_url: str, lake: LakeSettings) -> Catalog:
 
 
 def file_io_properties(s3: S3Settings) -> dict[str, str]:
-    """PyIceberg's names for what one needs to reach S3. Holds secrets."""
+    """Returns the S3 settings as PyIceberg's properties, secrets included."""
     given = {
         "s3.endpoint": s3.endpoint,
         "s3.region": s3.region,
@@ -58,7 +58,7 @@ def file_io_properties(s3: S3Settings) -> dict[str, str]:
         "s3.secret-access-key": None if s3.secret_key is None else s3.secret_key.get_secret_value(),
         "s3.session-token": None if s3.session_token is None else s3.session_token.get_secret_value(),
         "s3.force-virtual-addressing": "true" if s3.virtual_hosted else "false",
-        # Seconds. A storage that is silent must not hold a thread for ever.
+        # Seconds. A storage that does not respond must not block a thread forever.
         "s3.connect-timeout": "5",
         "s3.request-timeout": "30",
     }
@@ -92,10 +92,10 @@ class RegistryCatalog(EngineSqlCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """On top of the metadata that `table` has, which the swap of the pointer checks to be the current one.
+        """Applies the updates to the metadata of `table`; the swap of the pointer checks that it is still current.
 
-        PyIceberg's own reads the metadata file again and copies all of it twice, at a cost that grows with
-        the number of snapshots. A table that is not new enough is CommitFailedException here and there.
+        PyIceberg's own method reads the metadata file again and copies it twice, at a cost that grows with the number
+        of snapshots. Raises `CommitFailedException`, like PyIceberg's, if `table` is out of date.
         """
         if any(isinstance(requirement, AssertCreate) for requirement in requirements):
             return super().commit_table(table, requirements, updates)
@@ -106,14 +106,14 @@ class RegistryCatalog(EngineSqlCatalog):
             return CommitTableResponse(metadata=metadata, metadata_location=table.metadata_location)
         location = self.next_metadata_location(table, metadata)
         with table.io.new_output(location).create() as output:
-            output.write(self._text_of(metadata).encode())
+            output.write(self._to_json(metadata).encode())
         if not self.swap_metadata_location(table, location):
             table.io.delete(location)
             raise CommitFailedException(f"table {'.'.join(table.name())} has been committed to by another process")
         return CommitTableResponse.model_construct(metadata=metadata, metadata_location=location)
 
-    def _text_of(self, metadata: TableMetadata) -> str:
-        """As PyIceberg writes it; but a snapshot, which never changes, is made into text once, not by every commit."""
+    def _to_json(self, metadata: TableMetadata) -> str:
+        """Returns the JSON that PyIceberg writes, but serializes each snapshot, which never changes, only once."""
         known = self._snapshots.get(metadata.table_uuid, {})
         texts = {
             snapshot.snapshot_id: known.get(snapshot.snapshot_id) or snapshot.model_dump_json(exclude_none=True)
@@ -121,16 +121,16 @@ class RegistryCatalog(EngineSqlCatalog):
         }
         self._snapshots[metadata.table_uuid] = texts
         self._snapshots.move_to_end(metadata.table_uuid)
-        if len(self._snapshots) > _MOST_TABLES:
+        if len(self._snapshots) > _MAX_TABLES:
             self._snapshots.popitem(last=False)
         rest = metadata.model_copy(update={"snapshots": []}).model_dump_json(exclude_none=True)
-        before, _, after = rest.partition(_NO_SNAPSHOTS)  # a quote inside a value is written otherwise
+        before, _, after = rest.partition(_NO_SNAPSHOTS)  # inside a value the quotes would be escaped
         return f'{before}"snapshots":[{",".join(texts.values())}]{after}'
 
 
 def _engine(url: URL) -> Engine:
     if url.drivername == "sqlite":
-        engine = create_engine(url, connect_args={"timeout": _WAIT_S})
+        engine = create_engine(url, connect_args={"timeout": _LOCK_TIMEOUT_S})
 
         @event.listens_for(engine, "connect")
         def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:

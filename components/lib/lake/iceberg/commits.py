@@ -1,8 +1,8 @@
-"""One catalog commit in the making: snapshots, schema, stamp, tags and expiry that happen together or not at all.
+"""Builds one catalog commit: snapshots, schema, stamp, tags and expiration that happen together or not at all.
 
-Written on PyIceberg's manifests and table updates rather than its snapshot producers: those copy all metadata a dozen
-times a commit, add files under the current partition spec only, and have no `replace`, which is what leaves streaming
-readers alone.
+Uses PyIceberg's manifests and table updates instead of its snapshot producers: those copy all metadata a dozen times
+per commit, add files under the current partition spec only, and have no `replace` operation, which streaming readers
+ignore.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pyiceberg.typedef import Record
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg.data_files import DataFiles
 from components.lib.lake.iceberg.errors import ForeignCommit
-from components.lib.lake.iceberg.manifests import SnapshotManifestWriter, is_live, may_hold, merge_groups
+from components.lib.lake.iceberg.manifests import SnapshotManifestWriter, is_live, may_contain, merge_groups
 from components.lib.lake.iceberg.retention import Retention, unreferenced_files
 from components.lib.lake.iceberg.schema_updates import evolution, find_spec, partition_kinds, schema_of
 from components.lib.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
@@ -48,7 +48,7 @@ from registry.position import Position
 
 
 class SnapshotChange(msgspec.Struct):
-    """What one snapshot does. `replaces` if added and removed files hold the same rows."""
+    """The change that one snapshot makes. `replaces`: added and removed files contain the same rows."""
 
     added: list[TableFile] = []
     removed: list[LiveFile] = []
@@ -64,13 +64,13 @@ class SnapshotChange(msgspec.Struct):
 
 
 class FilesMissing(Exception):
-    """Files to be removed are not there: Iceberg has missed something, and has to be compared with the registry."""
+    """Files to be removed are not in the snapshot: Iceberg must be compared with the registry."""
 
 
 class TableCommit:
-    """Everything is relative to `table` as it was loaded; the catalog refuses if that is no longer the newest.
+    """Everything is relative to `table` as it was loaded; the catalog refuses the commit if it is out of date.
 
-    `manifests` are those of the table's current snapshot, for who knows them already.
+    `manifests` are those of the table's current snapshot, if the caller knows them already.
     """
 
     def __init__(self, table: Table, manifests: list[ManifestFile] | None = None) -> None:
@@ -78,7 +78,7 @@ class TableCommit:
         self.stamp = Stamp.read(table.metadata)
         self.updates: list[TableUpdate] = []
         self.unreferenced: list[str] = []
-        """Metadata files that nothing refers to once this is committed."""
+        """Metadata files that are unreferenced after the commit."""
         current = table.metadata.current_snapshot()
         self._base = self._head = current
         self._manifests = manifests
@@ -90,21 +90,21 @@ class TableCommit:
 
     @property
     def digest(self) -> Digest:
-        """Of the live files as they will be."""
+        """The digest of the live files after the commit."""
         return self._digest
 
     @property
     def snapshots(self) -> int:
-        """New ones so far."""
+        """The number of new snapshots so far."""
         return len(self._writers)
 
     @property
     def head(self) -> tuple[int, list[ManifestFile]] | None:
-        """The snapshot that will be current, and its manifests, as far as they had to be known."""
+        """The snapshot that will be current and its manifests, or None if these were not read."""
         return None if self._head is None or self._manifests is None else (self._head.snapshot_id, self._manifests)
 
     def require_own(self) -> None:
-        """ForeignCommit unless the current snapshot and schema are the ones that the stamp was written with."""
+        """Raises `ForeignCommit` unless the current snapshot and schema are those of the stamp."""
         found = None if self._base is None else self._base.snapshot_id
         known = self.table.metadata.properties.get(SCHEMA_ID)
         if known != str(self.table.metadata.current_schema_id):
@@ -115,18 +115,18 @@ class TableCommit:
         if found != self.stamp.snapshot:
             raise ForeignCommit(
                 f"{'.'.join(self.table.name())}: snapshot {found} is not Astha's, whose last one is "
-                f"{self.stamp.snapshot}: somebody else has committed. `astha iceberg adopt` takes the change over into "
-                "the registry, `astha iceberg revert` undoes it"
+                f"{self.stamp.snapshot}: another engine has committed. `astha iceberg adopt` takes its change over "
+                "into the registry, `astha iceberg revert` undoes it"
             )
 
     def evolve(self, schema: TableSchema) -> None:
-        """The table's current schema, partition spec and sort order. SchemaProblem if Iceberg can't get there."""
+        """Sets the current schema, partition spec and sort order. Raises `SchemaProblem` if that is impossible."""
         found = evolution(self.table.metadata, schema)
         self.updates += found.updates
         self._schema, self._specs = found.schema, found.specs
 
     def drop_delete_files(self) -> bool:
-        """Another engine's, from the next snapshot on. Whether there are any."""
+        """Drops delete files of other engines from the next snapshot on. Returns whether there are any."""
         before = self._current_manifests()
         self._manifests = [manifest for manifest in before if manifest.content == ManifestContent.DATA]
         return len(self._manifests) < len(before)
@@ -134,9 +134,9 @@ class TableCommit:
     def add_snapshot(
         self, change: SnapshotChange, schemas: Mapping[int, TableSchema], position: Position | None = None
     ) -> None:
-        """On top of the snapshots before it. ``schemas`` has the version of every file."""
+        """Adds a snapshot on top of the previous ones. ``schemas`` contains the version of every file."""
         before = self._current_manifests()
-        writer = self._begin()
+        writer = self._new_writer()
         manifests = self._without(writer, before, change.removed)
         manifests = self._merged(writer, manifests)
         added = self._added(writer, change.added, schemas)
@@ -147,7 +147,7 @@ class TableCommit:
         self._finish(writer, added + manifests, change, position)
 
     def set_stamp(self, position: Position | None) -> None:
-        """Once, after the last snapshot, which becomes the current one."""
+        """Call it once, after the last snapshot, which becomes the current one."""
         head = self._head
         if self._writers and head is not None:
             self.updates.append(_ref(MAIN_BRANCH, SnapshotRefType.BRANCH, head.snapshot_id))
@@ -159,14 +159,14 @@ class TableCommit:
             self.set_properties(wanted)
 
     def restart_digest(self, digest: Digest) -> None:
-        """What is live was counted: from here on it is what the stamp builds on."""
+        """Replaces the stamp's digest by one that was computed from the live files."""
         self._digest = digest.copy()
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         self.updates.append(SetPropertiesUpdate(updates=dict(properties)))
 
     def stop(self, reason: str | None) -> None:
-        """Says in the table itself why nobody commits to it, or that this is over."""
+        """Records in the table's properties why commits have stopped, or removes the reason."""
         before = self.table.metadata.properties.get(STOPPED)
         if reason is None and before is not None:
             self.updates.append(RemovePropertiesUpdate(removals=[STOPPED]))
@@ -180,13 +180,13 @@ class TableCommit:
         self.updates.append(RemoveSnapshotRefUpdate(ref_name=name))
 
     def retain(self, retention: Retention) -> None:
-        """Expires what is beyond, among the snapshots that were there before this commit."""
+        """Expires snapshots that were there before this commit, by the retention."""
         if not self._writers:
             return
         self.expire([snapshot.snapshot_id for snapshot in retention.expired(self.table.metadata, _now_ms())])
 
     def expire(self, snapshot_ids: Iterable[int]) -> None:
-        """Those that a branch or tag names must have lost it before."""
+        """Expires snapshots; branches and tags that refer to them must be removed before."""
         known = {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
         expired = [known[wanted] for wanted in snapshot_ids if wanted in known]
         if not expired:
@@ -202,11 +202,11 @@ class TableCommit:
         )
 
     def discard(self) -> None:
-        """Removes the files that were written for it. Only if it is certain that it was not committed."""
+        """Removes the files that were written for the commit. Only if it has certainly not happened."""
         for writer in self._writers:
             writer.discard()
 
-    def _begin(self) -> SnapshotManifestWriter:
+    def _new_writer(self) -> SnapshotManifestWriter:
         sequence = self.table.metadata.next_sequence_number() + len(self._writers)
         writer = SnapshotManifestWriter(self.table, self._schema, self.table.metadata.new_snapshot_id(), sequence)
         self._writers.append(writer)
@@ -231,7 +231,7 @@ class TableCommit:
     def _without(
         self, writer: SnapshotManifestWriter, manifests: list[ManifestFile], removed: Sequence[LiveFile]
     ) -> list[ManifestFile]:
-        """Looks where the partitions say first, and newest first; everywhere else only for what was not found."""
+        """Searches manifests whose bounds match the partitions first, newest first; the others only for the rest."""
         missing = {file.path for file in removed}
         if not missing:
             return manifests
@@ -243,7 +243,7 @@ class TableCommit:
             place
             for place in places
             if (spec_id := manifests[place].partition_spec_id) in partitions
-            and may_hold(manifests[place], partitions[spec_id], kinds[spec_id])
+            and may_contain(manifests[place], partitions[spec_id], kinds[spec_id])
         ]
         likely.sort(key=lambda place: manifests[place].sequence_number, reverse=True)
         for place in [*likely, *sorted(set(places) - set(likely))]:
@@ -254,13 +254,13 @@ class TableCommit:
             missing -= found_paths
         if missing:
             raise FilesMissing(
-                f"{'.'.join(self.table.name())}: {sorted(missing)[0]} is to be removed, and is not in Iceberg's "
+                f"{'.'.join(self.table.name())}: {sorted(missing)[0]} should be removed, but is not in Iceberg's "
                 "current snapshot"
             )
         return [result[place] for place in range(len(manifests))]
 
     def _partitions(self, paths: set[str]) -> dict[int, set[Record]]:
-        """By spec, of those to which a path can belong."""
+        """Returns the partitions by spec, for specs that the paths can belong to."""
         found: defaultdict[int, set[Record]] = defaultdict(set)
         for spec in self._specs.values():
             schema = schema_of(self.table.metadata, spec, self._schema)
@@ -271,7 +271,7 @@ class TableCommit:
         return found
 
     def _merged(self, writer: SnapshotManifestWriter, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Those of earlier snapshots: entries of this one's must say what it did to them."""
+        """Merges manifests of earlier snapshots only: entries of this one must keep their status."""
         old = [manifest for manifest in manifests if manifest.added_snapshot_id != writer.snapshot_id]
         for spec_id, group in merge_groups(old):
             gone = {manifest.manifest_path for manifest in group}
@@ -310,7 +310,7 @@ class TableCommit:
         return known
 
     def _spec_of(self, schema: TableSchema) -> PartitionSpec:
-        """The table's spec for files of this version; one that it never had is added beside the current."""
+        """Returns the table's spec for files of this version; an unknown one is added without becoming current."""
         known = find_spec(self._specs, schema.partition)
         if known is not None:
             return known
@@ -322,7 +322,7 @@ class TableCommit:
 
 def _summary(change: SnapshotChange, parent: Snapshot | None) -> dict[str, str]:
     added, removed = change.added, change.removed
-    told = {
+    counts = {
         "added-data-files": len(added),
         "added-records": sum(file.row_count for file in added),
         "added-files-size": sum(file.file_size for file in added),
@@ -333,14 +333,14 @@ def _summary(change: SnapshotChange, parent: Snapshot | None) -> dict[str, str]:
             {file.partition_path for file in added} | {file.partition_path for file in removed}
         ),
     }
-    before = _plain(parent) if parent is not None else {}
+    before = _summary_of(parent) if parent is not None else {}
     totals = {
-        "total-data-files": told["added-data-files"] - told["deleted-data-files"],
-        "total-records": told["added-records"] - told["deleted-records"],
-        "total-files-size": told["added-files-size"] - told["removed-files-size"],
+        "total-data-files": counts["added-data-files"] - counts["deleted-data-files"],
+        "total-records": counts["added-records"] - counts["deleted-records"],
+        "total-files-size": counts["added-files-size"] - counts["removed-files-size"],
     }
     none = dict.fromkeys(("total-delete-files", "total-position-deletes", "total-equality-deletes"), "0")
-    changed = {name: str(value) for name, value in told.items() if value}
+    changed = {name: str(value) for name, value in counts.items() if value}
     return changed | none | {name: str(int(before.get(name, 0)) + value) for name, value in totals.items()}
 
 
@@ -348,7 +348,7 @@ def _ref(name: str, kind: str, snapshot_id: int) -> SetSnapshotRefUpdate:
     return SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": snapshot_id})
 
 
-def _plain(snapshot: Snapshot) -> dict[str, str]:
+def _summary_of(snapshot: Snapshot) -> dict[str, str]:
     return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
 
 

@@ -1,7 +1,7 @@
-"""The registry's tables in the Iceberg catalog: found, created, evolved, renamed, dropped, committed to.
+"""The registry's tables in the Iceberg catalog: load, create, evolve, rename, drop, commit.
 
-Blocking, and safe from several threads: one commit to a table at a time in this process, and whoever finds that
-another process was quicker starts again from the newest metadata.
+Blocking and thread-safe: one commit per table at a time in this process; if another process has committed first, the
+commit is built again from the newest metadata.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ Build: TypeAlias = Callable[[TableCommit], None]
 PROPERTIES = {
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "20",
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
-    # Ours to merge; said for other engines, which would else merge everything into one now and then.
+    # Astha merges manifests itself; this is for other engines, which would otherwise merge all into one.
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
 }
-"""Of a new table."""
+"""Properties of a new table."""
 
 _ATTEMPTS = 10
-_LOCKED_S = 60.0
-_MOST_LOADED = 512
-_locks: WeakValueDictionary[object, threading.Lock] = WeakValueDictionary()  # while somebody holds or waits for one
+_LOCK_TIMEOUT_S = 60.0
+_MAX_LOADED = 512
+_locks: WeakValueDictionary[object, threading.Lock] = WeakValueDictionary()  # while a thread holds or waits for one
 _locks_guard = threading.Lock()
 
 
@@ -74,8 +74,8 @@ def identifier_of(table: LakeTable) -> Identifier:
 
 
 class IcebergTables:
-    """`TableProblem` is one table's and needs a person; `TableUnavailable` is one table's and passes; any other
-    `CatalogUnavailable` is everybody's and passes.
+    """`TableProblem` concerns one table and needs the operator; `TableUnavailable` concerns one table and is
+    temporary; any other `CatalogUnavailable` concerns all tables and is temporary.
 
     `identity` (see `registry_identity`) tells the tables of this registry from those of another that has the same ids:
     a table of another one is never read, committed to, renamed or dropped.
@@ -88,20 +88,22 @@ class IcebergTables:
             )
         self.catalog = catalog
         self._identity = identity
-        self._loaded: OrderedDict[int, Table] = OrderedDict()  # the last used at the end
+        self._loaded: OrderedDict[int, Table] = OrderedDict()  # most recently used last
         self._names: dict[int, Identifier] | None = None
-        self._heads: dict[int, tuple[int, list[ManifestFile]]] = {}  # of some of the loaded ones
+        self._heads: dict[
+            int, tuple[int, list[ManifestFile]]
+        ] = {}  # current snapshot and its manifests, of some loaded tables
         self._unreadable: set[Identifier] = set()
         self.claimed: frozenset[Identifier] = frozenset()
-        """Names that the registry's tables have now: what can't be read under one of them is that table's."""
+        """Names of the registry's tables now: an unreadable Iceberg table of such a name is that table's."""
         self._retired = False
 
     def close(self) -> None:
         self.catalog.close()
 
     def retired(self) -> IcebergTables:
-        """Another one for the same catalog. This one commits nothing more: a call that was left behind in a thread must
-        not, when it comes back, do again what has been done by other means meanwhile.
+        """Returns a successor for the same catalog; this one commits nothing more. A call that was left behind in a
+        thread must not repeat what its successor has done meanwhile.
         """
         self._retired = True
         successor = IcebergTables(self.catalog, self._identity)
@@ -109,16 +111,16 @@ class IcebergTables:
         return successor
 
     def answers(self) -> bool:
-        """Whether the catalog itself does: then what has failed was one table's storage."""
+        """Returns whether the catalog responds: then one table's storage has failed."""
         try:
             self.catalog.list_namespaces()
         except Exception as error:
-            log.debug("the catalog does not answer", error=repr(error))
+            log.debug("catalog does not respond", error=repr(error))
             return False
         return True
 
     def load(self, table: LakeTable, *, cached: bool = False) -> Table | None:
-        """By its name in the registry. ForeignTable if the catalog's table of that name is another."""
+        """Loads a table by its name in the registry. Raises `ForeignTable` if the catalog's is not this one."""
         if cached and (known := self._loaded.get(table.id)) is not None and known.name() == identifier_of(table):
             self._keep(table.id, known)
             return known
@@ -136,11 +138,11 @@ class IcebergTables:
         return found
 
     def _keep(self, table_id: int, table: Table) -> None:
-        """Metadata of a table can be megabytes: those that were not used for long are read again when they are."""
+        """Metadata can be megabytes, so only the most recently used tables are cached."""
         self._loaded[table_id] = table
-        with suppress(KeyError):  # another thread has forgotten it meanwhile
+        with suppress(KeyError):  # another thread has removed it meanwhile
             self._loaded.move_to_end(table_id)
-            while len(self._loaded) > _MOST_LOADED:
+            while len(self._loaded) > _MAX_LOADED:
                 gone, _ = self._loaded.popitem(last=False)
                 self._heads.pop(gone, None)
 
@@ -190,9 +192,9 @@ class IcebergTables:
         return self._create(table, schema)
 
     def commit(self, table: LakeTable, build: Build) -> TableCommit | None:
-        """What `build` makes of the newest metadata; it is called again if another process commits meanwhile.
+        """Commits what `build` makes of the newest metadata; it is called again if another process commits first.
 
-        None if it found nothing to do. NoSuchTableError can't be: call `ensure` first.
+        Returns None if there is nothing to commit. Call `ensure` first: the table must exist.
         """
         with _locked(self.catalog, table):
             loaded = self.load(table, cached=True)
@@ -211,13 +213,13 @@ class IcebergTables:
                     loaded = self.load(table)
                     continue
                 except Exception:
-                    # Who knows what was committed: the next attempt starts from what the catalog says.
+                    # It is unknown whether it was committed: the next attempt loads the table again.
                     self._loaded.pop(table.id, None)
                     raise
                 if draft.head is not None:
                     self._heads[table.id] = draft.head
                 return draft
-            raise TableUnavailable(f"{full_name(table)}: {_ATTEMPTS} commits in a row met another's")
+            raise TableUnavailable(f"{full_name(table)}: {_ATTEMPTS} commits in a row conflicted with others")
 
     def read(self, table: LakeTable, call: Callable[[], T]) -> T:
         """Calls a reader of manifests. Raises `BrokenTable` if one is missing, `TableUnavailable` if a read fails."""
@@ -248,13 +250,13 @@ class IcebergTables:
             raise TableUnavailable(f"{name}: nothing can be written to {table.location()}: {error}") from error
 
     def drop(self, table_id: int) -> bool:
-        """From the catalog; files stay. False if there was none."""
+        """Drops the table from the catalog; files stay. Returns False if there was none."""
         name = self.names().pop(table_id, None)
         self._loaded.pop(table_id, None)
         self._heads.pop(table_id, None)
         if name is None:
             if self._unreadable:
-                self._names = None  # it may be one of those: read again the next time
+                self._names = None  # it may be one of those: scan again the next time
             return False
         try:
             self.catalog.drop_table(name)
@@ -264,7 +266,7 @@ class IcebergTables:
         return True
 
     def metadata_files(self, table_id: int) -> list[str]:
-        """Everything that was written for the table beside its data, as far as its metadata still knows of it."""
+        """Returns all metadata files of the table that its metadata still refers to."""
         name = self.names().get(table_id)
         table = None if name is None else self._load(name)
         if table is None:
@@ -277,27 +279,27 @@ class IcebergTables:
         return [*found, *sorted(manifests)]
 
     def names(self) -> dict[int, Identifier]:
-        """Of all tables that are the registry's. Read from the catalog once, which costs one load a table."""
+        """Returns the catalog's names of the registry's tables. The first call loads every table."""
         if self._names is None:
             self._names = dict(self._scan())
         return self._names
 
     @property
     def unreadable(self) -> frozenset[Identifier]:
-        """Met by the last look at all tables: nobody knows whose they are."""
+        """The tables that the last scan could not read, so that their owner is unknown."""
         return frozenset(self._unreadable)
 
     def is_unreadable(self, identifier: Identifier) -> bool:
-        """Whether the last look at all tables found one of that name that could not be read."""
+        """Returns whether the last scan found a table of that name that could not be read."""
         return identifier in self._unreadable
 
     def forget_one(self, table_id: int) -> None:
-        """What is remembered of this table may be out of date."""
+        """Removes this table from the cache."""
         self._loaded.pop(table_id, None)
         self._heads.pop(table_id, None)
 
     def forget(self) -> None:
-        """Whatever is remembered may be out of date."""
+        """Clears the cache."""
         self._names = None
         self._loaded.clear()
         self._heads.clear()
@@ -311,15 +313,15 @@ class IcebergTables:
         return manifests if snapshot_id is not None and snapshot_id == table.metadata.current_snapshot_id else None
 
     def _scan(self) -> Iterator[tuple[int, Identifier]]:
-        """A table that can't be read is left out, and remembered as such: it must not keep the others."""
+        """Skips tables that cannot be read, and remembers them: they must not block the others."""
         self._unreadable = set()
         for namespace in with_mapped_errors(lambda: list(self._namespaces(()))):
             for identifier in with_mapped_errors(lambda name=namespace: self._list(name)):  # type: ignore[misc]
                 try:
                     found = self._load(identifier)
-                except (BrokenTable, TableUnavailable) as problem:  # its own, when somebody asks for it
+                except (BrokenTable, TableUnavailable) as problem:  # raised again by `load`
                     self._unreadable.add(tuple(identifier))
-                    log.warning("an Iceberg table can't be read", table=".".join(identifier), problem=str(problem))
+                    log.warning("Iceberg table could not be read", table=".".join(identifier), problem=str(problem))
                     continue
                 if found is not None and TABLE_ID in found.metadata.properties and self._is_ours(found):
                     yield int(found.metadata.properties[TABLE_ID]), tuple(identifier)
@@ -334,7 +336,7 @@ class IcebergTables:
         return table.metadata.properties.get(REGISTRY) == self._identity
 
     def _namespaces(self, parent: Identifier) -> Iterator[Identifier]:
-        with suppress(NoSuchNamespaceError):  # likewise
+        with suppress(NoSuchNamespaceError):  # dropped meanwhile
             for namespace in self.catalog.list_namespaces(parent):
                 if namespace != parent:
                     yield tuple(namespace)
@@ -348,7 +350,7 @@ class IcebergTables:
         except FileNotFoundError as error:
             raise BrokenTable(
                 f"{'.'.join(identifier)}: the catalog points to metadata that is not there ({error}): restore it, or "
-                "drop the table from the catalog, and `astha refresh iceberg_updater` creates it anew"
+                "drop the table from the catalog, and `astha refresh iceberg_updater` creates it again"
             ) from error
         except (ValueError, ValidationError) as error:
             reason = " ".join(str(error).split("[type=")[0].split())
@@ -374,10 +376,10 @@ class IcebergTables:
         except FileNotFoundError as error:
             raise TableUnavailable(f"{name}: nothing can be written to {table.location}: {error}") from error
         except (CommitFailedException, TableAlreadyExistsError):
-            log.info("the Iceberg table was there already", table=name)
+            log.info("Iceberg table exists already", table=name)
         found = self.load(table)
         if found is None:
-            raise TableUnavailable(f"the Iceberg table {full_name(table)} is gone as soon as it was created")
+            raise TableUnavailable(f"the Iceberg table {full_name(table)} was dropped as soon as it was created")
         self._remember(table)
         return found
 
@@ -424,7 +426,7 @@ class IcebergTables:
             self._names[table.id] = identifier_of(table)
 
     def _built(self, draft: TableCommit, build: Build) -> bool:
-        """Whether there is anything to commit. What was written for nothing is removed."""
+        """Returns whether there is anything to commit. Removes written files if the build fails."""
         try:
             self._of_table(".".join(draft.table.name()), lambda: build(draft))
         except FileNotFoundError as error:
@@ -445,7 +447,7 @@ class IcebergTables:
             ) from error
 
     def _of_table(self, name: str, call: Callable[[], T]) -> T:
-        """`with_mapped_errors`; TableUnavailable if the catalog answers all the same."""
+        """Like `with_mapped_errors`, but raises `TableUnavailable` if the catalog itself responds."""
         try:
             return with_mapped_errors(call)
         except TableUnavailable:
@@ -459,12 +461,12 @@ class IcebergTables:
 
 @contextmanager
 def _locked(catalog: Catalog, table: LakeTable) -> Iterator[None]:
-    """One commit to a table at a time. A call that hangs in its storage must not take the others with it."""
+    """Allows one commit per table at a time. The timeout keeps a call that hangs from blocking others forever."""
     with _locks_guard:
         lock = threading.Lock()
         lock = _locks.setdefault((catalog.name, catalog.properties.get("uri"), table.id), lock)
-    if not lock.acquire(timeout=_LOCKED_S):
-        raise TableUnavailable(f"{full_name(table)}: another commit to it has not come back for {_LOCKED_S:g} s")
+    if not lock.acquire(timeout=_LOCK_TIMEOUT_S):
+        raise TableUnavailable(f"{full_name(table)}: another commit to it has not returned for {_LOCK_TIMEOUT_S:g} s")
     try:
         yield
     finally:

@@ -27,7 +27,7 @@ from pyiceberg.types import (
 
 from components.lib.lake.schema.type_syntax import UNNUMBERED, SyntaxProblem
 
-_LONGEST_DECIMAL = 38
+_MAX_DECIMAL_DIGITS = 38
 
 _SIMPLE: dict[pa.DataType, IcebergType] = {
     pa.bool_(): BooleanType(),
@@ -41,7 +41,7 @@ _SIMPLE: dict[pa.DataType, IcebergType] = {
     **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), BinaryType()),
     pa.uuid(): UUIDType(),
 }
-"""Smaller types become those that hold all their values; times finer than a microsecond lose what is finer."""
+"""Smaller types become the next larger Iceberg type; times are truncated to microseconds."""
 
 
 def columns_of(schema: pa.Schema) -> list[NestedField]:
@@ -60,7 +60,7 @@ def _type(kind: pa.DataType, path: str) -> IcebergType:
         return _SIMPLE[kind]
     if pa.types.is_timestamp(kind):
         return TimestampType() if kind.tz is None else TimestamptzType()
-    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _LONGEST_DECIMAL:
+    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _MAX_DECIMAL_DIGITS:
         return DecimalType(kind.precision, kind.scale)
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width:
         return FixedType(kind.byte_width)

@@ -1,4 +1,4 @@
-"""The changes that a schema can go through, and each one made on the tree of fields."""
+"""Schema changes, and their application to the tree of fields."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from components.lib.lake.schema.type_syntax import check_new_name, number, show
 
 @dataclass(frozen=True)
 class AddColumn:
-    """At the end of the table, or of the struct ``within``. The column comes without ids."""
+    """Adds a column, without ids, at the end of the table or of the struct ``within``."""
 
     column: NestedField
     within: str = ""
@@ -59,7 +59,7 @@ class MakeOptional:
 
 @dataclass(frozen=True)
 class MoveColumn:
-    """Behind a neighbour in the same struct, named without its path, or to the beginning."""
+    """Moves a column after a sibling, named without its path, or to the beginning."""
 
     column: str
     after: str | None = None
@@ -67,7 +67,7 @@ class MoveColumn:
 
 @dataclass(frozen=True)
 class SortBy:
-    """As in `components.lib.lake.schema.table_definition`; files that exist stay as they are."""
+    """Changes the sort order, written as in `table_definition`. Existing files stay as they are."""
 
     columns: Sequence[str]
 
@@ -77,7 +77,7 @@ SchemaChange: TypeAlias = _FieldChange | SortBy
 
 
 def apply(schema: TableSchema, change: SchemaChange, next_id: Callable[[], int]) -> TableSchema:
-    """EvolutionProblem says what speaks against it in this version; `check_evolution` looks at all versions."""
+    """Raises `EvolutionProblem` if this version rules it out; `check_evolution` considers all versions."""
     if isinstance(change, SortBy):
         return dataclasses.replace(schema, order=order_of(change.columns, schema.iceberg))
     fields = _change(schema, change, next_id)
@@ -183,7 +183,7 @@ def _move(fields: Fields, change: MoveColumn) -> Fields:
 
 
 def can_widen(old: IcebergType, new: IcebergType) -> bool:
-    """Whether every value of the old type is one of the new. Of nested types only the kind counts here."""
+    """Returns whether the new type holds every value of the old one. Nested types are compared by kind only."""
     match old, new:
         case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
             return True

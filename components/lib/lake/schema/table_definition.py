@@ -1,6 +1,6 @@
-"""A table as people define it, in a file or on a command line.
+"""A table's definition as users write it, in a file or on the command line.
 
-Everything ends in a `TableSchema` whose ids are given; nothing of the notation is stored.
+It becomes a `TableSchema` with ids; the text itself is not stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _COLUMN_KEYS = {"name", "type", "required", "doc"}
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """What somebody wants a table to be. ``columns`` without ids, or a schema that has its own."""
+    """``columns`` are without ids, or an Iceberg schema with its own ids."""
 
     columns: Sequence[NestedField] | Schema = ()
     partition_by: Sequence[str] = ()
@@ -37,7 +37,7 @@ class TableDefinition:
     location: str | None = None
 
     def schema(self) -> TableSchema:
-        """Version 1, with ids."""
+        """Returns version 1, with ids."""
         if isinstance(self.columns, Schema):
             columns = self.columns
         else:
@@ -51,7 +51,7 @@ class TableDefinition:
 
 
 def read_definition(file: Path) -> TableDefinition:
-    """From YAML or JSON: `columns` and the rest, or Iceberg's own schema as it is."""
+    """Reads YAML or JSON: a definition with `columns`, or an Iceberg schema."""
     try:
         return parse_definition(strict_yaml.parse(strict_yaml.read_text(file)).content)
     except SyntaxProblem as problem:
@@ -68,7 +68,7 @@ def parse_definition(content: object) -> TableDefinition:
         return TableDefinition(columns=_iceberg(content))
     unknown = [str(key) for key in content if key not in _KEYS]
     if unknown:
-        raise SyntaxProblem(f"{unknown[0]!r} is not known here: there are {', '.join(sorted(_KEYS))}")
+        raise SyntaxProblem(f"{unknown[0]!r} is not a key of a definition: known are {', '.join(sorted(_KEYS))}")
     given: dict[str, Any] = {key: content[key] for key in ("format", "compression", "location") if key in content}
     for key, value in given.items():
         if not isinstance(value, str) or not value:
@@ -113,7 +113,7 @@ def _listed(entry: object) -> NestedField:
 
 
 def _column(name: object, wanted: object) -> NestedField:
-    """YAML reads a bare ``no`` or ``2024`` as something else than a text."""
+    """YAML reads a bare ``no`` or ``2024`` as a boolean or a number."""
     if not isinstance(name, str):
         raise SyntaxProblem(f"column {name!r}: a name is a text: put it in quotes")
     required, doc = False, None

@@ -1,4 +1,4 @@
-"""Partitioning and order as people write them: ``day(ts)``, ``bucket(16, id)``, ``name desc nulls first``."""
+"""Partitioning and sort order as users write them: ``day(ts)``, ``bucket(16, id)``, ``name desc nulls first``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pyiceberg.types import NestedField
 from components.lib.lake.schema.table_schema import SchemaProblem, check_partition, read_order
 from components.lib.lake.schema.type_syntax import SyntaxProblem
 
-_TIMES = {"years": "year", "months": "month", "days": "day", "hours": "hour"}  # as Spark has them
+_TIMES = {"years": "year", "months": "month", "days": "day", "hours": "hour"}  # Spark's names
 _CALL = re.compile(r"(?P<function>\w+)\s*\(\s*(?P<arguments>[^()]*)\)")
 _ALIAS = re.compile(r"(?P<term>.+?)\s+as\s+(?P<name>\S+)", re.IGNORECASE)
 _DIRECTION = re.compile(r"(?P<term>.+?)(?:\s+(?P<way>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?", re.IGNORECASE)
-_MOST_CHARACTERS = 2_000
+_MAX_CHARACTERS = 2_000
 _EXAMPLES = "column, year(ts), month(ts), day(ts), hour(ts), bucket(16, id) or truncate(10, name)"
 
 
@@ -34,7 +34,7 @@ def partition_of(texts: Sequence[str], schema: Schema) -> PartitionSpec:
         column, transform = _term(alias.group("term") if alias else text.strip(), schema, "partition_by")
         key = (column.field_id, transform.dedup_name)
         if key in taken:
-            raise SyntaxProblem(f"partition_by {text!r} adds nothing to {taken[key]!r}: keep the finer one")
+            raise SyntaxProblem(f"partition_by {text!r} is redundant with {taken[key]!r}: keep the finer one")
         taken[key] = text
         name = alias.group("name") if alias else partition_name(schema, column, transform)
         fields.append(PartitionField(column.field_id, PARTITION_FIELD_ID_START + place, transform, name))
@@ -48,7 +48,7 @@ def partition_of(texts: Sequence[str], schema: Schema) -> PartitionSpec:
 
 
 def partition_name(schema: Schema, column: NestedField, transform: Transform[Any, Any]) -> str:
-    """As Iceberg names them."""
+    """Returns the name that Iceberg gives a partition field."""
     source = schema.find_column_name(column.field_id) or column.name
     match transform:
         case IdentityTransform():
@@ -62,14 +62,14 @@ def partition_name(schema: Schema, column: NestedField, transform: Transform[Any
 
 
 def show_partition(field: PartitionField, schema: Schema) -> str:
-    """As `partition_of` would read it."""
+    """Returns the text that `partition_of` reads."""
     column = schema.find_field(field.source_id)
     text = _show_term(field.transform, schema.find_column_name(field.source_id) or column.name)
     return text if field.name == partition_name(schema, column, field.transform) else f"{text} as {field.name}"
 
 
 def show_order(field: SortField, schema: Schema) -> str:
-    """As `order_of` would read it."""
+    """Returns the text that `order_of` reads."""
     text = _show_term(field.transform, schema.find_column_name(field.source_id) or str(field.source_id))
     ascending = field.direction is SortDirection.ASC
     usual = NullOrder.NULLS_FIRST if ascending else NullOrder.NULLS_LAST
@@ -90,7 +90,7 @@ def _show_term(transform: Transform[Any, Any], column: str) -> str:
 
 
 def order_of(texts: Sequence[str], schema: Schema) -> SortOrder:
-    """``ts desc``, ``id``, ``name asc nulls last``: NULLs are smallest unless it is said."""
+    """Reads ``ts desc``, ``id``, ``name asc nulls last``. By default NULLs sort as the smallest value."""
     if not texts:
         return UNSORTED_SORT_ORDER
     fields = []
@@ -110,9 +110,9 @@ def order_of(texts: Sequence[str], schema: Schema) -> SortOrder:
 
 
 def _check_length(text: str, key: str) -> None:
-    """What is read below may take the square of it."""
-    if len(text) > _MOST_CHARACTERS:
-        raise SyntaxProblem(f"{key} {text[:40]!r}...: has {len(text):,} characters, the most is {_MOST_CHARACTERS:,}")
+    """Parsing may take time quadratic in the length."""
+    if len(text) > _MAX_CHARACTERS:
+        raise SyntaxProblem(f"{key} {text[:40]!r}...: has {len(text):,} characters, the most is {_MAX_CHARACTERS:,}")
 
 
 def _term(text: str, schema: Schema, key: str) -> tuple[NestedField, Transform[Any, Any]]:

@@ -1,8 +1,8 @@
-"""Types as people write them: ``decimal(9,2)``, ``list<string!>``, ``struct<city: string!, at: timestamptz>``.
+"""Types as users write them: ``decimal(9,2)``, ``list<string!>``, ``struct<city: string!, at: timestamptz>``.
 
-A ``!`` after a type says that a value is required. Columns and fields are ``name: type``; a name with anything unusual
-in it stands in backquotes. `show` is the reverse of `parse_type`. Ids are not part of the notation: what is
-parsed has `UNNUMBERED` ids, and `number` gives them in Iceberg's own order.
+A ``!`` after a type makes the value required. Columns and fields are ``name: type``; a name with special characters is
+quoted with backquotes. `show` is the inverse of `parse_type`. The syntax has no ids: parsed fields have `UNNUMBERED`
+ids, and `number` assigns them in Iceberg's own order.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ _SIMPLE: dict[str, PrimitiveType] = {
     "binary": BinaryType(),
 }
 _ALIASES = {"bool": "boolean", "integer": "int", "bigint": "long", "text": "string", "varchar": "string"}
-_LATER = ("timestamp_ns", "timestamptz_ns", "variant", "geometry", "geography", "unknown")
+_VERSION_3_TYPES = ("timestamp_ns", "timestamptz_ns", "variant", "geometry", "geography", "unknown")
 _TYPES = [*_SIMPLE, "decimal(P,S)", "fixed(N)", "list<T>", "map<K,V>", "struct<name: T, ...>"]
 _TOKEN = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>[^\s`:,<>()\[\]!]+)|(?P<mark>[:,<>()\[\]!]))")
 _PLAIN_NAME = re.compile(r"[^\s`:,<>()\[\]!.]+")
-_DEEPEST = 50
-_MOST_DIGITS = 10  # of a number in a type
+_MAX_DEPTH = 50
+_MAX_DIGITS = 10  # of a number in a type
 
 
 class SyntaxProblem(SchemaProblem, ConfigError):
-    """Something that a person wrote can't be read. The message names column and remedy."""
+    """Text that cannot be parsed. The message names the column and the remedy."""
 
 
 def parse_type(text: str, column: str = "") -> tuple[IcebergType, bool]:
-    """The type, and whether it is required. ``column`` is for the message."""
+    """Returns the type, and whether it is required. ``column`` is for messages."""
     reader = _Reader(text, f"column {column}: {text!r}" if column else repr(text), column)
     found = reader.type_and_mark(column)
     reader.end()
@@ -77,7 +77,7 @@ def parse_type(text: str, column: str = "") -> tuple[IcebergType, bool]:
 
 
 def parse_column(text: str) -> NestedField:
-    """``name: type`` or ``name:type!``."""
+    """Parses ``name: type`` or ``name:type!``."""
     reader = _Reader(text, f"column {text!r}", "")
     field = reader.field("")
     reader.end()
@@ -85,20 +85,20 @@ def parse_column(text: str) -> NestedField:
 
 
 def number(fields: Sequence[NestedField], next_id: Callable[[], int]) -> tuple[NestedField, ...]:
-    """With fresh ids, in the order in which Iceberg itself would give them."""
+    """Returns the fields with fresh ids, assigned in Iceberg's own order."""
     check_names(fields)
     return assign_fresh_schema_ids(Schema(*fields), next_id).fields
 
 
 def check_names(fields: Sequence[NestedField], above: str = "") -> None:
-    """Of new columns, at every depth."""
+    """Checks the names of new columns, at every depth."""
     for place, field in enumerate(fields):
         check_new_name(field.name, fields[:place], above)
         check_names(inner_fields(field.field_type), f"{above}.{field.name}" if above else field.name)
 
 
 def check_new_name(name: str, others: Sequence[NestedField], within: str = "") -> None:
-    """Stricter than Iceberg, so that every engine and every dotted path can tell columns apart."""
+    """Is stricter than Iceberg, so that every engine and every dotted path can distinguish columns."""
     path = f"{within}.{name}" if within else name
     if "." in name or not name.strip() or not name.isprintable():
         raise SyntaxProblem(f"column {path!r}: a name is not blank, without dots and control characters")
@@ -107,7 +107,7 @@ def check_new_name(name: str, others: Sequence[NestedField], within: str = "") -
     for other in others:
         if other.name.lower() == name.lower():
             case = "" if other.name == name else f" ({other.name} differs only in case, which many engines ignore)"
-            raise SyntaxProblem(f"column {path} stands twice{case}: rename or remove one")
+            raise SyntaxProblem(f"column {path} appears twice{case}: rename or remove one")
 
 
 def show(kind: IcebergType, *, required: bool = False) -> str:
@@ -146,7 +146,7 @@ class _Reader:
         self._depth = 0
 
     def _cut(self, text: str) -> list[tuple[str, bool]]:
-        """Each with whether it is a mark."""
+        """Returns the tokens, each with whether it is punctuation."""
         tokens: list[tuple[str, bool]] = []
         place, end = 0, len(text.rstrip())
         while place < end:
@@ -175,12 +175,12 @@ class _Reader:
 
     def end(self) -> None:
         if self._place < len(self._tokens):
-            raise SyntaxProblem(f"{self._shown}: {self._tokens[self._place][0]!r} stands after the end of the type")
+            raise SyntaxProblem(f"{self._shown}: {self._tokens[self._place][0]!r} is after the end of the type")
 
     def _type(self, path: str) -> IcebergType:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise SyntaxProblem(f"{self._shown}: more than {_DEEPEST} types inside each other")
+        if self._depth > _MAX_DEPTH:
+            raise SyntaxProblem(f"{self._shown}: types are nested deeper than {_MAX_DEPTH}")
         try:
             word = self._word("a type").lower()
             word = _ALIASES.get(word, word)
@@ -246,7 +246,7 @@ class _Reader:
             word = self._word("a number")
             if not (word.isascii() and word.isdigit()):
                 raise SyntaxProblem(f"{self._shown}: {word!r} is not a number: write it as {example}")
-            if len(word) > _MOST_DIGITS:
+            if len(word) > _MAX_DIGITS:
                 raise SyntaxProblem(f"{self._shown}: {word[:20]}... is too large: write it as {example}")
             numbers.append(int(word))
         self._expect(closing, example)
@@ -257,7 +257,7 @@ class _Reader:
             raise SyntaxProblem(f"{self._shown}: {what} is missing at the end")
         token, mark = self._tokens[self._place]
         if mark:
-            raise SyntaxProblem(f"{self._shown}: {token!r} stands where {what} belongs")
+            raise SyntaxProblem(f"{self._shown}: {token!r} is where {what} is expected")
         self._place += 1
         return token
 
@@ -273,7 +273,7 @@ class _Reader:
 
 
 def _unknown(word: str) -> str:
-    if word in _LATER:
+    if word in _VERSION_3_TYPES:
         return f"type {word} needs Iceberg v3, and tables here are v2: use timestamp, timestamptz, string or binary"
     close = difflib.get_close_matches(word, [*_SIMPLE, "decimal", "fixed", "list", "map", "struct"], 1)
     hint = f"did you mean {close[0]}?" if close else f"types are {', '.join(_TYPES)}"

@@ -135,7 +135,7 @@ async def test_csv_of_every_flat_type(url: str, store: MetadataStore, warehouse:
             "row 1: lists and objects are nested too deeply",
         ),
         ("a.parquet", "PAR?", "not a Parquet file"),
-        ("a.txt", "", "say it with --format"),
+        ("a.txt", "", "give it with --format"),
     ],
 )
 async def test_what_does_not_fit_is_named_and_nothing_is_left(

@@ -11,7 +11,7 @@ def test_settings_of_one_prefix() -> None:
     given = {"a.size": "2KiB", "a.for": "3 m", "a.on": "True", "b.size": "?", "a.n": None, "other": 1}
     assert read_properties(given, "a.", known) == {"size": 2_048, "for_ms": 180_000, "on": True}
     assert read_properties([], "a.", known) == {}
-    with pytest.raises(PolicyProblem, match=r"a\.none: there is no such property; a\.size, a\.for"):
+    with pytest.raises(PolicyProblem, match=r"a\.none: there is no such property; known are a\.size, a\.for"):
         read_properties({"a.none": 1}, "a.", known)
 
 

@@ -49,9 +49,9 @@ def test_a_good_footer() -> None:
         (b"", "not a Parquet file"),
         (DATA[:-1] + b"x", "not a Parquet file"),
         (DATA[-100:], "cut off"),
-        (b"\xff\xff\xff\xffPAR1", "the most that is read"),
+        (b"\xff\xff\xff\xffPAR1", "at most .* are read"),
         (HANGS, "thrift"),
-        (aborting(DATA), "ends the process that reads its footer.*SIGABRT"),
+        (aborting(DATA), "reading its footer ends the process.*SIGABRT"),
     ],
 )
 def test_a_bad_footer(data: bytes, why: str) -> None:
@@ -88,5 +88,5 @@ def test_without_a_child_no_file_is_blamed(tmp_path: Path, monkeypatch: pytest.M
 
 def test_rows_that_are_not_those_of_the_row(tmp_path: Path) -> None:
     file = as_row(write_file(tmp_path, [row(1, "x")], statistics=False))
-    with pytest.raises(BadFile, match="registered with 9 rows, and has 1"):
+    with pytest.raises(BadFile, match="registered with 9 rows, but has 1"):
         DataFiles(PLAIN).make(msgspec.structs.replace(file, row_count=9), 0, PyArrowFileIO())

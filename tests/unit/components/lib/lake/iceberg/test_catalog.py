@@ -67,8 +67,8 @@ def test_a_writer_of_the_registry_is_waited_for(sqlite_url: str, table: LakeTabl
 def test_what_is_remembered_of_tables_is_bounded(
     sqlite_url: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("components.lib.lake.iceberg.tables._MOST_LOADED", 3)
-    monkeypatch.setattr("components.lib.lake.iceberg.catalog._MOST_TABLES", 2)
+    monkeypatch.setattr("components.lib.lake.iceberg.tables._MAX_LOADED", 3)
+    monkeypatch.setattr("components.lib.lake.iceberg.catalog._MAX_TABLES", 2)
     tables = IcebergTables(open_catalog(sqlite_url, LakeSettings()), "this-registry")
     catalog = tables.catalog
     assert isinstance(catalog, RegistryCatalog)

@@ -11,8 +11,8 @@ from components.lib.lake.schema.type_syntax import SyntaxProblem
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        ("list<" * 2_000 + "int" + ">" * 2_000, "more than 50 types inside each other"),
-        ("struct<a: " * 2_000 + "int" + ">" * 2_000, "more than 50 types inside each other"),
+        ("list<" * 2_000 + "int" + ">" * 2_000, "types are nested deeper than 50"),
+        ("struct<a: " * 2_000 + "int" + ">" * 2_000, "types are nested deeper than 50"),
         (f"decimal({'9' * 5_000},2)", "is too large"),
         (f"decimal(9,{'9' * 5_000})", "is too large"),
         (f"fixed({'9' * 5_000})", "is too large"),

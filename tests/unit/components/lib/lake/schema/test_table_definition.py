@@ -73,7 +73,7 @@ def test_icebergs_own_schema_keeps_its_ids(tmp_path: Path, form: str) -> None:
         ("[]", "is a mapping"),
         ("columns: {}", "at least one column"),
         ("partition_by: [id]", "columns are missing"),
-        ("colums: {id: long}", "'colums' is not known here"),
+        ("colums: {id: long}", "'colums' is not a key of a definition"),
         ("columns: {id: long, id: int}", "line 1: 'id' stands twice"),
         ("columns: {id: lnog}", "column id: 'lnog': no type 'lnog': did you mean long?"),
         ("columns: {2024: long}", "column 2024: a name is a text: put it in quotes"),

@@ -127,7 +127,7 @@ def _ids(fields: Any) -> Any:
         (struct(ID), [{"source-id": 1, "field-id": 1000, "transform": "bucket[4]", "name": "id"}], (),
          "name that exists in schema"),
         (struct(ID), [{"source-id": 1, "field-id": 1000, "transform": "bucket[4]", "name": "x"},
-                      {"source-id": 1, "field-id": 1000, "transform": "bucket[5]", "name": "y"}], (), "stands twice"),
+                      {"source-id": 1, "field-id": 1000, "transform": "bucket[5]", "name": "y"}], (), "appears twice"),
         (struct({**ID, "type": "double"}),
          [{"source-id": 1, "field-id": 1000, "transform": "identity", "name": "id"}], (),
          "a double can't be a partition's value"),

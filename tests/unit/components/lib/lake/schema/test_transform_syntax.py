@@ -52,8 +52,8 @@ def test_partition_fields(text: str, field: tuple[int, str, str]) -> None:
         (["bucket(0, id)"], "between 1 and"),
         (["day(ts, 3)"], "is not understood"),
         (["place"], "only a single value"),
-        (["day(ts)", "hour(ts)"], "'hour(ts)' adds nothing to 'day(ts)'"),
-        (["name", "name"], "adds nothing"),
+        (["day(ts)", "hour(ts)"], "'hour(ts)' is redundant with 'day(ts)'"),
+        (["name", "name"], "is redundant"),
         (["bucket(4, id) as name"], "`day(ts) as NAME` names a field otherwise"),
     ],
 )

@@ -94,12 +94,12 @@ def test_spellings(text: str, kind: IcebergType, required: bool) -> None:
         ("list", "write it as list<string>"),
         ("list<string", "'>' is missing"),
         ("map<string>", "write it as map<string, long>"),
-        ("struct<>", "'>' stands where a name belongs"),
+        ("struct<>", "'>' is where a name is expected"),
         ("struct<a>", "after 'a' comes a colon and its type"),
-        ("long long", "'long' stands after the end"),
-        ("long!!", "'!' stands after the end"),
+        ("long long", "'long' is after the end"),
+        ("long!!", "'!' is after the end"),
         ("struct<`a: long>", "backquote is not closed"),
-        ("list<" * 60 + "int" + ">" * 60, "more than 50 types inside each other"),
+        ("list<" * 60 + "int" + ">" * 60, "types are nested deeper than 50"),
     ],
 )
 def test_mistakes_name_the_column_and_the_remedy(text: str, said: str) -> None:
@@ -132,10 +132,10 @@ def test_ids_are_given_in_icebergs_order() -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["a: int", "a: long"], "column a stands twice: rename"),
+        (["a: int", "a: long"], "column a appears twice: rename"),
         (["a: int", "A: long"], "a differs only in case"),
-        (["s: struct<b: int, B: int>"], "column s.B stands twice"),
-        (["l: list<struct<b: int, b: int>>"], "column l.element.b stands twice"),
+        (["s: struct<b: int, B: int>"], "column s.B appears twice"),
+        (["l: list<struct<b: int, b: int>>"], "column l.element.b appears twice"),
         (["`a.b`: int"], "without dots"),
         (["`\u0007`: int"], "control characters"),
         (["` `: int"], "not blank"),
