@@ -1,4 +1,4 @@
-"""`astha insert`: files of rows into a table."""
+"""`astha insert`: inserts files of rows into a table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class InsertRun:
         if self.kind is not None:
             return self.kind
         if name == _STDIN:
-            raise Failure("standard input has no extension: say its format with --format", Exit.USAGE)
+            raise Failure("standard input has no extension: give its format with --format", Exit.USAGE)
         try:
             return format_of(name)
         except InsertError as error:
@@ -58,15 +58,15 @@ class InsertRun:
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, allow_dash=True)
 )
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Of all FILEs; else by their extensions.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Format of all FILEs. Default: by their extensions.")
 @click.option(
     "--sync/--async",
     "sync",
     default=False,
     show_default=True,
-    help="Whether a FILE is registered before the next one is read. Both wait for all at the end.",
+    help="With --sync each FILE is registered before the next one is read. Both wait for all FILEs at the end.",
 )
-@click.option("--fill-missing", is_flag=True, help="Take an optional column that is not given for null.")
+@click.option("--fill-missing", is_flag=True, help="Fill missing optional columns with nulls.")
 @json_option
 @settings_options
 def insert_command(
@@ -79,10 +79,10 @@ def insert_command(
     as_json: bool,
     reload: Callable[[], Settings],
 ) -> None:
-    """Insert the rows of FILEs into TABLE, a database.name.
+    """Insert the rows of FILEs into TABLE, written DATABASE.TABLE.
 
-    Parquet, CSV with a header, or JSON lines; - is standard input. Each FILE is one insert: all of its rows are in the
-    table afterwards, or none. CSV and JSON are read as the table's types say; an empty field of CSV is null.
+    FILEs are Parquet, CSV with a header, or JSON lines; - is standard input. Each FILE is one insert: afterwards all of
+    its rows are in the table, or none. CSV and JSON are read by the table's types; an empty CSV field is null.
     """
     run = InsertRun(table, files, cast("Format | None", kind), StorageSettings(sync=sync, fill_missing=fill_missing))
     for name in files:
@@ -116,7 +116,7 @@ async def _insert_all(run: InsertRun, settings: Settings, *, quiet: bool) -> Non
         open_lake(settings) as lake,
         StorageManager(context(settings, lake.store, lake.clock), run.settings) as manager,
     ):
-        with _bars(quiet=quiet) as watch:
+        with _progress_bars(quiet=quiet) as watch:
             for name in run.files:
                 try:
                     run.done.append((name, await _insert_one(manager, run, name, watch)))
@@ -133,7 +133,7 @@ async def _insert_one(manager: StorageManager, run: InsertRun, name: str, watch:
 
 
 async def _register(manager: StorageManager, run: InsertRun) -> None:
-    """Asynchronous or not: when the command ends with 0, the rows are in the table."""
+    """Waits in both modes: when the command ends with 0, the rows are in the table."""
     for name, inserted in run.done:
         try:
             await inserted.registered
@@ -147,13 +147,13 @@ def _failure(run: InsertRun, name: str, error: InsertError | StorageUnavailable)
     before = f" ({', '.join(done for done, _ in run.done)} inserted before)" if run.done else ""
     shown = "standard input" if name == _STDIN else name
     code = Exit.UNAVAILABLE if isinstance(error, StorageUnavailable) else Exit.USAGE
-    return Failure(f"{shown}: {error}; nothing of it was inserted{before}", code)
+    return Failure(f"{shown}: {error}; none of its rows were inserted{before}", code)
 
 
 @contextmanager
 def _opened(name: str, kind: Format) -> Iterator[tuple[IO[bytes], int | None]]:
     if name == _STDIN:
-        if kind == "parquet":  # its footer comes last
+        if kind == "parquet":  # its footer is at the end
             data = sys.stdin.buffer.read()
             yield io.BytesIO(data), len(data)
         else:
@@ -168,8 +168,8 @@ Watch = Callable[[str, RowSource], Iterator[pa.Table]]
 
 
 @contextmanager
-def _bars(*, quiet: bool) -> Iterator[Watch]:
-    """Bars on a terminal: how much of each file has been read."""
+def _progress_bars(*, quiet: bool) -> Iterator[Watch]:
+    """Shows on a terminal how much of each file has been read."""
     console = Console(stderr=True)
     with ExitStack() as stack:
         bars = None

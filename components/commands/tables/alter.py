@@ -45,18 +45,23 @@ class _Alteration:
     name: str | None
 
 
-@click.command("alter", short_help="Change columns, order, properties or name.")
-@click.argument("table", metavar="[DATABASE.]NAME")
-@click.option("--rename", multiple=True, metavar="COLUMN=NAME", help="Another name; its values stay.")
-@click.option("--add", multiple=True, metavar="NAME:TYPE", help="A new column, or STRUCT.NAME:TYPE for a new field.")
-@click.option("--sort-by", multiple=True, metavar="TERM", help="Another order for files that are written from now on.")
-@click.option("--move", multiple=True, metavar="COLUMN[=AFTER]", help="Behind AFTER, or to the beginning.")
-@click.option("--widen", multiple=True, metavar="COLUMN:TYPE", help="int to long, float to double, decimal to longer.")
-@click.option("--optional", multiple=True, metavar="COLUMN", help="No value is required any more.")
-@click.option("--drop", multiple=True, metavar="COLUMN", help="The column goes; nothing ever gets its values back.")
+@click.command("alter", short_help="Change a table's columns, sort order, properties or name.")
+@click.argument("table", metavar="[DATABASE.]TABLE")
+@click.option("--rename", multiple=True, metavar="COLUMN=NAME", help="Rename a column; its values stay.")
+@click.option("--add", multiple=True, metavar="NAME:TYPE", help="Add a column, or a field with STRUCT.NAME:TYPE.")
+@click.option("--sort-by", multiple=True, metavar="TERM", help="Change the sort order of new files.")
+@click.option("--move", multiple=True, metavar="COLUMN[=AFTER]", help="Move a column after AFTER, or to the beginning.")
+@click.option(
+    "--widen",
+    multiple=True,
+    metavar="COLUMN:TYPE",
+    help="Widen a type: int to long, float to double, decimal to more digits.",
+)
+@click.option("--optional", multiple=True, metavar="COLUMN", help="Make a required column optional.")
+@click.option("--drop", multiple=True, metavar="COLUMN", help="Drop a column. Its values cannot be restored.")
 @click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Set a property of the table.")
 @click.option("--unset", multiple=True, metavar="NAME", help="Remove a property.")
-@click.option("--rename-table", metavar="[DATABASE.]NAME", help="Another name for the table; its files stay in place.")
+@click.option("--rename-table", metavar="[DATABASE.]TABLE", help="Rename the table; its files stay where they are.")
 @settings_options
 @json_option
 def alter_command(
@@ -68,7 +73,8 @@ def alter_command(
     as_json: bool,
     **options: tuple[str, ...],
 ) -> None:
-    """Change a table. Changes of columns make one new schema version, in the order of the options below.
+    """Change a table. Changes to columns create one new schema version; they are applied in the order of the options
+    below.
 
     A column inside a struct is STRUCT.FIELD, inside a list LIST.element, inside a map MAP.value.
 
@@ -84,7 +90,7 @@ def alter_command(
         raise Failure(str(problem), Exit.USAGE) from problem
     alteration = _Alteration(changes, assignments(properties, "--property", "NAME=VALUE"), unset, rename_table)
     if not (changes or alteration.properties or unset or rename_table):
-        raise Failure("nothing to change: `astha tables alter --help` lists what can be", Exit.USAGE)
+        raise Failure("nothing to change: see `astha tables alter --help`", Exit.USAGE)
 
     async def alter(store: MetadataStore) -> tuple[Description, list[str]]:
         return await _alter(store, table, alteration)
@@ -94,11 +100,11 @@ def alter_command(
         print_json({"changed": done, "table": description})
     else:
         name = f"{description.database}.{description.name}"
-        click.echo(f"{name}: {', '.join(done) or 'nothing to change, it is so already'}")
+        click.echo(f"{name}: {', '.join(done) or 'nothing to change, it is already so'}")
 
 
 def _changes(options: dict[str, tuple[str, ...]]) -> list[SchemaChange]:
-    """In the order in which they are made: names first, so that all others use the new ones; drops last."""
+    """Returns the changes in the order of application: renames first, so that the others use new names; drops last."""
     changes: list[SchemaChange] = [RenameColumn(*_pair(text, "--rename", "COLUMN=NAME")) for text in options["rename"]]
     changes += [_add(text) for text in options["add"]]
     changes += [SortBy(options["sort_by"])] if options["sort_by"] else []
@@ -137,14 +143,14 @@ async def _alter(store: MetadataStore, written: str, alteration: _Alteration) ->
     version = await _new_version(store, table, alteration) if alteration.changes else None
     if version is not None:
         done.append(f"schema version {version}")
-    table, changed = await _rest(store, table, alteration)
+    table, changed = await _change_table(store, table, alteration)
     done += changed
     versions = await store.list_table_metadata(table.id)
     return describe(table, versions, versions[-1]), done
 
 
 async def _new_version(store: MetadataStore, table: LakeTable, alteration: _Alteration) -> int | None:
-    """None if the table is so already. Somebody else's version in between is built upon, not overwritten."""
+    """Returns None if nothing changes. Builds on a version that another process adds meanwhile."""
     for attempt in range(1, _ATTEMPTS + 1):
         versions = await store.list_table_metadata(table.id)
         try:
@@ -167,8 +173,8 @@ async def _new_version(store: MetadataStore, table: LakeTable, alteration: _Alte
     return None
 
 
-async def _rest(store: MetadataStore, table: LakeTable, alteration: _Alteration) -> tuple[LakeTable, list[str]]:
-    """What makes no new version: properties and the name."""
+async def _change_table(store: MetadataStore, table: LakeTable, alteration: _Alteration) -> tuple[LakeTable, list[str]]:
+    """Changes properties and the name, which need no new version."""
     versions = await store.list_table_metadata(table.id)
     done = []
     properties = _properties(versions[-1].properties, alteration)

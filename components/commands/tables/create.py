@@ -31,21 +31,27 @@ from registry.models import LakeTable
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
-@click.command("create", short_help="A new table.")
-@click.argument("table", metavar="[DATABASE.]NAME")
-@click.option("--schema", "schema_file", type=_FILE, help="YAML or JSON: columns and the rest, or an Iceberg schema.")
-@click.option("--like", type=_FILE, help="Columns like those of this Parquet file.")
-@click.option("--column", "columns", multiple=True, metavar="NAME:TYPE", help="A column; ! after the type: required.")
-@click.option("--partition-by", multiple=True, metavar="TERM", help="Such as day(ts), bucket(16, id) or region.")
-@click.option("--sort-by", multiple=True, metavar="TERM", help="Such as id or 'ts desc'.")
-@click.option("--format", help="parquet (the default) or json.")
-@click.option("--compression", help="zstd (the default), or another that the format has.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property of the table.")
-@click.option("--location", help="Where its files go; else lake.warehouse, the database and the name.")
+@click.command("create", short_help="Create a table.")
+@click.argument("table", metavar="[DATABASE.]TABLE")
 @click.option(
-    "--no-check", is_flag=True, help="Don't try whether the location takes files: only the daemon can reach it."
+    "--schema", "schema_file", type=_FILE, help="YAML or JSON file: a table definition, or an Iceberg schema."
 )
-@click.option("--if-not-exists", is_flag=True, help="Leave a table of that name as it is, without complaint.")
+@click.option("--like", type=_FILE, help="Take the columns of this Parquet file.")
+@click.option(
+    "--column", "columns", multiple=True, metavar="NAME:TYPE", help="Add a column; ! after the type makes it required."
+)
+@click.option(
+    "--partition-by", multiple=True, metavar="TERM", help="Partition by day(ts), bucket(16, id), region or the like."
+)
+@click.option("--sort-by", multiple=True, metavar="TERM", help="Sort by id, 'ts desc' or the like.")
+@click.option("--format", help="File format: parquet (the default) or json.")
+@click.option("--compression", help="Compression: zstd (the default), or another of the format.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Set a property of the table.")
+@click.option("--location", help="Location of its files. Default: below lake.warehouse, by database and name.")
+@click.option(
+    "--no-check", is_flag=True, help="Don't write a test object to the location first: only the daemon can reach it."
+)
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the table exists, and leave it unchanged.")
 @settings_options
 @json_option
 def create_command(
@@ -60,7 +66,7 @@ def create_command(
     as_json: bool,
     **given: str | tuple[str, ...] | None,
 ) -> None:
-    """Create a table from columns, a file that defines it, or the columns of a Parquet file.
+    """Create a table from columns, a definition file, or the columns of a Parquet file.
 
     \b
     Examples:
@@ -68,8 +74,8 @@ def create_command(
       astha tables create sales.orders --schema orders.yaml
       astha tables create sales.orders --like orders.parquet --sort-by id --location s3://lake/orders
 
-    The location must be this table's alone. A small object is written to it, read back and deleted before anything is
-    registered.
+    The location must not be shared with another table. Before anything is registered, a small object is written there,
+    read back and deleted.
 
     Types: boolean, int, long, float, double, decimal(P,S), date, time, timestamp, timestamptz, string, uuid, fixed(N),
     binary, list<T>, map<K,V>, struct<name: T, ...>.
@@ -79,7 +85,7 @@ def create_command(
         definition = _definition(schema_file, like, columns, given)
         named = {**definition.properties, **assignments(properties, "--property", "NAME=VALUE")}
         schema = definition.schema()
-        engine_of(schema)  # refuses a format or compression that nobody could write
+        engine_of(schema)  # refuses an unknown format or compression
     except SchemaProblem as problem:
         raise Failure(str(problem), Exit.USAGE) from problem
     wanted = TableName.parse(table)
@@ -110,15 +116,15 @@ def _definition(
     given: dict[str, str | tuple[str, ...] | None],
 ) -> TableDefinition:
     if sum(map(bool, (schema_file, like, columns))) != 1:
-        raise SyntaxProblem("say where its columns come from, once: --column NAME:TYPE, --schema FILE or --like FILE")
+        raise SyntaxProblem("give its columns in exactly one way: --column NAME:TYPE, --schema FILE or --like FILE")
     if schema_file is not None:
         definition = read_definition(schema_file)
     elif like is not None:
         definition = TableDefinition(read_columns(like))
     else:
         definition = TableDefinition([parse_column(text) for text in columns])
-    said = {name: value for name, value in given.items() if value}
-    return dataclasses.replace(definition, **said)  # type: ignore[arg-type]  # options are named like the fields
+    chosen = {name: value for name, value in given.items() if value}
+    return dataclasses.replace(definition, **chosen)  # type: ignore[arg-type]  # options are named like the fields
 
 
 async def _create(
@@ -141,16 +147,16 @@ async def _create(
             await _require_first(store, found)
     if not created and (not if_not_exists or found is None):
         raise AlreadyExists(f"table {database}.{name} exists")
-    assert found is not None  # noqa: S101  (it was there, or was made)
+    assert found is not None  # noqa: S101  (it existed, or was created)
     table = found
     metadata = await current_metadata(store, table)
     return describe(table, [metadata], metadata), created
 
 
 async def _require_first(store: MetadataStore, made: LakeTable) -> None:
-    """Two who create at the same moment may both have found the location free: the first one keeps it."""
+    """Two concurrent commands may both have found the location free: the first one keeps it."""
     for other in await store.list_tables():
         if other.id < made.id and overlap(other.location, made.location):
             await begin_drop(store, made, purge=False)
             await finish_drop(store, made)
-            raise BadLocation(f"{made.location} was taken by {full_name(other)} at the same moment: choose another")
+            raise BadLocation(f"{made.location} was taken by {full_name(other)} meanwhile: choose another")

@@ -17,16 +17,16 @@ from components.lib.lake.updater_state import read_failing_tables
 from registry.contract import MetadataStore
 
 
-@click.command("describe", short_help="Columns, partitioning, statistics, versions, properties.")
-@click.argument("table", metavar="[DATABASE.]NAME")
-@click.option("--version", type=click.IntRange(min=1), help="Columns of this schema version; else of the current one.")
-@click.option("--partitions", is_flag=True, help="Rows, files and size of each partition too.")
+@click.command("describe", short_help="Show a table's columns, partitioning, statistics and versions.")
+@click.argument("table", metavar="[DATABASE.]TABLE")
+@click.option("--version", type=click.IntRange(min=1), help="Show this schema version. Default: the current one.")
+@click.option("--partitions", is_flag=True, help="Also show rows, files and size per partition.")
 @settings_options
 @json_option
 def describe_command(
     reload: Callable[[], Settings], table: str, version: int | None, partitions: bool, as_json: bool
 ) -> None:
-    """Show a table: columns with their ids, partitioning, order, statistics, versions, properties.
+    """Show a table: columns with their ids, partitioning, sort order, statistics, versions, properties.
 
     \b
     Examples:

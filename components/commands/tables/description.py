@@ -1,4 +1,4 @@
-"""A table as it is shown: for machines as one object, for people in lines."""
+"""The description of a table, as one object for JSON and as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """``problem`` says why columns, partitioning and order are missing, if they can't be read."""
+    """``problem`` says why columns, partitioning and sort order cannot be read; None if they can."""
 
     database: str
     name: str
@@ -54,7 +54,7 @@ class Description(msgspec.Struct, frozen=True):
     versions: list[Version]
     partitions: list[TableStats]
     problem: str | None = None
-    trouble: FailingTable | None = None  # that the Iceberg updater has with it
+    trouble: FailingTable | None = None  # if the Iceberg updater cannot update it
 
 
 def describe(

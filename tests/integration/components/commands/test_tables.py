@@ -265,7 +265,7 @@ def test_altering_what_needs_no_version(lake: Lake) -> None:
     assert (found["properties"], found["schema_version"]) == ({"b": "x=y"}, 1)
     assert found["location"].endswith("/sales/t")
     nothing = lake.run("alter", "sold.u", "--property", "b=x=y", "--optional", "id", "--rename-table", "sold.u")
-    assert nothing.stdout == "sold.u: nothing to change, it is so already\n"
+    assert nothing.stdout == "sold.u: nothing to change, it is already so\n"
     lake.run("create", "sold.other", "--column", "id:long")
     assert "another table" in lake.refused("alter", "sold.u", "--rename-table", "sold.other", code=Exit.PROBLEM)
 
