@@ -1,4 +1,4 @@
-"""Tables with any columns, their rows and next versions, for hypothesis; and what should become of them, naively."""
+"""Hypothesis strategies for tables, rows and later schema versions, and a naive model of their evolution."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _NAMES = ("a", "b", "c", "d", "e", "f")
 
 
 def types(depth: int = 2, *, inside: bool = False) -> st.SearchStrategy[IcebergType]:
-    flat = st.sampled_from(FLAT[:-1] if inside else FLAT)  # Arrow makes no UUIDs inside of others from Python's
+    flat = st.sampled_from(FLAT[:-1] if inside else FLAT)  # Arrow does not convert Python's nested UUIDs
     if not depth:
         return flat
     inner = types(depth - 1, inside=True)
@@ -107,7 +107,7 @@ def orders(draw: st.DrawFn, schema: TableSchema) -> SortOrder:
 
 @st.composite
 def successors(draw: st.DrawFn, schema: TableSchema) -> TableSchema:
-    """A later version. Changes that can't be made are not."""
+    """Returns a later version; impossible changes are skipped."""
     highest = schema.iceberg.highest_field_id
     ids = count(highest + 1)
     found = schema
@@ -195,7 +195,7 @@ def _scaled(unscaled: int, scale: int) -> Decimal:
 
 
 def evolved(row: Row, old: Sequence[NestedField], new: Sequence[NestedField]) -> Row:
-    """A row of an older version as the newer one has it."""
+    """Returns a row of an older version in the newer one."""
     known = {field.field_id: field for field in old}
     return {
         field.name: _evolved(row[known[field.field_id].name], known[field.field_id].field_type, field.field_type)
@@ -220,7 +220,7 @@ def _evolved(value: Any, old: IcebergType, new: IcebergType) -> Any:
 
 
 def in_order(found: Sequence[Row], schema: TableSchema) -> list[Row]:
-    """Sorted by the book: by the least significant column first, each time keeping the order of equals."""
+    """Sorts naively: by the least significant column first, with a stable sort each."""
     ordered = list(found)
     for field in reversed(schema.order.fields):
         column = schema.iceberg.find_field(field.source_id)
@@ -242,7 +242,7 @@ def _comparable(value: Any, kind: IcebergType) -> Any:
 
 
 def naive(value: Any) -> Any:
-    """Comparable by equality: NaN is itself, and zeros have signs."""
+    """Returns a value comparable by equality: NaN equals itself, and zeros have signs."""
     if isinstance(value, dict):
         return tuple((name, naive(item)) for name, item in value.items())
     if isinstance(value, list | tuple):

@@ -32,14 +32,14 @@ def test_one_process_serves_many_calls(pool: ChildPool) -> None:
     assert pool.started == 1
 
 
-def test_what_ends_the_process_ends_the_call_alone(pool: ChildPool) -> None:
+def test_a_crash_fails_only_its_own_call(pool: ChildPool) -> None:
     with pytest.raises(ChildDied, match="SIGABRT"):
         pool.call(f"{HERE}:abort", b"", limit_s=LONG_S)
     assert pool.call(f"{HERE}:echo", b"x", limit_s=LONG_S) == b"x"
     assert pool.started == 2
 
 
-def test_a_process_that_was_killed_is_replaced_once(pool: ChildPool) -> None:
+def test_a_killed_process_is_replaced_once(pool: ChildPool) -> None:
     process = psutil.Process(int(pool.call(f"{HERE}:process_id", b"", limit_s=LONG_S)))
     process.kill()
     assert pool.call(f"{HERE}:echo", b"x", limit_s=LONG_S) == b"x"
@@ -54,7 +54,7 @@ def test_a_call_that_takes_too_long_is_ended(pool: ChildPool) -> None:
     eventually_now(lambda: not process.is_running(), "the end of the process")
 
 
-def test_memory_has_a_bound(pool: ChildPool) -> None:
+def test_memory_is_limited(pool: ChildPool) -> None:
     with pytest.raises(ChildRaised) as caught:
         pool.call(f"{HERE}:allocate", b"300000000", limit_s=LONG_S, memory_bytes=200_000_000)
     assert caught.value.kind == "MemoryError"
@@ -62,14 +62,14 @@ def test_memory_has_a_bound(pool: ChildPool) -> None:
     assert int(pool.call(f"{HERE}:memory_limit", b"", limit_s=LONG_S)) > 0
 
 
-def test_what_the_function_raises(pool: ChildPool) -> None:
+def test_errors_of_the_function_are_raised(pool: ChildPool) -> None:
     with pytest.raises(ChildRaised, match=r"^so it is$") as caught:
         pool.call(f"{HERE}:fail", b"so it is", limit_s=LONG_S)
     assert caught.value.kind == "ValueError"
     assert pool.started == 1
 
 
-def test_a_child_is_told_nothing_that_it_need_not_know(pool: ChildPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_gets_no_secrets(pool: ChildPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTHA_REGISTRY__URL", "postgresql://user:secret@host/db")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     names = pool.call(f"{HERE}:environment", b"", limit_s=LONG_S).decode().split("\n")
@@ -77,14 +77,16 @@ def test_a_child_is_told_nothing_that_it_need_not_know(pool: ChildPool, monkeypa
     assert not [name for name in names if name.startswith(("ASTHA", "AWS"))]
 
 
-def test_calls_of_many_threads_share_the_processes(pool: ChildPool) -> None:
+def test_many_threads_share_the_processes(pool: ChildPool) -> None:
     with ThreadPoolExecutor(6) as threads:
         work = [threads.submit(pool.call, f"{HERE}:echo", bytes([n]), limit_s=LONG_S) for n in range(40)]
         assert [one.result() for one in work] == [bytes([n]) for n in range(40)]
     assert pool.started <= 2
 
 
-def test_a_python_that_cant_be_started_is_no_files_fault(pool: ChildPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_cannot_be_started_is_not_blamed_on_the_file(
+    pool: ChildPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(ChildNotStarted, match="can't be run"):
         pool.call(f"{HERE}:echo", b"x", limit_s=LONG_S)
@@ -96,7 +98,7 @@ def test_a_python_that_cant_be_started_is_no_files_fault(pool: ChildPool, monkey
 
 @pytest.mark.parametrize("work", ["echo", "sleep"])
 def test_a_child_ends_with_its_parent(work: str) -> None:
-    """Idle or at work, however the parent ends."""
+    """Whether idle or busy, and however the parent ends."""
     program = f"""
 import threading, time
 from components.lib.lake.isolation import ChildPool

@@ -40,7 +40,7 @@ def test_a_name_with_an_empty_part_is_refused(text: str) -> None:
         ("[]", False),
     ],
 )
-def test_files_go_with_the_table_only_if_it_says_so(properties: str, purge: bool) -> None:
+def test_files_are_purged_only_if_the_table_says_so(properties: str, purge: bool) -> None:
     metadata = TableMetadata(
         1, 1, 1, EMPTY_OBJECT, "parquet", EMPTY_OBJECT, "parquet", "zstd", EMPTY_LIST, EMPTY_LIST, JsonText(properties),
         0, 0, 0,

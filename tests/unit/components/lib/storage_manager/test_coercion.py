@@ -33,14 +33,14 @@ def one(kind: Any, *, required: bool = False) -> Any:
     return table_schema(Schema(NestedField(1, "c", kind, required=required)))
 
 
-def test_what_fits_is_not_copied() -> None:
+def test_matching_data_is_not_copied() -> None:
     schema = table_schema(EVERYTHING)
     rows = rows_of(schema, FULL_ROW, EMPTY_ROW)
     fitted = coerce(rows, schema)
     assert fitted.column("name").chunk(0).buffers()[2].address == rows.column("name").chunk(0).buffers()[2].address
 
 
-def test_columns_come_in_the_tables_order_with_its_field_ids() -> None:
+def test_columns_get_the_tables_order_and_field_ids() -> None:
     schema = table_schema()
     given = pa.table({"day": [date(2024, 5, 1)], "name": ["a"], "id": pa.array([1], pa.int8())})
     assert coerce(given, schema).schema.equals(schema.arrow(), check_metadata=True)
@@ -70,7 +70,7 @@ def test_columns_come_in_the_tables_order_with_its_field_ids() -> None:
         ),
     ],
 )
-def test_casts_that_lose_nothing(given: pa.Array, kind: Any) -> None:
+def test_lossless_casts_are_made(given: pa.Array, kind: Any) -> None:
     schema = one(kind)
     fitted = coerce(pa.table({"c": given}), schema).column("c")
     assert fitted.type == schema.arrow().field("c").type
@@ -96,7 +96,7 @@ def test_casts_that_lose_nothing(given: pa.Array, kind: Any) -> None:
         ),
     ],
 )
-def test_types_that_mean_something_else(given: pa.Array, kind: Any) -> None:
+def test_types_with_another_meaning_are_refused(given: pa.Array, kind: Any) -> None:
     with pytest.raises(RowsRefused, match=r"^column 'c': is .* where the table has") as refused:
         coerce(pa.table({"c": given}), one(kind))
     assert (refused.value.row, refused.value.column) == (None, "c")
@@ -113,14 +113,14 @@ def test_types_that_mean_something_else(given: pa.Array, kind: Any) -> None:
         (pa.array([b"abcd", b"abc"]), FixedType(4), "b'abc'"),
     ],
 )
-def test_values_that_would_lose_something_are_named(given: pa.Array, kind: Any, shown: str) -> None:
+def test_lossy_values_are_named(given: pa.Array, kind: Any, shown: str) -> None:
     with pytest.raises(RowsRefused, match=r"does not fit into .* without loss") as refused:
         coerce(pa.table({"c": given}), one(kind), first_row=101)
     assert (refused.value.row, refused.value.column) == (102, "c")
     assert shown in refused.value.why
 
 
-def test_columns_must_be_the_tables() -> None:
+def test_columns_must_be_those_of_the_table() -> None:
     schema = table_schema()
     full = {"id": [1], "name": ["a"], "day": [date(2024, 5, 1)]}
     with pytest.raises(RowsRefused, match="column 'nme': is not in the table, which has id, name, day"):
@@ -185,7 +185,7 @@ def test_nulls_inside_are_found_wherever_they_are_required(bad: dict[str, Any], 
     assert coerce(rows.slice(4), schema).num_rows == 3
 
 
-def test_a_null_in_a_required_column_is_found_over_chunks() -> None:
+def test_a_null_in_a_required_column_is_found_across_chunks() -> None:
     chunks = pa.chunked_array([[1, 2], [], [3, None, 5, None]])
     with pytest.raises(RowsRefused, match=r"^row 4, column 'c': is null"):
         coerce(pa.table({"c": chunks}), one(LongType(), required=True))

@@ -45,7 +45,7 @@ def test_values_of_another_type_are_refused_with_their_row(column: str, value: o
     assert refused.value.column.split(".")[0] == column
 
 
-def test_what_is_taken_for_the_same() -> None:
+def test_equivalent_values_are_accepted() -> None:
     rows = [{**NULLS, "key": str(UUID(int=7)), "tags": {"k": 1}, "double": 3, "price": 4, "scores": (1.0,)}]
     (row,) = table_from_rows(rows, SCHEMA).to_pylist()
     assert (row["key"], row["tags"], row["double"], row["price"]) == (UUID(int=7), [("k", 1)], 3.0, Decimal("4.00"))
@@ -63,6 +63,6 @@ def test_keys_must_be_the_columns() -> None:
         table_from_rows([FULL_ROW, 5], SCHEMA)  # type: ignore[list-item]
 
 
-def test_a_hint_on_zones() -> None:
+def test_a_wrong_time_zone_gets_a_hint() -> None:
     with pytest.raises(RowsRefused, match="give it with its zone"):
         table_from_rows([{**FULL_ROW, "at": datetime(2024, 1, 1)}], SCHEMA)

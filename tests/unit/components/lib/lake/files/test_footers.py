@@ -61,8 +61,8 @@ def test_a_bad_footer(data: bytes, why: str) -> None:
         read_statistics(data, PLAIN.iceberg)
 
 
-def test_a_file_whose_footer_ends_its_reader_is_that_files_problem(tmp_path: Path) -> None:
-    """With each of those who read footers: the Iceberg updater, `tables create --like` and `insert`."""
+def test_a_footer_that_aborts_its_reader_is_reported_for_its_file(tmp_path: Path) -> None:
+    """For each reader of footers: the Iceberg updater, `tables create --like` and `insert`."""
     draft = write_file(tmp_path, [row(1, "x")], statistics=False)
     path = tmp_path / draft.file_name
     made = DataFiles(PLAIN).make(as_row(draft), 0, PyArrowFileIO())
@@ -76,7 +76,7 @@ def test_a_file_whose_footer_ends_its_reader_is_that_files_problem(tmp_path: Pat
         open_source(file, path.stat().st_size, "parquet", PLAIN, fill_missing=False)
 
 
-def test_without_a_child_no_file_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_blamed_if_no_child_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_args: object, **_options: object) -> bytes:
         raise ChildNotStarted("no memory for another process")
 
@@ -86,7 +86,7 @@ def test_without_a_child_no_file_is_blamed(tmp_path: Path, monkeypatch: pytest.M
         DataFiles(PLAIN).make(file, 0, PyArrowFileIO())
 
 
-def test_rows_that_are_not_those_of_the_row(tmp_path: Path) -> None:
+def test_a_row_count_that_differs_from_the_registered_one_is_refused(tmp_path: Path) -> None:
     file = as_row(write_file(tmp_path, [row(1, "x")], statistics=False))
     with pytest.raises(BadFile, match="registered with 9 rows, but has 1"):
         DataFiles(PLAIN).make(msgspec.structs.replace(file, row_count=9), 0, PyArrowFileIO())

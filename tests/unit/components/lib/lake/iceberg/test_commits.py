@@ -40,7 +40,7 @@ def commit(
     position: int | None = 1,
     retention: Retention | None = None,
 ) -> Table:
-    """Each change as a snapshot, all in one commit."""
+    """Commits each change as one snapshot, all in one commit."""
     tables.ensure(table, schema)
 
     def build(draft: TableCommit) -> None:
@@ -165,7 +165,7 @@ def test_manifests_are_merged_and_found_again(tables: IcebergTables, table: Lake
     assert live_digest(loaded) == digest_of([as_row(draft), *files[1::2]])
 
 
-def test_a_file_that_is_not_there_can_not_be_removed(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+def test_removing_a_missing_file_fails(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]))
     metadata = sorted((data.parent / "metadata").iterdir())
     stranger = as_row(write_file(data, [row(2)]))
@@ -174,15 +174,17 @@ def test_a_file_that_is_not_there_can_not_be_removed(tables: IcebergTables, tabl
     assert sorted((data.parent / "metadata").iterdir()) == metadata
 
 
-def test_somebody_elses_commit_is_noticed(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+def test_a_foreign_commit_is_detected(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     loaded = commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]))
     loaded.append(loaded.scan().to_arrow())
     with pytest.raises(ForeignCommit, match="astha iceberg adopt"):
         commit(tables, table, SnapshotChange([as_row(write_file(data, [row(2)]))]))
 
 
-def test_another_process_was_quicker(tables: IcebergTables, other: IcebergTables, table: LakeTable, data: Path) -> None:
-    """A tag is no foreign commit: the second attempt starts from the newest metadata."""
+def test_a_commit_is_built_again_after_a_conflict(
+    tables: IcebergTables, other: IcebergTables, table: LakeTable, data: Path
+) -> None:
+    """A tag is not a foreign commit: the second attempt starts from the newest metadata."""
     first = commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]))
     tries: list[int | None] = []
 
@@ -245,8 +247,8 @@ def test_old_snapshots_expire_and_tags_stay(tables: IcebergTables, table: LakeTa
     assert metadata == needed, "nothing is left that no snapshot needs"
 
 
-def test_what_somebody_went_back_to_is_kept(tables: IcebergTables, table: LakeTable, data: Path) -> None:
-    """A manifest of the first snapshot is missing in the second and back in the third: it must outlive the first."""
+def test_manifests_that_a_rollback_restored_are_kept(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+    """A manifest of the first snapshot is missing in the second and present in the third: it must not be deleted."""
     file = as_row(write_file(data, [row(1)]))
     first = commit(tables, table, SnapshotChange([file])).metadata.current_snapshot_id
     second = commit(tables, table, SnapshotChange([as_row(write_file(data, [row(2)]))], live([file])), position=2)
@@ -268,7 +270,7 @@ def test_what_somebody_went_back_to_is_kept(tables: IcebergTables, table: LakeTa
     assert sorted(loaded.scan().to_arrow()["id"].to_pylist()) == [1, 3]
 
 
-def test_a_table_says_how_old_its_snapshots_may_be(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+def test_a_table_property_limits_the_age_of_snapshots(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]))
     tables.commit(table, lambda draft: draft.set_properties({"history.expire.max-snapshot-age-ms": "0"}))
     for number in range(2, 4):
@@ -277,7 +279,7 @@ def test_a_table_says_how_old_its_snapshots_may_be(tables: IcebergTables, table:
     assert loaded.scan().to_arrow().num_rows == 3
 
 
-def test_statistics_come_from_the_footer_if_nobody_kept_them(
+def test_statistics_come_from_the_footer_if_the_row_has_none(
     tables: IcebergTables, table: LakeTable, data: Path
 ) -> None:
     files = [as_row(write_file(data, [row(number)], statistics=False)) for number in range(3)]
@@ -292,7 +294,7 @@ def test_a_file_that_can_not_be_read_is_named(tables: IcebergTables, table: Lake
         commit(tables, table, SnapshotChange([file]))
 
 
-def test_a_refresh_takes_the_position_away(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+def test_a_refresh_removes_the_position(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]), position=9)
     loaded = commit(tables, table, position=None)
     assert Stamp.read(loaded.metadata).position is None
@@ -304,7 +306,7 @@ class TestMetadataFile:
     def test_it_says_what_pyiceberg_would_have_written(
         self, tables: IcebergTables, table: LakeTable, data: Path
     ) -> None:
-        """Snapshots are made into text once; the rest anew, with a property that looks like the place for them."""
+        """Snapshots are serialized once, the rest by every commit; a property looks like the insertion point."""
         assert isinstance(tables.catalog, RegistryCatalog)
         for turn in range(5):
             files = [as_row(write_file(data, [row(turn)]))]

@@ -109,7 +109,7 @@ def entries() -> st.SearchStrategy[ManifestEntry]:
 
 @settings(deadline=None, max_examples=300)
 @given(entries())
-def test_the_bytes_are_pyicebergs(entry: ManifestEntry) -> None:
+def test_the_bytes_equal_those_of_pyiceberg(entry: ManifestEntry) -> None:
     expected = io.BytesIO()
     construct_writer(SCHEMA).write(BinaryEncoder(expected), entry)
 
@@ -155,7 +155,7 @@ def test_a_manifest_is_read_as_it_was_written(
     assert manifest.manifest_length == (tmp_path / "m.avro").stat().st_size
 
 
-def test_what_fails_while_it_is_written_is_not_ended(tmp_path: Path) -> None:
+def test_a_failed_write_does_not_complete_the_file(tmp_path: Path) -> None:
     path = tmp_path / "m.avro"
     file = ManifestEntryFile(
         PyArrowFileIO().new_output(str(path)), SCHEMA, "manifest_entry", metadata={"avro.codec": "null"}

@@ -8,7 +8,7 @@ from components.lib.lake.iceberg.manifests import MAX_FILES, _cut
 
 
 def entries(*partitions: int) -> list[ManifestEntry]:
-    """So many files in each partition."""
+    """Returns entries with that many files per partition."""
     return [
         ManifestEntry.from_args(data_file=DataFile.from_args(partition=Record(number)))
         for number, count in enumerate(partitions)
@@ -27,7 +27,7 @@ def entries(*partitions: int) -> list[ManifestEntry]:
         ([400, 400, 400], MAX_FILES, [MAX_FILES, 200]),
     ],
 )
-def test_partitions_with_many_files_have_manifests_of_their_own(
+def test_partitions_with_many_files_have_their_own_manifests(
     partitions: list[int], least: int, sizes: list[int]
 ) -> None:
     found = entries(*partitions)

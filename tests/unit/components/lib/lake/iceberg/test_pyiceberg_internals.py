@@ -84,7 +84,7 @@ PARTS: dict[str, tuple[str, str, Any]] = {
 }
 
 
-def test_the_version_is_the_one_that_was_looked_at() -> None:
+def test_the_version_is_the_reviewed_one() -> None:
     assert pyiceberg.__version__ == VERSION, (
         f"PyIceberg {pyiceberg.__version__} is installed. Read {HERE} against it (the test below names the parts that "
         "have changed), run the tests of the lake and benchmarks.lake, then change VERSION here and the pin in "
@@ -102,7 +102,7 @@ def test_a_private_part_is_unchanged(name: str) -> None:
     )
 
 
-def test_metadata_updates_that_are_registered_are_those_that_were_looked_at() -> None:
+def test_registered_metadata_updates_are_the_reviewed_ones() -> None:
     kinds = sorted(kind.__name__ for kind in _apply_table_update.registry if kind is not object)
     sources = [digest_of(_apply_table_update.dispatch(kind)) for kind in _apply_table_update.registry]
     assert sha256("".join([*kinds, *sorted(sources)]).encode()).hexdigest()[:12] == "fa420eba5e46", (
@@ -111,7 +111,7 @@ def test_metadata_updates_that_are_registered_are_those_that_were_looked_at() ->
     )
 
 
-def test_arrows_parquet_writer_can_be_told_that_it_is_closed() -> None:
+def test_arrows_parquet_writer_can_be_marked_as_closed() -> None:
     """`ParquetWriter.is_open` is not documented; `files/parquet.py` sets it after a failed write."""
     source = inspect.getsource(pq.ParquetWriter)
     assert "if getattr(self, 'is_open', False):" in source, (

@@ -92,7 +92,7 @@ def test_each_change() -> None:
     assert TableSchema.of(versions[-1]).partition == TableSchema.of(versions[0]).partition
 
 
-def test_ids_of_dropped_columns_are_never_given_again() -> None:
+def test_ids_of_dropped_columns_are_never_reused() -> None:
     versions = table(columns={"id": "long", "a": "struct<x: int, y: int>"})
     versions = grown(versions, DropColumn("a"))
     versions = grown(versions, AddColumn(parse_column("b: list<int>")))
@@ -103,7 +103,7 @@ def test_ids_of_dropped_columns_are_never_given_again() -> None:
     assert shown(grown(versions, AddColumn(parse_column("c: int"))))[-1] == "9 c: int"
 
 
-def test_the_order_of_rows_can_change() -> None:
+def test_the_sort_order_can_change() -> None:
     versions = grown(table(**SALES), SortBy(["price desc"]), DropColumn("n"))
     assert [str(field) for field in TableSchema.of(versions[-1]).order.fields] == ["4 DESC NULLS LAST"]
 
@@ -139,18 +139,18 @@ def test_the_order_of_rows_can_change() -> None:
         (SortBy(["nowhere"]), "there is no column"),
     ],
 )
-def test_what_can_not_be_done(change: SchemaChange, said: str) -> None:
+def test_impossible_changes_are_refused(change: SchemaChange, said: str) -> None:
     with pytest.raises(SchemaProblem) as raised:
         evolve(table(**SALES), [change])
     assert said in str(raised.value)
 
 
-def test_the_last_column_stays() -> None:
+def test_the_last_column_cannot_be_dropped() -> None:
     with pytest.raises(SchemaProblem, match="the table would be empty"):
         evolve(table(columns={"a": "int"}), [DropColumn("a")])
 
 
-def test_a_float_that_partitions_stays_one() -> None:
+def test_a_float_partition_column_cannot_be_widened() -> None:
     with pytest.raises(SchemaProblem, match="a double can't be a partition's value"):
         evolve(table(columns={"f": "float"}, partition_by=["f"]), [WidenColumn("f", DoubleType())])
 
@@ -160,7 +160,7 @@ def _schema(*fields: tuple[int, str, IcebergType, bool], partition_by: str | Non
     return parse_definition({"columns": schema.model_dump(mode="json"), "partition_by": partition_by}).schema()
 
 
-def test_versions_that_somebody_else_wrote_are_judged_too() -> None:
+def test_versions_written_by_others_are_checked_too() -> None:
     old = _schema((1, "a", LongType(), False), (3, "b", IntegerType(), True), partition_by="a")
     new = _schema((1, "a", IntegerType(), True), (2, "c", StringType(), True), partition_by="c")
     problems = check_evolution(old, new)
@@ -178,7 +178,7 @@ def test_versions_that_somebody_else_wrote_are_judged_too() -> None:
     assert check_evolution(old, old) == []
 
 
-def test_ids_of_earlier_versions_count() -> None:
+def test_ids_of_earlier_versions_are_not_reused() -> None:
     first = _schema((1, "a", LongType(), False), (2, "b", LongType(), False))
     second = _schema((1, "a", LongType(), False))
     third = _schema((1, "a", LongType(), False), (2, "c", LongType(), False))
@@ -202,7 +202,7 @@ CHANGES = st.one_of(
 
 @settings(max_examples=40, deadline=None)
 @given(changes=st.lists(CHANGES, max_size=25))
-def test_a_column_is_its_id_through_any_history(changes: list[SchemaChange]) -> None:
+def test_a_column_keeps_its_id_through_any_history(changes: list[SchemaChange]) -> None:
     versions = table(columns={"id": "long!"}, partition_by=["id"])
     owners: dict[int, int] = {}  # id -> the version that gave it
     for change in changes:

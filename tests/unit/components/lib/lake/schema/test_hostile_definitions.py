@@ -1,4 +1,4 @@
-"""Types and terms that are meant to break their reader."""
+"""Types and terms that are meant to break the parser."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from components.lib.lake.schema.type_syntax import SyntaxProblem
         ("fixed(2147483648)", "less than 2 GiB"),
     ],
 )
-def test_a_type_beyond_all_bounds_is_refused(kind: str, why: str) -> None:
+def test_a_type_out_of_bounds_is_refused(kind: str, why: str) -> None:
     with pytest.raises(SyntaxProblem, match=why):
         parse_definition({"columns": {"id": kind}}).schema()
 
@@ -29,6 +29,6 @@ def test_a_type_beyond_all_bounds_is_refused(kind: str, why: str) -> None:
 @pytest.mark.parametrize(
     "term", [f"bucket({'9' * 5_000}, id)", "x" + " " * 20_000 + "y", "bucket(" + "9" * 100 + ", id)"]
 )
-def test_a_term_beyond_all_bounds_is_refused(key: str, term: str) -> None:
+def test_a_term_out_of_bounds_is_refused(key: str, term: str) -> None:
     with pytest.raises(SyntaxProblem, match=r"characters, the most is|must be between"):
         parse_definition({"columns": {"id": "long"}, key: [term]}).schema()

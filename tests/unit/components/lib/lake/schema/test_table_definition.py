@@ -1,4 +1,4 @@
-"""Tables as people define them."""
+"""Table definitions as users write them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ location: s3://lake/sales
 """
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_a_complete_definition_file(tmp_path: Path) -> None:
     file = tmp_path / "sales.yaml"
     file.write_text(YAML)
     definition = read_definition(file)
@@ -53,7 +53,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         "columns: [{name: id, type: long, required: true}, {name: name, type: string}]",
     ],
 )
-def test_columns_in_several_forms(tmp_path: Path, columns: str) -> None:
+def test_columns_in_every_syntax(tmp_path: Path, columns: str) -> None:
     file = tmp_path / "table.json"
     file.write_text(columns)
     expected = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "name", StringType()))
@@ -103,7 +103,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         read_definition(tmp_path / "gone.yaml")
 
 
-def test_what_is_defined_can_be_stored_and_read() -> None:
+def test_a_definition_is_stored_and_read_back() -> None:
     definition = TableDefinition([parse_column("id: long!"), parse_column("ts: timestamptz")], ["day(ts)"], ["id"])
     schema = definition.schema()
     assert isinstance(schema, TableSchema)

@@ -1,4 +1,4 @@
-"""Partitioning and order as people write them."""
+"""Partitioning and sort order as users write them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_partition_fields(text: str, field: tuple[int, str, str]) -> None:
         (["bucket(4, id) as name"], "`day(ts) as NAME` names a field otherwise"),
     ],
 )
-def test_partition_fields_that_make_no_sense(texts: list[str], said: str) -> None:
+def test_invalid_partition_fields_are_refused(texts: list[str], said: str) -> None:
     with pytest.raises(SyntaxProblem) as raised:
         partition_of(texts, SCHEMA)
     assert said in str(raised.value)
@@ -79,7 +79,7 @@ def test_sort_fields(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["nowhere", "ts down", "place", "day(name)"])
-def test_sort_fields_that_make_no_sense(text: str) -> None:
+def test_invalid_sort_fields_are_refused(text: str) -> None:
     with pytest.raises(SyntaxProblem, match="sort_by"):
         order_of([text], SCHEMA)
 
@@ -87,12 +87,12 @@ def test_sort_fields_that_make_no_sense(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["name", "day(ts)", "bucket(16, id)", "truncate(9, name)", "day(ts) as d", "place.city"]
 )
-def test_partition_fields_shown_and_read_again(text: str) -> None:
+def test_partition_fields_are_shown_and_read_back(text: str) -> None:
     (field,) = partition_of([text], SCHEMA).fields
     assert show_partition(field, SCHEMA) == text
 
 
 @pytest.mark.parametrize("text", ["id", "ts desc", "ts desc nulls first", "name nulls last", "bucket(4, id) desc"])
-def test_sort_fields_shown_and_read_again(text: str) -> None:
+def test_sort_fields_are_shown_and_read_back(text: str) -> None:
     (field,) = order_of([text], SCHEMA).fields
     assert show_order(field, SCHEMA) == text

@@ -1,4 +1,4 @@
-"""Types as people write them."""
+"""Types as users write them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TYPES: st.SearchStrategy[IcebergType] = st.recursive(st.sampled_from(list(PRIMIT
 
 @settings(max_examples=100, deadline=None)
 @given(name=NAMES, kind=TYPES, required=st.booleans())
-def test_what_is_shown_can_be_read(name: str, kind: IcebergType, required: bool) -> None:
+def test_a_shown_type_is_read_back(name: str, kind: IcebergType, required: bool) -> None:
     field = NestedField(UNNUMBERED, name, kind, required=required)
     assert parse_column(show_field(field)) == field
     assert parse_type(show(kind, required=required)) == (kind, required)
@@ -110,12 +110,12 @@ def test_mistakes_name_the_column_and_the_remedy(text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["id", "id long", ":long", ""])
-def test_a_column_wants_name_and_type(text: str) -> None:
+def test_a_column_needs_a_name_and_a_type(text: str) -> None:
     with pytest.raises(SyntaxProblem, match="column"):
         parse_column(text)
 
 
-def test_ids_are_given_in_icebergs_order() -> None:
+def test_ids_are_assigned_in_icebergs_order() -> None:
     ids = count(1)
     columns = [parse_column(show_field(field)) for field in NESTED.fields]
     numbered = number(columns, lambda: next(ids))
@@ -142,6 +142,6 @@ def test_ids_are_given_in_icebergs_order() -> None:
         ([f"{'a' * 256}: int"], "at most 255"),
     ],
 )
-def test_names_that_engines_would_mix_up(columns: list[str], said: str) -> None:
+def test_names_that_engines_could_confuse_are_refused(columns: list[str], said: str) -> None:
     with pytest.raises(SyntaxProblem, match=said):
         number([parse_column(text) for text in columns], lambda: 1)
