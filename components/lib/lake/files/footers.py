@@ -57,17 +57,17 @@ class _StatisticsCall(msgspec.Struct, frozen=True):
     schema: str
 
 
-def read_statistics(ending: bytes, schema: Schema, children: ChildPool | None = None) -> FooterStatistics:
+def read_statistics(ending: bytes, schema: Schema, pool: ChildPool | None = None) -> FooterStatistics:
     """Reads the statistics of a file from its last bytes, which must include the footer. Raises `BadFooter`."""
     call = msgspec.msgpack.encode(_StatisticsCall(_footer_file(ending), schema.model_dump_json()))
-    return msgspec.msgpack.decode(_call_child("iceberg_statistics", call, children), type=FooterStatistics)
+    return msgspec.msgpack.decode(_call_child("iceberg_statistics", call, pool), type=FooterStatistics)
 
 
-def read_arrow_schema(ending: bytes, children: ChildPool | None = None) -> pa.Schema:
+def read_arrow_schema(ending: bytes, pool: ChildPool | None = None) -> pa.Schema:
     """Reads the Arrow schema of a file, like `read_statistics`."""
-    answer = _call_child("arrow_schema", _footer_file(ending), children)
+    response = _call_child("arrow_schema", _footer_file(ending), pool)
     try:
-        return pa.ipc.read_schema(pa.BufferReader(answer))
+        return pa.ipc.read_schema(pa.BufferReader(response))
     except (pa.ArrowException, OSError) as error:
         raise BadFooter(f"its schema can't be read: {error}") from error
 
@@ -150,9 +150,9 @@ def _footer_file(ending: bytes) -> bytes:
     return MAGIC + ending[-length:]
 
 
-def _call_child(function: str, argument: bytes, children: ChildPool | None) -> bytes:
+def _call_child(function: str, argument: bytes, pool: ChildPool | None) -> bytes:
     try:
-        return (children or shared_child_pool()).call(f"{_HERE}:{function}", argument, limit_s=_LIMIT_S)
+        return (pool or shared_child_pool()).call(f"{_HERE}:{function}", argument, limit_s=_LIMIT_S)
     except ChildRaised as error:
         raise BadFooter(f"{error.kind}: {error}" if error.kind == "KeyError" else str(error)) from error
     except ChildFailed as error:

@@ -1,4 +1,4 @@
-"""The registry's identity, by which its Iceberg tables are told from those of another registry in the same catalog."""
+"""The registry's identity: it distinguishes its Iceberg tables from those of other registries in the same catalog."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ class IcebergTables:
         successor.claimed = self.claimed
         return successor
 
-    def answers(self) -> bool:
+    def responds(self) -> bool:
         """Returns whether the catalog responds: then one table's storage has failed."""
         try:
             self.catalog.list_namespaces()
@@ -452,9 +452,9 @@ class IcebergTables:
             return with_mapped_errors(call)
         except TableUnavailable:
             raise
-        except CatalogUnavailable as trouble:
-            cause = trouble.__cause__
-            if cause is None or isinstance(cause, SQLAlchemyError) or not self.answers():
+        except CatalogUnavailable as error:
+            cause = error.__cause__
+            if cause is None or isinstance(cause, SQLAlchemyError) or not self.responds():
                 raise
             raise TableUnavailable(f"{name}: its storage does not answer: {cause}") from cause
 

@@ -44,7 +44,7 @@ async def remove_uploads(
     """Deletes the objects of a failed write, then their intents.
 
     Objects that cannot be deleted now keep their intents, by which the cleaner finds them. So do ``unconfirmed``
-    ones: a write that was not answered may still create the object.
+    ones: a write without a response may still create the object.
     """
     if not uris:
         return

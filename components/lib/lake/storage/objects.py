@@ -95,39 +95,39 @@ class Objects:
 
         A cancelled call returns only when the object can no longer appear: deleting it afterwards is final.
         """
-        place = parse(uri)
+        location = parse(uri)
         cancelled = Event()
-        if place.scheme == "file":
-            writing = asyncio.to_thread(local_files.write, place.path, _cancellable(fill, cancelled), self.modes)
-            return await _to_completion(_local(place, writing), cancelled)
-        return await _to_completion(self._upload(place, _cancellable(fill, cancelled)), cancelled)
+        if location.scheme == "file":
+            writing = asyncio.to_thread(local_files.write, location.path, _cancellable(fill, cancelled), self.modes)
+            return await _to_completion(_local(location, writing), cancelled)
+        return await _to_completion(self._upload(location, _cancellable(fill, cancelled)), cancelled)
 
     async def get(self, uri: str) -> bytes:
-        place = parse(uri)
-        if place.scheme == "file":
-            return await _local(place, asyncio.to_thread(place.path.read_bytes))
-        async with _translated(place):
-            found = await obstore.get_async(self._store(place), place.key)
+        location = parse(uri)
+        if location.scheme == "file":
+            return await _local(location, asyncio.to_thread(location.path.read_bytes))
+        async with _translated(location):
+            found = await obstore.get_async(self._store(location), location.key)
             return bytes(await found.bytes_async())
 
     async def get_range(self, uri: str, start: int, length: int) -> bytes:
         """Returns fewer bytes if the object ends earlier."""
-        place = parse(uri)
-        if place.scheme == "file":
-            return await _local(place, asyncio.to_thread(local_files.read_range, place.path, start, length))
+        location = parse(uri)
+        if location.scheme == "file":
+            return await _local(location, asyncio.to_thread(local_files.read_range, location.path, start, length))
         if length == 0:
             return b""
-        async with _translated(place):
-            return bytes(await obstore.get_range_async(self._store(place), place.key, start=start, length=length))
+        async with _translated(location):
+            return bytes(await obstore.get_range_async(self._store(location), location.key, start=start, length=length))
 
     async def size(self, uri: str) -> int | None:
         """Returns None if there is no such object."""
-        place = parse(uri)
+        location = parse(uri)
         try:
-            if place.scheme == "file":
-                return (await _local(place, asyncio.to_thread(place.path.stat))).st_size
-            async with _translated(place):
-                return (await obstore.head_async(self._store(place), place.key))["size"]
+            if location.scheme == "file":
+                return (await _local(location, asyncio.to_thread(location.path.stat))).st_size
+            async with _translated(location):
+                return (await obstore.head_async(self._store(location), location.key))["size"]
         except ObjectMissing:
             return None
 
@@ -137,7 +137,7 @@ class Objects:
     @cached_property
     def roots(self) -> Roots:
         """The roots of the settings, below which files may be deleted whatever tables there are."""
-        return Roots(canonical(place) for place in (self._lake.warehouse, *self._lake.roots))
+        return Roots(canonical(location) for location in (self._lake.warehouse, *self._lake.roots))
 
     async def delete_many(self, uris: Iterable[str], *, roots: Roots | None = None) -> None:
         """Deletes objects and what interrupted writes have left of them. Missing ones count as deleted.
@@ -148,47 +148,47 @@ class Objects:
         refused = await asyncio.to_thread(refusals, roots or self.roots, uris)
         if refused:
             raise DeletionRefused(f"{next(iter(refused.values()))}; {len(refused)} of {len(uris)} files: none deleted")
-        places = [parse(uri) for uri in uris]
-        local = [place for place in places if place.scheme == "file"]
+        locations = [parse(uri) for uri in uris]
+        local = [location for location in locations if location.scheme == "file"]
         if local:
-            await _local(local[0], asyncio.to_thread(local_files.delete, [place.path for place in local]))
+            await _local(local[0], asyncio.to_thread(local_files.delete, [location.path for location in local]))
         by_bucket: dict[str, list[Location]] = defaultdict(list)
-        for place in places:
-            if place.scheme == "s3":
-                by_bucket[place.root].append(place)
+        for location in locations:
+            if location.scheme == "s3":
+                by_bucket[location.root].append(location)
         for some in by_bucket.values():
             await self._delete(some)
 
-    async def _delete(self, places: Sequence[Location]) -> None:
-        async with _translated(places[0]):
+    async def _delete(self, locations: Sequence[Location]) -> None:
+        async with _translated(locations[0]):
             try:
-                await obstore.delete_async(self._store(places[0]), [place.key for place in places])
+                await obstore.delete_async(self._store(locations[0]), [location.key for location in locations])
             except FileNotFoundError:  # some services raise this for a missing object, and skip the rest
-                for place in places:
+                for location in locations:
                     try:
-                        await obstore.delete_async(self._store(place), place.key)
+                        await obstore.delete_async(self._store(location), location.key)
                     except FileNotFoundError:
                         continue
 
-    async def _upload(self, place: Location, fill: Callable[[Writable], T]) -> T:
+    async def _upload(self, location: Location, fill: Callable[[Writable], T]) -> T:
         with SpooledTemporaryFile(_IN_MEMORY) as spool:
             made = await asyncio.to_thread(fill, spool)
             size = spool.tell()
             spool.seek(0)
-            async with _translated(place):
+            async with _translated(location):
                 content = spool if size > _IN_MEMORY else spool.read()
                 try:
                     await obstore.put_async(
-                        self._store(place), place.key, content, use_multipart=size > _PART, chunk_size=_PART
+                        self._store(location), location.key, content, use_multipart=size > _PART, chunk_size=_PART
                     )
                 except FileNotFoundError as error:
-                    raise StorageRefused(f"{place.uri}: there is no bucket {place.root!r}: create it") from error
+                    raise StorageRefused(f"{location.uri}: there is no bucket {location.root!r}: create it") from error
             return made
 
-    def _store(self, place: Location) -> S3Store:
-        found = self._stores.get(place.root)
+    def _store(self, location: Location) -> S3Store:
+        found = self._stores.get(location.root)
         if found is None:
-            found = self._stores[place.root] = open_bucket(place.root, self._s3, self._timeout, self._retry)
+            found = self._stores[location.root] = open_bucket(location.root, self._s3, self._timeout, self._retry)
         return found
 
 
@@ -242,30 +242,32 @@ async def _to_completion(work: Coroutine[None, None, T], cancelled: Event) -> T:
     return await to_completion(run(), cancelled.set)
 
 
-async def _local(place: Location, work: Awaitable[T]) -> T:
+async def _local(location: Location, work: Awaitable[T]) -> T:
     try:
         return await work
     except FileNotFoundError as error:
-        raise ObjectMissing(f"{place.uri} does not exist") from error
+        raise ObjectMissing(f"{location.uri} does not exist") from error
     except OSError as error:
-        raise StorageRefused(f"{place.uri}: {error.strerror or error}: check the disk and its permissions") from error
+        raise StorageRefused(
+            f"{location.uri}: {error.strerror or error}: check the disk and its permissions"
+        ) from error
 
 
 @asynccontextmanager
-async def _translated(place: Location) -> AsyncIterator[None]:
+async def _translated(location: Location) -> AsyncIterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ObjectMissing(f"{place.uri} does not exist, or its bucket does not") from error
+        raise ObjectMissing(f"{location.uri} does not exist, or its bucket does not") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise StorageRefused(
-            f"{place.uri}: {_first_line(error)}: check lake.s3's keys and their permissions"
+            f"{location.uri}: {_first_line(error)}: check lake.s3's keys and their permissions"
         ) from error
     except BaseError as error:
         text = str(error)
         if any(sign in text for sign in _REFUSED):
-            raise StorageRefused(f"{place.uri}: {_first_line(error)}: check lake.s3 and the bucket") from error
-        raise StorageUnavailable(f"{place.uri}: {_first_line(error)}: is lake.s3.endpoint reachable?") from error
+            raise StorageRefused(f"{location.uri}: {_first_line(error)}: check lake.s3 and the bucket") from error
+        raise StorageUnavailable(f"{location.uri}: {_first_line(error)}: is lake.s3.endpoint reachable?") from error
 
 
 def _first_line(error: BaseException) -> str:

@@ -31,31 +31,33 @@ class Roots:
     def refusal(self, uri: str) -> str | None:
         """Returns why the file must not be deleted, or None if it may be."""
         try:
-            place = parse(uri)
+            location = parse(uri)
         except BadLocation as problem:
             return str(problem)
-        bad = next((part for part in place.key.split("/") if _is_ambiguous(part)), None)
+        bad = next((part for part in location.key.split("/") if _is_ambiguous(part)), None)
         if bad is not None:
             return f"{uri!r} has {bad!r} in its path, which can lead elsewhere"
-        if place.scheme == "file":
-            inside = any(parent in self._directories for parent in _chain(_resolved(place.path.parent)))
+        if location.scheme == "file":
+            inside = any(parent in self._directories for parent in _chain(_resolved(location.path.parent)))
         else:
-            parts = tuple(place.key.split("/"))
-            inside = any((place.root, parts[:count]) in self._prefixes for count in range(len(parts)))
+            parts = tuple(location.key.split("/"))
+            inside = any((location.root, parts[:count]) in self._prefixes for count in range(len(parts)))
         return None if inside else f"{uri} is not below the warehouse, lake.roots or the location of a table"
 
     @cached_property
     def _directories(self) -> frozenset[Parts]:
-        found = (_resolved(place.path) for place in self._places if place.scheme == "file")
+        found = (_resolved(location.path) for location in self._locations if location.scheme == "file")
         return frozenset(parts for parts in found if len(parts) > 1)  # the whole disk is no root
 
     @cached_property
     def _prefixes(self) -> frozenset[tuple[str, Parts]]:
-        places = (place for place in self._places if place.scheme == "s3")
-        return frozenset((place.root, tuple(part for part in place.key.split("/") if part)) for place in places)
+        locations = (location for location in self._locations if location.scheme == "s3")
+        return frozenset(
+            (location.root, tuple(part for part in location.key.split("/") if part)) for location in locations
+        )
 
     @cached_property
-    def _places(self) -> list[Location]:
+    def _locations(self) -> list[Location]:
         found = []
         for uri in self.uris:
             try:
