@@ -1,4 +1,4 @@
-# Everything goes through .venv, which `make setup` builds from requirements.lock. `make help` lists the targets.
+# All targets use .venv, which `make setup` builds from requirements.lock. `make help` lists the targets.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -13,10 +13,10 @@ PYTHON ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-help: ## what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
 
-setup: $(STAMP) ## build .venv from requirements.lock; quick when nothing changed (PYTHON=... to choose one)
+setup: $(STAMP) ## build .venv from requirements.lock; does nothing if it is up to date (PYTHON=... chooses one)
 
 # The stamp is written last: whatever was interrupted is finished by the next run.
 $(STAMP): requirements.lock pyproject.toml
@@ -43,53 +43,53 @@ $(STAMP): requirements.lock pyproject.toml
 # Each process has servers of its own; a file's tests stay together, because they share them.
 PARALLEL = -n $(or $(JOBS),2) --dist loadfile
 
-test: setup ## all tests on SQLite and PostgreSQL, the quick ones first (JOBS=... processes at a time, 2 if not given)
+test: setup ## run all tests on SQLite and PostgreSQL, the quick ones first (JOBS=2 processes)
 	$(RUN) -m pytest -q $(PARALLEL) -m "not slow"
 	@# pytest exits with 5 if, and only if, nothing carries the mark.
 	$(RUN) -m pytest $(PARALLEL) -m slow || [ $$? -eq 5 ]
 
-quick: setup ## the quick tests
+quick: setup ## run the quick tests
 	$(RUN) -m pytest -q $(PARALLEL) -m "not slow"
 
-faults: setup ## the oracle and the lake under writers, with random faults (SEED=... MINUTES=... to repeat a run or to run longer)
+faults: setup ## run the oracle and the lake test with random faults (SEED=... repeats a run, MINUTES=... runs longer)
 	SEED="$(SEED)" MINUTES="$(or $(MINUTES),5)" $(RUN) -m pytest -s tests/faults tests/e2e
 
 # Each fuzzer gets an equal share of the time.
 FUZZERS = tests/fuzz --ignore tests/fuzz/test_runner.py
 
-fuzz: setup ## what reads outside input, against input that is nearly right (MINUTES=... for all; SEED=... to repeat a run)
+fuzz: setup ## fuzz every reader of outside input (MINUTES=... in all, SEED=... repeats a run)
 	@count=$$($(RUN) -m pytest --collect-only -q $(FUZZERS) | grep -c ::); \
 	each=$$(( $(or $(MINUTES),10) * 60 / count )); \
 	echo "fuzz: $$count fuzzers, $$each seconds each"; \
 	SEED="$(SEED)" FUZZ_SECONDS=$$each $(RUN) -m pytest -s $(FUZZERS)
 
-matrix: setup ## what depends on PostgreSQL, on versions 14 to 18 (VERSIONS="14 18" to choose; fetches them, needs Java)
+matrix: setup ## run what depends on PostgreSQL on versions 14 to 18 (VERSIONS="14 18" chooses; fetches them, needs Java)
 	$(RUN) -m tests.matrix $(VERSIONS)
 
-lint: setup ## style, types, direction of imports
+lint: setup ## check style, types and the direction of imports
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy
 	$(BIN)/lint-imports
 
-format: setup ## put the code into the house's format
+format: setup ## format the code
 	$(RUN) -m ruff check --fix --quiet
 	$(RUN) -m ruff format
 
-docs: setup ## write docs/settings.md anew from the models
+docs: setup ## generate docs/settings.md from the settings' models
 	@$(RUN) -m astha.cli settings --markdown > docs/settings.md
 
-demo: setup ## see it at work on SQLite and on a PostgreSQL of its own (ARGS="--segments 100000" for less)
-	@$(RUN) -m deploy.demo $(ARGS)
+demo: setup ## show Astha at work on SQLite and a private PostgreSQL (ARGS="--segments 100000" is shorter)
+	@$(RUN) -m components.commands.demo $(ARGS)
 
-bench: setup ## all benchmarks, one after the other (ARGS="--quick" for a short run)
+bench: setup ## run all benchmarks (ARGS="--quick" is shorter)
 	@$(RUN) -m benchmarks $(ARGS)
 
-lock: setup ## renew requirements.lock from pyproject.toml (ARGS="--upgrade" for the newest versions)
+lock: setup ## update requirements.lock from pyproject.toml (ARGS="--upgrade" takes the newest versions)
 	@$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-header --quiet --output-file requirements.lock $(ARGS)
 	@echo "lock: requirements.lock holds $$(grep -c == requirements.lock) packages"
 
-clean: ## remove .venv and everything that tools left behind
+clean: ## remove .venv and all caches of tools
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -123,7 +123,11 @@ class BackgroundTasks:
             self._failing[name] = reason
             wait_s = _RESTART.wait_s(failures, self._clock)
             log.warning(
-                "background task will be restarted", owner=self._owner, task=name, reason=reason, wait_s=round(wait_s, 3)
+                "background task will be restarted",
+                owner=self._owner,
+                task=name,
+                reason=reason,
+                wait_s=round(wait_s, 3),
             )
             await self._clock.sleep(wait_s)
             self._failing.pop(name, None)

@@ -1,4 +1,4 @@
-"""How fast, compared with what. A benchmark is a module with a `measure` function.
+"""Benchmarks: ratios against a peer or a limit. A benchmark is a subpackage with `measure` in its `__main__`.
 
 `python -m benchmarks.NAME` prints a table for people; `--json` prints one object, figure -> value, and nothing else on
 stdout; `--quick` stays under 50 seconds; `--check` fails if a figure misses its goal. `python -m benchmarks` (`make

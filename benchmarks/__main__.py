@@ -1,8 +1,7 @@
-"""Every benchmark, each in a process of its own so that none runs in another's memory."""
+"""Runs every benchmark, each in a process of its own so that none runs in another's memory."""
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
 import subprocess
 import sys
@@ -11,12 +10,11 @@ import benchmarks
 
 
 def main() -> int:
-    names = [module.name for module in pkgutil.iter_modules(benchmarks.__path__) if not module.name.startswith("_")]
     failed = 0
-    for name in names:
-        if hasattr(importlib.import_module(f"benchmarks.{name}"), "measure"):
-            done = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sys.argv[1:]], check=False)
-            failed = failed or done.returncode
+    for module in pkgutil.iter_modules(benchmarks.__path__):
+        if module.ispkg:
+            command = [sys.executable, "-m", f"benchmarks.{module.name}", *sys.argv[1:]]
+            failed = failed or subprocess.run(command, check=False).returncode
     return failed
 
 

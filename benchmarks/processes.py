@@ -1,4 +1,4 @@
-"""What processes cost, their own or a server's, as Linux counts it."""
+"""CPU time and memory of processes, as Linux accounts for them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of all its threads, in steps of 10 ms. Raises OSError if it is gone."""
+    """Returns the CPU time of all its threads, in steps of 10 ms. Raises OSError if the process is gone."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_A_SECOND
 
 
 def memory_mb(pid: int | str = "self") -> tuple[float, float]:
-    """Resident now, and at its peak. (``getrusage`` would count the parent's memory at the fork.)"""
+    """Returns resident memory, now and at its peak. (``getrusage`` would count the parent's memory at the fork.)"""
     lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     return int(lines["VmRSS"].split()[0]) / 1024, int(lines["VmHWM"].split()[0]) / 1024
 
 
 def tree(pid: int | None = None) -> list[int]:
-    """This process, or another, and everything below it."""
+    """Returns a process, by default this one, and all its descendants."""
     found = [os.getpid() if pid is None else pid]
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
@@ -42,7 +42,7 @@ def tree(pid: int | None = None) -> list[int]:
 
 
 def tree_cpu_seconds(without: Container[int] = ()) -> float:
-    """Of this process and everything below it, those that have ended and been waited for included."""
+    """Returns the CPU time of this process and its descendants, including those that have ended and were waited for."""
     total = 0.0
     for pid in tree():
         if pid not in without:
@@ -53,7 +53,7 @@ def tree_cpu_seconds(without: Container[int] = ()) -> float:
 
 
 def peaks_mb() -> dict[str, float]:
-    """The largest each program below this process has been, by its name; this process is ``driver``."""
+    """Returns the peak memory of each program below this process, by name; this process is ``driver``."""
     found = {"driver": memory_mb()[1]}
     for pid in tree()[1:]:
         with suppress(OSError, KeyError):  # gone, or dead and not yet buried
@@ -63,7 +63,7 @@ def peaks_mb() -> dict[str, float]:
 
 
 class WalsenderWatch:
-    """Looks at whoever serves a slot for as long as it is entered, because nothing is left to see afterwards.
+    """Observes the backend that serves a slot while it is entered, because its figures vanish with it.
 
     ``streaming_since`` is the last moment (wall clock) at which nobody served it yet: too early by 10 ms or two.
     """

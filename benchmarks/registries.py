@@ -1,4 +1,4 @@
-"""Registries to measure on, filled on the server's own side because filling them is not what is measured."""
+"""Registries to measure on, filled on the server's side because filling is not measured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVER = {
 
 
 def age(server: EmbeddedPostgres, wal_mb: int) -> None:
-    """Gives a new server what one that has run for a while has: so much of its log in files that are used again.
+    """Gives a new server recycled WAL files, as a server that has run for a while has them.
 
     A new one makes each file of 16 MB when it is needed, while everybody who commits waits. ``min_wal_size`` must be as
     much, or a checkpoint removes them.

@@ -1,4 +1,4 @@
-"""What a benchmark found, as a table or as JSON, and how it takes its samples."""
+"""Results of a benchmark as a table or JSON, and the sampling that all benchmarks share."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Report:
         self.say(f"{name} = {value:.3g}")
 
     def say(self, text: str) -> None:
-        """Progress, for whoever waits: stderr, so that stdout stays the result's."""
+        """Prints progress to stderr; stdout is for the result."""
         print(f"{perf_counter() - self.started:5.1f} s  {text}", file=sys.stderr, flush=True)
 
     def pick(self, full: int, quick: int) -> int:
@@ -90,7 +90,7 @@ def run(title: str, measure: Metric) -> int:
 
 @contextmanager
 def stdout_for_the_result() -> Iterator[None]:
-    """Meanwhile whatever is printed goes to stderr: by loggers, libraries, and processes that are started."""
+    """Redirects stdout to stderr, for loggers, libraries and started processes too."""
     sys.stdout.flush()
     kept = os.dup(_STDOUT)
     os.dup2(_STDERR, _STDOUT)
@@ -126,12 +126,12 @@ def percentile(samples: list[float], share: float) -> float:
 
 
 def rates(amount: int, seconds: list[float]) -> float:
-    """Things per second, by the median of the times that ``amount`` of them took."""
+    """Returns the rate, from the median of the times that ``amount`` of them took."""
     return amount / median(seconds)
 
 
 async def interleaved(rounds: int, **contestants: Callable[[int], Awaitable[object]]) -> dict[str, list[float]]:
-    """Seconds of each, round by round, so that whatever disturbs the machine disturbs all.
+    """Returns the seconds of each contender, round by round, so that a disturbance of the machine affects all of them.
 
     Who begins alternates. The first round warms up and is not counted.
     """

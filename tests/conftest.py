@@ -1,4 +1,4 @@
-"""Fixtures come as plugins, one noun each; this file only orders the run."""
+"""Fixtures are plugins, one noun each; this file only orders the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first, so that a broken build says so early; slow ones last."""
+    """Runs quick tests first, so that a broken build fails early."""
 
     def rank(item: pytest.Item) -> tuple[bool, int]:
         folders = item.nodeid.split("/")

@@ -1,6 +1,6 @@
 """What depends on PostgreSQL, on each version that is supported: ``make matrix``, ``make matrix VERSIONS="14 18"``.
 
-Fetches the servers (`deploy.servers.postgres`), runs pytest once a version and shows a table. The exit code is 1 if
+Fetches the servers (`tests.servers.postgres`), runs pytest once a version and shows a table. The exit code is 1 if
 anything failed on any of them.
 """
 
@@ -15,9 +15,9 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.servers.jars import JarsMissing
-from deploy.servers.postgres import RELEASES, programs
 from registry.embedded_postgres import BIN_SETTING
+from tests.servers.jars import JarsMissing
+from tests.servers.postgres import RELEASES, programs
 
 TESTS = (
     "tests/unit/astha/sources/postgres",

@@ -1,4 +1,4 @@
-"""Drafts with everything filled in but what a test is about."""
+"""Valid inputs, so that a test states only what it is about."""
 
 from __future__ import annotations
 

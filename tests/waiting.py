@@ -11,7 +11,7 @@ DEADLINE_S = 30.0
 async def eventually(
     condition: Callable[[], bool | Awaitable[bool]], what: str, deadline_s: float = DEADLINE_S
 ) -> None:
-    """Wait until the condition holds; fail naming what never came."""
+    """Waits until the condition holds; fails with its name if it never does."""
     end = time.monotonic() + deadline_s
     while True:
         answer = condition()

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 
 class ManualClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only on request."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms
@@ -17,11 +17,11 @@ class ManualClock:
         return self._monotonic
 
     def set(self, now_ms: int) -> None:
-        """The wall clock jumps; the monotonic one does not notice."""
+        """Sets the wall clock; the monotonic clock is unaffected."""
         self._now_ms = now_ms
 
     def advance(self, by: timedelta | int) -> None:
-        """By milliseconds or a timedelta, on both clocks."""
+        """Advances both clocks by milliseconds or a timedelta."""
         ms = by if isinstance(by, int) else by // timedelta(milliseconds=1)
         if ms < 0:
             raise ValueError("time only goes forward: use set() for a jump of the wall clock")

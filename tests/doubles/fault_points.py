@@ -1,4 +1,4 @@
-"""Every call to registry and storage as a point at which something can go wrong, once or from then on."""
+"""Faults at any call to registry or storage, once or from then on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Fault(Enum):
 
 
 class FaultPoints:
-    """Counts calls; at number ``at`` the fault happens. ``names`` says which calls there were."""
+    """Counts calls; the fault happens at call number ``at``. ``names`` lists the calls."""
 
     def __init__(self, at: int = -1, fault: Fault | None = None) -> None:
         self._at = at
@@ -66,7 +66,7 @@ VERBS = (
 
 
 class FaultyRegistry(ForwardingStore):
-    """The verbs that inserts and appends use. Others go through."""
+    """Wraps the verbs that inserts and appends use; others pass through."""
 
     def __init__(self, inner: MetadataStore, points: FaultPoints) -> None:
         super().__init__(inner)

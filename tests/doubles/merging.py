@@ -18,7 +18,7 @@ from registry.inputs import FileDraft
 
 
 def naive_merge(task: MergeTask) -> MergeResult:
-    """All rows into one file, of one schema version, on local local_files."""
+    """All rows into one file, of one schema version, on local disk."""
     schema = TableSchema.of(task.versions[0])
     rows = pa.concat_tables(
         [pq.ParquetFile(parse(part.path).path).read().cast(schema.arrow()) for part in task.inputs]

@@ -22,18 +22,18 @@ Column: TypeAlias = tuple[str, int]
 
 
 class Unchanged:
-    """A TOASTed value that an UPDATE left alone."""
+    """A TOASTed value that an UPDATE did not change."""
 
 
 class InText:
-    """A value in its text form, as the server sends types that have no binary one."""
+    """A value in text form, as the server sends types without a binary form."""
 
     def __init__(self, value: str) -> None:
         self.value = value
 
 
 def data(body: bytes) -> bytes:
-    """XLogData around it."""
+    """Wraps a message in XLogData."""
     return b"w" + struct.pack(">QQq", 0, 0, 0) + body
 
 
@@ -56,7 +56,7 @@ def relation(
 
 
 def columns_of(kind: type[Row]) -> list[Column]:
-    """As the registry's own table has them."""
+    """Returns the columns of the registry's table."""
     return [(column.name, _OIDS[_spelt(column)]) for column in table_of(kind).columns]
 
 
@@ -90,7 +90,7 @@ def encoded(values: Sequence[object]) -> bytes:
 
 
 class Wide(int):
-    """An int of eight bytes; plain ones have four."""
+    """An int of eight bytes; a plain int has four."""
 
 
 def _value(value: object) -> bytes:
@@ -118,7 +118,7 @@ def _sized(content: bytes) -> bytes:
 
 
 def values_of(row: Row, changes: Mapping[str, object] | None = None) -> list[object]:
-    """A row's columns, as wide as the registry's table has them."""
+    """Returns a row's columns, with the widths of the registry's table."""
     widths = dict(columns_of(type(row)))
     found: list[object] = []
     for name, value in msgspec.structs.asdict(row).items():

@@ -1,4 +1,4 @@
-"""A TCP proxy before a PostgreSQL server: it can be cut, refuse, go deaf, and counts what clients ask.
+"""A TCP proxy in front of a PostgreSQL server: it can cut, refuse or silence connections, and counts round trips.
 
 It knows just enough of the wire protocol to count round trips: a client waits for the server's answer after each
 simple query and after each Sync (https://www.postgresql.org/docs/current/protocol-flow.html).
@@ -52,24 +52,24 @@ class PostgresProxy:
         return port
 
     def url(self, url: str) -> str:
-        """The same database by way of the proxy."""
+        """Returns the same database's URL through the proxy."""
         parts = urlsplit(url)
         user = f"{parts.netloc.rpartition('@')[0]}@" if "@" in parts.netloc else ""
         return urlunsplit(parts._replace(netloc=f"{user}127.0.0.1:{self.port}"))
 
     def lead_to(self, host: str, port: int) -> None:
-        """New connections reach another server, as when a virtual address moves."""
+        """Redirects new connections to another server, as when a virtual address moves."""
         self._target = (host, port)
 
     # -- faults ------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Reset every connection there is."""
+        """Resets every connection."""
         for writer in list(self._writers):
             writer.transport.abort()
 
     def refuse(self) -> None:
-        """Cut, and drop new connections as they come."""
+        """Resets every connection and refuses new ones."""
         self._refusing = True
         self.cut()
 
@@ -77,7 +77,7 @@ class PostgresProxy:
         self._refusing = False
 
     def go_deaf(self) -> None:
-        """Keep connections open and pass nothing on, in either direction."""
+        """Keeps connections open but forwards nothing, in either direction."""
         self._hearing.clear()
 
     def listen(self) -> None:
@@ -87,12 +87,12 @@ class PostgresProxy:
 
     @property
     def round_trips(self) -> int:
-        """How often clients have waited for an answer since `reset`."""
+        """Returns the number of round trips since `reset`."""
         return self.messages["Query"] + self.messages["Sync"]
 
     @property
     def statements(self) -> int:
-        """How many statements clients have had executed since `reset`."""
+        """Returns the number of statements executed since `reset`."""
         return self.messages["Query"] + self.messages["Execute"]
 
     def reset(self) -> None:

@@ -1,4 +1,4 @@
-"""Objects in memory that count what is asked of them, and can be held back or damaged."""
+"""Objects in memory that record requests, and can delay or damage responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from components.lib.lake.storage.objects import ObjectMissing
 
 
 class RangedObjects:
-    """`requests` has every range that was asked for. A cleared `gate` holds answers back."""
+    """`requests` lists every requested range. A cleared `gate` delays responses."""
 
     def __init__(self) -> None:
         self.contents: dict[str, bytes] = {}

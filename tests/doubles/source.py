@@ -1,4 +1,4 @@
-"""A source that says what the test wants it to."""
+"""A source that a test feeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from registry.position import Position
 
 
 class ScriptedSource:
-    """`say` puts a batch into the stream. An error said is raised, None ends the stream."""
+    """`say` puts a batch into the stream. An error is raised from it, None ends it."""
 
     def __init__(self) -> None:
         self._script: asyncio.Queue[Batch | BaseException | None] = asyncio.Queue()

@@ -16,7 +16,7 @@ from pyarrow.fs import S3FileSystem
 from pyiceberg.table import Table
 
 from astha.subscribers.context import S3Settings
-from deploy.servers.jars import Jar, fetch
+from tests.servers.jars import Jar, fetch
 
 RUNTIME = Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.11.0", transitive=False)
 S3_JARS = (

@@ -1,4 +1,4 @@
-"""Ways in which daemons of this kind are known to go wrong, one test each, over both databases.
+"""Known failure modes of change-data-capture daemons, one test each, on both databases.
 
 "The process reports ready while nothing moves" is the server's: see its own tests.
 """

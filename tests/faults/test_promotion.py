@@ -1,4 +1,4 @@
-"""A standby is promoted: the daemon finds another history, refreshes everybody and goes on, by itself.
+"""A standby is promoted: the daemon detects another history, refreshes all components and continues by itself.
 
 The standby may lack the primary's last commits. Components have seen them, and they never happened: only a refresh
 can take that back.

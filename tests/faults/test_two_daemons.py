@@ -1,4 +1,4 @@
-"""Two daemons in two processes, one of them frozen for longer than its lease: never do both deliver."""
+"""Two daemons in two processes, one frozen for longer than its lease: they never deliver at the same time."""
 
 from __future__ import annotations
 

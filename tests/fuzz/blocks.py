@@ -70,7 +70,7 @@ def _body(block: bytes) -> bytes:
 
 
 def _block(rng: random.Random) -> None:
-    """A body that was changed, under checksums that are right, or wrong."""
+    """Returns a changed body, with correct or wrong checksums."""
     records = _records(rng)
     block = encode_block(Columns.of(records, 0), tag=7)
     assert [record.value for record in decode_block(block, tag=7)] == [record.value for record in records]
@@ -93,7 +93,7 @@ def _block(rng: random.Random) -> None:
 
 
 def _forged_header(rng: random.Random) -> None:
-    """Numbers of the header that don't go with the body."""
+    """Returns a header whose numbers contradict the body."""
     block = encode_block(Columns.of(_records(rng), 0))
     header = read_header(block)
     for name in rng.sample(FIELDS, rng.choice((1, 1, 2))):
@@ -178,7 +178,7 @@ def _index(rng: random.Random) -> None:
 
 
 def _object(rng: random.Random) -> None:
-    """Salvage: whatever is found begins where it says, and the search ends."""
+    """Checks salvage: every block found begins at its stated offset, and the search ends."""
     segment = encode_segment(Columns.of(_records(rng), 0), block_bytes=rng.choice((200, 4_096)))
     data = mutated(rng, b"".join(segment.blocks) + encode_footer(_entries(rng)), [b"ASBK", b"ASOB", segment.blocks[0]])
     for at, header in scan(data):

@@ -34,7 +34,7 @@ class Case(msgspec.Struct, frozen=True):
 
 
 def merge_case(argument: bytes) -> bytes:
-    """The rows that came of it, or the path of the file that is named as bad."""
+    """Returns the merged rows, or the path of the file that was reported as bad."""
     try:
         result = merge(msgspec.msgpack.decode(argument, type=Case).task())
     except BadInput as error:

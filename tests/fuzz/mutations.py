@@ -1,4 +1,4 @@
-"""Bytes that are nearly right."""
+"""Mutations of valid bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBERS = [
 
 
 def mutated(rng: random.Random, data: bytes, words: Sequence[bytes] = (), *, start: int = 0) -> bytes:
-    """One to four changes from `start` on: bits, bytes, numbers at the edges, words, cuts, repetitions."""
+    """Makes one to four changes from `start` on: bits, bytes, boundary numbers, words, cuts, repetitions."""
     changed = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4))):
         at = rng.randrange(start, max(len(changed), start + 1))

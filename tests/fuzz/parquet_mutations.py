@@ -1,4 +1,4 @@
-"""Damage to Parquet files of our own writer, the same for the same seed."""
+"""Damaged Parquet files, made from files of our own writer; deterministic per seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCHEMA = table_schema(EVERYTHING)
 
 
 def stored(schema: TableSchema, first: int, rows: int = 24) -> bytes:
-    """A file of three row groups."""
+    """Returns a file with three row groups."""
     sink = io.BytesIO()
     content = [{**(FULL_ROW if number % 3 else EMPTY_ROW), "id": first + number} for number in range(rows)]
     ParquetEngine(ParquetOptions(row_group_rows=8)).write(rows_of(schema, *content), schema, sink)
@@ -25,7 +25,7 @@ def footer_start(data: bytes) -> int:
 
 
 def damaged(data: bytes, chance: random.Random, *, pages: bool = False) -> bytes:
-    """Of the same length, with one to three changes in the footer, and in the pages if those count, too."""
+    """Returns a copy of the same length with one to three changes in the footer, and in the pages if wanted."""
     first, end = 4 if pages else footer_start(data), len(data) - 8
     changed = bytearray(data)
     for _ in range(chance.choice((1, 1, 1, 2, 3))):

@@ -1,4 +1,4 @@
-"""pgoutput messages, mutated, against a decoder that reads column by column and speculates on nothing.
+"""Mutated pgoutput messages, compared with a decoder that reads column by column.
 
 Promised: only DecodeError comes out (ConfigError where a Relation message describes another table); a message that is
 taken gives what the plain decoder gives, with the types that the model has. The format has no checksum, so a changed
@@ -124,7 +124,7 @@ def _compare(events: list[Event[Row]], expected: list[tuple[Operation, Row, Row 
 
 
 def _plainly(message: bytes, described: dict[int, Relation]) -> list[tuple[Operation, Row, Row | None]] | None:
-    """What a message says, read the simple way; None if it says more than rows."""
+    """Returns a message's rows, decoded the simple way; None if it holds more than rows."""
     kind = message[25:26]
     if kind not in (b"I", b"U", b"D"):
         return None if kind == b"T" else []

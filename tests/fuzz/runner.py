@@ -27,8 +27,9 @@ FEWEST = 20  # cases, however slow the machine is
 
 
 def fuzz(name: str, default_s: float) -> int:
-    """Plays cases of ``tests.fuzz.<name>`` as long as the budget says; returns how many. AssertionError tells which
-    case broke it, and how to repeat it.
+    """Runs cases of ``tests.fuzz.<name>`` for the budgeted time and returns their number.
+
+    An AssertionError names the case that failed, and how to repeat it.
     """
     seed, limit = budget.seed(), budget.seconds(default_s)
     only = os.environ.get("FUZZ_CASE", "")

@@ -1,4 +1,4 @@
-"""A fuzzer that breaks on purpose: `test_runner` sees that it is reported."""
+"""A fuzzer that fails on purpose; `test_runner` checks that it is reported."""
 
 from __future__ import annotations
 

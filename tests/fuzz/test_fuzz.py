@@ -1,4 +1,4 @@
-"""Every reader of outside input, fed with what is nearly right: two seconds each here, longer with `make fuzz`."""
+"""Fuzzes every reader of outside input: two seconds each here, longer with `make fuzz`."""
 
 from __future__ import annotations
 

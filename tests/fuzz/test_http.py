@@ -1,4 +1,4 @@
-"""Bytes that are almost HTTP, at the listener's real socket: it answers or closes, and goes on serving.
+"""Malformed HTTP at the listener's real socket: it responds or closes, and continues to serve.
 
 FUZZ_SECONDS says how long, SEED where it begins; what fails prints its seed.
 """
@@ -55,7 +55,7 @@ TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 
 def conversation(chance: random.Random) -> list[bytes]:
-    """What one client sends, piece by piece."""
+    """Returns the pieces that one client sends."""
     if chance.random() < 0.05:
         return [
             chance.choice([TLS_HELLO, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", chance.randbytes(chance.randrange(2000))])
@@ -126,7 +126,7 @@ async def test_whatever_is_sent_the_listener_goes_on(
 
 
 async def talk(port: int, chance: random.Random) -> None:
-    """Sends it all, reads for a moment, leaves: sometimes without a word of farewell."""
+    """Sends everything, reads for a moment and disconnects, sometimes with a reset."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         for piece in conversation(chance):

@@ -46,7 +46,7 @@ def test_one_damaged_file_among_three(tmp_path: Path) -> None:
 
 
 def _outcome(case: Case, children: ChildPool) -> str:
-    """Fails for every other end: an error of another kind is `ChildRaised`."""
+    """Fails for every other outcome: an error of another kind is `ChildRaised`."""
     bad = Path(case.paths[1]).as_uri()
     try:
         answer = children.call("tests.fuzz.merged:merge_case", msgspec.msgpack.encode(case), limit_s=LIMIT_S)

@@ -1,4 +1,4 @@
-"""Damaged footers: read, or refused with the file's name; never the end of the process that wants to know."""
+"""Damaged footers are read, or refused with the file's name; they never end the process that asks."""
 
 from __future__ import annotations
 

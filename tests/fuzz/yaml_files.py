@@ -83,7 +83,7 @@ def play(rng: random.Random) -> None:
 
 
 def _aliases(rng: random.Random) -> bytes:
-    """Layers of aliases, each of several of the one before: lists, mappings or keys."""
+    """Returns layers of aliases, each with several aliases of the previous one: lists, mappings or keys."""
     form = rng.choice(("[{}]", "{{p: {}}}", "{{? {} : 1}}"))
     width, depth = rng.choice(((1, 300), (2, 40), (10, 9), (3, 3)))
     lines = ["components:", "  a0: &a0 [x, y]"]

@@ -20,13 +20,13 @@ from astha.cli.exit_codes import Exit
 from astha.subscribers import LakeSettings
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.table_lookup import PURGE, begin_drop, find_table, finish_drop
-from deploy.servers.s3 import S3Server
 from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 from registry.inputs import FileDraft, TableDraft
 from registry.json_text import to_json_text
 from tests.lake import environment_of
+from tests.servers.s3 import S3Server
 
 T = TypeVar("T")
 COLUMNS = ("--column", "id:long!", "--column", "ts:timestamptz", "--column", "place:struct<city: string!, zip: int>")

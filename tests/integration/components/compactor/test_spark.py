@@ -26,10 +26,10 @@ from components.compactor.spark.errors import JobFailed, OutOfMemory, SessionLos
 from components.compactor.spark.executor import SparkExecutor
 from components.compactor.spark.settings import SparkSettings
 from components.lib.lake.storage.objects import StorageUnavailable
-from deploy.servers.spark import SparkCluster, SparkConnectServer, SparkProcess
 from tests.integration.components.compactor.chores import attempts, chore, written
 from tests.lake import rows_of
 from tests.parquet_files import PLAIN, row
+from tests.servers.spark import SparkCluster, SparkConnectServer, SparkProcess
 from tests.unit.components.compactor.merge import groups
 from tests.waiting import eventually
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from deploy.servers.jars import Jar, fetch
+from tests.servers.jars import Jar, fetch
 
 _RUNTIME = Jar("org.apache.iceberg", "iceberg-spark-runtime-4.1_2.13", "1.11.0", transitive=False)
 _DRIVERS = (

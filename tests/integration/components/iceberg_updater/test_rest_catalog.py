@@ -10,10 +10,10 @@ from pydantic import SecretStr
 from pyiceberg.catalog import load_catalog
 
 from astha.subscribers import LakeSettings
-from deploy.servers.rest_catalog import RestCatalogServer
 from tests.integration.components.iceberg_updater import test_exactly_once, test_external_commits, test_updater
 from tests.integration.components.iceberg_updater.test_exactly_once import _no_faults
 from tests.integration.components.iceberg_updater.test_external_commits import table
+from tests.servers.rest_catalog import RestCatalogServer
 
 __all__ = ["_no_faults", "table"]
 

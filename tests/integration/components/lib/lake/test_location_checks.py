@@ -11,8 +11,8 @@ from astha.preflight import Verdict, preflight
 from astha.settings import load_settings
 from astha.subscribers import LakeSettings, S3Settings
 from components.lib.lake.storage.location_checks import check_warehouse
-from deploy.servers.s3 import S3Server
 from tests.lake import files_below
+from tests.servers.s3 import S3Server
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from astha.subscribers.context import LakeSettings
 from components.lib.lake.storage.locations import join
 from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageRefused, StorageUnavailable
 from components.lib.lake.storage.output_streams import Sink
-from deploy.servers.s3 import S3Server
+from tests.servers.s3 import S3Server
 
 
 async def test_whole_objects_ranges_and_deletion(s3_lake: LakeSettings) -> None:

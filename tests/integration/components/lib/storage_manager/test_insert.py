@@ -249,7 +249,7 @@ async def test_names_ahead_are_given_back(
             await manager.insert(table.id, rows(number))
         await manager.flush()
         ahead = await store.list_stale_intents(0)
-        assert 0 < len(ahead) < 256
+        assert 0 < len(ahead) <= 256 + 256 // 4  # a refill of 256 starts when a quarter of it is left
     assert await store.list_stale_intents(0) == []
     assert len(files_below(warehouse)) == 10
 

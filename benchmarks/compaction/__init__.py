@@ -1,0 +1,1 @@
+"""Compaction: decisions and merges, against plain Spark and Iceberg's own procedure."""

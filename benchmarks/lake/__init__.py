@@ -1,0 +1,1 @@
+"""Inserts, registration and Iceberg commits, against PyArrow and stock PyIceberg."""

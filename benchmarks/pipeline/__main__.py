@@ -1,0 +1,143 @@
+"""The daemon's figures: rate against pg_recvlogical and Debezium, latency against a bare reader, isolation, recovery.
+
+Every reader drains the same WAL through a slot of its own. Debezium is fetched on demand and takes minutes, so a quick
+run leaves it out.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any
+
+from benchmarks.pipeline.clients import clients
+from benchmarks.pipeline.debezium_peer import drains_against_debezium, latency_against_debezium
+from benchmarks.pipeline.latency import Paced, cores, nothing, p50, p99, pace, paced
+from benchmarks.pipeline.readers import DaemonReader, Drained, daemon, drain_by_daemon, drain_by_recvlogical
+from benchmarks.pipeline.wal import Wal, prepare
+from benchmarks.report import Report, run
+from registry.embedded_postgres import EmbeddedPostgres
+
+SERVER = {"max_wal_size": "4GB", "shared_buffers": "256MB"}
+WATCHERS, SCRAPERS = 200, 10
+GOALS = {(1_000, "tcp"): 1.0, (1_000, "unix"): 0.6, (1, "tcp"): 1.0, (1, "unix"): 0.9}
+
+
+def rates(report: Report, server: EmbeddedPostgres) -> None:
+    grown: list[float] = []
+    for size, rows in ((1_000, report.pick(300_000, 40_000)), (1, report.pick(60_000, 8_000))):
+        wal = Wal(server, f"rate{size}")
+        wal.write(rows, size)
+        for transport in ("tcp", "unix"):
+            ours, theirs = [], []
+            for _ in range(report.pick(4, 1)):
+                theirs.append(drain_by_recvlogical(wal, unix=transport == "unix"))
+                ours.append(drain_by_daemon(wal, unix=transport == "unix"))
+            grown += [drained.details["grown_mb"] for drained in ours]
+            name = f"rate_vs_pg_recvlogical_{transport}" + ("" if size == 1_000 else "_tx1")
+            report.add(
+                name,
+                median(drained.rate for drained in ours) / median(drained.rate for drained in theirs),
+                f"{rows:,} inserts in transactions of {size:,}, typed, to four lanes: {_cost(ours)}; "
+                f"pg_recvlogical -f /dev/null: {_cost(theirs)}",
+                at_least=GOALS[size, transport],
+            )
+        if size == 1_000 and not report.quick:
+            drains_against_debezium(report, wal)
+        wal.close()
+    report.add("rss_growth_mb", max(grown), "peak RSS while draining, over the daemon before it starts", at_most=64)
+
+
+def _cost(drains: list[Drained]) -> str:
+    rate = median(drained.rate for drained in drains)
+    cpu = median(drained.cpu for drained in drains)
+    walsender = median(drained.walsender_cpu for drained in drains)
+    each = cpu / drains[0].events * 1e6
+    return f"{rate:,.0f}/s, CPU {cpu:.2f} s ({each:.1f} us an event) + walsender {walsender:.2f} s"
+
+
+async def latency(report: Report, server: EmbeddedPostgres) -> None:
+    wal = Wal(server, "latency")
+    seconds = report.pick(12, 2)
+    bare: list[Paced] = []
+    whole: list[Paced] = []
+    broken: list[Paced] = []
+    for _ in range(report.pick(3, 1)):
+        bare.append(await paced(wal, seconds, lambda slot: daemon(wal, slot, bare=True)))
+        whole.append(await paced(wal, seconds, lambda slot: daemon(wal, slot)))
+        broken.append(await paced(wal, seconds, lambda slot: daemon(wal, slot, hung=1)))
+    what = f"commit to on_event of the last of four, {pace(whole)} over TCP"
+    report.add("latency_p50_ms", p50(whole), what, at_most=1)
+    report.add("latency_p99_ms", p99(whole), what, at_most=5)
+    against_bare = f"{p99(whole):.2f} ms over {p99(bare):.2f} ms without lanes"
+    report.add("latency_p99_vs_bare_reader", p99(whole) / p99(bare), against_bare, at_most=1.5)
+    with_hung = f"one of four lanes hung: {p99(broken):.2f} ms over {p99(whole):.2f} ms without"
+    report.add("isolation_p99_ratio", p99(broken) / p99(whole), with_hung, at_most=2)
+    if not report.quick:
+        await latency_against_debezium(report, wal)
+    wal.close()
+
+
+async def latency_with_clients(report: Report, server: EmbeddedPostgres) -> None:
+    """Measures latency with and without clients of the HTTP server that watch events and scrape metrics."""
+    wal = Wal(server, "clients")
+    seconds = report.pick(12, 3)
+    alone: list[Paced] = []
+    beside: list[Paced] = []
+    loads: list[dict[str, Any]] = []
+
+    @contextmanager
+    def load(reader: DaemonReader) -> Iterator[None]:
+        url = reader.wait_until_ready()["url"]
+        with clients(url, WATCHERS, SCRAPERS) as found:
+            yield
+        loads.append(found)
+
+    for number in range(report.pick(4, 1)):
+        turns = [(alone, nothing), (beside, load)]
+        for runs, around in turns if number % 2 else reversed(turns):
+            runs.append(await paced(wal, seconds, lambda slot: daemon(wal, slot, served=True), beside=around))
+    scrapes, megabytes, cpu = (median(found[name] for found in loads) for name in ("scrapes", "bytes", "cpu"))
+    report.add(
+        "clients_p99_ratio",
+        p99(beside) / p99(alone),
+        f"{WATCHERS} watchers and {SCRAPERS} scrapers: {p99(beside):.2f} ms over {p99(alone):.2f} ms without (p50 "
+        f"{p50(beside):.2f} over {p50(alone):.2f}), {pace(beside)}; the daemon took {cores(beside):.2f} cores, "
+        f"{cores(alone):.2f} without; the clients read {megabytes / 1e6:,.0f} MB and {scrapes:,.0f} scrapes "
+        f"in {cpu:.1f} s of CPU",
+        at_most=1.5,
+    )
+    wal.close()
+
+
+def recovery(report: Report, server: EmbeddedPostgres) -> None:
+    """Kills the daemon with -9, starts it again at once, and measures the time to the first undelivered event."""
+    wal = Wal(server, "recovery")
+    with wal.fresh_slot() as slot:
+        first = daemon(wal, slot)
+        first.wait_until_ready()
+        first.kill()
+        killed = time.time()
+        second = daemon(wal, slot, scratch=True)
+        wal.write(10, 10)
+        second.wait_until_ready()
+        time.sleep(0.5)
+        answer = second.finish()
+    report.add("recovery_s", answer["first_at"] - killed, "kill -9, restarted at once, to the first event", at_most=5)
+    wal.close()
+
+
+async def measure(report: Report) -> None:
+    with EmbeddedPostgres(settings=SERVER) as server:
+        prepare(server)
+        rates(report, server)
+        await latency(report, server)
+        await latency_with_clients(report, server)
+        recovery(report, server)
+
+
+if __name__ == "__main__":
+    sys.exit(run("pipeline", measure))

@@ -1,0 +1,88 @@
+"""Starts `Drain.java` on a slot."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.servers.jars import Jar, JarsMissing, cache_directory, fetch, java
+
+VERSION = "3.6.1.Final"
+JARS = tuple(
+    Jar("io.debezium", artifact, VERSION)
+    for artifact in ("debezium-api", "debezium-embedded", "debezium-connector-postgres")
+)
+JVM = ("-Xmx1g", "-XX:+UseParallelGC")
+
+Settings = Mapping[str, str | int]
+
+# What drained fastest of what was tried; records stay Kafka Connect's own objects, because JSON costs it more.
+BULK: Settings = {
+    "max.batch.size": 16_384,
+    "max.queue.size": 65_536,
+    "poll.interval.ms": 1,
+    "record.processing.threads": 1,
+}
+# It polls once per interval: the shortest interval has the lowest latency and the highest idle cost. It hands changes
+# over when a batch is full or an interval is over, so a batch of one is handed over at once.
+PROMPT: Settings = {"max.batch.size": 1, "poll.interval.ms": 1}
+AS_SHIPPED: Settings = {}
+
+
+def start(host: str, port: int, database: str, slot: str, settings: Settings, expect: int = 0) -> subprocess.Popen[str]:
+    """Reads the slot through the publication ``astha``, from the slot's position; `Drain.java` describes its output."""
+    every: dict[str, str | int] = {
+        "name": "drain",
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
+        "database.hostname": host,
+        "database.port": port,
+        "database.user": "postgres",
+        "database.dbname": database,
+        "topic.prefix": "drain",
+        "plugin.name": "pgoutput",
+        "slot.name": slot,
+        "publication.name": "astha",
+        "publication.autocreate.mode": "disabled",
+        "table.include.list": "public.segments",
+        "snapshot.mode": "no_data",
+        **settings,
+    }
+    command = [java(), *JVM, "-cp", classpath(), "Drain", str(expect)]
+    command += [f"{name}={value}" for name, value in every.items()]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def classpath() -> str:
+    """Returns the class path of `Drain` and its dependencies. The first call downloads and compiles."""
+    library = fetch("debezium", *JARS)
+    source = Path(__file__).with_name("Drain.java")
+    version = hashlib.sha256(source.read_bytes() + library.name.encode()).hexdigest()[:12]
+    classes = cache_directory() / "classes" / f"debezium-{version}"
+    if not classes.exists():
+        _compile(source, library, classes)
+    return f"{classes}:{library}/*"
+
+
+def _compile(source: Path, library: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        fresh = Path(scratch) / "classes"
+        command = [_compiler(), "--release", "17", "-cp", f"{library}/*", "-d", str(fresh), str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise JarsMissing(f"could not compile {source.name}: {done.stderr[-500:]}")
+        if not target.exists():
+            fresh.rename(target)
+
+
+def _compiler() -> str:
+    """Of the Java that will run it, else any: ``java Drain.java`` would need it too, and charge it to Debezium."""
+    found = shutil.which("javac", path=str(Path(java()).parent)) or shutil.which("javac")
+    if found is None:
+        raise JarsMissing(f"{java()} comes without a compiler: install a JDK (17 or newer), a JRE is not enough")
+    return found

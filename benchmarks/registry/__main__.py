@@ -1,0 +1,36 @@
+"""Figures of the registry: bulk writes, offset lookups, and the cache."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.registries import SERVER
+from benchmarks.registry.memory import index_figures, memory_figures
+from benchmarks.registry.reads import find_p99_growth, zipf_hit_rate
+from benchmarks.registry.writes import bulk_insert_vs_copy, sqlite_bulk_vs_executemany
+from benchmarks.report import Report, run
+from registry.embedded_postgres import EmbeddedPostgres
+
+
+def index_and_memory(report: Report) -> None:
+    for name, value in index_figures(quick=report.quick).items():
+        sequential = name == "index_sequential_vs_bisect"
+        how = "walking forward, worse of offset by offset and segment by segment" if sequential else "at random offsets"
+        report.add(
+            name, value, f"SegmentIndex.lookup over bisect on a plain list, {how}", at_most=3 if sequential else 8
+        )
+    for name, value in memory_figures().items():
+        report.add(name, value, "bytes an entry costs, its row and its own strings included (tracemalloc)")
+
+
+async def measure(report: Report) -> None:
+    index_and_memory(report)
+    await sqlite_bulk_vs_executemany(report)
+    with EmbeddedPostgres(settings=SERVER) as server:
+        await bulk_insert_vs_copy(report, server)
+        await find_p99_growth(report, server)
+        await zipf_hit_rate(report, server)
+
+
+if __name__ == "__main__":
+    sys.exit(run("registry", measure))

@@ -1,0 +1,1 @@
+"""Real servers for tests and benchmarks: fetched once per user, started on loopback, and stopped again."""

@@ -1,0 +1,71 @@
+"""A server process with a log, which ends with the process that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from registry.embedded_postgres import die_with_parent
+
+_LOOK_S = 0.05
+
+
+class NoServer(Exception):
+    """The server did not start; the message says why."""
+
+
+class ServerProcess:
+    """The server and its children are one process group. It can be started again after `stop` or `kill`."""
+
+    def __init__(self, name: str, log: Path) -> None:
+        self._name = name
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], ready: Callable[[], bool], limit_s: float
+    ) -> None:
+        self._log.parent.mkdir(parents=True, exist_ok=True)
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+                start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGKILL),
+            )
+        deadline = time.monotonic() + limit_s
+        while not ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise NoServer(f"{self._name} did not start: {command[0]}: {self.log[-2_000:]}")
+            time.sleep(_LOOK_S)
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+        self.kill()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()

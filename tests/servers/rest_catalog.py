@@ -1,0 +1,105 @@
+"""A real Iceberg REST catalog: the server that Iceberg's own project tests its clients with, over a SQLite file."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from registry.embedded_postgres import free_port
+from tests.servers.jars import Jar, JarsMissing, fetch, java
+from tests.servers.process import ServerProcess
+
+ICEBERG = "1.11.0"
+
+_GROUP = "org.apache.iceberg"
+_JETTY = "12.1.5"
+_LIBRARIES = (
+    Jar(_GROUP, "iceberg-core", ICEBERG),
+    Jar(_GROUP, "iceberg-parquet", ICEBERG),
+    Jar("org.eclipse.jetty.ee10", "jetty-ee10-servlet", _JETTY),
+    Jar("org.eclipse.jetty.compression", "jetty-compression-server", _JETTY),
+    Jar("org.eclipse.jetty.compression", "jetty-compression-gzip", _JETTY),
+    Jar("org.xerial", "sqlite-jdbc", "3.49.1.0", transitive=False),
+    Jar("org.slf4j", "slf4j-simple", "2.0.17", transitive=False),
+)
+# Apart: the resolver would take one artifact of a name for the other.
+_FIXTURES = (
+    Jar(_GROUP, "iceberg-open-api", ICEBERG, "test-fixtures", transitive=False),
+    Jar(_GROUP, "iceberg-core", ICEBERG, "tests", transitive=False),
+)
+_START_S = 90.0
+
+
+class RestCatalogServer:
+    """Listens on loopback. Its content survives `kill` and another `start`, on the same port."""
+
+    def __init__(self, directory: Path, warehouse: str) -> None:
+        self._directory = directory
+        self._warehouse = warehouse
+        self._port = free_port()
+        self._process = ServerProcess("the REST catalog", directory / "rest-catalog.log")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def uri(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def catalog(self) -> dict[str, str]:
+        """Returns the catalog properties for PyIceberg."""
+        return {"type": "rest", "uri": self.uri}
+
+    def start(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        environment = {
+            "CATALOG_URI": f"jdbc:sqlite:file:{self._directory / 'catalog.db'}",
+            "CATALOG_WAREHOUSE": self._warehouse,
+            "CATALOG_REST_PORT": str(self._port),
+            "CATALOG_CATALOG_NAME": "astha",
+            "CATALOG_JDBC_USER": "user",
+            "CATALOG_JDBC_PASSWORD": "password",
+        }
+        command = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", _class_path()]
+        command.append("org.apache.iceberg.rest.RESTCatalogServer")
+        self._process.start(command, environment, self._answers, _START_S)
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def _answers(self) -> bool:
+        try:
+            with urlopen(f"{self.uri}/v1/config", timeout=5) as answer:  # noqa: S310  (our own, on loopback)
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+
+def _class_path() -> str:
+    libraries = fetch("iceberg-rest", *_LIBRARIES)
+    parts = [*(fetch(f"iceberg-{jar.classifier}", jar) for jar in _FIXTURES), libraries]
+    return os.pathsep.join([*(f"{part}/*" for part in parts), *_hadoop()])
+
+
+def _hadoop() -> list[str]:
+    """Hadoop's client comes with PySpark."""
+    spec = find_spec("pyspark")
+    found = sorted(Path(spec.origin).parent.glob("jars/hadoop-client-*.jar")) if spec and spec.origin else []
+    if not found:
+        raise JarsMissing("PySpark brings Hadoop's client, and it is not installed: make setup")
+    return [str(path) for path in found]

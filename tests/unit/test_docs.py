@@ -1,0 +1,78 @@
+"""Every file, directory and module that the documents name exists, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = sorted(
+    path.relative_to(ROOT)
+    for path in [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("components/**/*.md"),
+        ROOT / "deploy/README.md",
+    ]
+)
+_CODE = re.compile(r"`([^`\n]+)`")
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_PATH = re.compile(r"(?:[\w.-]+/)*[\w-]+\.(?:py|md|yaml|toml)(?=::|$)|(?:[\w-]+/)+(?:[\w-]+)?(?=$)")
+_MODULE = re.compile(r"(?:astha|registry|components|benchmarks|tests)(?:\.[a-z_]\w*)+")
+_TEST_DIRECTORIES = ("contracts", "e2e", "faults", "fixtures", "fuzz", "integration", "properties", "unit")
+
+
+def _exists(name: str) -> bool:
+    return any((ROOT / start / name).exists() for start in ("", "tests", "docs", "docs/decisions"))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_paths_exist(document: Path) -> None:
+    text = (ROOT / document).read_text()
+    named = {found[0] for code in _CODE.findall(text) if (found := _PATH.match(code)) and "/" in found[0]}
+    ours = {name for name in named if name.split("/")[0] in {*_TEST_DIRECTORIES, "astha", "registry", "components",
+            "tests", "benchmarks", "docs", "deploy"}}  # fmt: skip
+    assert {name for name in ours if not _exists(name)} == set()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_modules_exist(document: Path) -> None:
+    text = (ROOT / document).read_text()
+    named = {found[0] for code in _CODE.findall(text) if (found := _MODULE.fullmatch(code.split("(")[0].strip()))}
+    assert {name for name in named if not _module_exists(name)} == set()
+
+
+def _module_exists(name: str) -> bool:
+    """The module, or an attribute of it that its source mentions. Settings and Iceberg's properties look alike."""
+    parts = name.split(".")
+    if parts[0] in {"astha", "registry"} and not any((ROOT / parts[0]).glob(f"{parts[1]}*")):
+        return True
+    for length in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:length])
+        source = path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+        if source.exists():
+            rest = parts[length:]
+            return not rest or re.search(rf"\b{rest[0]}\b", source.read_text()) is not None
+        if path.is_dir():
+            return length == len(parts)
+    return False
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+def test_links_lead_somewhere(document: Path) -> None:
+    broken = []
+    for target in _LINK.findall((ROOT / document).read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (ROOT / document).parent / path if path else ROOT / document
+        if not linked.exists() or (anchor and anchor not in _anchors(linked)):
+            broken.append(target)
+    assert broken == []
+
+
+def _anchors(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
