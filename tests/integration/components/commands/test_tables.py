@@ -151,7 +151,7 @@ def test_a_missing_bucket_and_an_unreachable_endpoint_are_refused(
     where = ("--column", "id:long", "--location", "s3://nowhere-at-all/t")
     assert "bucket" in lake.refused("create", "t", *where, code=Exit.UNAVAILABLE)
     monkeypatch.setenv("ASTHA_LAKE__S3__ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("components.commands.tables.new_location._ANSWER_S", 1.0)
+    monkeypatch.setattr("components.commands.tables.new_location._PROBE_TIMEOUT_S", 1.0)
     assert "reachable" in lake.refused("create", "t", *where, code=Exit.UNAVAILABLE)
     assert lake.json("list")["tables"] == []
 
