@@ -1,4 +1,4 @@
-"""Tables of the lake for tests: schemas with everything in them, and rows that fit."""
+"""Tables of the lake for tests: schemas with every type, and matching rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from sqlalchemy import text
 
 from astha.subscribers.context import LakeSettings
 from components.lib.lake.iceberg import IcebergTables, open_catalog
-from components.lib.lake.identity import registry_identity
+from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.locations import table_location
 from components.lib.lake.storage.objects import Objects
@@ -137,13 +137,13 @@ def order_of(*fields: tuple[int, Any, str]) -> list[SortField]:
 
 
 def rows_of(schema: TableSchema, *rows: dict[str, Any]) -> pa.Table:
-    """Rows as Arrow has them; UUIDs as their bytes."""
+    """Returns the rows as an Arrow table, UUIDs as bytes."""
     plain = [{name: value.bytes if isinstance(value, UUID) else value for name, value in row.items()} for row in rows]
     return pa.Table.from_pylist(plain, schema=schema.arrow())
 
 
 def iceberg_tables(url: str, lake: LakeSettings) -> IcebergTables:
-    """Of the registry at ``url``, by its identity; usable where a loop runs already."""
+    """Opens the tables of the registry at ``url``. Also usable while an event loop runs."""
 
     async def identity() -> str:
         store = await open_store(url)
@@ -157,7 +157,7 @@ def iceberg_tables(url: str, lake: LakeSettings) -> IcebergTables:
 
 
 def execute_sql(url: str, statement: str) -> None:
-    """By hand, past all verbs."""
+    """Executes SQL directly, bypassing the store."""
     engine = sync_engine(parse_url(url), StoreSettings())
     with engine.connect() as connection:
         assert connection.execute(text(statement)).rowcount != 0
@@ -172,7 +172,7 @@ async def create_table(
 
 
 async def read_rows(store: MetadataStore, table: LakeTable, objects: Objects | None = None) -> list[dict[str, Any]]:
-    """All rows of the registered files, which must be what their registry rows say."""
+    """Returns all rows of the registered files; checks size, checksum and row count of each."""
     objects = objects or Objects(LakeSettings())
     rows: list[dict[str, Any]] = []
     async for file in store.stream_files(table.id):
@@ -185,21 +185,21 @@ async def read_rows(store: MetadataStore, table: LakeTable, objects: Objects | N
 
 
 def files_below(directory: Path) -> set[str]:
-    """As locations."""
+    """Returns the files as locations."""
     return {f"file://{path}" for path in directory.rglob("*") if path.is_file()}
 
 
 def environment_of(lake: LakeSettings) -> dict[str, str]:
-    """By which a command is told of it."""
-    said = {"WAREHOUSE": lake.warehouse}
+    """Returns the settings as environment variables of a command."""
+    given = {"WAREHOUSE": lake.warehouse}
     s3 = lake.s3
     if s3.endpoint is not None:
         assert s3.access_key is not None
         assert s3.secret_key is not None
-        said |= {
+        given |= {
             "S3__ENDPOINT": s3.endpoint,
             "S3__ACCESS_KEY": s3.access_key.get_secret_value(),
             "S3__SECRET_KEY": s3.secret_key.get_secret_value(),
             "S3__ALLOW_HTTP": "true",
         }
-    return {f"ASTHA_LAKE__{name}": value for name, value in said.items()}
+    return {f"ASTHA_LAKE__{name}": value for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""Parquet files as the lake's writers leave them, with statistics, for tests that need files and no writer."""
+"""Parquet files with statistics, like those of the lake's writers, for tests that need files but no writer."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def write_file(
     partition_path: str = "",
     statistics: bool = True,
 ) -> FileDraft:
-    """One file of one partition."""
+    """Writes one file of one partition."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / (name or f"{len(list(directory.iterdir())):05}.parquet")
     pq.write_table(pa.Table.from_pylist(list(rows), schema.arrow()), path, compression="zstd")
@@ -68,7 +68,7 @@ def write_file(
 
 
 def write_files(directory: Path, rows: Sequence[dict[str, Any]], schema: TableSchema) -> list[FileDraft]:
-    """One file a partition."""
+    """Writes one file per partition."""
     parts = split(pa.Table.from_pylist(list(rows), schema.arrow()), schema)
     return [write_file(directory, part.to_pylist(), schema, partition_path=path) for path, part in parts]
 
@@ -92,7 +92,7 @@ def read_statistics(path: Path, schema: TableSchema) -> JsonText:
 
 
 def as_row(draft: FileDraft, table_id: int = 1, file_id: int = 1, operation: str = "insert") -> TableFile:
-    """As the registry would store it."""
+    """Returns the row that the registry would store."""
     return TableFile(
         id=file_id,
         table_id=table_id,

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from astha.subscribers.context import LakeSettings
 from benchmarks.compaction.data import PARTITIONS
-from components.lib.lake.iceberg import Change, IcebergTables, TableCommit, open_catalog
+from components.lib.lake.iceberg import IcebergTables, SnapshotChange, TableCommit, open_catalog
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.inputs import FileDraft
 from registry.migrate import migrate
@@ -100,7 +100,7 @@ class IcebergProcedure:
         rows = [_as_row(file, table.id, number) for number, file in enumerate(files)]
 
         def build(draft: TableCommit) -> None:
-            draft.add_snapshot(Change(rows), {schema.version: schema})
+            draft.add_snapshot(SnapshotChange(rows), {schema.version: schema})
             draft.set_stamp(None)
 
         self._tables.commit(table, build)

@@ -21,7 +21,7 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from astha.subscribers import LakeSettings
 from benchmarks.report import Report, run
 from components.lib.lake.files.parquet import ParquetEngine
-from components.lib.lake.iceberg import Change, IcebergTables, Retention, TableCommit, open_catalog
+from components.lib.lake.iceberg import IcebergTables, Retention, SnapshotChange, TableCommit, open_catalog
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.migrate import migrate
 from registry.models import LakeTable, TableFile
@@ -79,7 +79,7 @@ def _ours(directory: Path, sample: TableFile, commits: int) -> list[float]:
 
         def build(draft: TableCommit, file: TableFile = file) -> None:
             draft.require_own()
-            draft.add_snapshot(Change([file]), {1: SCHEMA}, Position(file.id))
+            draft.add_snapshot(SnapshotChange([file]), {1: SCHEMA}, Position(file.id))
             draft.set_stamp(Position(file.id))
             draft.retain(Retention())
 

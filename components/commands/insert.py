@@ -1,4 +1,4 @@
-"""`astha insert`: files of rows into a table."""
+"""`astha insert`: inserts files of rows into a table."""
 
 from __future__ import annotations
 
@@ -20,34 +20,33 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeE
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
-from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from astha.wiring import context
+from components.lib.lake.lake_session import open_lake
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.lib.storage_manager.errors import InsertError, NoSuchTable
-from components.lib.storage_manager.insert_result import Inserted
+from components.lib.storage_manager.insert_result import InsertResult
 from components.lib.storage_manager.manager import StorageManager
-from components.lib.storage_manager.readers import FORMATS, Format, Source, format_of, open_source
+from components.lib.storage_manager.readers import FORMATS, Format, RowSource, format_of, open_source
 from components.lib.storage_manager.settings import StorageSettings
-from registry.connect import open_store
 from registry.errors import RegistryError
 
 _STDIN = "-"
 
 
 @dataclass
-class Job:
+class InsertRun:
     table: str
     files: tuple[str, ...]
     kind: Format | None
     settings: StorageSettings
-    done: list[tuple[str, Inserted]] = field(default_factory=list)
+    done: list[tuple[str, InsertResult]] = field(default_factory=list)
 
     def format_of(self, name: str) -> Format:
         if self.kind is not None:
             return self.kind
         if name == _STDIN:
-            raise Failure("standard input has no extension: say its format with --format", Exit.USAGE)
+            raise Failure("standard input has no extension: give its format with --format", Exit.USAGE)
         try:
             return format_of(name)
         except InsertError as error:
@@ -59,15 +58,15 @@ class Job:
 @click.argument(
     "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(exists=True, dir_okay=False, allow_dash=True)
 )
-@click.option("--format", "kind", type=click.Choice(FORMATS), help="Of all FILEs; else by their extensions.")
+@click.option("--format", "kind", type=click.Choice(FORMATS), help="Format of all FILEs. Default: by their extensions.")
 @click.option(
     "--sync/--async",
     "sync",
     default=False,
     show_default=True,
-    help="Whether a FILE is registered before the next one is read. Both wait for all at the end.",
+    help="With --sync each FILE is registered before the next one is read. Both wait for all FILEs at the end.",
 )
-@click.option("--fill-missing", is_flag=True, help="Take an optional column that is not given for null.")
+@click.option("--fill-missing", is_flag=True, help="Fill missing optional columns with nulls.")
 @json_option
 @settings_options
 def insert_command(
@@ -80,26 +79,26 @@ def insert_command(
     as_json: bool,
     reload: Callable[[], Settings],
 ) -> None:
-    """Insert the rows of FILEs into TABLE, a database.name.
+    """Insert the rows of FILEs into TABLE, written DATABASE.TABLE.
 
-    Parquet, CSV with a header, or JSON lines; - is standard input. Each FILE is one insert: all of its rows are in the
-    table afterwards, or none. CSV and JSON are read as the table's types say; an empty field of CSV is null.
+    FILEs are Parquet, CSV with a header, or JSON lines; - is standard input. Each FILE is one insert: afterwards all of
+    its rows are in the table, or none. CSV and JSON are read by the table's types; an empty CSV field is null.
     """
-    job = Job(table, files, cast("Format | None", kind), StorageSettings(sync=sync, fill_missing=fill_missing))
+    run = InsertRun(table, files, cast("Format | None", kind), StorageSettings(sync=sync, fill_missing=fill_missing))
     for name in files:
-        job.format_of(name)
+        run.format_of(name)
     started = monotonic()
-    asyncio.run(_insert_all(job, reload(), quiet=as_json))
+    asyncio.run(_insert_all(run, reload(), quiet=as_json))
     seconds = round(monotonic() - started, 3)
-    rows = sum(inserted.rows for _, inserted in job.done)
-    stored = sum(len(inserted.files) for _, inserted in job.done)
+    rows = sum(inserted.rows for _, inserted in run.done)
+    stored = sum(len(inserted.files) for _, inserted in run.done)
     if as_json:
-        print_json({"table": table, "rows": rows, "files": stored, "seconds": seconds, "inserts": _summary(job)})
+        print_json({"table": table, "rows": rows, "files": stored, "seconds": seconds, "inserts": _summary(run)})
     else:
         click.echo(f"{table}: {rows:,} rows in {stored:,} files ({seconds:.1f} s)")
 
 
-def _summary(job: Job) -> list[dict[str, Any]]:
+def _summary(run: InsertRun) -> list[dict[str, Any]]:
     return [
         {
             "file": name,
@@ -108,55 +107,53 @@ def _summary(job: Job) -> list[dict[str, Any]]:
             "bytes": inserted.size_bytes,
             "schema_version": inserted.schema_version,
         }
-        for name, inserted in job.done
+        for name, inserted in run.done
     ]
 
 
-async def _insert_all(job: Job, settings: Settings, *, quiet: bool) -> None:
-    clock = SystemLoopClock()
-    store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store, clock=clock)
-    try:
-        async with StorageManager(context(settings, store, clock), job.settings) as manager:
-            with _bars(quiet=quiet) as watch:
-                for name in job.files:
-                    try:
-                        job.done.append((name, await _insert_one(manager, job, name, watch)))
-                    except (InsertError, StorageUnavailable) as error:
-                        raise _failure(job, name, error) from error
-            await _register(manager, job)
-    finally:
-        await store.close()
+async def _insert_all(run: InsertRun, settings: Settings, *, quiet: bool) -> None:
+    async with (
+        open_lake(settings) as lake,
+        StorageManager(context(settings, lake.store, lake.clock), run.settings) as manager,
+    ):
+        with _progress_bars(quiet=quiet) as watch:
+            for name in run.files:
+                try:
+                    run.done.append((name, await _insert_one(manager, run, name, watch)))
+                except (InsertError, StorageUnavailable) as error:
+                    raise _failure(run, name, error) from error
+        await _register(manager, run)
 
 
-async def _insert_one(manager: StorageManager, job: Job, name: str, watch: Watch) -> Inserted:
-    target = await manager.target(job.table, fresh=True)
-    with _opened(name, job.format_of(name)) as (file, size):
-        source = open_source(file, size, job.format_of(name), target.schema, fill_missing=manager.settings.fill_missing)
-        return await manager.insert(job.table, watch(name, source))
+async def _insert_one(manager: StorageManager, run: InsertRun, name: str, watch: Watch) -> InsertResult:
+    target = await manager.target(run.table, fresh=True)
+    with _opened(name, run.format_of(name)) as (file, size):
+        source = open_source(file, size, run.format_of(name), target.schema, fill_missing=manager.settings.fill_missing)
+        return await manager.insert(run.table, watch(name, source))
 
 
-async def _register(manager: StorageManager, job: Job) -> None:
-    """Asynchronous or not: when the command ends with 0, the rows are in the table."""
-    for name, inserted in job.done:
+async def _register(manager: StorageManager, run: InsertRun) -> None:
+    """Waits in both modes: when the command ends with 0, the rows are in the table."""
+    for name, inserted in run.done:
         try:
             await inserted.registered
         except RegistryError as error:
             raise Failure(f"{name}: its rows are not in the table: {error}", Exit.PROBLEM) from error
 
 
-def _failure(job: Job, name: str, error: InsertError | StorageUnavailable) -> Failure:
+def _failure(run: InsertRun, name: str, error: InsertError | StorageUnavailable) -> Failure:
     if isinstance(error, NoSuchTable):
         return Failure(str(error), Exit.PROBLEM)
-    before = f" ({', '.join(done for done, _ in job.done)} inserted before)" if job.done else ""
+    before = f" ({', '.join(done for done, _ in run.done)} inserted before)" if run.done else ""
     shown = "standard input" if name == _STDIN else name
     code = Exit.UNAVAILABLE if isinstance(error, StorageUnavailable) else Exit.USAGE
-    return Failure(f"{shown}: {error}; nothing of it was inserted{before}", code)
+    return Failure(f"{shown}: {error}; none of its rows were inserted{before}", code)
 
 
 @contextmanager
 def _opened(name: str, kind: Format) -> Iterator[tuple[IO[bytes], int | None]]:
     if name == _STDIN:
-        if kind == "parquet":  # its footer comes last
+        if kind == "parquet":  # its footer is at the end
             data = sys.stdin.buffer.read()
             yield io.BytesIO(data), len(data)
         else:
@@ -167,12 +164,12 @@ def _opened(name: str, kind: Format) -> Iterator[tuple[IO[bytes], int | None]]:
         yield file, path.stat().st_size
 
 
-Watch = Callable[[str, Source], Iterator[pa.Table]]
+Watch = Callable[[str, RowSource], Iterator[pa.Table]]
 
 
 @contextmanager
-def _bars(*, quiet: bool) -> Iterator[Watch]:
-    """Bars on a terminal: how much of each file has been read."""
+def _progress_bars(*, quiet: bool) -> Iterator[Watch]:
+    """Shows on a terminal how much of each file has been read."""
     console = Console(stderr=True)
     with ExitStack() as stack:
         bars = None
@@ -180,7 +177,7 @@ def _bars(*, quiet: bool) -> Iterator[Watch]:
             columns = (TextColumn("{task.description:<24}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
             bars = stack.enter_context(Progress(*columns, console=console))
 
-        def watch(name: str, source: Source) -> Iterator[pa.Table]:
+        def watch(name: str, source: RowSource) -> Iterator[pa.Table]:
             task = None if bars is None else bars.add_task(Path(name).name, total=source.size)
             for batch in source.batches:
                 if bars is not None and task is not None:

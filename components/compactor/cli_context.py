@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from astha.cli.exit_codes import Exit, Failure
-from astha.clock import LoopClock, SystemLoopClock
+from astha.clock import LoopClock
 from astha.errors import ConfigError
 from astha.routing.subscriptions import read_subscriptions
 from astha.settings import Settings
 from astha.validation_errors import described
-from components.lib.lake.table_lookup import find_table
-from registry.connect import open_store
+from components.lib.lake.lake_session import open_lake
+from components.lib.lake.table_lookup import TableName, find_table
 from registry.contract import MetadataStore
 from registry.models import LakeTable
 
@@ -38,12 +38,12 @@ class CompactionCliContext:
 
     async def table_id(self, name: str) -> int:
         """Also finds a dropped table, whose decisions are kept."""
-        database, _, short = name.rpartition(".")
-        table = await self.store.get_table(database or "default", short)
+        wanted = TableName.parse(name)
+        table = await self.store.get_table(wanted.database, wanted.table)
         if table is not None:
             return table.id
         for row in await self.store.list_compactions():
-            if row.table_name == name:
+            if row.table_name == str(wanted):
                 return row.table_id
         return (await self.table(name)).id  # raises, with the way out
 
@@ -63,15 +63,11 @@ def run_with_context(settings: Settings, work: Callable[[CompactionCliContext], 
     """Closes everything afterwards. Raises a `Failure` with `Exit.UNAVAILABLE` for what does not answer."""
 
     async def run() -> T:
-        clock = SystemLoopClock()
-        url = settings.registry.url.get_secret_value()
-        store = await open_store(url, settings=settings.registry.store, clock=clock)
-        try:
-            return await work(CompactionCliContext(settings, store, clock))
-        except Exception as error:
-            raise _translated(error, settings) from error
-        finally:
-            await store.close()
+        async with open_lake(settings) as lake:
+            try:
+                return await work(CompactionCliContext(settings, lake.store, lake.clock))
+            except Exception as error:
+                raise _translated(error, settings) from error
 
     return asyncio.run(run())
 

@@ -44,8 +44,8 @@ from components.compactor.scheduling.policy import PolicyProblem
 from components.compactor.scheduling.scheduler import Candidate, Scheduler
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor_protocol import Executor, ReportsMemory, SessionProblem
-from components.lib.lake.problem_log import Troubles
 from components.lib.lake.storage.objects import Objects
+from components.lib.problem_tracker import ProblemTracker
 
 log = structlog.get_logger(__name__)
 
@@ -90,7 +90,7 @@ class Compactor(Component):
         self._wake = asyncio.Event()
         self._unrecorded = asyncio.Event()
         self._session_problem: SessionProblem | None = None
-        self._failures = Troubles(clock)
+        self._failures = ProblemTracker(clock)
 
     async def start(self) -> None:
         if self._executor is None:

@@ -5,7 +5,6 @@ PyIceberg takes a second to load, so each command imports it when it runs.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,21 +16,21 @@ from rich.console import Console
 from rich.table import Table
 
 from astha.cli.control import client_of
-from astha.cli.exit_codes import Exit, Failure
+from astha.cli.exit_codes import Exit
 from astha.cli.options import json_option, server_options, settings_options
 from astha.cli.output import print_json, print_pairs
 from astha.client import NoDaemon, Refused
 from astha.settings import Settings
-from registry.connect import open_store
+from components.lib.lake.lake_session import LakeSession, run_with_lake
+from components.lib.lake.table_lookup import find_table
 from registry.contract import MetadataStore
-from registry.errors import NotFound
 from registry.models import LakeTable
 
 if TYPE_CHECKING:
     from components.iceberg_updater.external_commits import Resolution
     from components.iceberg_updater.status import IcebergTableStatus
     from components.lib.lake.iceberg import IcebergTables
-    from components.lib.lake.table_problems import TroubledTable
+    from components.lib.lake.updater_state import FailingTable
 
 T = TypeVar("T")
 Work: TypeAlias = "Callable[[MetadataStore, IcebergTables], Awaitable[T]]"
@@ -63,7 +62,7 @@ def status_command(name: str | None, reload: Callable[[], Settings], as_json: bo
     from components.iceberg_updater.status import read_all_statuses
 
     async def read(store: MetadataStore, tables: IcebergTables) -> list[IcebergTableStatus]:
-        return await read_all_statuses(store, tables, None if name is None else await _table(store, name))
+        return await read_all_statuses(store, tables, None if name is None else await find_table(store, name))
 
     statuses = _with_lake(reload(), read, writes=False)
     if as_json:
@@ -128,7 +127,7 @@ def _resolve(
     as_json: bool,
 ) -> None:
     async def work(store: MetadataStore, tables: IcebergTables) -> Resolution:
-        return await resolve(store, tables, await _table(store, name))
+        return await resolve(store, tables, await find_table(store, name))
 
     done = _with_lake(settings, work, writes=True)
     postponed = _request_refresh(settings, server_url, token_file)
@@ -150,38 +149,11 @@ def _request_refresh(settings: Settings, server_url: str | None, token_file: Pat
     return None
 
 
-async def _table(store: MetadataStore, name: str) -> LakeTable:
-    database, dot, short = name.rpartition(".")
-    if not dot:
-        raise Failure(f"{name!r}: write DATABASE.TABLE", Exit.USAGE)
-    table = await store.get_table(database, short)
-    if table is None:
-        raise NotFound(f"the registry has no table {name}")
-    return table
-
-
 def _with_lake(settings: Settings, work: Work[T], *, writes: bool) -> T:
-    from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, open_catalog
-    from components.lib.lake.identity import recorded_identity, registry_identity
+    async def run(lake: LakeSession) -> T:
+        return await work(lake.store, await lake.iceberg_tables(read_only=not writes))
 
-    url = settings.registry.url.get_secret_value()
-
-    async def run() -> T:
-        store = await open_store(url)
-        try:
-            identity = await (registry_identity(store) if writes else recorded_identity(store))
-            tables = IcebergTables(await asyncio.to_thread(open_catalog, url, settings.lake), identity)
-            try:
-                return await work(store, tables)
-            finally:
-                await asyncio.to_thread(tables.close)
-        finally:
-            await store.close()
-
-    try:
-        return asyncio.run(run())
-    except CatalogTrouble as error:
-        raise Failure(settings.redactor()(str(error)), Exit.UNAVAILABLE) from error
+    return run_with_lake(settings, run)
 
 
 def _print_all(statuses: list[IcebergTableStatus]) -> None:
@@ -229,7 +201,7 @@ def _print_one(status: IcebergTableStatus) -> None:
     print_pairs({name: str(value) for name, value in pairs.items() if value is not None})
 
 
-def _attempts(trouble: TroubledTable) -> str:
+def _attempts(trouble: FailingTable) -> str:
     if not trouble.since:
         return "found just now"
     return f"{trouble.attempts:,} since {_time(trouble.since)}, next {_time(trouble.next_try)}"

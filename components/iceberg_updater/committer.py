@@ -11,14 +11,14 @@ from components.iceberg_updater.event_folding import TableEvents, fold
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import (
     BadFile,
-    Change,
     ForeignCommit,
     IcebergTables,
     Retention,
+    SnapshotChange,
     Stamp,
-    StorageTrouble,
     TableCommit,
     TableProblem,
+    TableUnavailable,
     files_by_path,
     require_format,
     require_supported,
@@ -75,8 +75,8 @@ class Committer:
         """Commits the transactions that the table's stamp does not cover. Returns None if there are none.
 
         Raises `NeedsRefresh` if the table must be compared with the registry; `TableProblem` or `SchemaProblem` if an
-        operator has to act, and stops the table; `StorageTrouble` if this table should be retried, and any other
-        `CatalogTrouble` if all of them should.
+        operator has to act, and stops the table; `TableUnavailable` if this table should be retried, and any other
+        `CatalogUnavailable` if all of them should.
         """
         try:
             return self._commit(target, events)
@@ -124,7 +124,7 @@ class Committer:
 
     def probe(self, target: TargetTable) -> None:
         """Checks that a refresh could be committed: the table exists or can be created, belongs to this registry, and
-        its storage accepts and returns a file. Raises `TableProblem`, `SchemaProblem` or `StorageTrouble` if not.
+        its storage accepts and returns a file. Raises `TableProblem`, `SchemaProblem` or `TableUnavailable` if not.
         """
         schemas = self.schemas(target)
         self.tables.forget_one(target.table.id)
@@ -146,7 +146,7 @@ class Committer:
         """Returns the current snapshot's id and its files by path."""
         table = self.tables.load(target.table)
         if table is None:
-            raise StorageTrouble(f"the Iceberg table {target.name} was dropped meanwhile")
+            raise TableUnavailable(f"the Iceberg table {target.name} was dropped meanwhile")
         return table.metadata.current_snapshot_id, self.tables.read(target.table, lambda: files_by_path(table))
 
     def commit_difference(
@@ -163,13 +163,13 @@ class Committer:
         def build(draft: TableCommit) -> None:
             self._require_own(draft)
             if before is not None and draft.table.metadata.current_snapshot_id != base:
-                raise StorageTrouble(f"{target.name} was committed to while it was compared with the registry")
+                raise TableUnavailable(f"{target.name} was committed to while it was compared with the registry")
             draft.evolve(schemas[max(schemas)])
             self._copy_properties(draft, target.newest)
             if before is not None:
                 draft.restart_digest(before)
             if added or removed:
-                draft.add_snapshot(_checked(Change(added, removed)), schemas)
+                draft.add_snapshot(_checked(SnapshotChange(added, removed)), schemas)
             draft.set_stamp(None)
             draft.stop(None)
             draft.retain(self._retention)
@@ -216,7 +216,7 @@ class Committer:
             draft.set_properties(wanted)
 
 
-def _checked(change: Change) -> Change:
+def _checked(change: SnapshotChange) -> SnapshotChange:
     for file in change.added:
         if file.file_type != "parquet":
             raise BadFile(f"{file.file_path} is {file.file_type}: Iceberg tables here hold Parquet files only")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import structlog
 
 from components.iceberg_updater.committer import Committer
-from components.lib.lake.iceberg import IcebergTables, Retention, StorageTrouble, explained
+from components.lib.lake.iceberg import IcebergTables, Retention, TableUnavailable, with_mapped_errors
 from components.lib.lake.iceberg.catalog_thread import CallAbandoned, CatalogThread
 from components.lib.lake.table_lookup import full_name
 from registry.models import LakeTable
@@ -45,17 +45,17 @@ class CommitterThread:
     async def call(self, work: Callable[[], T], *, table: LakeTable | None = None, probe: bool = False) -> T:
         """Calls for a table have a time limit, a shorter one for a `probe`; calls without a table have none.
 
-        Raises `CatalogTrouble` as `explained` does, and `StorageTrouble` if the call exceeds its limit.
+        Raises `CatalogUnavailable` as `with_mapped_errors` does, and `TableUnavailable` if the call exceeds its limit.
         """
         timeout_s = None if table is None else self._probe_timeout_s if probe else self._timeout_s
         try:
-            return await self._thread.call(partial(explained, work), timeout_s=timeout_s)
+            return await self._thread.call(partial(with_mapped_errors, work), timeout_s=timeout_s)
         except CallAbandoned as abandoned:
             assert table is not None  # noqa: S101  (only calls for a table have a limit)
             self._abandoned[table.id] = abandoned.call
             self.committer = Committer(self.committer.tables.retired(), self._retention)
             log.error("catalog call abandoned", table=full_name(table), timeout_s=timeout_s)
-            raise StorageTrouble(
+            raise TableUnavailable(
                 f"{full_name(table)}: its storage has not answered within {timeout_s:g} s"
             ) from abandoned
 

@@ -10,8 +10,8 @@ import structlog
 from components.iceberg_updater.committer_thread import CommitterThread
 from components.iceberg_updater.event_folding import TableEvents
 from components.iceberg_updater.target_tables import TableGone, TargetTables
-from components.lib.lake.iceberg import StorageTrouble
-from components.lib.lake.table_problems import TroubledTable
+from components.lib.lake.iceberg import TableUnavailable
+from components.lib.lake.updater_state import FailingTable
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 
@@ -79,17 +79,17 @@ class EventCommitter:
             self._unreferenced.add(done.unreferenced)
             log.debug("committed", table=target.name, snapshots=done.snapshots, files=done.files)
 
-    async def drop_pending(self, pending: TroubledTable) -> None:
+    async def drop_pending(self, pending: FailingTable) -> None:
         """Drops the Iceberg table of a pending refresh whose table the registry no longer has.
 
-        Raises `StorageTrouble` if the catalog has an unreadable table of that name, which may be this one.
+        Raises `TableUnavailable` if the catalog has an unreadable table of that name, which may be this one.
         """
         self._thread().committer.tables.forget()
         await self._drop(pending.table_id)
         if self.is_unreadable(pending):
-            raise StorageTrouble(f"{pending.table} was dropped, but the catalog has an unreadable table of that name")
+            raise TableUnavailable(f"{pending.table} was dropped, but the catalog has an unreadable table of that name")
 
-    def is_unreadable(self, pending: TroubledTable) -> bool:
+    def is_unreadable(self, pending: FailingTable) -> bool:
         """Whether the last scan of the catalog found an unreadable table of that name."""
         return self._thread().committer.tables.is_unreadable(tuple(pending.table.split(".")))
 

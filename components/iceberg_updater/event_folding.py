@@ -8,7 +8,7 @@ import msgspec
 
 from astha.events import Event, Operation
 from components.lib.lake.file_set_digest import LiveFile
-from components.lib.lake.iceberg import Change
+from components.lib.lake.iceberg import SnapshotChange
 from registry.models import Row, TableFile, TableMetadata
 from registry.position import Position
 
@@ -83,7 +83,7 @@ def joined(table_id: int, waiting: Iterable[TableEvents]) -> TableEvents:
     return TableEvents(table_id, [part for events in waiting for part in events.transactions])
 
 
-def fold(transactions: Iterable[TableTransaction]) -> Iterator[tuple[Change, Position]]:
+def fold(transactions: Iterable[TableTransaction]) -> Iterator[tuple[SnapshotChange, Position]]:
     """Yields one change per snapshot: each swap alone, everything between two swaps together.
 
     A transaction is never divided.
@@ -149,5 +149,5 @@ class _NetChange:
     def empty(self) -> bool:
         return not self._added and not self._removed
 
-    def change(self, *, replaces: bool = False) -> Change:
-        return Change(list(self._added.values()), list(self._removed.values()), replaces)
+    def change(self, *, replaces: bool = False) -> SnapshotChange:
+        return SnapshotChange(list(self._added.values()), list(self._removed.values()), replaces)

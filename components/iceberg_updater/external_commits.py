@@ -17,9 +17,9 @@ from pyiceberg.table import Table
 from components.iceberg_updater.committer import COMPARE
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import (
-    Change,
     IcebergTables,
     PartitionPaths,
+    SnapshotChange,
     Stamp,
     TableCommit,
     TableProblem,
@@ -30,7 +30,7 @@ from components.lib.lake.iceberg import (
     require_format,
     require_supported,
 )
-from components.lib.lake.iceberg.schemas import same_columns, spec_key
+from components.lib.lake.iceberg.schema_updates import same_columns, spec_key
 from components.lib.lake.iceberg.stamp import SCHEMA_VERSION
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.contract import MetadataStore
@@ -92,7 +92,7 @@ async def revert(store: MetadataStore, tables: IcebergTables, table: LakeTable) 
         else:
             added.append(file)
     removed = list(live.values())
-    await asyncio.to_thread(_overwrite, tables, table, loaded, schemas, Change(added, removed), before)
+    await asyncio.to_thread(_overwrite, tables, table, loaded, schemas, SnapshotChange(added, removed), before)
     return _resolution(table, len(added), len(removed), await asyncio.to_thread(_loaded, tables, table))
 
 
@@ -109,7 +109,7 @@ def _overwrite(
     table: LakeTable,
     loaded: Table,
     schemas: dict[int, TableSchema],
-    change: Change,
+    change: SnapshotChange,
     before: Digest,
 ) -> None:
     expected = loaded.metadata.current_snapshot_id

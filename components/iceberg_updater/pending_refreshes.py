@@ -19,13 +19,13 @@ from astha.backoff import Backoff
 from astha.clock import LoopClock
 from components.iceberg_updater.event_folding import TableEvents
 from components.iceberg_updater.settings import UpdaterSettings
-from components.lib.lake.table_problems import (
+from components.lib.lake.updater_state import (
     AnySnapshotVisibility,
     Compared,
-    Notes,
-    TroubledTable,
-    read_notes,
-    write_notes,
+    FailingTable,
+    UpdaterState,
+    read_updater_state,
+    write_updater_state,
 )
 from registry.contract import MetadataStore
 from registry.position import Position, SequenceVisibility, SnapshotVisibility, XidVisibility
@@ -41,13 +41,13 @@ class PendingRefreshes:
         self._store = store
         self._clock = clock
         self._backoff = Backoff(settings.retry_initial_s, settings.retry_max_s)
-        self._notes = Notes()
+        self._notes = UpdaterState()
         self._changed = False
         self._saving = asyncio.Lock()
         self._skipped: dict[int, deque[tuple[int, Position]]] = {}
 
     async def load(self) -> None:
-        self._notes = await read_notes(self._store)
+        self._notes = await read_updater_state(self._store)
         self._changed = False
 
     async def save(self) -> None:
@@ -60,7 +60,7 @@ class PendingRefreshes:
                 return
             self._changed = False
             try:
-                await write_notes(self._store, self._notes)
+                await write_updater_state(self._store, self._notes)
             except BaseException:
                 self._changed = True
                 raise
@@ -68,7 +68,7 @@ class PendingRefreshes:
     def __contains__(self, table_id: int) -> bool:
         return table_id in self._notes.troubled
 
-    def __iter__(self) -> Iterator[TroubledTable]:
+    def __iter__(self) -> Iterator[FailingTable]:
         return iter(list(self._notes.troubled.values()))
 
     @property
@@ -80,7 +80,7 @@ class PendingRefreshes:
         known = self._notes.troubled.get(table_id)
         at = self._clock.now_ms()
         attempts = (0 if known is None else known.attempts) + (not now)
-        self._notes.troubled[table_id] = TroubledTable(
+        self._notes.troubled[table_id] = FailingTable(
             table_id=table_id,
             table=table,
             reason=reason,

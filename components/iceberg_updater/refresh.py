@@ -18,7 +18,7 @@ import structlog
 from components.iceberg_updater.committer import Committer, TargetTable, is_iceberg
 from components.iceberg_updater.committer_thread import CommitterThread
 from components.lib.lake.file_set_digest import Digest, LiveFile
-from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
+from components.lib.lake.iceberg import CatalogUnavailable, TableProblem, TableUnavailable, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem
 from registry.contract import ConsistentRead
 from registry.models import LakeTable, TableFile, TableMetadata
@@ -59,7 +59,7 @@ class _FileDifference(msgspec.Struct):
 
 
 class Refresh:
-    """Refreshes all tables, or one. Raises `CatalogTrouble`, and nothing else, if the catalog does not answer."""
+    """Refreshes all tables, or one. Raises `CatalogUnavailable`, and nothing else, if the catalog does not answer."""
 
     def __init__(self, thread: CommitterThread, only: int | None = None) -> None:
         self._thread = thread
@@ -130,9 +130,9 @@ class Refresh:
         stopped = True
         try:
             return await self._thread.call(step, table=target.table, probe=probe)
-        except StorageTrouble as trouble:
+        except TableUnavailable as trouble:
             stopped, reason = False, str(trouble)
-        except CatalogTrouble:
+        except CatalogUnavailable:
             raise
         except (TableProblem, SchemaProblem) as problem:
             reason = str(problem)

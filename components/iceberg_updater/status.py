@@ -12,14 +12,14 @@ from components.lib.lake.iceberg import (
     ForeignCommit,
     IcebergTables,
     Stamp,
-    StorageTrouble,
     TableCommit,
     TableProblem,
+    TableUnavailable,
     require_format,
     require_supported,
 )
 from components.lib.lake.iceberg.stamp import SCHEMA_VERSION, STOPPED
-from components.lib.lake.table_problems import TroubledTable, read_troubled
+from components.lib.lake.updater_state import FailingTable, read_failing_tables
 from registry.contract import MetadataStore
 from registry.models import LakeTable, TableMetadata
 
@@ -38,7 +38,7 @@ class IcebergTableStatus(msgspec.Struct, frozen=True):
     committed_at: int | None = None
     metadata: str | None = None
     stopped: str | None = None
-    trouble: TroubledTable | None = None
+    trouble: FailingTable | None = None
 
     @property
     def behind(self) -> int | None:
@@ -61,7 +61,7 @@ async def read_all_statuses(
 ) -> list[IcebergTableStatus]:
     """Returns the status of each table that is for Iceberg, by name."""
     found = [only] if only is not None else await store.list_tables()
-    troubled = await read_troubled(store)
+    troubled = await read_failing_tables(store)
     statuses = []
     for table in sorted(found, key=lambda table: (table.database, table.name)):
         newest = await store.get_table_metadata(table.id)
@@ -71,7 +71,7 @@ async def read_all_statuses(
 
 
 def read_status(
-    tables: IcebergTables, table: LakeTable, newest: TableMetadata, trouble: TroubledTable | None = None
+    tables: IcebergTables, table: LakeTable, newest: TableMetadata, trouble: FailingTable | None = None
 ) -> IcebergTableStatus:
     """For a table whose storage does not answer, the status has only what the registry knows."""
     name = f"{table.database}.{table.name}"
@@ -80,8 +80,8 @@ def read_status(
         loaded = tables.load(table)
     except TableProblem as error:
         problem = str(error)
-    except StorageTrouble as error:
-        trouble = trouble or TroubledTable(table.id, name, str(error), since=0)
+    except TableUnavailable as error:
+        trouble = trouble or FailingTable(table.id, name, str(error), since=0)
     if loaded is None:
         if problem is None and trouble is not None and trouble.stopped:
             problem = trouble.reason

@@ -43,16 +43,16 @@ from components.iceberg_updater.table_refresher import TableRefresher
 from components.iceberg_updater.target_tables import TargetTables
 from components.lib.lake.iceberg import (
     CatalogProbe,
-    CatalogTrouble,
+    CatalogUnavailable,
     IcebergTables,
     Retention,
-    StorageTrouble,
     TableProblem,
+    TableUnavailable,
     open_catalog,
 )
-from components.lib.lake.identity import registry_identity
+from components.lib.lake.iceberg.registry_identity import registry_identity
 from components.lib.lake.schema.table_schema import SchemaProblem
-from components.lib.lake.storage.warehouse_check import check_warehouse
+from components.lib.lake.storage.location_checks import check_warehouse
 
 log = structlog.get_logger(__name__)
 
@@ -89,7 +89,7 @@ class IcebergUpdater(Component):
         if self._thread is None:
             try:
                 catalog = await asyncio.to_thread(self._open_catalog)
-            except CatalogTrouble as error:
+            except CatalogUnavailable as error:
                 raise Retry(str(error)) from error
             self._open_threads(catalog, identity)
         self._start_refresher()
@@ -103,7 +103,7 @@ class IcebergUpdater(Component):
         if refresh_thread is not None:
             await refresh_thread.close()
         if thread is not None:
-            with suppress(CatalogTrouble):
+            with suppress(CatalogUnavailable):
                 await thread.call(thread.committer.tables.close)
             await thread.close()
 
@@ -131,7 +131,7 @@ class IcebergUpdater(Component):
         self._opened_thread()
         for task, reason in self._background.failing().items():
             raise RuntimeError(f"{task} failed and waits for its restart: {reason}")
-        await self._probe.ask()
+        await self._probe.check()
         return True
 
     async def on_refresh(self, snapshot: ConsistentRead) -> None:
@@ -141,7 +141,7 @@ class IcebergUpdater(Component):
         self._failures.clear()
         try:
             result = await Refresh(self._opened_thread()).run(snapshot)
-        except CatalogTrouble as error:
+        except CatalogUnavailable as error:
             raise Retry(str(error)) from error
         finally:
             self._start_refresher()
@@ -195,12 +195,12 @@ class IcebergUpdater(Component):
         table_id, stopped, now = events.table_id, False, False
         try:
             await self._committer.commit(events)
-        except StorageTrouble as trouble:
+        except TableUnavailable as trouble:
             self._failures[table_id] += 1
             reason = str(trouble)
             if self._failures[table_id] < _ATTEMPTS_IN_LANE and not self._opened_thread().is_hanging(table_id):
                 return [reason]
-        except CatalogTrouble as error:
+        except CatalogUnavailable as error:
             raise Retry(str(error)) from error
         except (TableProblem, SchemaProblem) as problem:
             stopped, reason = True, str(problem)

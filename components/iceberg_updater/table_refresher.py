@@ -20,10 +20,10 @@ from components.iceberg_updater.committer_thread import CommitterThread
 from components.iceberg_updater.event_folding import TableEvents, joined
 from components.iceberg_updater.pending_refreshes import PendingRefreshes, has_partial, storable, without
 from components.iceberg_updater.refresh import Refresh
-from components.lib.lake.iceberg import CatalogTrouble, StorageTrouble, TableProblem, identifier_of
+from components.lib.lake.iceberg import CatalogUnavailable, TableProblem, TableUnavailable, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.table_lookup import full_name
-from components.lib.lake.table_problems import Compared, TroubledTable
+from components.lib.lake.updater_state import Compared, FailingTable
 from registry.contract import ConsistentRead, MetadataStore
 from registry.errors import RegistryError
 from registry.models import LakeTable
@@ -54,7 +54,7 @@ class _EventBuffer:
 
     def take(self) -> list[TableEvents]:
         if self._overflowed:
-            raise StorageTrouble(f"more than {_MAX_BUFFERED:,} events arrived during the refresh: refreshing again")
+            raise TableUnavailable(f"more than {_MAX_BUFFERED:,} events arrived during the refresh: refreshing again")
         taken, self._events, self._count = self._events, [], 0
         return taken
 
@@ -71,7 +71,7 @@ class TableRefresher:
         pending: PendingRefreshes,
         thread: CommitterThread,
         commit: Callable[[TableEvents], Awaitable[None]],
-        drop: Callable[[TroubledTable], Awaitable[None]],
+        drop: Callable[[FailingTable], Awaitable[None]],
         on_refreshed: Callable[[int, list[str]], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -105,7 +105,7 @@ class TableRefresher:
             self._wake.clear()
             try:
                 await self.refresh_due()
-            except (CatalogTrouble, RegistryError) as error:
+            except (CatalogUnavailable, RegistryError) as error:
                 log.warning("table refreshes postponed", error=str(error))
                 await self._clock.sleep(_RETRY_S)
             except Exception:
@@ -114,7 +114,7 @@ class TableRefresher:
             await self._until_due()
 
     async def refresh_due(self) -> None:
-        """Attempts each due table once. Raises `CatalogTrouble` or `RegistryError` if none can be refreshed."""
+        """Attempts each due table once. Raises `CatalogUnavailable` or `RegistryError` if none can be refreshed."""
         now = self._clock.now_ms()
         for table in sorted(self._pending, key=lambda table: table.next_try):
             if table.next_try <= now and table.table_id in self._pending:
@@ -136,7 +136,7 @@ class TableRefresher:
             if entry.component == "iceberg_updater" and not entry.refresh_owed and entry.position is not None:
                 self._pending.forget_completed(entry.position)  # type: ignore[arg-type]  # a position
 
-    async def _attempt(self, pending: TroubledTable) -> None:
+    async def _attempt(self, pending: FailingTable) -> None:
         table_id, stopped = pending.table_id, False
         try:
             table = await self._store.get_table_by_id(table_id)
@@ -147,9 +147,9 @@ class TableRefresher:
                 await self._refresh(table)
             await self._pending.save()
             return
-        except StorageTrouble as trouble:
+        except TableUnavailable as trouble:
             reason = str(trouble)
-        except (CatalogTrouble, RegistryError, asyncio.CancelledError):
+        except (CatalogUnavailable, RegistryError, asyncio.CancelledError):
             raise
         except (TableProblem, SchemaProblem) as problem:
             stopped, reason = True, str(problem)
@@ -166,7 +166,7 @@ class TableRefresher:
     async def _refresh(self, table: LakeTable) -> None:
         thread, table_id = self._thread, table.id
         if thread.is_hanging(table_id):
-            raise StorageTrouble(f"{full_name(table)}: its storage still has not answered an earlier request")
+            raise TableUnavailable(f"{full_name(table)}: its storage still has not answered an earlier request")
         rows = {row.schema_version: row for row in await self._store.list_table_metadata(table_id)}
         if not rows or not is_iceberg(rows.values()):
             self._pending.remove(table_id)
@@ -178,11 +178,11 @@ class TableRefresher:
         await self._on_refreshed(table_id, result.unreferenced)
         failure = result.failed.get(table_id)
         if failure is not None:
-            raise (TableProblem if failure.stopped else StorageTrouble)(failure.reason)
+            raise (TableProblem if failure.stopped else TableUnavailable)(failure.reason)
         while events := buffer.take():
             new = without(joined(table_id, events), compared)
             if has_partial(new, compared):
-                raise StorageTrouble("the refresh contained only a part of a transaction: refreshing again")
+                raise TableUnavailable("the refresh contained only a part of a transaction: refreshing again")
             if new.transactions:
                 await self._commit(new)
         self._buffers.pop(table_id, None)  # deliveries commit again from here on: no await until `complete`
@@ -211,5 +211,5 @@ class TableRefresher:
                     yield snapshot, Compared(storable(snapshot.visibility), await self._store.position())
                     return
             if self._clock.monotonic() > deadline:
-                raise StorageTrouble("a skipped transaction was committed but is still not visible")
+                raise TableUnavailable("a skipped transaction was committed but is still not visible")
             await asyncio.sleep(0.002)

@@ -10,7 +10,7 @@ import structlog
 
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard, may_delete_by_age
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from components.lib.lake.table_lookup import finish_drop, full_name
 from components.metadata_orchestrator.settings import OrchestratorSettings

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
-
-from components.lib.lake.moved import SharedThreshold
+from pydantic import BaseModel, ConfigDict, Field
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class OrchestratorSettings(SharedThreshold):
+class OrchestratorSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     maintenance_every_s: Seconds = Field(300.0, description="Interval of maintenance: cleanup, unfinished drops.")
     probe_timeout_s: Seconds = Field(5.0, description="Time limit of a check of a table's location.")

@@ -10,9 +10,9 @@ from pathlib import Path
 from astha.subscribers import CheckResult, LakeSettings
 from components.lib.lake.schema.evolution import check_evolution
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
+from components.lib.lake.storage.location_checks import check_warehouse
 from components.lib.lake.storage.locations import BadLocation, Location, join, parse
 from components.lib.lake.storage.objects import ObjectMissing, Objects, StorageError
-from components.lib.lake.storage.warehouse_check import check_warehouse
 from registry.models import TableMetadata
 from registry.private_files import Modes, make_directories
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from components.lib.lake.moved import SharedThreshold
 from components.lib.streams.reader.block_cache import BlockCachePolicy
 from components.segment_store.maintenance.merge_policy import MergePolicy
 
@@ -18,7 +17,9 @@ _MERGE = MergePolicy()
 _CACHE = BlockCachePolicy()
 
 
-class SegmentStoreSettings(SharedThreshold):
+class SegmentStoreSettings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
     location: str | None = Field(
         None, description="Location of merged objects; null: `streams` in the lake's warehouse."
     )

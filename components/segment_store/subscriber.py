@@ -31,7 +31,7 @@ from astha.subscribers import (
     Work,
 )
 from astha.tasks import BackgroundTasks
-from components.lib.lake.registration.upload_cleaner import warn_if_neglected
+from components.lib.lake.registration.upload_intents import warn_if_not_cleaned
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.read_context import ReadContext
 from components.lib.streams.reader.block_cache import BlockCachePolicy
@@ -199,7 +199,7 @@ class SegmentStore(Component):
         """Removes idle producers and silent agents. The metadata orchestrator deletes objects."""
         if not await may_delete_by_age(self._guard):
             return
-        await warn_if_neglected(self._store, self._context.lake.intents_stale_after_s)
+        await warn_if_not_cleaned(self._store, self._context.lake.intents_stale_after_s)
         idle_ms = int(self._settings.forget_producers_after_s * 1000)
         while await self._store.forget_producers(idle_ms) >= PAGE:
             continue

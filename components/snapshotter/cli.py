@@ -16,7 +16,8 @@ from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json
 from astha.settings import Settings
-from components.snapshotter.cli_context import CliContext, run_with_context, table_of
+from components.lib.lake.table_lookup import find_table
+from components.snapshotter.cli_context import CliContext, run_with_context
 from components.snapshotter.cli_output import print_reports, print_rows, to_record
 from registry.models import LakeTable, TableSnapshot
 
@@ -55,7 +56,7 @@ def create_command(
     """
 
     async def request(context: CliContext) -> tuple[LakeTable, TableSnapshot, str | None]:
-        table = await table_of(context.store, name)
+        table = await find_table(context.store, name)
         row = await context.store.request_snapshot(table.id, tag=tag, reason="astha snapshot create")
         unavailable = await context.why_unavailable() if wait else None
         if wait and unavailable is None:
@@ -186,7 +187,7 @@ def clean_command(
     Example:
       astha snapshot clean --dry-run
     """
-    from components.lib.lake.registration.upload_cleaner import Cleaned
+    from components.lib.lake.registration.upload_intents import CleanupResult
 
     settings = reload()
     least_s = settings.lake.intents_stale_after_s
@@ -197,12 +198,12 @@ def clean_command(
             Exit.USAGE,
         )
 
-    async def clean(context: CliContext) -> tuple[list[RetentionReport], Cleaned]:
+    async def clean(context: CliContext) -> tuple[list[RetentionReport], CleanupResult]:
         if not dry_run:
             await context.require_clock()
         if name is not None:
-            table = await table_of(context.store, name)
-            return await (await context.cleanup()).clean(table.id, dry_run=dry_run), Cleaned([], [], [])
+            table = await find_table(context.store, name)
+            return await (await context.cleanup()).clean(table.id, dry_run=dry_run), CleanupResult([], [], [])
         reports = await (await context.cleanup()).clean(dry_run=dry_run)
         return reports, await (await context.cleanup()).clean_intents(stale_s or least_s, dry_run=dry_run)
 
@@ -240,10 +241,10 @@ def rollback_command(
     settings = reload()
 
     async def plan(context: CliContext) -> RollbackPlan:
-        return await (await context.rollback()).plan(await table_of(context.store, name), snapshot)
+        return await (await context.rollback()).plan(await find_table(context.store, name), snapshot)
 
     async def perform(context: CliContext) -> RollbackPlan:
-        return await (await context.rollback()).roll_back(await table_of(context.store, name), snapshot)
+        return await (await context.rollback()).roll_back(await find_table(context.store, name), snapshot)
 
     found = run_with_context(settings, plan)
     changes = bool(found.removed or found.restored)

@@ -9,19 +9,16 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from astha.cli.exit_codes import Exit, Failure
-from astha.clock import LoopClock, SystemLoopClock
 from astha.clock_guard import ClockGuard
 from astha.errors import ConfigError
 from astha.routing.subscriptions import read_subscriptions
 from astha.settings import Settings
 from astha.validation_errors import described
-from registry.connect import open_store
-from registry.contract import MetadataStore
-from registry.errors import NotFound
+from components.lib.lake.lake_session import LakeSession, run_with_lake
+from components.lib.lake.table_lookup import find_table, full_name
 from registry.models import LakeTable, TableSnapshot
 
 if TYPE_CHECKING:
-    from components.lib.lake.iceberg import IcebergTables
     from components.snapshotter.expiration import SnapshotExpiration
     from components.snapshotter.file_cleanup import FileCleanup
     from components.snapshotter.retention import RetentionReport
@@ -34,40 +31,38 @@ COMPONENT = "snapshotter"
 
 
 class CliContext:
-    def __init__(self, settings: Settings, store: MetadataStore, clock: LoopClock) -> None:
-        self.settings = settings
-        self.store = store
-        self.clock = clock
-        self._tables: IcebergTables | None = None
+    def __init__(self, lake: LakeSession) -> None:
+        self.settings = lake.settings
+        self.store = lake.store
+        self.clock = lake.clock
+        self._lake = lake
 
     async def expiration(self) -> SnapshotExpiration:
         """With the daemon's default policy."""
         from components.snapshotter.expiration import SnapshotExpiration
 
         defaults = self._component_settings().policy
-        return SnapshotExpiration(self.store, await self._opened_tables(), call, self.clock, defaults)
+        return SnapshotExpiration(self.store, await self._lake.iceberg_tables(), call, self.clock, defaults)
 
     async def cleanup(self) -> FileCleanup:
         """With the daemon's default policy."""
-        from components.lib.lake.storage.objects import Objects
         from components.snapshotter.file_cleanup import FileCleanup
 
         chosen = self._component_settings()
         return FileCleanup(
             self.store,
-            await self._opened_tables(),
+            await self._lake.iceberg_tables(),
             call,
-            Objects(self.settings.lake),
+            self._lake.objects,
             self.clock,
             defaults=chosen.policy,
             updater=chosen.updater,
         )
 
     async def rollback(self) -> Rollback:
-        from components.lib.lake.storage.objects import Objects
         from components.snapshotter.rollback import Rollback
 
-        return Rollback(self.store, await self._opened_tables(), call, Objects(self.settings.lake))
+        return Rollback(self.store, await self._lake.iceberg_tables(), call, self._lake.objects)
 
     async def why_unavailable(self) -> str | None:
         """Returns why no snapshotter would fulfil a request now; None if one would."""
@@ -88,7 +83,7 @@ class CliContext:
             raise Failure(f"{guard.reason}: set the clock, or raise clock.tolerance_s", Exit.UNAVAILABLE)
 
     async def tables_of(self, name: str | None) -> list[LakeTable]:
-        return await self.store.list_tables() if name is None else [await table_of(self.store, name)]
+        return await self.store.list_tables() if name is None else [await find_table(self.store, name)]
 
     async def rows(self, table: LakeTable) -> list[TableSnapshot]:
         rows: list[TableSnapshot] = []
@@ -99,21 +94,7 @@ class CliContext:
     def failed(self, table: LakeTable, problem: str) -> RetentionReport:
         from components.snapshotter.retention import RetentionReport
 
-        return RetentionReport(f"{table.database}.{table.name}", problem=problem)
-
-    def close(self) -> None:
-        if self._tables is not None:
-            self._tables.close()
-
-    async def _opened_tables(self) -> IcebergTables:
-        from components.lib.lake.iceberg import IcebergTables, open_catalog
-        from components.lib.lake.identity import registry_identity
-
-        if self._tables is None:
-            identity = await registry_identity(self.store)
-            url = self.settings.registry.url.get_secret_value()
-            self._tables = IcebergTables(await asyncio.to_thread(open_catalog, url, self.settings.lake), identity)
-        return self._tables
+        return RetentionReport(full_name(table), problem=problem)
 
     def _component_settings(self) -> SnapshotterSettings:
         from components.snapshotter.settings import SnapshotterSettings
@@ -130,37 +111,5 @@ async def call(work: Callable[[], T]) -> T:
     return await asyncio.to_thread(work)
 
 
-async def table_of(store: MetadataStore, name: str) -> LakeTable:
-    database, _, short = name.rpartition(".")
-    table = await store.get_table(database or "default", short)
-    if table is None:
-        raise NotFound(f"the registry has no table {name}")
-    return table
-
-
 def run_with_context(settings: Settings, work: Callable[[CliContext], Awaitable[T]]) -> T:
-    """Closes everything afterwards. A catalog or storage that does not answer is `Exit.UNAVAILABLE`."""
-
-    async def run() -> T:
-        clock = SystemLoopClock()
-        url = settings.registry.url.get_secret_value()
-        store = await open_store(url, settings=settings.registry.store, clock=clock)
-        context = CliContext(settings, store, clock)
-        try:
-            return await work(context)
-        except Exception as error:
-            raise _translated(error, settings) from error
-        finally:
-            context.close()
-            await store.close()
-
-    return asyncio.run(run())
-
-
-def _translated(error: Exception, settings: Settings) -> Exception:
-    from components.lib.lake.iceberg import CatalogTrouble
-    from components.lib.lake.storage.objects import StorageUnavailable
-
-    if isinstance(error, CatalogTrouble | StorageUnavailable):
-        return Failure(settings.redactor()(str(error)), Exit.UNAVAILABLE)
-    return error
+    return run_with_lake(settings, lambda lake: work(CliContext(lake)))

@@ -14,14 +14,13 @@ from functools import partial
 import msgspec
 import structlog
 
-from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, StorageTrouble
+from components.lib.lake.iceberg import CatalogUnavailable, IcebergTables, Stamp, TableUnavailable
 from components.lib.lake.iceberg.tables import Identifier
-from components.lib.lake.registration.upload_cleaner import Cleaned, clean_intents
-from components.lib.lake.registration.upload_intents import purpose_of
+from components.lib.lake.registration.upload_intents import CleanupResult, clean_intents, purpose_of
 from components.lib.lake.storage.objects import Objects, StorageError
 from components.lib.lake.storage.roots import known_roots, refusals
 from components.lib.lake.table_lookup import full_name
-from components.lib.lake.table_problems import read_troubled
+from components.lib.lake.updater_state import read_failing_tables
 from components.snapshotter.expiration import OWNER, snapshot_rows, table_policy
 from components.snapshotter.policy import SnapshotPolicy
 from components.snapshotter.reachability import required
@@ -81,7 +80,7 @@ class FileCleanup:
             except (RegistryError, asyncio.CancelledError):
                 raise
             except Exception as problem:  # whatever it is, the needs of the table's snapshots are unknown
-                if isinstance(problem, CatalogTrouble) and not isinstance(problem, StorageTrouble):
+                if isinstance(problem, CatalogUnavailable) and not isinstance(problem, TableUnavailable):
                     raise
                 report.problem = str(problem) or repr(problem)
                 report.decisions += decide_files(files, {}, 0, self._clock.now_ms(), behind=report.problem)
@@ -92,7 +91,7 @@ class FileCleanup:
                 report.problem = str(problem)
         return list(reports.values())
 
-    async def clean_intents(self, older_than_s: float, *, dry_run: bool = False) -> Cleaned:
+    async def clean_intents(self, older_than_s: float, *, dry_run: bool = False) -> CleanupResult:
         """Deletes files of abandoned uploads, replaced metadata files, and files that a dead cleaner had claimed."""
         return await clean_intents(self._store, self._objects, int(older_than_s * 1000), self._owner, dry_run=dry_run)
 
@@ -115,9 +114,9 @@ class FileCleanup:
         stamp = Stamp.read(loaded.metadata)
         if await covers(self._store, self._updater, stamp, position):
             return decide(needed)
-        trouble = (await read_troubled(self._store)).get(table.id)
+        trouble = (await read_failing_tables(self._store)).get(table.id)
         if trouble is not None:
-            return decide(needed, behind=trouble.told)
+            return decide(needed, behind=trouble.summary)
         entry = await ledger_entry(self._store, self._updater)
         if entry is not None and entry.refresh_owed:
             return decide(needed, behind=f"the Iceberg updater owes a refresh ({entry.reason})")

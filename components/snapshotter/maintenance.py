@@ -10,10 +10,10 @@ import structlog
 from astha.clock_guard import may_delete_by_age
 from astha.subscribers import ComponentContext
 from components.lib.lake.iceberg import IcebergTables
-from components.lib.lake.problem_log import Troubles
-from components.lib.lake.registration.upload_cleaner import warn_if_neglected
+from components.lib.lake.registration.upload_intents import warn_if_not_cleaned
 from components.lib.lake.storage.objects import Objects
 from components.lib.lake.table_lookup import full_name
+from components.lib.problem_tracker import ProblemTracker
 from components.snapshotter.expiration import SnapshotExpiration
 from components.snapshotter.file_cleanup import FileCleanup
 from components.snapshotter.settings import SnapshotterSettings
@@ -27,7 +27,7 @@ log = structlog.get_logger(__name__)
 class SnapshotMaintenance:
     """Counts since construction; `failures` counts steps, each of which is repeated in the next round."""
 
-    def __init__(self, settings: SnapshotterSettings, context: ComponentContext, problems: Troubles) -> None:
+    def __init__(self, settings: SnapshotterSettings, context: ComponentContext, problems: ProblemTracker) -> None:
         self._settings = settings
         self._context = context
         self._store = context.store
@@ -58,7 +58,7 @@ class SnapshotMaintenance:
         shortest_grace_ms = min([policy.grace_ms, *(state.policy.grace_ms for _, state in states)])
         await self._attempt("cleanup", partial(self._clean, cleanup, shortest_grace_ms))
         stale_after_s = self._context.lake.intents_stale_after_s
-        await self._attempt("cleanup", partial(warn_if_neglected, self._store, stale_after_s))
+        await self._attempt("cleanup", partial(warn_if_not_cleaned, self._store, stale_after_s))
 
     async def _expire(self, expiration: SnapshotExpiration, table_id: int) -> None:
         table = await self._store.get_table_by_id(table_id)

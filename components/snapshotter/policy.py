@@ -24,9 +24,9 @@ from components.lib.lake.table_properties import (
     count,
     duration_ms,
     patterns,
+    positive_duration_ms,
     read_properties,
     size_bytes,
-    some_time_ms,
 )
 from registry.json_text import JsonValue
 
@@ -67,7 +67,7 @@ def read_policy(properties: JsonValue, defaults: SnapshotPolicy | None = None) -
 
 
 _PROPERTIES: Mapping[str, tuple[str, Reader]] = {
-    "every": ("every_ms", some_time_ms),
+    "every": ("every_ms", positive_duration_ms),
     "after-rows": ("after_rows", count),
     "after-bytes": ("after_bytes", size_bytes),
     "after-files": ("after_files", count),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from components.lib.lake.moved import SharedThreshold
 from components.snapshotter.policy import PolicyProblem, SnapshotPolicy, read_policy
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
-class SnapshotterSettings(SharedThreshold):
+class SnapshotterSettings(BaseModel):
     """By default no snapshot is taken automatically, and every requested one is kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     defaults: dict[str, str | int] = Field(
         {}, description="Properties `snapshot.*` for tables that do not set their own, such as snapshot.every: 1d."

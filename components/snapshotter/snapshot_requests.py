@@ -14,7 +14,7 @@ import structlog
 from astha.backoff import Backoff
 from astha.clock import LoopClock
 from components.lib.lake.file_set_digest import Digest, LiveFile
-from components.lib.lake.iceberg import CatalogTrouble, IcebergTables, Stamp, TableProblem
+from components.lib.lake.iceberg import CatalogUnavailable, IcebergTables, Stamp, TableProblem
 from components.lib.lake.table_lookup import full_name
 from components.snapshotter.tags import TaggedSnapshot, TagState, read_tag_state, release, tag_current
 from registry.contract import MetadataStore
@@ -135,7 +135,7 @@ class SnapshotRequests:
                         if isinstance(found, TaggedSnapshot):
                             return found
                         behind = found
-            except (CatalogTrouble, Unavailable) as trouble:
+            except (CatalogUnavailable, Unavailable) as trouble:
                 behind = str(trouble)
             except TableProblem as problem:
                 raise RequestFailed(str(problem)) from problem
@@ -182,7 +182,7 @@ class SnapshotRequests:
 
         retrying = _BACKOFF.retrying(
             self._clock,
-            retry_on=lambda error: isinstance(error, (Unavailable, CatalogTrouble)),
+            retry_on=lambda error: isinstance(error, (Unavailable, CatalogUnavailable)),
             on_retry=log_retry,
         )
         async for attempt in retrying:

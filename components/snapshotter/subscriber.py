@@ -30,10 +30,10 @@ from astha.subscribers import (
     TableSnapshot,
 )
 from astha.tasks import BackgroundTasks
-from components.lib.lake.iceberg import CatalogProbe, IcebergTables, StorageTrouble, open_catalog
+from components.lib.lake.iceberg import CatalogProbe, IcebergTables, TableUnavailable, open_catalog
 from components.lib.lake.iceberg.catalog_thread import CallAbandoned, CatalogThread
-from components.lib.lake.identity import registry_identity
-from components.lib.lake.problem_log import Troubles
+from components.lib.lake.iceberg.registry_identity import registry_identity
+from components.lib.problem_tracker import ProblemTracker
 from components.snapshotter.maintenance import SnapshotMaintenance
 from components.snapshotter.request_scheduling import RequestScheduler
 from components.snapshotter.settings import SnapshotterSettings
@@ -72,7 +72,7 @@ class Snapshotter(Component):
         self._probe = CatalogProbe(self._open_catalog)
         self._limiter = RequestLimiter(settings.max_concurrent_requests)
         self._scheduler = RequestScheduler(self._store, self._clock, self._states, settings.retry_after_s)
-        self._problems = Troubles(context.clock)
+        self._problems = ProblemTracker(context.clock)
         self._maintenance = SnapshotMaintenance(settings, context, self._problems)
         self._background = BackgroundTasks("snapshotter", context.clock)
         self._results: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class Snapshotter(Component):
             if failing is not None and failing.attempts >= _UNHEALTHY_AFTER:
                 raise RuntimeError(f"{failing.subject} has failed {failing.attempts} times in a row: {failing.reason}")
         self._opened_tables()
-        await self._probe.ask()
+        await self._probe.check()
         return True
 
     def metrics(self) -> Iterator[Metric]:
@@ -216,8 +216,8 @@ class Snapshotter(Component):
         return self._tables
 
     async def _call(self, work: Callable[[], T]) -> T:
-        """Raises `StorageTrouble` if the call hangs; it is abandoned then, and later calls use another thread."""
+        """Raises `TableUnavailable` if the call hangs; it is abandoned then, and later calls use another thread."""
         try:
             return await self._thread.call(work, timeout_s=_CALL_TIMEOUT_S)
         except CallAbandoned as abandoned:
-            raise StorageTrouble(f"storage has not answered within {_CALL_TIMEOUT_S:g} s") from abandoned
+            raise TableUnavailable(f"storage has not answered within {_CALL_TIMEOUT_S:g} s") from abandoned

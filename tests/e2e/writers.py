@@ -15,7 +15,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from astha.errors import AsthaError
 from components.lib.lake.iceberg import IcebergTables
-from components.lib.lake.schema.evolution import Add, Change, Drop, Rename, Widen, evolve
+from components.lib.lake.schema.evolution import AddColumn, DropColumn, RenameColumn, SchemaChange, WidenColumn, evolve
 from components.lib.lake.schema.table_definition import parse_definition
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.locations import table_location
@@ -135,18 +135,18 @@ class Writer:
         draft = evolve(versions, [self._change(versions[-1])])
         await self._store.add_schema_version(table_id, draft, expected=versions[-1].schema_version)
 
-    def _change(self, newest: TableMetadata) -> Change:
+    def _change(self, newest: TableMetadata) -> SchemaChange:
         schema, number = TableSchema.of(newest).iceberg, self._expected.numbers(1)[0]
         amount = schema.find_field(AMOUNT)
         extras = [field.name for field in schema.fields if field.field_id > AMOUNT]
-        choices: list[Change] = [
-            Add(NestedField(0, f"extra_{number}", StringType())),
-            Rename(amount.name, f"amount_{number}"),
+        choices: list[SchemaChange] = [
+            AddColumn(NestedField(0, f"extra_{number}", StringType())),
+            RenameColumn(amount.name, f"amount_{number}"),
         ]
         if isinstance(amount.field_type, IntegerType):
-            choices.append(Widen(amount.name, LongType()))
+            choices.append(WidenColumn(amount.name, LongType()))
         if extras:
-            choices.append(Drop(self._random.choice(extras)))
+            choices.append(DropColumn(self._random.choice(extras)))
         return self._random.choice(choices)
 
     async def _roll_back(self, table_id: int) -> None:

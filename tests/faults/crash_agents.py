@@ -106,7 +106,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.pending: dict[tuple[str, int], Note] = {}
         self._next: dict[tuple[str, int], int] = {}
-        for note in read_notes(path):
+        for note in read_updater_state(path):
             self._take(note)
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
@@ -148,7 +148,7 @@ def read_taken(path: Path) -> list[Taken]:
     return [msgspec.json.decode(line, type=Taken) for line in path.read_bytes().splitlines()]
 
 
-def read_notes(path: Path) -> Iterator[Note]:
+def read_updater_state(path: Path) -> Iterator[Note]:
     if path.exists():
         for line in path.read_bytes().splitlines():
             yield msgspec.json.decode(line, type=Note)

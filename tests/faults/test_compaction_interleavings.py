@@ -16,7 +16,7 @@ from components.compactor.execution.job_context import Step
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.iceberg import TableCommit
-from components.lib.lake.schema.evolution import Add, evolve
+from components.lib.lake.schema.evolution import AddColumn, evolve
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects
@@ -95,7 +95,7 @@ class Table:
 
     async def change_schema(self) -> None:
         versions = await self.store.list_table_metadata(self.bench.table.id)
-        draft = evolve(versions, [Add(NestedField(0, "extra", StringType()))])
+        draft = evolve(versions, [AddColumn(NestedField(0, "extra", StringType()))])
         await self.store.add_schema_version(self.bench.table.id, draft, expected=1)
 
     async def drop(self) -> None:

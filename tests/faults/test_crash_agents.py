@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from astha.subscribers import ComponentContext, LakeSettings
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.streams.consumer import Consumer
 from components.lib.streams.format import NewRecord, Record
 from components.lib.streams.read_context import ReadContext
@@ -36,8 +36,8 @@ from tests.faults.crash_agents import (
     Order,
     component_context,
     following,
-    read_notes,
     read_taken,
+    read_updater_state,
 )
 from tests.streams import stored_files
 from tests.waiting import eventually
@@ -124,7 +124,7 @@ def acknowledged(directory: Path) -> list[list[NewRecord]]:
     found: dict[int, dict[int, list[NewRecord]]] = defaultdict(dict)
     ends: dict[tuple[str, int], int] = {}
     for path in directory.glob("*.notes"):
-        for note in read_notes(path):
+        for note in read_updater_state(path):
             if note.base is not None:
                 assert note.base >= ends.get((note.producer, note.partition), 0), f"out of order: {note}"
                 ends[note.producer, note.partition] = note.base + note.count

@@ -16,7 +16,7 @@ from components.commands.verify.verification import Verification, VerifyOptions
 from components.compactor.execution.job_context import JobLimits
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from registry.contract import MetadataStore

@@ -21,7 +21,7 @@ import pytest
 from astha.clock import SystemLoopClock
 from astha.subscribers import LakeSettings
 from components.commands.verify.verification import Verification, VerifyOptions
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from tests.e2e.run import until_updater_is_live

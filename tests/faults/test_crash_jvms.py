@@ -22,7 +22,7 @@ from astha.subscribers.lane_policy import LanePolicy
 from components.compactor.settings import CompactorSettings
 from components.compactor.spark.executor import SparkExecutor
 from components.compactor.subscriber import Compactor
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from tests.faults.crash_jvms import (

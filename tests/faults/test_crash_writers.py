@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from astha.subscribers import LakeSettings
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from registry.connect import open_store
 from registry.contract import MetadataStore

@@ -21,7 +21,7 @@ from pyiceberg.schema import Schema
 from components.commands.topic_to_table.conversion import Conversion, row_form
 from components.commands.topic_to_table.errors import BadRecord
 from components.commands.topic_to_table.json_columns import JsonColumns
-from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.coercion import coerce
 from components.lib.storage_manager.errors import InsertError, RowsRefused
 from components.lib.storage_manager.json_rows import read_json
 from components.lib.storage_manager.readers import open_source
@@ -79,7 +79,7 @@ def play(rng: random.Random) -> None:
     values = pa.array(good, pa.binary())
     at_once = columns.rows(values)
     at_once.validate(full=True)
-    assert at_once.equals(fit(columns._one_by_one(values), schema)), good
+    assert at_once.equals(coerce(columns._one_by_one(values), schema)), good
     for line, row in zip(good, at_once.to_pylist() if _showable(at_once) else (), strict=False):
         _compare(json.loads(line, parse_float=Decimal), row, line)
 
@@ -99,7 +99,7 @@ def _read(line: bytes, schema: Any) -> pa.Table | None:
         return None
     try:
         (table,) = read_json([line], schema, fill_missing=True)
-        return fit(table, schema)
+        return coerce(table, schema)
     except RowsRefused as error:
         if error.row != 1:
             raise
@@ -154,7 +154,7 @@ def _csv(rng: random.Random) -> None:
     data = mutated(rng, data, WORDS) if rng.random() < 0.3 else data
     try:
         for table in open_source(io.BytesIO(data), None, "csv", FLAT, fill_missing=True).batches:
-            rows = fit(table, FLAT, fill_missing=True)
+            rows = coerce(table, FLAT, fill_missing=True)
             rows.validate(full=True)
             _compare_decimals(data, rows)
     except InsertError:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from components.compactor.merge import inspect
-from components.lib.lake.isolation import ChildDied, Children
+from components.lib.lake.isolation import ChildDied, ChildPool
 from tests.fuzz.budget import seconds, seed
 from tests.fuzz.merged import ROWS, SORTED, STRATEGIES, Case
 from tests.fuzz.parquet_mutations import SCHEMA, damaged, stored
@@ -22,7 +22,7 @@ LIMIT_S = 120.0
 @pytest.mark.slow
 def test_one_damaged_file_among_three(tmp_path: Path) -> None:
     chance, end = random.Random(seed()), time.monotonic() + seconds(5.0)
-    children = Children(1, memory_bytes=1 << 30)
+    children = ChildPool(1, memory_bytes=1 << 30)
     counts: Counter[str] = Counter()
     corpora = {
         strategy: [stored(SORTED if strategy == "sort" else SCHEMA, number * 100) for number in range(3)]
@@ -45,7 +45,7 @@ def test_one_damaged_file_among_three(tmp_path: Path) -> None:
         print(dict(counts))  # noqa: T201  (shown when it fails)
 
 
-def _outcome(case: Case, children: Children) -> str:
+def _outcome(case: Case, children: ChildPool) -> str:
     """Fails for every other outcome: an error of another kind is `ChildRaised`."""
     bad = Path(case.paths[1]).as_uri()
     try:

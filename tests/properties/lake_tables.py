@@ -1,4 +1,4 @@
-"""Tables with any columns, their rows and next versions, for hypothesis; and what should become of them, naively."""
+"""Hypothesis strategies for tables, rows and later schema versions, and a naive model of their evolution."""
 
 from __future__ import annotations
 
@@ -36,7 +36,16 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from components.lib.lake.schema.schema_changes import Add, Change, Drop, MakeOptional, Move, Rename, Widen, apply
+from components.lib.lake.schema.schema_changes import (
+    AddColumn,
+    DropColumn,
+    MakeOptional,
+    MoveColumn,
+    RenameColumn,
+    SchemaChange,
+    WidenColumn,
+    apply,
+)
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.type_syntax import UNNUMBERED, number
 from tests.lake import table_schema
@@ -53,7 +62,7 @@ _NAMES = ("a", "b", "c", "d", "e", "f")
 
 
 def types(depth: int = 2, *, inside: bool = False) -> st.SearchStrategy[IcebergType]:
-    flat = st.sampled_from(FLAT[:-1] if inside else FLAT)  # Arrow makes no UUIDs inside of others from Python's
+    flat = st.sampled_from(FLAT[:-1] if inside else FLAT)  # Arrow does not convert Python's nested UUIDs
     if not depth:
         return flat
     inner = types(depth - 1, inside=True)
@@ -98,7 +107,7 @@ def orders(draw: st.DrawFn, schema: TableSchema) -> SortOrder:
 
 @st.composite
 def successors(draw: st.DrawFn, schema: TableSchema) -> TableSchema:
-    """A later version. Changes that can't be made are not."""
+    """Returns a later version; impossible changes are skipped."""
     highest = schema.iceberg.highest_field_id
     ids = count(highest + 1)
     found = schema
@@ -111,21 +120,21 @@ def successors(draw: st.DrawFn, schema: TableSchema) -> TableSchema:
 
 
 @st.composite
-def _changes(draw: st.DrawFn, schema: TableSchema) -> Change:
+def _changes(draw: st.DrawFn, schema: TableSchema) -> SchemaChange:
     paths = list(schema.iceberg.column_names)
     path = draw(st.sampled_from(paths))
     kind = schema.iceberg.find_field(path).field_type
     name = draw(st.sampled_from(["x", "y", "z"]))
     new = NestedField(UNNUMBERED, name, draw(types(1, inside=True)), required=False)
     wider = DecimalType(38, kind.scale) if isinstance(kind, DecimalType) else _WIDER.get(type(kind), kind)
-    changes: list[Change] = [
-        Add(new),
-        Add(new, within=path),
-        Drop(path),
-        Rename(path, name),
-        Widen(path, wider),
+    changes: list[SchemaChange] = [
+        AddColumn(new),
+        AddColumn(new, within=path),
+        DropColumn(path),
+        RenameColumn(path, name),
+        WidenColumn(path, wider),
         MakeOptional(path),
-        Move(path),
+        MoveColumn(path),
     ]
     return draw(st.sampled_from(changes))
 
@@ -186,7 +195,7 @@ def _scaled(unscaled: int, scale: int) -> Decimal:
 
 
 def evolved(row: Row, old: Sequence[NestedField], new: Sequence[NestedField]) -> Row:
-    """A row of an older version as the newer one has it."""
+    """Returns a row of an older version in the newer one."""
     known = {field.field_id: field for field in old}
     return {
         field.name: _evolved(row[known[field.field_id].name], known[field.field_id].field_type, field.field_type)
@@ -211,7 +220,7 @@ def _evolved(value: Any, old: IcebergType, new: IcebergType) -> Any:
 
 
 def in_order(found: Sequence[Row], schema: TableSchema) -> list[Row]:
-    """Sorted by the book: by the least significant column first, each time keeping the order of equals."""
+    """Sorts naively: by the least significant column first, with a stable sort each."""
     ordered = list(found)
     for field in reversed(schema.order.fields):
         column = schema.iceberg.find_field(field.source_id)
@@ -233,7 +242,7 @@ def _comparable(value: Any, kind: IcebergType) -> Any:
 
 
 def naive(value: Any) -> Any:
-    """Comparable by equality: NaN is itself, and zeros have signs."""
+    """Returns a value comparable by equality: NaN equals itself, and zeros have signs."""
     if isinstance(value, dict):
         return tuple((name, naive(item)) for name, item in value.items())
     if isinstance(value, list | tuple):

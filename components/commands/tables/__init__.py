@@ -1,5 +1,5 @@
-"""`astha tables`: tables of the lake, made, shown, changed and dropped.
+"""`astha tables`: create, list, describe, alter and drop tables of the lake.
 
-In: what people write. Out: rows of `tables` and `table_metadata`, which the components follow.
-Guaranteed: what can't be stored or reached is refused before anything is written, with what to do instead.
+In: command lines and definition files. Out: rows of `tables` and `table_metadata`, which components react to.
+Guaranteed: an invalid definition or an unreachable location is refused before anything is written, with a remedy.
 """

@@ -1,4 +1,4 @@
-"""`astha tables`: the group."""
+"""The command group `astha tables`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 from astha.cli.lazy import LazyGroup
 
-_PLACES = {
+_COMMANDS = {
     "alter": "components.commands.tables.alter:alter_command",
     "create": "components.commands.tables.create:create_command",
     "describe": "components.commands.tables.describe:describe_command",
@@ -24,11 +24,7 @@ _SHORT_HELPS = {
 
 
 @click.group(
-    "tables",
-    cls=LazyGroup,
-    places=_PLACES,
-    short_helps=_SHORT_HELPS,
-    short_help="Tables of the lake: create, list, describe, alter, drop.",
+    "tables", cls=LazyGroup, places=_COMMANDS, short_help="Create, list, describe, alter and drop tables of the lake."
 )
 def tables_commands() -> None:
-    """Tables of the lake. A table is DATABASE.NAME, or NAME for one in the database `default`."""
+    """Manage tables of the lake. A table is DATABASE.TABLE, or TABLE for one in the database `default`."""

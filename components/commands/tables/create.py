@@ -14,16 +14,16 @@ from astha.cli.output import print_json
 from astha.cli.store import with_store
 from astha.settings import Settings
 from components.commands.tables.description import Description, describe
+from components.commands.tables.new_location import NewLocation
 from components.commands.tables.options import assignments
-from components.commands.tables.place import Place
 from components.lib.lake.files import engine_of
-from components.lib.lake.schema.arrow_types import columns_like
-from components.lib.lake.schema.table_definition import Definition, read_definition
+from components.lib.lake.files.footers import read_columns
+from components.lib.lake.schema.table_definition import TableDefinition, read_definition
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
-from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
+from components.lib.lake.schema.type_syntax import SyntaxProblem, parse_column
+from components.lib.lake.storage.location_checks import overlap
 from components.lib.lake.storage.locations import BadLocation, canonical
-from components.lib.lake.storage.placement import overlap
-from components.lib.lake.table_lookup import begin_drop, current_metadata, finish_drop, full_name, split_name
+from components.lib.lake.table_lookup import TableName, begin_drop, current_metadata, finish_drop, full_name
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists
 from registry.models import LakeTable
@@ -31,21 +31,27 @@ from registry.models import LakeTable
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
-@click.command("create", short_help="A new table.")
-@click.argument("table", metavar="[DATABASE.]NAME")
-@click.option("--schema", "schema_file", type=_FILE, help="YAML or JSON: columns and the rest, or an Iceberg schema.")
-@click.option("--like", type=_FILE, help="Columns like those of this Parquet file.")
-@click.option("--column", "columns", multiple=True, metavar="NAME:TYPE", help="A column; ! after the type: required.")
-@click.option("--partition-by", multiple=True, metavar="TERM", help="Such as day(ts), bucket(16, id) or region.")
-@click.option("--sort-by", multiple=True, metavar="TERM", help="Such as id or 'ts desc'.")
-@click.option("--format", help="parquet (the default) or json.")
-@click.option("--compression", help="zstd (the default), or another that the format has.")
-@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="A property of the table.")
-@click.option("--location", help="Where its files go; else lake.warehouse, the database and the name.")
+@click.command("create", short_help="Create a table.")
+@click.argument("table", metavar="[DATABASE.]TABLE")
 @click.option(
-    "--no-check", is_flag=True, help="Don't try whether the location takes files: only the daemon can reach it."
+    "--schema", "schema_file", type=_FILE, help="YAML or JSON file: a table definition, or an Iceberg schema."
 )
-@click.option("--if-not-exists", is_flag=True, help="Leave a table of that name as it is, without complaint.")
+@click.option("--like", type=_FILE, help="Take the columns of this Parquet file.")
+@click.option(
+    "--column", "columns", multiple=True, metavar="NAME:TYPE", help="Add a column; ! after the type makes it required."
+)
+@click.option(
+    "--partition-by", multiple=True, metavar="TERM", help="Partition by day(ts), bucket(16, id), region or the like."
+)
+@click.option("--sort-by", multiple=True, metavar="TERM", help="Sort by id, 'ts desc' or the like.")
+@click.option("--format", help="File format: parquet (the default) or json.")
+@click.option("--compression", help="Compression: zstd (the default), or another of the format.")
+@click.option("--property", "properties", multiple=True, metavar="NAME=VALUE", help="Set a property of the table.")
+@click.option("--location", help="Location of its files. Default: below lake.warehouse, by database and name.")
+@click.option(
+    "--no-check", is_flag=True, help="Don't write a test object to the location first: only the daemon can reach it."
+)
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the table exists, and leave it unchanged.")
 @settings_options
 @json_option
 def create_command(
@@ -60,7 +66,7 @@ def create_command(
     as_json: bool,
     **given: str | tuple[str, ...] | None,
 ) -> None:
-    """Create a table from columns, a file that defines it, or the columns of a Parquet file.
+    """Create a table from columns, a definition file, or the columns of a Parquet file.
 
     \b
     Examples:
@@ -68,8 +74,8 @@ def create_command(
       astha tables create sales.orders --schema orders.yaml
       astha tables create sales.orders --like orders.parquet --sort-by id --location s3://lake/orders
 
-    The location must be this table's alone. A small object is written to it, read back and deleted before anything is
-    registered.
+    The location must not be shared with another table. Before anything is registered, a small object is written there,
+    read back and deleted.
 
     Types: boolean, int, long, float, double, decimal(P,S), date, time, timestamp, timestamptz, string, uuid, fixed(N),
     binary, list<T>, map<K,V>, struct<name: T, ...>.
@@ -79,15 +85,18 @@ def create_command(
         definition = _definition(schema_file, like, columns, given)
         named = {**definition.properties, **assignments(properties, "--property", "NAME=VALUE")}
         schema = definition.schema()
-        engine_of(schema)  # refuses a format or compression that nobody could write
+        engine_of(schema)  # refuses an unknown format or compression
     except SchemaProblem as problem:
         raise Failure(str(problem), Exit.USAGE) from problem
-    database, name = _new_name(table)
+    wanted = TableName.parse(table)
+    database, name = wanted.database, wanted.table
     location = definition.location
-    place = Place(settings, database, name, None if location is None else canonical(location), tried=not no_check)
+    new_location = NewLocation(
+        settings, database, name, None if location is None else canonical(location), probed=not no_check
+    )
 
     async def create(store: MetadataStore) -> tuple[Description, bool]:
-        return await _create(store, place, schema, named, if_not_exists)
+        return await _create(store, new_location, schema, named, if_not_exists)
 
     description, created = with_store(settings, create)
     if as_json:
@@ -105,34 +114,31 @@ def _definition(
     like: Path | None,
     columns: tuple[str, ...],
     given: dict[str, str | tuple[str, ...] | None],
-) -> Definition:
+) -> TableDefinition:
     if sum(map(bool, (schema_file, like, columns))) != 1:
-        raise NotationProblem("say where its columns come from, once: --column NAME:TYPE, --schema FILE or --like FILE")
+        raise SyntaxProblem("give its columns in exactly one way: --column NAME:TYPE, --schema FILE or --like FILE")
     if schema_file is not None:
         definition = read_definition(schema_file)
     elif like is not None:
-        definition = Definition(columns_like(like))
+        definition = TableDefinition(read_columns(like))
     else:
-        definition = Definition([parse_column(text) for text in columns])
-    said = {name: value for name, value in given.items() if value}
-    return dataclasses.replace(definition, **said)  # type: ignore[arg-type]  # options are named like the fields
-
-
-def _new_name(written: str) -> tuple[str, str]:
-    database, name = split_name(written)
-    if "." in name:
-        raise Failure(f"{written!r}: a new table's name has no dots: write DATABASE.NAME", Exit.USAGE)
-    return database, name
+        definition = TableDefinition([parse_column(text) for text in columns])
+    chosen = {name: value for name, value in given.items() if value}
+    return dataclasses.replace(definition, **chosen)  # type: ignore[arg-type]  # options are named like the fields
 
 
 async def _create(
-    store: MetadataStore, place: Place, schema: TableSchema, properties: dict[str, str], if_not_exists: bool
+    store: MetadataStore,
+    new_location: NewLocation,
+    schema: TableSchema,
+    properties: dict[str, str],
+    if_not_exists: bool,
 ) -> tuple[Description, bool]:
-    database, name = place.database, place.name
+    database, name = new_location.database, new_location.name
     found = await store.get_table(database, name)
     created = found is None
     if found is None:
-        location = await place.choose(await store.list_tables())
+        location = await new_location.choose(await store.list_tables())
         try:
             found = await store.create_table(database, name, location, schema.draft(properties=properties))
         except AlreadyExists:
@@ -141,16 +147,16 @@ async def _create(
             await _require_first(store, found)
     if not created and (not if_not_exists or found is None):
         raise AlreadyExists(f"table {database}.{name} exists")
-    assert found is not None  # noqa: S101  (it was there, or was made)
+    assert found is not None  # noqa: S101  (it existed, or was created)
     table = found
     metadata = await current_metadata(store, table)
     return describe(table, [metadata], metadata), created
 
 
 async def _require_first(store: MetadataStore, made: LakeTable) -> None:
-    """Two who create at the same moment may both have found the place free: the first one keeps it."""
+    """Two concurrent commands may both have found the location free: the first one keeps it."""
     for other in await store.list_tables():
         if other.id < made.id and overlap(other.location, made.location):
             await begin_drop(store, made, purge=False)
             await finish_drop(store, made)
-            raise BadLocation(f"{made.location} was taken by {full_name(other)} at the same moment: choose another")
+            raise BadLocation(f"{made.location} was taken by {full_name(other)} meanwhile: choose another")

@@ -13,20 +13,20 @@ from astha.cli.store import with_store
 from astha.settings import Settings
 from components.commands.tables.description import Description, describe, print_description
 from components.lib.lake.table_lookup import current_metadata, find_table, full_name
-from components.lib.lake.table_problems import read_troubled
+from components.lib.lake.updater_state import read_failing_tables
 from registry.contract import MetadataStore
 
 
-@click.command("describe", short_help="Columns, partitioning, statistics, versions, properties.")
-@click.argument("table", metavar="[DATABASE.]NAME")
-@click.option("--version", type=click.IntRange(min=1), help="Columns of this schema version; else of the current one.")
-@click.option("--partitions", is_flag=True, help="Rows, files and size of each partition too.")
+@click.command("describe", short_help="Show a table's columns, partitioning, statistics and versions.")
+@click.argument("table", metavar="[DATABASE.]TABLE")
+@click.option("--version", type=click.IntRange(min=1), help="Show this schema version. Default: the current one.")
+@click.option("--partitions", is_flag=True, help="Also show rows, files and size per partition.")
 @settings_options
 @json_option
 def describe_command(
     reload: Callable[[], Settings], table: str, version: int | None, partitions: bool, as_json: bool
 ) -> None:
-    """Show a table: columns with their ids, partitioning, order, statistics, versions, properties.
+    """Show a table: columns with their ids, partitioning, sort order, statistics, versions, properties.
 
     \b
     Examples:
@@ -55,5 +55,5 @@ async def _look(store: MetadataStore, written: str, version: int | None, partiti
     if shown is None:
         newest = versions[-1].schema_version
         raise Failure(f"{full_name(table)} has no schema version {version}: the newest is {newest}", Exit.PROBLEM)
-    trouble = (await read_troubled(store)).get(table.id)
+    trouble = (await read_failing_tables(store)).get(table.id)
     return describe(table, versions, shown, await store.get_statistics(table.id) if partitions else (), trouble)

@@ -1,4 +1,4 @@
-"""A table as it is shown: for machines as one object, for people in lines."""
+"""The description of a table, as one object for JSON and as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.schema.transform_syntax import show_order, show_partition
 from components.lib.lake.schema.type_syntax import show
 from components.lib.lake.table_lookup import full_name
-from components.lib.lake.table_problems import TroubledTable
+from components.lib.lake.updater_state import FailingTable
 from registry.json_text import parse_json
 from registry.models import LakeTable, TableMetadata, TableStats
 
@@ -33,7 +33,7 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class Description(msgspec.Struct, frozen=True):
-    """``problem`` says why columns, partitioning and order are missing, if they can't be read."""
+    """``problem`` says why columns, partitioning and sort order cannot be read; None if they can."""
 
     database: str
     name: str
@@ -54,7 +54,7 @@ class Description(msgspec.Struct, frozen=True):
     versions: list[Version]
     partitions: list[TableStats]
     problem: str | None = None
-    trouble: TroubledTable | None = None  # that the Iceberg updater has with it
+    trouble: FailingTable | None = None  # if the Iceberg updater cannot update it
 
 
 def describe(
@@ -62,7 +62,7 @@ def describe(
     versions: Sequence[TableMetadata],
     shown: TableMetadata,
     partitions: Sequence[TableStats] = (),
-    trouble: TroubledTable | None = None,
+    trouble: FailingTable | None = None,
 ) -> Description:
     problem, columns, partition_by, sort_by = None, [], [], []
     try:
@@ -118,7 +118,7 @@ def print_description(found: Description) -> None:
         }
     )
     if found.trouble is not None:
-        click.echo(f"\n{found.trouble.told}")
+        click.echo(f"\n{found.trouble.summary}")
     if found.columns:
         click.echo()
         rows = [

@@ -14,16 +14,16 @@ from components.lib.lake.table_lookup import begin_drop, find_table, finish_drop
 from registry.contract import MetadataStore
 
 
-@click.command("drop", short_help="A table leaves the lake.")
-@click.argument("table", metavar="[DATABASE.]NAME")
-@click.option("--purge", is_flag=True, help="Its files are deleted too, once no snapshot needs them.")
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.command("drop", short_help="Drop a table.")
+@click.argument("table", metavar="[DATABASE.]TABLE")
+@click.option("--purge", is_flag=True, help="Also delete its files, once no snapshot needs them.")
+@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @settings_options
 @json_option
 def drop_command(reload: Callable[[], Settings], table: str, purge: bool, yes: bool, as_json: bool) -> None:
-    """Drop a table: its columns, files and statistics leave the registry, and Iceberg's catalog follows.
+    """Drop a table from the registry; the daemon drops it from Iceberg's catalog.
 
-    If the command is interrupted, the daemon finishes what was begun; so does repeating it.
+    If the command is interrupted, the daemon completes the drop; so does running the command again.
 
     \b
     Examples:

@@ -14,8 +14,8 @@ from astha.settings import Settings
 from components.lib.lake.table_lookup import full_name
 
 
-@click.command("list", short_help="All tables, with rows, files and size.")
-@click.option("--database", help="Only of this one.")
+@click.command("list", short_help="List tables with rows, files and size.")
+@click.option("--database", help="Only tables of this database.")
 @settings_options
 @json_option
 def list_command(reload: Callable[[], Settings], database: str | None, as_json: bool) -> None:
@@ -29,7 +29,7 @@ def list_command(reload: Callable[[], Settings], database: str | None, as_json: 
     if as_json:
         print_json({"tables": tables})
     elif not tables:
-        click.echo(f"no tables in {database}" if database else "no tables: `astha tables create` makes one")
+        click.echo(f"no tables in {database}" if database else "no tables: create one with `astha tables create`")
     else:
         rows = [
             [full_name(table), f"{table.row_count:,}", f"{table.file_count:,}", format_size(table.total_size),

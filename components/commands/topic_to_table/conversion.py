@@ -11,7 +11,7 @@ import pyarrow as pa
 from components.commands.topic_to_table.errors import BadRecord, UnsuitableTable
 from components.commands.topic_to_table.json_columns import JsonColumns
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.coercion import coerce
 from components.lib.storage_manager.errors import RowsRefused
 
 Values: TypeAlias = Literal["json", "record"]
@@ -44,7 +44,7 @@ class RecordFields:
 
     def rows(self, records: pa.Table) -> pa.Table:
         columns = [self._column(records, name) for name in self._names]
-        return fit(pa.table(columns, names=self._names), self._schema, fill_missing=True)
+        return coerce(pa.table(columns, names=self._names), self._schema, fill_missing=True)
 
     def _column(self, records: pa.Table, name: str) -> pa.ChunkedArray:
         column = records.column(name)

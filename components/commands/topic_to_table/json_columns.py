@@ -27,7 +27,7 @@ from pyiceberg.types import (
 )
 
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.coercion import coerce
 from components.lib.storage_manager.errors import RowsRefused
 from components.lib.storage_manager.json_rows import read_json
 from components.lib.storage_manager.uuids import with_uuids
@@ -76,7 +76,7 @@ class JsonColumns:
         none.
         """
         found = self._at_once(values) if self._quick else None
-        return fit(self._one_by_one(values), self._schema) if found is None else found
+        return coerce(self._one_by_one(values), self._schema) if found is None else found
 
     def _at_once(self, values: pa.Array) -> pa.Table | None:
         """Returns None if Arrow can't read it, or if its result might be wrong.
@@ -107,7 +107,7 @@ class JsonColumns:
                 return None
             for name in self._decimals:
                 table[name].validate(full=True)  # the reader accepts 12345678 for decimal(9,2)
-            return fit(self._typed(table), self._schema)
+            return coerce(self._typed(table), self._schema)
         except (pa.ArrowException, RowsRefused):
             return None
 

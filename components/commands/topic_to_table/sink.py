@@ -13,7 +13,7 @@ from components.commands.topic_to_table.conversion import Values, wanted_columns
 from components.commands.topic_to_table.micro_batches import MicroBatch, MicroBatchPlanner, TopicProgress, read_progress
 from components.commands.topic_to_table.writer import WriteRequest
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.lake.table_lookup import current_metadata, find_table, full_name, split_name
+from components.lib.lake.table_lookup import TableName, current_metadata, find_table, full_name
 from registry.contract import MetadataStore
 from registry.errors import RegistryError
 from registry.inputs import Registration
@@ -38,7 +38,7 @@ class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def group_id(self) -> str:
         """By default one per table, however its name is written."""
-        return self.group or f"to-table:{'.'.join(split_name(self.table))}"
+        return self.group or f"to-table:{TableName.parse(self.table)}"
 
 
 class SinkTotals(msgspec.Struct):

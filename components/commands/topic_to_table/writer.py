@@ -16,8 +16,8 @@ from components.commands.topic_to_table.conversion import Conversion, Values, ro
 from components.commands.topic_to_table.errors import MicroBatchFailed
 from components.commands.topic_to_table.micro_batches import MicroBatch
 from components.lib.storage_manager.manager import StorageManager
-from components.lib.storage_manager.spark import AsthaWriter, Job, Written
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.spark import AsthaWriter, SparkInsert, TaskFiles
+from components.lib.storage_manager.table_handles import TableHandle
 from components.lib.streams.spark_source import TopicReader, TopicScan
 from registry.inputs import Registration
 
@@ -40,23 +40,25 @@ class WriteRequest(msgspec.Struct, frozen=True):
 
 
 @dataclass
-class Converted(Written):
+class Converted(TaskFiles):
     records: Counter[int]
     skipped: int
 
 
 class MicroBatchWriter(AsthaWriter):
-    def __init__(self, job: Job, request: WriteRequest) -> None:
-        super().__init__(job)
+    def __init__(self, insert: SparkInsert, request: WriteRequest) -> None:
+        super().__init__(insert)
         self._request = request
 
-    async def write_rows(self, manager: StorageManager, target: Target, batches: Iterable[pa.RecordBatch]) -> Converted:
+    async def write_rows(
+        self, manager: StorageManager, target: TableHandle, batches: Iterable[pa.RecordBatch]
+    ) -> Converted:
         request = self._request
         conversion = Conversion(row_form(target.schema, request.values), request.batch.topic, skip=request.skip)
         files = await manager.write_files(target, conversion.tables(batches))
         return Converted(target.table.id, files, conversion.records, conversion.skipped)
 
-    def registration(self, written: Sequence[Written]) -> Registration:
+    def registration(self, written: Sequence[TaskFiles]) -> Registration:
         """Raises `MicroBatchFailed` unless every planned record was read once."""
         batch = self._request.batch
         converted = [message for message in written if isinstance(message, Converted)]
@@ -72,7 +74,7 @@ class MicroBatchWriter(AsthaWriter):
         return Registration(
             table_id=converted[0].table_id,
             files=files,
-            intents_of=self._job.owner,
+            intents_of=self._insert.owner,
             advances=batch.advances(batch.records - skipped, skipped, len(files)),
         )
 
@@ -96,6 +98,6 @@ def topic_table_format(settings: Settings) -> type[DataSource]:
 
         def writer(self, schema: StructType, overwrite: bool) -> MicroBatchWriter:
             request = WriteRequest.decode(self.options)
-            return MicroBatchWriter(Job.to(request.batch.table, settings), request)
+            return MicroBatchWriter(SparkInsert.to(request.batch.table, settings), request)
 
     return TopicTableFormat

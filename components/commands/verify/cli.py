@@ -13,11 +13,10 @@ import msgspec
 from astha.cli.exit_codes import Exit, Failure
 from astha.cli.options import json_option, settings_options
 from astha.cli.output import print_json, table_progress
-from astha.clock import SystemLoopClock
 from astha.settings import Settings
 from components.commands.verify.report import Difference, TableVerification, VerificationReport
+from components.lib.lake.lake_session import open_lake
 from components.lib.lake.table_lookup import find_table
-from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.errors import NotFound
 
@@ -99,12 +98,12 @@ def verify_command(
 def _verify(
     settings: Settings, names: tuple[str, ...], options: VerifyOptions, progress: ProgressCallback
 ) -> VerificationReport:
-    from components.lib.lake.iceberg import CatalogTrouble
+    from components.lib.lake.iceberg import CatalogUnavailable
     from components.lib.lake.storage.objects import StorageError
 
     try:
         return asyncio.run(_run(settings, names, options, progress))
-    except (CatalogTrouble, StorageError) as error:
+    except (CatalogUnavailable, StorageError) as error:
         raise Failure(settings.redactor()(f"could not be verified: {error}"), Exit.UNAVAILABLE) from error
 
 
@@ -112,24 +111,12 @@ async def _run(
     settings: Settings, names: tuple[str, ...], options: VerifyOptions, progress: ProgressCallback
 ) -> VerificationReport:
     from components.commands.verify.verification import Verification
-    from components.lib.lake.iceberg import IcebergTables, open_catalog
-    from components.lib.lake.identity import recorded_identity
-    from components.lib.lake.storage.objects import Objects
 
-    clock = SystemLoopClock()
-    url = settings.registry.url.get_secret_value()
-    store = await open_store(url, settings=settings.registry.store, clock=clock)
-    try:
-        wanted = [await _table_id(store, name) for name in names] or None
-        catalog = await asyncio.to_thread(open_catalog, url, settings.lake)
-        tables = IcebergTables(catalog, await recorded_identity(store))
-        try:
-            verification = Verification(store, tables, Objects(settings.lake), clock, options, progress)
-            return await verification.run(wanted)
-        finally:
-            await asyncio.to_thread(tables.close)
-    finally:
-        await store.close()
+    async with open_lake(settings) as lake:
+        wanted = [await _table_id(lake.store, name) for name in names] or None
+        tables = await lake.iceberg_tables(read_only=True)
+        verification = Verification(lake.store, tables, lake.objects, lake.clock, options, progress)
+        return await verification.run(wanted)
 
 
 async def _table_id(store: MetadataStore, name: str) -> int:

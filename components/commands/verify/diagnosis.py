@@ -10,7 +10,7 @@ from components.commands.verify.diff import TableDiff, classify
 from components.commands.verify.iceberg_state import IcebergState
 from components.commands.verify.report import Cause, Difference, DifferenceKind
 from components.commands.verify.updater_lag import COMPONENT, UpdaterProgress
-from components.lib.lake.table_problems import TroubledTable
+from components.lib.lake.updater_state import FailingTable
 
 REFRESH = f"astha refresh {COMPONENT}"
 RUN = "astha run"
@@ -22,7 +22,7 @@ class DiffContext(msgspec.Struct, frozen=True):
     table: str
     found: IcebergState | None
     updater: UpdaterProgress
-    trouble: TroubledTable | None
+    trouble: FailingTable | None
     passed: bool
     waited_s: float
 
@@ -123,11 +123,13 @@ def of_stop(reason: str, updater: UpdaterProgress) -> Cause:
     )
 
 
-def of_trouble(trouble: TroubledTable) -> Cause:
+def of_trouble(trouble: FailingTable) -> Cause:
     """The updater's reason names the remedy; it retries a table that is not stopped by itself."""
     if trouble.stopped:
-        return Cause(trouble.told, f"`{REFRESH}`, once the reason is resolved")
-    return Cause(trouble.told, "fix what the reason names: the updater retries the table; see `astha iceberg status`")
+        return Cause(trouble.summary, f"`{REFRESH}`, once the reason is resolved")
+    return Cause(
+        trouble.summary, "fix what the reason names: the updater retries the table; see `astha iceberg status`"
+    )
 
 
 def of_no_answer(table: str) -> Cause:

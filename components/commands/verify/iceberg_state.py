@@ -16,13 +16,13 @@ from components.lib.lake.iceberg import (
     ForeignTable,
     IcebergTables,
     Stamp,
-    StorageTrouble,
     TableProblem,
+    TableUnavailable,
     dated_files,
     identifier_of,
     require_supported,
 )
-from components.lib.lake.iceberg.schemas import same_columns, spec_key
+from components.lib.lake.iceberg.schema_updates import same_columns, spec_key
 from components.lib.lake.iceberg.stamp import SCHEMA_ID, SCHEMA_VERSION, STOPPED
 from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 from components.lib.lake.table_lookup import full_name
@@ -92,7 +92,7 @@ def _read_state(tables: IcebergTables, table: LakeTable, keep_files: bool) -> Ic
     except (TableProblem, FileNotFoundError) as problem:
         found.unreadable = str(problem)
     except OSError as error:
-        raise StorageTrouble(f"the storage of Iceberg's metadata does not answer: {error}") from error
+        raise TableUnavailable(f"the storage of Iceberg's metadata does not answer: {error}") from error
     except Exception as error:  # a damaged manifest can raise anything
         found.unreadable = f"a manifest of {'.'.join(loaded.name())} can't be decoded: {error!r}"
     else:

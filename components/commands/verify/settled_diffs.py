@@ -15,10 +15,10 @@ from components.commands.verify.iceberg_state import IcebergState, read_state, t
 from components.commands.verify.registry_state import compare_files
 from components.commands.verify.report import DifferenceKind
 from components.commands.verify.updater_lag import UpdaterProgress, read_updater
-from components.lib.lake.iceberg import IcebergTables, StorageTrouble, TableProblem
+from components.lib.lake.iceberg import IcebergTables, TableProblem, TableUnavailable
 from components.lib.lake.iceberg.catalog_thread import call_with_timeout
 from components.lib.lake.iceberg.tables import Identifier
-from components.lib.lake.table_problems import TroubledTable, read_troubled
+from components.lib.lake.updater_state import FailingTable, read_failing_tables
 from registry.contract import MetadataStore
 from registry.models import LakeTable
 
@@ -29,7 +29,7 @@ _SHORTEST_S = 5.0
 
 
 class IcebergReader:
-    """Reads the catalog with a time limit per table. Raises `StorageTrouble` when it is exceeded."""
+    """Reads the catalog with a time limit per table. Raises `TableUnavailable` when it is exceeded."""
 
     def __init__(self, tables: IcebergTables, timeout_s: float) -> None:
         self._tables = tables
@@ -51,7 +51,7 @@ class IcebergReader:
         try:
             return await call_with_timeout(work, timeout_s)
         except TimeoutError as error:
-            raise StorageTrouble(f"no answer within {timeout_s:g} s") from error
+            raise TableUnavailable(f"no answer within {timeout_s:g} s") from error
 
 
 class ComparedTable(msgspec.Struct):
@@ -76,7 +76,7 @@ class SettledDiffs(msgspec.Struct):
     last: dict[int, ComparedTable]
     certain: dict[int, TableDiff]
     updater: UpdaterProgress
-    troubled: dict[int, TroubledTable]
+    troubled: dict[int, FailingTable]
     passed: bool
     waited_s: float
 
@@ -100,7 +100,7 @@ class DiffSettler:
         candidates = {table_id: compared.diff for table_id, compared in last.items() if compared.diff}
         while True:
             updater = await read_updater(self._store, self._lease, self._clock)
-            troubled = await read_troubled(self._store)  # after the ledger, because it is written before
+            troubled = await read_failing_tables(self._store)  # after the ledger, because it is written before
             passed = updater.has_passed(until)
             failing = {table_id for table_id, trouble in troubled.items() if trouble.attempts}
             pending = any(not last[table_id].needs_operator for table_id in candidates.keys() - failing)
@@ -126,7 +126,7 @@ class DiffSettler:
     async def settle_leftovers(self) -> tuple[dict[int, str], UpdaterProgress | None]:
         """Returns Iceberg tables of this registry that it no longer has, and the updater's state if there are any.
 
-        Raises `TableProblem` or `StorageTrouble` if the catalog's tables cannot be read.
+        Raises `TableProblem` or `TableUnavailable` if the catalog's tables cannot be read.
         """
         candidates = await self._unregistered()
         until = await self._store.position()
@@ -146,7 +146,7 @@ class DiffSettler:
 
     async def _compare(self, table_ids: list[int]) -> dict[int, ComparedTable]:
         """Reads Iceberg first, then the registry. The result is without tables that no longer exist."""
-        found: dict[int, IcebergState | TableProblem | StorageTrouble | None] = {}
+        found: dict[int, IcebergState | TableProblem | TableUnavailable | None] = {}
         comparisons: dict[int, FileComparison] = {}
         for table_id in table_ids:
             table = await self._store.get_table_by_id(table_id)
@@ -163,7 +163,7 @@ class DiffSettler:
             if isinstance(state, TableProblem):
                 diff = TableDiff(findings={(DifferenceKind.UNREADABLE, str(state))})
                 compared[table_id] = ComparedTable(None, diff)
-            elif isinstance(state, StorageTrouble):
+            elif isinstance(state, TableUnavailable):
                 diff = TableDiff(findings={(DifferenceKind.NO_ANSWER, str(state))})
                 compared[table_id] = ComparedTable(None, diff, no_answer=True)
             elif state is None or state.digest is None:  # all of its files would be missing: one reason is enough
@@ -174,10 +174,10 @@ class DiffSettler:
                 compared[table_id] = ComparedTable(state, diff)
         return compared
 
-    async def _read(self, table: LakeTable) -> IcebergState | TableProblem | StorageTrouble | None:
+    async def _read(self, table: LakeTable) -> IcebergState | TableProblem | TableUnavailable | None:
         try:
             return await self._reader.read(table, keep_files=True)
-        except (TableProblem, StorageTrouble) as problem:
+        except (TableProblem, TableUnavailable) as problem:
             return problem
 
     async def _unregistered(self) -> dict[int, str]:

@@ -10,7 +10,7 @@ import msgspec
 
 from components.commands.verify.report import DifferenceKind
 from components.lib.lake.storage.objects import ObjectMissing
-from components.lib.lake.storage.output_streams import Tally
+from components.lib.lake.storage.output_streams import ChecksummedSink
 from components.lib.lake.table_lookup import full_name
 from registry.contract import MetadataStore
 from registry.models import LakeTable, TableFile
@@ -107,7 +107,7 @@ class StorageCheck:
         )
 
     async def _checksum(self, file: TableFile, result: StorageCheckResult) -> str:
-        tally = Tally(_Discard())
+        tally = ChecksummedSink(_Discard())
         while tally.size < file.file_size:
             chunk = await self._objects.get_range(file.file_path, tally.size, min(_CHUNK, file.file_size - tally.size))
             if not chunk:

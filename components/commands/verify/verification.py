@@ -19,7 +19,7 @@ from components.commands.verify.report import Cause, Difference, DifferenceKind,
 from components.commands.verify.settled_diffs import PAUSE_S, DiffSettler, IcebergReader
 from components.commands.verify.storage_check import ObjectReader, ProgressCallback, StorageCheck
 from components.commands.verify.tags import compare_tags
-from components.lib.lake.iceberg import IcebergTables, StorageTrouble, TableProblem
+from components.lib.lake.iceberg import IcebergTables, TableProblem, TableUnavailable
 from components.lib.lake.storage.objects import StorageError
 from components.lib.lake.table_lookup import full_name
 from registry.contract import MetadataStore
@@ -64,8 +64,9 @@ class Verification:
         self._reports: dict[int, TableVerification] = {}
 
     async def run(self, wanted: Collection[int] | None = None) -> VerificationReport:
-        """Verifies all tables, or these. Raises `CatalogTrouble` or `Unavailable` if the catalog or the registry does
-        not answer. A table whose storage does not answer is a difference; the others are verified.
+        """Verifies all tables, or these. A table whose storage does not answer is a difference, and the others go on.
+
+        Raises `CatalogUnavailable` or `Unavailable` if the catalog or the registry does not answer.
         """
         deadline = self._clock.monotonic() + self._options.timeout_s
         settler = DiffSettler(self._store, self._reader, self._clock, self._options.lease, deadline)
@@ -106,7 +107,7 @@ class Verification:
     async def _is_equal(self, table: RegisteredTable) -> bool:
         try:
             found = await self._reader.read(table.table)
-        except (TableProblem, StorageTrouble):
+        except (TableProblem, TableUnavailable):
             return False
         if found is None or found.external_commits or found.digest != table.digest:
             return False
@@ -162,7 +163,7 @@ class Verification:
         """Reads Iceberg first, then the registry. An unreadable table has no findings: that is a difference already."""
         try:
             loaded = await self._reader.load(table, cached=cached)
-        except (TableProblem, StorageTrouble):
+        except (TableProblem, TableUnavailable):
             return set()
         rows: list[TableSnapshot] = []
         while page := await self._store.list_snapshots(table.id, after=rows[-1].id if rows else 0):
@@ -178,7 +179,7 @@ class Verification:
         except TableProblem as problem:
             cause = Cause("Iceberg's metadata is damaged", None)
             return [Difference(DifferenceKind.UNREADABLE, [str(problem)], cause)]
-        except StorageTrouble as trouble:
+        except TableUnavailable as trouble:
             cause = diagnosis.of_no_answer("some table of the catalog")
             return [Difference(DifferenceKind.NO_ANSWER, [str(trouble)], cause)]
         if updater is None:

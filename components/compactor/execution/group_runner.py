@@ -13,7 +13,7 @@ from components.compactor.execution.swap import ResultMismatch, Swap, SwapUncert
 from components.compactor.merge import MergeFailed, MergeInput, MergeResult, MergeTask, UnmergeableFile
 from components.compactor.planning.compaction_spec import CompactionSpec
 from components.compactor.spark.executor_protocol import SparkError
-from components.lib.lake.registration.upload_removal import remove
+from components.lib.lake.registration.upload_intents import remove_uploads
 from components.lib.lake.storage.objects import ObjectMissing, StorageRefused
 from registry.errors import RegistryError
 from registry.models import TableFile
@@ -120,13 +120,13 @@ class GroupRunner:
     async def _withdraw(self, outputs: Sequence[str], error: BaseException) -> None:
         may_still_be_written = () if _settled(error) else outputs
         self._names.forget(outputs)
-        await remove(self._context.store, self._context.objects, outputs, may_still_be_written)
+        await remove_uploads(self._context.store, self._context.objects, outputs, may_still_be_written)
 
     async def _remove_unused(self, outputs: Sequence[str], new: Sequence[TableFile]) -> None:
         """An attempt that failed inside the executor may have written a name that the result does not use."""
         self._names.forget(outputs)
         used = {file.file_path for file in new}
-        await remove(self._context.store, self._context.objects, [uri for uri in outputs if uri not in used])
+        await remove_uploads(self._context.store, self._context.objects, [uri for uri in outputs if uri not in used])
 
 
 def _settled(error: BaseException) -> bool:

@@ -42,7 +42,7 @@ from components.compactor.spark.executor_protocol import (
     TaskTimeout,
     WorkerCrashed,
 )
-from components.lib.lake.isolation import NoChild
+from components.lib.lake.isolation import ChildNotStarted
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.storage.objects import ObjectMissing, StorageError, StorageUnavailable
 from registry.errors import Conflict, RegistryError
@@ -228,7 +228,7 @@ class CompactionJob:
         """Returns no files if they can't be inspected: the error of the merge is reported all the same."""
         try:
             return await self._groups.inspect(pending.files)
-        except (SparkError, StorageError, MergeFailed, NoChild) as error:
+        except (SparkError, StorageError, MergeFailed, ChildNotStarted) as error:
             log.warning("files of a group can't be inspected", table=self.spec.name, error=str(error))
             return []
 

@@ -10,9 +10,7 @@ from dataclasses import dataclass
 
 from components.compactor.merge.task import BadInput
 from components.compactor.merge.thrift import I64, STRUCT, BadThrift, Fields, read_struct, read_texts
-
-MAGIC = b"PAR1"
-TAIL = 8  # the footer's length and the magic number
+from components.lib.parquet_tail import TAIL, footer_length
 
 # FileMetaData
 VERSION, SCHEMA, NUM_ROWS, ROW_GROUPS, KEY_VALUES, CREATED_BY, COLUMN_ORDERS = range(1, 8)
@@ -140,9 +138,10 @@ def _group(fields: Fields) -> Group:
 
 
 def length_of(tail: bytes, path: str) -> int:
-    if len(tail) < TAIL or tail[-4:] != MAGIC:
-        raise BadInput(path, f"is not a Parquet file: it does not end with {MAGIC.decode()}")
-    return int.from_bytes(tail[-TAIL:-4], "little")
+    try:
+        return footer_length(tail)
+    except ValueError as error:
+        raise BadInput(path, f"is {error}") from error
 
 
 def path_of(encoded: bytes) -> str:

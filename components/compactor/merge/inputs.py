@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from components.compactor.merge.footer import TAIL, Footer, length_of
+from components.compactor.merge.footer import Footer, length_of
 from components.compactor.merge.projection import Projection
 from components.compactor.merge.task import BadInput, MergeInput, reading
 from components.lib.lake.storage.objects import Objects
 from components.lib.lake.storage.output_streams import checksum_of
+from components.lib.parquet_tail import TAIL
 
 _AT_ONCE = 8  # requests
 _LIKELY_FOOTER = 64 << 10

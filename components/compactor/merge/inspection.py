@@ -21,7 +21,7 @@ from components.compactor.merge.inputs import decode, fetch
 from components.compactor.merge.projection import Projection
 from components.compactor.merge.row_group_copy import read_copied_statistics, why_not_copy
 from components.compactor.merge.task import BadInput, MergeInput, MergeTask
-from components.lib.lake.isolation import ChildDied, ChildRaised, Children
+from components.lib.lake.isolation import ChildDied, ChildPool, ChildRaised
 from components.lib.lake.storage.objects import ObjectMissing, Objects
 
 _LIMIT_S = 60.0  # per file, plus its size by
@@ -42,10 +42,10 @@ class UnmergeableFile(msgspec.Struct, frozen=True):
 def inspect(task: MergeTask, *, clock: Callable[[], float] = time.monotonic) -> list[UnmergeableFile]:
     """Returns the bad inputs of the task; writes nothing. Blocks, and needs a thread without an event loop.
 
-    Files that do not fit into the task's time limit are not inspected. Raises StorageError and NoChild.
+    Files that do not fit into the task's time limit are not inspected. Raises StorageError and ChildNotStarted.
     """
     end = None if task.limit_s is None else clock() + task.limit_s
-    children = Children(1, memory_bytes=task.memory_bytes)
+    children = ChildPool(1, memory_bytes=task.memory_bytes)
     objects = Objects(task.lake)
     found = []
     try:
@@ -88,7 +88,7 @@ def read_one(argument: bytes) -> bytes:
     return b""
 
 
-def _read_in_child(task: MergeTask, file: MergeInput, data: bytes, children: Children) -> None:
+def _read_in_child(task: MergeTask, file: MergeInput, data: bytes, children: ChildPool) -> None:
     alone = msgspec.structs.replace(task, inputs=(file,), outputs=(), lake=type(task.lake)())
     limit_s = _LIMIT_S + len(data) / _BYTES_PER_S
     try:

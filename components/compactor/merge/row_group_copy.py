@@ -29,7 +29,6 @@ from components.compactor.merge.footer import (
     GROUP_OFFSET,
     INDEX_PAGE,
     KEY_VALUES,
-    MAGIC,
     METADATA,
     NUM_ROWS,
     ORDINAL,
@@ -48,7 +47,8 @@ from components.lib.lake.files.parquet import ParquetEngine
 from components.lib.lake.files.statistics import Leaf, count_nan, leaves, parquet_statistics
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.storage.objects import Objects
-from components.lib.lake.storage.output_streams import Sink, Tally
+from components.lib.lake.storage.output_streams import ChecksummedSink, Sink
+from components.lib.parquet_tail import MAGIC
 from registry.inputs import FileDraft
 from registry.json_text import JsonText, parse_json_as
 from registry.models import ColumnStats
@@ -104,7 +104,7 @@ class RowGroupCopy:
         self._ending = b""
 
     def fill(self, sink: Sink) -> WrittenFile:
-        tally = Tally(sink)
+        tally = ChecksummedSink(sink)
         tally.write(MAGIC)
         nans = {leaf.field_id: 0 for leaf in self._leaves if leaf.floating}
         groups: list[Fields] = []

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+from components.lib.varint import VarintTooLong, append_signed, append_unsigned, read_signed, read_unsigned
+
 Fields: TypeAlias = dict[int, tuple[int, Any]]
 Shape: TypeAlias = Mapping[int, "Shape | None"]
 """Which fields of a struct, or of the structs in a list, are read into values, and their shapes; others stay bytes."""
@@ -21,10 +23,8 @@ TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range
 
 _NUMBERS = (I16, I32, I64)
 _LEAST_BYTES = {DOUBLE: 8}  # of an element; at least one of every other type
-_LONGEST_VARINT = 10  # bytes that hold 64 bits
 _DEEPEST = 32  # Parquet's own structs nest seven deep
 _MOST_STRUCTS = 1 << 21  # each costs some 100 bytes, and may be one byte of a footer
-_LARGEST = 2**64
 _HIGHEST_FIELD = 2**15
 
 
@@ -38,6 +38,8 @@ def read_struct(data: bytes, place: int, shape: Shape) -> tuple[Fields, int]:
         found, end = _Reader(data).struct(place, shape, 0)
     except IndexError as error:
         raise BadThrift("the bytes end inside a struct") from error
+    except VarintTooLong as error:
+        raise BadThrift(str(error)) from error
     if end > len(data):
         raise BadThrift("the bytes end inside a struct")
     return found, end
@@ -51,11 +53,13 @@ def read_texts(data: bytes) -> list[bytes]:
             raise BadThrift(f"a list of type {kind} where texts are expected")
         found = []
         for _ in range(count):
-            length, place = _varint(data, place)
+            length, place = read_unsigned(data, place)
             found.append(data[place : place + length])
             place += length
     except IndexError as error:
         raise BadThrift("the bytes end inside a list") from error
+    except VarintTooLong as error:
+        raise BadThrift(str(error)) from error
     return found
 
 
@@ -68,7 +72,7 @@ def write_struct(out: bytearray, fields: Fields) -> None:
             out.append(step << 4 | kind)
         else:
             out.append(kind)
-            _write_number(out, number)
+            append_signed(out, number)
         last = number
         _write(out, kind, value)
     out.append(0)
@@ -94,12 +98,12 @@ class _Reader:
             if head > 15:
                 number += head >> 4
             else:
-                number, place = _number(data, place)
+                number, place = read_signed(data, place)
                 if not 0 < number < _HIGHEST_FIELD:
                     raise BadThrift(f"a field has the number {number}")
             if kind in _NUMBERS:
                 value: Any
-                value, place = _number(data, place)
+                value, place = read_signed(data, place)
             elif kind <= FALSE:
                 value = None
             elif number in shape and kind in (STRUCT, LIST):
@@ -129,7 +133,7 @@ def _list_head(data: bytes, place: int) -> tuple[int, int, int]:
     place += 1
     count = head >> 4
     if count == 15:
-        count, place = _varint(data, place)
+        count, place = read_unsigned(data, place)
     kind = head & 15
     if count * _LEAST_BYTES.get(kind, 1) > len(data) - place:
         raise BadThrift(f"a list is said to have {count:,} elements, and {len(data) - place:,} bytes are left")
@@ -169,7 +173,7 @@ def _skip(data: bytes, place: int, kind: int, depth: int) -> int:  # noqa: C901 
             place = _skip(data, place, inner, depth + 1)
         return place
     if kind == BINARY:
-        length, place = _varint(data, place)
+        length, place = read_unsigned(data, place)
         return place + length
     if kind in _NUMBERS:
         while data[place] > 127:
@@ -182,30 +186,9 @@ def _skip(data: bytes, place: int, kind: int, depth: int) -> int:  # noqa: C901 
     raise BadThrift(f"type {kind} in a footer")  # maps: Parquet has none
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 7 * _LONGEST_VARINT, 7):
-        byte = data[place]
-        place += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            if value >= _LARGEST:
-                break
-            return value, place
-    raise BadThrift("a number has more than 64 bits")
-
-
-def _number(data: bytes, place: int) -> tuple[int, int]:
-    value = data[place]
-    if value < 128:
-        return (value >> 1) ^ -(value & 1), place + 1
-    value, place = _varint(data, place)
-    return (value >> 1) ^ -(value & 1), place
-
-
 def _write(out: bytearray, kind: int, value: Any) -> None:
     if kind in _NUMBERS:
-        _write_number(out, value)
+        append_signed(out, value)
     elif kind <= FALSE:
         return
     elif isinstance(value, bytes):
@@ -218,17 +201,6 @@ def _write(out: bytearray, kind: int, value: Any) -> None:
             out.append(count << 4 | STRUCT)
         else:
             out.append(0xF0 | STRUCT)
-            _write_varint(out, count)
+            append_unsigned(out, count)
         for fields in value:
             write_struct(out, fields)
-
-
-def _write_number(out: bytearray, value: int) -> None:
-    _write_varint(out, (value << 1) ^ (value >> 63))
-
-
-def _write_varint(out: bytearray, value: int) -> None:
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)

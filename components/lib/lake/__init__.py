@@ -1,5 +1,5 @@
-"""What the lake's components share: schemas, partitions, locations, files, Iceberg.
+"""The lake's library: schemas, partitions, storage, files, registration, Iceberg.
 
 In: the registry's rows and Arrow tables. Out: Iceberg's types, Parquet files, commits.
-Guaranteed: one reading of each format of decision 0010; nothing here subscribes to anything.
+Guaranteed: one implementation of each format of decision 0010. Nothing here subscribes to events.
 """

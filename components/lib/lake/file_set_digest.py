@@ -1,7 +1,7 @@
-"""A digest of a set of files, by which the registry's and Iceberg's can be compared without holding either.
+"""A digest of a set of files, by which the registry's and Iceberg's sets are compared without loading either.
 
-The sum modulo 2^256 of SHA-256 over each file's path, rows, bytes and partition path: order does not matter, and a
-commit moves it by what it adds and removes, whatever the size of the table.
+It is the sum modulo 2^256 of SHA-256 over each file's path, rows, bytes and partition path. Order does not matter, and
+a commit updates it by what it adds and removes, whatever the size of the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MODULUS = 1 << 256
 
 
 class LiveFile(msgspec.Struct, frozen=True, gc=False, order=True):
-    """What of a file must be the same in the registry and in Iceberg."""
+    """The properties of a file that must be equal in the registry and in Iceberg."""
 
     path: str
     rows: int
@@ -29,20 +29,20 @@ class LiveFile(msgspec.Struct, frozen=True, gc=False, order=True):
 
     @property
     def number(self) -> int:
-        """Its share of the sum. No part can hold the separator: no database stores one in text."""
+        """Returns the file's summand. No part contains the separator: no database stores NUL in text."""
         text = f"{self.path}\0{self.rows}\0{self.size_bytes}\0{self.partition_path}"
         return int.from_bytes(sha256(text.encode()).digest(), "big")
 
 
 class Digest(msgspec.Struct, gc=False):
-    """Of the files added so far and not removed; equal sets have equal digests."""
+    """The digest of the files that were added and not removed; equal sets have equal digests."""
 
     value: int = 0
     files: int = 0
 
     @classmethod
     def parse(cls, text: str, files: int) -> Digest:
-        """From `str` of one. ValueError if it is not."""
+        """Parses `str(digest)`. Raises ValueError if the text is none."""
         value = int(text, 16)
         if len(text) != 64 or files < 0:
             raise ValueError(f"{text!r} of {files} files is not a digest")

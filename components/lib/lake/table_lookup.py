@@ -1,8 +1,10 @@
-"""Tables by the names that people use, and the two steps of a drop."""
+"""Tables by name, and the two steps of a drop."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+import msgspec
 
 from registry.contract import MetadataStore
 from registry.errors import Invalid, NotFound
@@ -15,39 +17,62 @@ PURGE = "drop.purge"
 """Property of a table that is being dropped: its files are to be deleted too."""
 
 
-def split_name(written: str) -> tuple[str, str]:
-    """Database and name, of ``DATABASE.NAME`` or ``NAME``."""
-    database, dot, name = written.partition(".")
-    if not dot:
-        database, name = DEFAULT_DATABASE, written
-    if not database or not name:
-        raise Invalid("table", written, "write DATABASE.NAME, or NAME for one in the database default")
-    return database, name
+class TableName(msgspec.Struct, frozen=True):
+    """``DATABASE.TABLE``, split at the last dot: a table's name has no dot, and a database may be nested (``a.b``), as
+    Iceberg's namespaces are. ``TABLE`` alone is in the database `default`.
+    """
+
+    database: str
+    table: str
+
+    @classmethod
+    def parse(cls, text: str) -> TableName:
+        """Raises `Invalid` if a part is empty."""
+        database, dot, table = text.rpartition(".")
+        if not dot:
+            database = DEFAULT_DATABASE
+        if not table or not all(database.split(".")):
+            raise Invalid("table", text, "write DATABASE.TABLE, or TABLE for one in the database default")
+        return cls(database, table)
+
+    @classmethod
+    def of(cls, table: LakeTable) -> TableName:
+        return cls(table.database, table.name)
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        """Returns the table's identifier in an Iceberg catalog: its namespace and its name."""
+        return (*self.database.split("."), self.table)
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.table}"
 
 
 def full_name(table: LakeTable) -> str:
     return f"{table.database}.{table.name}"
 
 
-async def find_table(store: MetadataStore, written: str) -> LakeTable:
-    database, name = split_name(written)
-    table = await store.get_table(database, name)
+async def find_table(store: MetadataStore, name: str) -> LakeTable:
+    """Raises `NotFound` if the registry has no table of that name, `Invalid` if the text is not a table's name."""
+    wanted = TableName.parse(name)
+    table = await store.get_table(wanted.database, wanted.table)
     if table is None:
-        raise NotFound(f"there is no table {database}.{name}: `astha tables list` shows those that exist")
+        raise NotFound(f"there is no table {wanted}: `astha tables list` shows those that exist")
     return table
 
 
 async def current_metadata(store: MetadataStore, table: LakeTable) -> TableMetadata:
+    """Raises `NotFound` if the table was dropped since it was read: every table has a version."""
     metadata = await store.get_table_metadata(table.id)
-    if metadata is None:  # dropped since it was read: a table has a version from its first moment
+    if metadata is None:
         raise NotFound(f"table {full_name(table)} does not exist any more")
     return metadata
 
 
 async def begin_drop(store: MetadataStore, table: LakeTable, *, purge: bool) -> bool:
-    """From here on the table is going: whoever sees its status may `finish_drop`, whatever becomes of the caller.
+    """Marks the table as ``dropping``. From then on the daemon calls `finish_drop` if the caller does not.
 
-    Answers whether its files will be deleted: an earlier attempt may have wanted that.
+    Returns whether its files will be deleted: an earlier attempt may have asked for that.
     """
     properties = parse_json_as((await current_metadata(store, table)).properties, dict[str, str])
     if purge:
@@ -57,7 +82,7 @@ async def begin_drop(store: MetadataStore, table: LakeTable, *, purge: bool) -> 
 
 
 async def finish_drop(store: MetadataStore, table: LakeTable) -> bool:
-    """Drops a table whose status is ``dropping``, as `begin_drop` wanted it. False if somebody else was quicker."""
+    """Drops a table whose status is ``dropping``, as `begin_drop` requested. Returns False if it is gone already."""
     try:
         metadata = await current_metadata(store, table)
         await store.drop_table(table.id, purge=wants_purge(metadata))
@@ -67,6 +92,6 @@ async def finish_drop(store: MetadataStore, table: LakeTable) -> bool:
 
 
 def wants_purge(metadata: TableMetadata) -> bool:
-    """Whatever else somebody has written into the properties: a drop must not fail of it."""
+    """Accepts any content of the properties: a drop must not fail because of them."""
     properties = parse_json(metadata.properties)
     return isinstance(properties, Mapping) and str(properties.get(PURGE, False)).lower() == "true"

@@ -1,4 +1,4 @@
-"""What a table's properties say to a component: settings under one prefix, with quantities as people write them."""
+"""Settings of a component in a table's properties: under one prefix, with sizes and durations as users write them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ DAY_MS = 86_400_000
 _FLAGS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 Reader: TypeAlias = Callable[[str, str], object]
-"""Of a property's name, for messages, and its text. PolicyProblem if it can't be read."""
+"""Takes a property's name, for messages, and its text. Raises `PolicyProblem` if the text cannot be read."""
 
 
 class PolicyProblem(AsthaError):
-    """A property that can't be read; the message names it and says what could stand there."""
+    """A property that cannot be read. The message names it and a valid value."""
 
 
 def read_properties(properties: JsonValue, prefix: str, known: Mapping[str, tuple[str, Reader]]) -> dict[str, object]:
-    """Values by field, of the properties under the prefix. PolicyProblem for one that nobody knows, or can read.
-
-    An empty one stands for the default.
+    """Returns values by field, of the properties under the prefix. Raises `PolicyProblem` for an unknown or unreadable
+    one. An empty one means the default.
     """
     found: dict[str, object] = {}
     for name, value in (properties if isinstance(properties, Mapping) else {}).items():
         if name.startswith(prefix) and value not in (None, ""):
             reader = known.get(name.removeprefix(prefix))
             if reader is None:
-                raise PolicyProblem(f"{name}: there is no such property; {', '.join(map(prefix.__add__, known))}")
+                raise PolicyProblem(
+                    f"{name}: there is no such property; known are {', '.join(map(prefix.__add__, known))}"
+                )
             field, read = reader
             found[field] = read(name, str(value).strip())
     return found
@@ -44,10 +45,10 @@ def duration_ms(name: str, text: str) -> int:
     return found
 
 
-def some_time_ms(name: str, text: str) -> int:
+def positive_duration_ms(name: str, text: str) -> int:
     found = duration_ms(name, text)
     if found == 0:
-        raise PolicyProblem(f"{name} = {text!r}: must be longer than nothing")
+        raise PolicyProblem(f"{name} = {text!r}: must be longer than 0")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Rows that wait for their file, by partition: a file is due when it is large enough or old enough."""
+"""Buffers of rows per partition: a file is due when its rows are large enough or old enough."""
 
 from __future__ import annotations
 
@@ -9,68 +9,68 @@ from math import ceil
 import pyarrow as pa
 
 from components.lib.lake.files.sorting import sort
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.table_handles import TableHandle
 
 Part = tuple[str, pa.Table]
-"""A partition's path, and rows of it that become one file."""
+"""A partition path, and rows of that partition that become one file."""
 
 
 @dataclass
-class _Waiting:
+class _Buffer:
     since: float
     tables: list[pa.Table] = field(default_factory=list)
     size: int = 0
 
 
-class Buffers:
-    """Of one table and schema version."""
+class PartitionBuffers:
+    """The buffers of one table and schema version."""
 
-    def __init__(self, target: Target, file_bytes: int, most_bytes: int) -> None:
+    def __init__(self, target: TableHandle, file_bytes: int, max_bytes: int) -> None:
         self.target = target
         self._file_bytes = file_bytes
-        self._most_bytes = most_bytes
-        self._waiting: dict[str, _Waiting] = {}
+        self._max_bytes = max_bytes
+        self._buffers: dict[str, _Buffer] = {}
         self._size = 0
 
     @property
     def rows(self) -> int:
-        return sum(table.num_rows for waiting in self._waiting.values() for table in waiting.tables)
+        return sum(table.num_rows for buffer in self._buffers.values() for table in buffer.tables)
 
     @property
     def oldest(self) -> float | None:
-        """When the first of the waiting rows came."""
-        return min((waiting.since for waiting in self._waiting.values()), default=None)
+        """Returns when the oldest buffered rows arrived."""
+        return min((buffer.since for buffer in self._buffers.values()), default=None)
 
     def add(self, parts: Iterable[Part], now: float) -> list[Part]:
-        """Answers what is due by size: full files, or the largest if too much waits in all."""
+        """Returns what is due by size: full files, or the largest buffers if too many bytes are buffered in all."""
         due = []
         for path, table in parts:
-            waiting = self._waiting.setdefault(path, _Waiting(now))
+            buffer = self._buffers.setdefault(path, _Buffer(now))
             size = table.nbytes
-            waiting.tables.append(table)
-            waiting.size += size
+            buffer.tables.append(table)
+            buffer.size += size
             self._size += size
-            if waiting.size * self.target.compression.ratio >= self._file_bytes:
+            if buffer.size * self.target.compression.ratio >= self._file_bytes:
                 due += self._take(path)
-        while self._size > self._most_bytes:
-            due += self._take(max(self._waiting, key=lambda path: self._waiting[path].size))
+        while self._size > self._max_bytes:
+            due += self._take(max(self._buffers, key=lambda path: self._buffers[path].size))
         return due
 
     def due(self, since: float) -> list[Part]:
-        """What has waited since then or longer."""
-        return [part for path in list(self._waiting) if self._waiting[path].since <= since for part in self._take(path)]
+        """Returns the buffers whose first rows arrived at that time or earlier."""
+        return [part for path in list(self._buffers) if self._buffers[path].since <= since for part in self._take(path)]
 
     def drain(self) -> list[Part]:
-        return [part for path in list(self._waiting) for part in self._take(path)]
+        return [part for path in list(self._buffers) for part in self._take(path)]
 
     def _take(self, path: str) -> list[Part]:
-        waiting = self._waiting.pop(path)
-        self._size -= waiting.size
-        return divide((path, pa.concat_tables(waiting.tables)), self.target, self._file_bytes)
+        buffer = self._buffers.pop(path)
+        self._size -= buffer.size
+        return divide((path, pa.concat_tables(buffer.tables)), self.target, self._file_bytes)
 
 
-def divide(part: Part, target: Target, file_bytes: int) -> list[Part]:
-    """Into files of about the size wanted; if the table is sorted, each has a range of its own."""
+def divide(part: Part, target: TableHandle, file_bytes: int) -> list[Part]:
+    """Splits rows into files of about the wanted size. In a sorted table each file gets its own range."""
     path, table = part
     count = round(table.nbytes * target.compression.ratio / file_bytes)
     if count <= 1:

@@ -1,8 +1,7 @@
-"""Arrow data made to fit a table's schema, or refused whole with the row and column that don't.
+"""Coerces Arrow data to a table's schema, or refuses all of it with the first row and column that cannot be coerced.
 
-A cast that can't lose anything is made (int to long, milliseconds to microseconds, a dictionary to its values); whether
-it lost something is decided by the values. What would need an interpretation (text to a number, a local time to an
-instant) is refused.
+Lossless casts are made (int to long, milliseconds to microseconds, a dictionary to its values); the values decide
+whether a cast is lossless. Casts that need an interpretation (text to a number, local time to an instant) are refused.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.storage_manager.errors import RowsRefused
 
 
-def fit(data: pa.Table, schema: TableSchema, *, first_row: int = 1, fill_missing: bool = False) -> pa.Table:
-    """With exactly the schema's columns, in its order and types. ``first_row`` numbers the first row for messages;
-    ``fill_missing`` takes an optional column that is not there for one of nulls.
+def coerce(data: pa.Table, schema: TableSchema, *, first_row: int = 1, fill_missing: bool = False) -> pa.Table:
+    """Returns the data with exactly the schema's columns, in its order and types. ``first_row`` is the first row's
+    number in messages; with ``fill_missing`` a missing optional column becomes one of nulls.
     """
     wanted = schema.arrow()
     if not data.schema.equals(wanted, check_metadata=False):
@@ -36,7 +35,7 @@ def check_columns(given: list[str], wanted: pa.Schema, *, fill_missing: bool) ->
     names = set(given)
     if len(names) < len(given):
         twice = next(name for name in given if given.count(name) > 1)
-        raise RowsRefused("stands twice in the data", column=twice)
+        raise RowsRefused("appears twice in the input", column=twice)
     for name in given:
         if wanted.get_field_index(name) < 0:
             raise RowsRefused(
@@ -48,14 +47,14 @@ def check_columns(given: list[str], wanted: pa.Schema, *, fill_missing: bool) ->
             raise RowsRefused("is missing, and the table requires it", column=field.name)
         if field.name not in names and not fill_missing:
             raise RowsRefused(
-                "is missing: give it, if only with nulls, or take it for null with --fill-missing "
+                "is missing: add it, if only with nulls, or fill it with nulls by --fill-missing "
                 "(StorageSettings(fill_missing=True))",
                 column=field.name,
             )
 
 
 def check_nulls(column: pa.ChunkedArray, field: pa.Field, first_row: int) -> None:
-    """In what is required, however deep inside."""
+    """Raises `RowsRefused` if a required value is null, at any depth."""
     if not _has_bad_null(column, field):
         return
     row = first_failing(len(column), lambda end: _has_bad_null(column.slice(0, end), field))
@@ -64,7 +63,7 @@ def check_nulls(column: pa.ChunkedArray, field: pa.Field, first_row: int) -> Non
 
 
 def first_failing(length: int, fails: Callable[[int], bool]) -> int:
-    """The first row for which a beginning of that many rows fails."""
+    """Returns the index of the first row that fails, by bisection: `fails(n)` says whether the first n rows fail."""
     low, high = 0, length  # the first `high` rows fail, the first `low` do not
     while high - low > 1:
         middle = (low + high) // 2
@@ -73,7 +72,7 @@ def first_failing(length: int, fails: Callable[[int], bool]) -> int:
 
 
 def castable(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a cast between the types means the same; its values may still not fit."""
+    """Returns whether a cast preserves the meaning; single values may still be out of range."""
     given, wanted = _storage(given), _storage(wanted)
     if given == wanted or types.is_null(given):
         return True
@@ -101,7 +100,7 @@ def _cast(data: pa.Table, field: pa.Field, first_row: int) -> pa.ChunkedArray:
     try:
         return _cast_values(column, field.type)
     except pa.ArrowInvalid:
-        check_nulls(column, field, first_row)  # inside structs Arrow says so too
+        check_nulls(column, field, first_row)  # Arrow raises the same error for nulls inside structs
         row = first_failing(len(column), lambda end: not _casts(column.slice(0, end), field.type))
         raise RowsRefused(
             f"{_shown(column[row])} ({column.type}) does not fit into {field.type} without loss",
@@ -115,7 +114,7 @@ def _cast(data: pa.Table, field: pa.Field, first_row: int) -> pa.ChunkedArray:
 def _cast_values(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if types.is_integer(column.type) and types.is_decimal(wanted):  # Arrow looks at the type's range, not at values
+    if types.is_integer(column.type) and types.is_decimal(wanted):  # Arrow checks the type's range, not the values
         column = column.cast(pa.decimal128(38, wanted.scale))
     return column.cast(wanted, safe=True)
 
@@ -156,7 +155,7 @@ def _bad_path(column: pa.ChunkedArray, field: pa.Field, path: str) -> str:
 
 
 def _requiring(wanted: pa.DataType, given: pa.DataType | None = None) -> list[pa.Field]:
-    """The fields inside a type that are required, or have such inside; only those that were given, if it says."""
+    """Returns the fields inside a type that are required or contain required ones, among those in ``given``."""
     if types.is_struct(wanted):
         inner = [field for field in wanted if given is None or given.get_field_index(field.name) >= 0]
     elif types.is_map(wanted):
@@ -169,7 +168,7 @@ def _requiring(wanted: pa.DataType, given: pa.DataType | None = None) -> list[pa
 
 
 def _inner(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    """Only what is inside rows that are not null themselves: nobody requires a field of nothing."""
+    """Returns the values inside rows that are not null: a field of a null struct is not required."""
     chunks = [inside(chunk, field.name) for chunk in column.drop_null().chunks]
     return pa.chunked_array(chunks) if chunks else pa.chunked_array([], field.type)
 
@@ -222,6 +221,6 @@ def _listed(names: list[str]) -> str:
 def _shown(value: pa.Scalar) -> str:
     try:
         text = repr(value.as_py())
-    except ValueError:  # nanoseconds, which Python has not
+    except ValueError:  # nanoseconds, which Python cannot represent
         text = str(value.value)
     return text if len(text) <= 60 else text[:57] + "..."

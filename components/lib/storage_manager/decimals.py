@@ -1,7 +1,7 @@
-"""Decimals written as text, and which of them Arrow may be given.
+"""Decimals as text, and which of them are safe to give to Arrow.
 
-Arrow rescales by a table of 38 powers of ten and does not check its bounds: 1.25 with 60 zeros after it becomes 0.00,
-and 1e-999999999 ends the process. That holds for Python's decimals, for JSON and for CSV.
+Arrow rescales by a table of 38 powers of ten without checking its bounds: 1.25 with 60 zeros after it becomes 0.00, and
+1e-999999999 aborts the process. That holds for Python's decimals, for JSON and for CSV.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import pyarrow.compute as pc
 from components.lib.storage_manager.coercion import first_failing
 from components.lib.storage_manager.errors import RowsRefused
 
-_MOST_DIGITS = 38  # of a decimal, in Iceberg and in Arrow
+_MAX_DIGITS = 38  # of a decimal in Iceberg and Arrow
 _MANY_PLACES = r"[eE]-|\.[0-9]{39}"
 
 
 def is_scalable(value: Decimal, scale: int) -> bool:
-    """Whether Arrow may bring it to the scale. Not whether it fits."""
+    """Returns whether Arrow can rescale it safely, not whether it is in range."""
     exponent = value.as_tuple().exponent
-    return isinstance(exponent, int) and abs(exponent + scale) <= _MOST_DIGITS
+    return isinstance(exponent, int) and abs(exponent + scale) <= _MAX_DIGITS
 
 
 def with_decimals(table: pa.Table, name: str, wanted: pa.Decimal128Type, first_row: int) -> pa.Table:
-    """The column of text as one of decimals."""
+    """Returns the table with a column of text converted to decimals."""
     column = pc.utf8_trim_whitespace(table.column(name))
     for place in pc.indices_nonzero(pc.match_substring_regex(column, _MANY_PLACES)).to_pylist():
         if not _is_safe(column[place].as_py(), wanted.scale):

@@ -1,8 +1,8 @@
-"""What an insert may raise, beside the errors of registry and storage.
+"""Errors of an insert, besides those of the registry and the storage.
 
 InsertError
-|-- NoSuchTable      the table named does not exist        -> create it, or correct the name
-`-- RowsRefused      rows that don't fit the schema        -> correct the named row and column; nothing was written
+|-- NoSuchTable      the table does not exist              -> create it, or correct the name
+`-- RowsRefused      rows that don't match the schema      -> correct the named row and column; nothing was written
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class NoSuchTable(InsertError):
 
 
 class RowsRefused(InsertError):
-    """``row`` counts from 1; None if all rows are meant, as when a column is missing."""
+    """``row`` counts from 1; None if it concerns all rows, for example when a column is missing."""
 
     def __init__(self, why: str, *, row: int | None = None, column: str | None = None) -> None:
         place = ", ".join(

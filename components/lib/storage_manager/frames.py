@@ -1,4 +1,4 @@
-"""Data frames of other libraries, as Arrow has them. None of them is imported: who passes one has it."""
+"""Data frames of other libraries, converted to Arrow without importing those libraries."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pyarrow as pa
 
 @runtime_checkable
 class Frame(Protocol):
-    """Of pandas, Polars, DuckDB and others: Arrow's own protocol for tables."""
+    """Arrow's protocol for tables, which pandas, Polars, DuckDB and others implement."""
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 
 def from_frame(data: Frame) -> pa.Table:
-    """Of pandas, NaN is null, and an index is a column only if it has a name."""
+    """In a pandas frame, NaN becomes null, and the index becomes a column only if it has a name."""
     index: Any = getattr(data, "index", None)
     if type(data).__module__.partition(".")[0] == "pandas" and index is not None:
         return pa.Table.from_pandas(data, preserve_index=any(name is not None for name in index.names))

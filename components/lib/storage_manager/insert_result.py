@@ -1,4 +1,4 @@
-"""What became of an insert, now and later."""
+"""The result of an insert: its files, and the outcome of their registration."""
 
 from __future__ import annotations
 
@@ -16,42 +16,43 @@ from registry.models import TableFile
 log = structlog.get_logger(__name__)
 
 
-class Outcome(asyncio.Future[list[TableFile]]):
-    """The rows of the registered files, or why there are none. Knows whether anybody has looked, and lets ``hurry``
-    know when somebody begins to wait.
+class RegistrationFuture(asyncio.Future[list[TableFile]]):
+    """The rows of the registered files, or why there are none.
+
+    Remembers whether its result was looked at, and calls ``commit_now`` when a caller begins to wait.
     """
 
-    def __init__(self, hurry: Callable[[], None]) -> None:
+    def __init__(self, commit_now: Callable[[], None]) -> None:
         super().__init__()
-        self.told = False
-        self._hurry = hurry
+        self.observed = False
+        self._commit_now = commit_now
 
     def __await__(self) -> Generator[Any, None, list[TableFile]]:
-        self.told = True
-        self._hurry()
+        self.observed = True
+        self._commit_now()
         return super().__await__()
 
     def add_done_callback(self, fn: Callable[..., object], *, context: Context | None = None) -> None:
-        self._hurry()
+        self._commit_now()
         super().add_done_callback(fn, context=context)
 
     def result(self) -> list[TableFile]:
-        self.told = True
+        self.observed = True
         return super().result()
 
     def exception(self) -> BaseException | None:
-        self.told = True
+        self.observed = True
         return super().exception()
 
 
 @dataclass(frozen=True, slots=True)
-class Inserted:
-    """The files are durable. ``registered`` is done when they are the table's, or when they have been removed again."""
+class InsertResult:
+    """The files are durable. ``registered`` is done when they are registered, or removed after a failure."""
 
     table_id: int
     schema_version: int
     files: Sequence[FileDraft]
-    registered: Outcome
+    registered: RegistrationFuture
 
     @property
     def rows(self) -> int:
@@ -62,21 +63,21 @@ class Inserted:
         return sum(file.file_size for file in self.files)
 
 
-class Pending:
-    """Inserts whose registration is under way, and failures that nobody has been told of."""
+class PendingInserts:
+    """Inserts whose registration is in progress, and failures that no caller has seen."""
 
     def __init__(self) -> None:
         self._open: set[asyncio.Future[None]] = set()
         self._undoing: set[asyncio.Task[None]] = set()
-        self._failed: list[Outcome] = []
+        self._failed: list[RegistrationFuture] = []
 
     def follow(
         self,
-        inserted: Inserted,
+        inserted: InsertResult,
         result: asyncio.Future[list[TableFile]],
         undo: Callable[[BaseException], Coroutine[None, None, None]],
     ) -> None:
-        """An error is passed on when what it left has been undone."""
+        """After a failed registration, calls `undo` before the error is passed on."""
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._open.add(settled)
         settled.add_done_callback(self._open.discard)
@@ -84,7 +85,7 @@ class Pending:
         def done(result: asyncio.Future[list[TableFile]]) -> None:
             error = asyncio.CancelledError() if result.cancelled() else result.exception()
             if error is None:
-                if not inserted.registered.done():  # somebody may have stopped waiting for it
+                if not inserted.registered.done():  # the caller may have cancelled it
                     inserted.registered.set_result(result.result())
                 settled.set_result(None)
             else:
@@ -96,7 +97,7 @@ class Pending:
             try:
                 await undo(error)
             finally:
-                log.error("an insert could not be registered", table_id=inserted.table_id, error=str(error))
+                log.error("insert could not be registered", table_id=inserted.table_id, error=str(error))
                 if not inserted.registered.done():
                     inserted.registered.set_exception(error)
                     self._failed.append(inserted.registered)
@@ -108,9 +109,9 @@ class Pending:
         while self._open:
             await asyncio.wait(set(self._open))
 
-    def tell(self) -> None:
-        """Raise the first failure that nobody has looked at; forget the others."""
+    def raise_unobserved(self) -> None:
+        """Raises the first failure that no caller has seen; forgets the others."""
         failed, self._failed = self._failed, []
         for outcome in failed:
-            if not outcome.told and (error := outcome.exception()) is not None:
+            if not outcome.observed and (error := outcome.exception()) is not None:
                 raise error

@@ -1,7 +1,7 @@
-"""JSON lines: one object a row, its text read as the table's types say.
+"""JSON lines: one object per row, whose values are read by the table's types.
 
-Decimals as text or numbers, dates and times in ISO form, bytes in base64, maps as objects or lists of pairs. Of a key
-that appears twice in one object the last value counts.
+Decimals are text or numbers, dates and times in ISO form, bytes in base64, maps objects or lists of pairs. If a key
+appears twice in an object, the last value counts.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from pyiceberg.types import (
 
 from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.storage_manager.errors import RowsRefused
-from components.lib.storage_manager.row_conversion import tabulate
+from components.lib.storage_manager.row_conversion import table_from_rows
 
 Read: TypeAlias = Callable[[Any], Any]
 
 _ROWS = 20_000  # at a time
-_BYTES = 64 << 20  # of text at a time, but for one row that alone has more
+_BYTES = 64 << 20  # of text at a time, unless one row alone has more
 
 
 def read_json(lines: Iterable[bytes], schema: TableSchema, *, fill_missing: bool) -> Iterator[pa.Table]:
-    """Rows are counted as lines that are not empty."""
+    """Empty lines are skipped, and not counted as rows."""
     readers = {field.name: read for field in schema.iceberg.fields if (read := _reader(field.field_type))}
     first_row = 1
-    for some in _portions(line for line in lines if line.strip()):
+    for some in _chunks(line for line in lines if line.strip()):
         objects = [_object(line, number, readers) for number, line in enumerate(some, first_row)]
-        yield tabulate(objects, schema, first_row=first_row, fill_missing=fill_missing)
+        yield table_from_rows(objects, schema, first_row=first_row, fill_missing=fill_missing)
         first_row += len(objects)
 
 
-def _portions(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
+def _chunks(rows: Iterable[bytes]) -> Iterator[list[bytes]]:
     some: list[bytes] = []
     size = 0
     for row in rows:
@@ -70,7 +70,7 @@ def _object(line: bytes, number: int, readers: Mapping[str, Read]) -> dict[str, 
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RowsRefused(f"not a JSON object: {error}", row=number) from error
     except InvalidOperation as error:
-        raise RowsRefused("a number whose exponent is out of all bounds", row=number) from error
+        raise RowsRefused("a number whose exponent is out of range", row=number) from error
     except RecursionError:
         raise RowsRefused("lists and objects are nested too deeply: no table has such a type", row=number) from None
     for name, read in readers.items():
@@ -80,12 +80,14 @@ def _object(line: bytes, number: int, readers: Mapping[str, Read]) -> dict[str, 
     return row
 
 
-# A float would lose a decimal's digits; columns of floats get theirs back.
+# A float would lose a decimal's digits; `_float` converts values of float columns.
 _decoder = msgspec.json.Decoder(dict[str, Any], float_hook=Decimal)
 
 
 def _reader(kind: IcebergType) -> Read | None:
-    """For what JSON has no form of its own. What can't be read stays as it is, and is refused with its place."""
+    """Returns a reader for types that JSON does not have. A value that cannot be read stays as it is, and is refused
+    later, with its row and column.
+    """
     match kind:
         case StructType():
             inner = {field.name: read for field in kind.fields if (read := _reader(field.field_type))}
@@ -111,7 +113,7 @@ _READERS: tuple[tuple[tuple[type[IcebergType], ...], Read], ...] = (
 
 
 def _float(value: Decimal) -> float | Decimal:
-    """1e400 is no infinity: it stays what it is, and is refused."""
+    """1e400 does not become infinity: it stays a decimal, and is refused."""
     found = float(value)
     return found if isfinite(found) else value
 

@@ -1,18 +1,18 @@
-"""`StorageManager`: rows become files, files become the table's.
+"""`StorageManager`: writes rows to files, and registers the files with their table.
 
     async with StorageManager(context) as manager:
         inserted = await manager.insert("shop.orders", table)   # its files are durable
-        await inserted.registered                               # and they are the table's
+        await inserted.registered                               # and registered
 
-Intents are recorded before an object can come to exist, and completed by its registration. So whatever happens to this
-process, an object is either registered or found by the cleaner; and an insert that fails removes its own.
+Upload intents are recorded before an object is created, and completed by its registration. So whatever happens to this
+process, an object is either registered or found by the cleaner; an insert that fails removes its own objects.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self, TypeAlias, TypeGuard
 from uuid import uuid4
@@ -21,20 +21,21 @@ import pyarrow as pa
 import structlog
 
 from astha.subscribers.context import ComponentContext
+from astha.tasks import BackgroundTasks
 from components.lib.lake.registration.registrar import Registrar
-from components.lib.lake.registration.upload_removal import remove
+from components.lib.lake.registration.upload_intents import remove_uploads
 from components.lib.lake.storage.objects import Objects
-from components.lib.storage_manager.buffers import Buffers, Part, divide
-from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.buffers import Part, PartitionBuffers, divide
+from components.lib.storage_manager.coercion import coerce
 from components.lib.storage_manager.errors import RowsRefused
 from components.lib.storage_manager.frames import Frame, from_frame
-from components.lib.storage_manager.insert_result import Inserted, Outcome, Pending
-from components.lib.storage_manager.row_conversion import Row, tabulate
+from components.lib.storage_manager.insert_result import InsertResult, PendingInserts, RegistrationFuture
+from components.lib.storage_manager.insert_stream import InsertStream
+from components.lib.storage_manager.row_conversion import Row, table_from_rows
 from components.lib.storage_manager.settings import StorageSettings
-from components.lib.storage_manager.stream import InsertStream
-from components.lib.storage_manager.table_handles import Target, Targets
+from components.lib.storage_manager.table_handles import TableHandle, TableHandles
 from components.lib.storage_manager.upload import Upload
-from components.lib.storage_manager.upload_names import Names
+from components.lib.storage_manager.upload_names import UploadNames
 from registry.errors import NotFound, RegistryError
 from registry.inputs import FileDraft, Registration
 
@@ -43,12 +44,12 @@ log = structlog.get_logger(__name__)
 Batches: TypeAlias = "pa.RecordBatchReader | Iterable[pa.RecordBatch | pa.Table]"
 Data: TypeAlias = "pa.Table | pa.RecordBatch | Frame | Sequence[Row] | Batches"
 
-_PACE = 9.0  # while nobody waits, the registry gets at most a tenth of a core
-_SMALL = 256 << 10  # bytes that are checked and split faster than a thread is asked to
+_PAUSE_FACTOR = 9.0  # while no caller waits, registration takes at most a tenth of a core
+_SMALL = 256 << 10  # bytes; below, handing over to a thread costs more than the work
 
 
 class StorageManager:
-    """One a process is enough; safe for concurrent inserts in one event loop."""
+    """One per process is enough; safe for concurrent inserts in one event loop."""
 
     def __init__(
         self,
@@ -59,8 +60,8 @@ class StorageManager:
         objects: Objects | None = None,
         owner: str | None = None,
     ) -> None:
-        """A ``registrar`` or ``objects`` given stay their owner's; else the manager has its own. ``owner`` is that of
-        its intents: the same for all managers whose files are registered together.
+        """A given ``registrar`` or ``objects`` is not closed here. ``owner`` is the owner of the upload intents: the
+        same for all managers whose files are registered together.
         """
         self.settings = settings or StorageSettings()
         self.clock = context.clock
@@ -69,10 +70,10 @@ class StorageManager:
         self._objects = objects or Objects(context.lake)
         self._shared_registrar = registrar
         self._registrar: Registrar | None = None
-        self._targets = Targets(self._store, self.clock, self.settings.schema_age_s)
-        self._names = Names(self._store, self.clock, self.owner, self.settings.names_ahead)
+        self._handles = TableHandles(self._store, self.clock, self.settings.schema_age_s)
+        self._names = UploadNames(self._store, self.clock, self.owner, self.settings.names_ahead)
         self._slots = asyncio.Semaphore(self.settings.parallel_files)
-        self._pending = Pending()
+        self._pending = PendingInserts()
         self._removals: set[asyncio.Task[None]] = set()
         self._opened = AsyncExitStack()
 
@@ -80,16 +81,19 @@ class StorageManager:
         async with AsyncExitStack() as stack:
             self._registrar = self._shared_registrar
             if self._registrar is None:
-                self._registrar = await stack.enter_async_context(Registrar(self._store, self.clock, pace=_PACE))
-            renewing = asyncio.create_task(self._renew(), name="intents")
-            stack.push_async_callback(_end, renewing)
+                self._registrar = await stack.enter_async_context(
+                    Registrar(self._store, self.clock, pause_factor=_PAUSE_FACTOR)
+                )
+            background = BackgroundTasks("storage manager", self.clock)
+            background.supervise("renewal of upload intents", self._renew)
+            stack.push_async_callback(background.stop)
             self._opened = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for what is under way. After an error inside the block, other failures are only logged."""
+        """Waits for what is in progress. After an error inside the block, other failures are only logged."""
         try:
             if error is None:
                 await self.flush()
@@ -100,50 +104,51 @@ class StorageManager:
             try:
                 await self._names.give_back()
             except RegistryError as lost:
-                log.warning("unused names are left to the cleaner", error=str(lost))
+                log.warning("unused names left to the cleaner", error=str(lost))
 
-    async def insert(self, table: str | int, data: Data, *, sync: bool | None = None) -> Inserted:
+    async def insert(self, table: str | int, data: Data, *, sync: bool | None = None) -> InsertResult:
         """All rows or none. ``table`` is ``database.name`` or ``name``, or an id.
 
-        Asynchronous: returns when the files are durable and their registration is queued; ``registered`` tells the
-        rest. Synchronous: returns when they are registered. A cancelled insert leaves nothing, unless its registration
-        was queued already: then it is carried out. RowsRefused names row and column; nothing was written then.
+        Asynchronous: returns when the files are durable and their registration is queued; await ``registered`` for the
+        outcome. Synchronous: returns when they are registered. A cancelled insert leaves nothing, unless its
+        registration was queued already: then it is carried out. Raises `RowsRefused` with row and column; nothing was
+        written then.
         """
         if not _is_whole(data):
-            return await self._insert(await self._targets.get(table, fresh=True), data, sync)
-        target = await self._targets.get(table)
+            return await self._insert(await self._handles.get(table, fresh=True), data, sync)
+        target = await self._handles.get(table)
         try:
             return await self._insert(target, data, sync)
         except RowsRefused:
-            newest = await self._targets.get(table, fresh=True)
+            newest = await self._handles.get(table, fresh=True)
             if newest.schema.version == target.schema.version and newest.table.id == target.table.id:
                 raise
             return await self._insert(newest, data, sync)
 
     async def flush(self) -> None:
-        """Every insert so far is registered, or has failed and is cleaned up.
+        """Returns when every insert so far is registered, or has failed and is cleaned up.
 
-        Raises the first failure since the last flush that nobody has been told of.
+        Raises the first failure since the last flush that no caller has seen.
         """
         await self._settled()
-        self._pending.tell()
+        self._pending.raise_unobserved()
 
     def stream(self, table: str | int) -> InsertStream:
-        """For rows that come a few at a time: `async with manager.stream(table) as stream`."""
+        """For rows that arrive a few at a time: `async with manager.stream(table) as stream`."""
         return InsertStream(self, table)
 
-    async def target(self, table: str | int, *, fresh: bool = False) -> Target:
-        return await self._targets.get(table, fresh=fresh)
+    async def target(self, table: str | int, *, fresh: bool = False) -> TableHandle:
+        return await self._handles.get(table, fresh=fresh)
 
-    async def prepare(self, data: pa.Table | Sequence[Row], target: Target, first_row: int = 1) -> list[Part]:
-        """Rows that fit, by partition. In a thread if there are many."""
+    async def prepare(self, data: pa.Table | Sequence[Row], target: TableHandle, first_row: int = 1) -> list[Part]:
+        """Coerces rows and splits them by partition. In a thread if there are many."""
         if isinstance(data, pa.Table) and data.nbytes < _SMALL:
             return self._prepare(data, target, first_row)
         return await asyncio.to_thread(self._prepare, data, target, first_row)
 
-    async def write_files(self, table: str | int | Target, data: Data) -> list[FileDraft]:
-        """All rows as durable files with intents of `owner`, for whoever registers them, or none."""
-        target = table if isinstance(table, Target) else await self._targets.get(table, fresh=True)
+    async def write_files(self, table: str | int | TableHandle, data: Data) -> list[FileDraft]:
+        """Writes all rows to durable files, or none. Their intents belong to `owner`; the caller registers them."""
+        target = table if isinstance(table, TableHandle) else await self._handles.get(table, fresh=True)
         upload = Upload(target, self._names, self._objects, self._slots)
         try:
             await self._feed(upload, target, data)
@@ -152,8 +157,8 @@ class StorageManager:
             await self._abandon(upload)
             raise
 
-    async def store_files(self, target: Target, parts: Sequence[Part]) -> Inserted:
-        """Rows that were prepared become files of the table, all together."""
+    async def store_files(self, target: TableHandle, parts: Sequence[Part]) -> InsertResult:
+        """Writes prepared rows to files and registers these together."""
         upload = Upload(target, self._names, self._objects, self._slots)
         try:
             await upload.write(parts)
@@ -162,7 +167,7 @@ class StorageManager:
             await self._abandon(upload)
             raise
 
-    async def _insert(self, target: Target, data: Data, sync: bool | None) -> Inserted:
+    async def _insert(self, target: TableHandle, data: Data, sync: bool | None) -> InsertResult:
         upload = Upload(target, self._names, self._objects, self._slots)
         try:
             await self._feed(upload, target, data)
@@ -174,13 +179,13 @@ class StorageManager:
             await asyncio.shield(inserted.registered)
         return inserted
 
-    async def _feed(self, upload: Upload, target: Target, given: Data) -> None:
-        data = await _unframed(given)
+    async def _feed(self, upload: Upload, target: TableHandle, given: Data) -> None:
+        data = await _from_frame(given)
         if _is_whole(data):
             parts = await self.prepare(data, target)
             await upload.write([piece for part in parts for piece in divide(part, target, self._file_bytes)])
             return
-        buffers = Buffers(target, self._file_bytes, self.settings.buffer_bytes)
+        buffers = PartitionBuffers(target, self._file_bytes, self.settings.buffer_bytes)
         first_row = 1
         batches = iter(data)
         while (batch := await _next(batches)) is not None:
@@ -190,11 +195,13 @@ class StorageManager:
             first_row += rows.num_rows
         await upload.write(buffers.drain())
 
-    async def _register(self, target: Target, upload: Upload) -> Inserted:
+    async def _register(self, target: TableHandle, upload: Upload) -> InsertResult:
         if self._registrar is None:
             raise RuntimeError("the storage manager is not open: use it as `async with StorageManager(...)`")
         drafts = await upload.finish()
-        inserted = Inserted(target.table.id, target.schema.version, drafts, Outcome(self._registrar.hurry))
+        inserted = InsertResult(
+            target.table.id, target.schema.version, drafts, RegistrationFuture(self._registrar.commit_now)
+        )
         if not drafts:
             inserted.registered.set_result([])
             return inserted
@@ -203,27 +210,27 @@ class StorageManager:
         self._pending.follow(inserted, result, lambda error: self._undo(target, drafts, error))
         return inserted
 
-    async def _undo(self, target: Target, drafts: Sequence[FileDraft], error: BaseException) -> None:
-        """After a registration that failed. It may have happened all the same: an answer gets lost.
+    async def _undo(self, target: TableHandle, drafts: Sequence[FileDraft], error: BaseException) -> None:
+        """Removes the files of a failed registration, unless it has happened: its response may be lost.
 
-        Files whose intents are still ours are not registered; under another owner they never will be.
+        Files whose intents are still ours are not registered; once the intents have another owner, they never will be.
         """
         if isinstance(error, NotFound):
-            self._targets.forget(target.table.id)
+            self._handles.forget(target.table.id)
         uris = [draft.file_path for draft in drafts]
         try:
-            unregistered = await self._store.renew_intents(uris, owner=self.owner, new_owner=f"{self.owner}, given up")
+            unregistered = await self._store.renew_intents(uris, owner=self.owner, new_owner=f"{self.owner}, abandoned")
         except RegistryError as lost:
-            log.warning("files of a failed insert are left to the cleaner", files=len(uris), error=str(lost))
+            log.warning("files of a failed insert left to the cleaner", files=len(uris), error=str(lost))
             return
-        await remove(self._store, self._objects, unregistered)
+        await remove_uploads(self._store, self._objects, unregistered)
 
     async def _abandon(self, upload: Upload) -> None:
-        """To its end, even if cancelled: then in the background."""
+        """Runs to its end even if the caller is cancelled, then in the background."""
 
         async def abandon() -> None:
             await upload.stop()
-            await remove(self._store, self._objects, upload.uris, upload.doubtful)
+            await remove_uploads(self._store, self._objects, upload.uris, upload.unconfirmed)
 
         await asyncio.shield(self._in_background(abandon()))
 
@@ -235,7 +242,7 @@ class StorageManager:
 
     async def _settled(self) -> None:
         if self._registrar is not None:
-            self._registrar.hurry()
+            self._registrar.commit_now()
         await self._pending.settled()
         if self._removals:
             await asyncio.wait(self._removals)
@@ -244,23 +251,23 @@ class StorageManager:
         while True:
             await self.clock.sleep(self.settings.renew_every_s)
             try:
-                await self._names.drop_unwanted()
+                await self._names.drop_unused()
                 await self._store.renew_intents(None, owner=self.owner)
             except RegistryError as error:
-                log.warning("intents could not be renewed", error=str(error))
+                log.warning("upload intents could not be renewed", error=str(error))
 
-    def _prepare(self, data: pa.Table | Sequence[Row], target: Target, first_row: int) -> list[Part]:
+    def _prepare(self, data: pa.Table | Sequence[Row], target: TableHandle, first_row: int) -> list[Part]:
         fill = self.settings.fill_missing
         if not isinstance(data, pa.Table):
-            data = tabulate(data, target.schema, first_row=first_row, fill_missing=fill)
-        return target.partitioning.split(fit(data, target.schema, first_row=first_row, fill_missing=fill))
+            data = table_from_rows(data, target.schema, first_row=first_row, fill_missing=fill)
+        return target.partitioning.split(coerce(data, target.schema, first_row=first_row, fill_missing=fill))
 
     @property
     def _file_bytes(self) -> int:
         return self.settings.target_file_bytes
 
 
-async def _unframed(data: Data) -> pa.Table | Sequence[Row] | Batches:
+async def _from_frame(data: Data) -> pa.Table | Sequence[Row] | Batches:
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if isinstance(data, Frame) and not isinstance(data, pa.Table | pa.RecordBatchReader):
@@ -269,7 +276,7 @@ async def _unframed(data: Data) -> pa.Table | Sequence[Row] | Batches:
 
 
 def _is_whole(data: pa.Table | Sequence[Row] | Batches) -> TypeGuard[pa.Table | pa.RecordBatch | Sequence[Row]]:
-    """All of it is there, and can be looked at twice."""
+    """Returns whether all rows are in memory, so that they can be read twice."""
     if isinstance(data, pa.Table | pa.RecordBatch):
         return True
     if isinstance(data, str | bytes | Mapping) or not isinstance(data, Iterable):
@@ -281,13 +288,9 @@ def _is_whole(data: pa.Table | Sequence[Row] | Batches) -> TypeGuard[pa.Table | 
 
 
 async def _next(batches: Iterator[pa.RecordBatch | pa.Table]) -> pa.RecordBatch | pa.Table | None:
-    """A reader's next batch may be long in coming; an iterator of somebody else's stays in its own thread."""
+    """Reads a reader's next batch in a thread, because it may take long. A caller's iterator is not moved to another
+    thread.
+    """
     if isinstance(batches, pa.RecordBatchReader):
         return await asyncio.to_thread(next, batches, None)
     return next(batches, None)
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task

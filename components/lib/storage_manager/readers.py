@@ -1,6 +1,6 @@
-"""Files of rows, read a batch at a time and typed by the table that they go to.
+"""Readers of Parquet, CSV and JSON files: batches of rows with the types of the table they are inserted into.
 
-Parquet has types of its own, which must fit. CSV and JSON have not: their text is read as the table's types say.
+Parquet has types of its own, which must match. The text of CSV and JSON is read by the table's types.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _CSV_PLACE = re.compile(
 
 
 class Unreadable(InsertError):
-    """Not a file of the format that it is said to have."""
+    """The file does not have the expected format."""
 
 
 @dataclass(frozen=True)
-class Source:
-    """An open file. ``position`` is how much of ``size`` bytes has been read, for whoever watches."""
+class RowSource:
+    """An open file. ``position`` returns how many of ``size`` bytes have been read, for a progress bar."""
 
     batches: Iterator[pa.Table]
     position: Callable[[], int]
@@ -56,22 +56,24 @@ def format_of(path: str) -> Format:
     found = _EXTENSIONS.get(Path(path).suffix.lower())
     if found is None:
         known = ", ".join(_EXTENSIONS)
-        raise Unreadable(f"{path}: can't tell the format by the name (known: {known}): say it with --format")
+        raise Unreadable(f"{path}: the format is not known from the name (known: {known}): give it with --format")
     return found
 
 
-def open_source(file: IO[bytes], size: int | None, kind: Format, schema: TableSchema, *, fill_missing: bool) -> Source:
+def open_source(
+    file: IO[bytes], size: int | None, kind: Format, schema: TableSchema, *, fill_missing: bool
+) -> RowSource:
     """``file`` must be seekable for Parquet."""
     if kind == "parquet":
         return _parquet(file, size)
     counted = _Counted(file)
     if kind == "csv":
-        return Source(_csv(counted, schema), counted.tell_read, size)
-    return Source(read_json(counted.lines(), schema, fill_missing=fill_missing), counted.tell_read, size)
+        return RowSource(_csv(counted, schema), counted.tell_read, size)
+    return RowSource(read_json(counted.lines(), schema, fill_missing=fill_missing), counted.tell_read, size)
 
 
 class _Counted:
-    """Knows how much has been read, also of a pipe."""
+    """Counts the bytes that are read, from a pipe as well."""
 
     closed = False
 
@@ -85,7 +87,7 @@ class _Counted:
         return data
 
     def lines(self) -> Iterator[bytes]:
-        """Unreadable if one is longer than `_LONGEST`: what has no line ends would be read into memory whole."""
+        """Raises `Unreadable` if a line is longer than `_LONGEST`: a file without line ends would fill the memory."""
         for number in count(1):
             line = self._file.readline(_LONGEST + 1)
             if not line:
@@ -108,11 +110,11 @@ class _Counted:
         return False
 
     def close(self) -> None:
-        """Whoever opened the file does."""
+        """The file is closed by its opener."""
 
 
-def _parquet(file: IO[bytes], size: int | None) -> Source:
-    """A child process looks at the footer first: one that ends Arrow's process must not end this one."""
+def _parquet(file: IO[bytes], size: int | None) -> RowSource:
+    """Reads the footer in a child process first, because a damaged one can abort Arrow's process."""
     try:
         read_arrow_schema(read_ending(file))
         source = pq.ParquetFile(file)
@@ -130,7 +132,7 @@ def _parquet(file: IO[bytes], size: int | None) -> Source:
         except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
             raise Unreadable(f"a damaged Parquet file: {error}") from error
 
-    return Source(batches(), lambda: done * (size or 0) // max(total, 1), size)
+    return RowSource(batches(), lambda: done * (size or 0) // max(total, 1), size)
 
 
 def _csv(file: _Counted, schema: TableSchema) -> Iterator[pa.Table]:

@@ -1,7 +1,7 @@
-"""Rows of Python objects, as Arrow columns of a table's types.
+"""Converts rows of Python objects to Arrow columns of a table's types.
 
-Arrow's own conversion is generous: it cuts a float to an int and takes a local time for UTC. So each value's type is
-checked first; Arrow then checks that it fits.
+Arrow's own conversion is lenient: it truncates a float to an int and takes a local time for UTC. So the type of each
+value is checked first; Arrow then checks its range.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ _EXACT: dict[type[IcebergType], frozenset[type]] = {
     BinaryType: frozenset({bytes}),
     FixedType: frozenset({bytes}),
 }
-"""Types whose every value will do. The others are looked at one by one."""
+"""Python types whose values are all acceptable. Values of other types are checked one by one."""
 
 _UNKNOWN = "is not in the table: leave it out, or add it to the table first"
 
 
-class Unfit(Exception):
-    """Of one value: where in its column, and why."""
+class CannotConvert(Exception):
+    """Says for one value where in its column it is, and why it cannot be converted."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(why)
@@ -70,8 +70,10 @@ class Unfit(Exception):
         self.why = why
 
 
-def tabulate(rows: Sequence[Row], schema: TableSchema, *, first_row: int = 1, fill_missing: bool = False) -> pa.Table:
-    """Nulls in required columns are left to `fitting.fit`."""
+def table_from_rows(
+    rows: Sequence[Row], schema: TableSchema, *, first_row: int = 1, fill_missing: bool = False
+) -> pa.Table:
+    """Does not check for nulls in required columns: `coercion.coerce` does."""
     wanted = schema.arrow()
     fields = schema.iceberg.fields
     names = {field.name for field in fields}
@@ -102,8 +104,8 @@ def _column(rows: Sequence[Row], field: NestedField, wanted: pa.DataType, first_
         for number, value in enumerate(values):
             try:
                 values[number] = _plain(value, field.field_type, field.name)
-            except Unfit as unfit:
-                raise RowsRefused(unfit.why, row=first_row + number, column=unfit.path) from None
+            except CannotConvert as error:
+                raise RowsRefused(error.why, row=first_row + number, column=error.path) from None
     try:
         column = pa.array(values, wanted)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, ValueError):
@@ -131,31 +133,31 @@ def _check_overflow(column: pa.Array, values: list[Any], field: NestedField, fir
 
 
 def _plain(value: Any, kind: IcebergType, path: str) -> Any:  # noqa: C901  (one case a type)
-    """The value as Arrow converts it to the type without a loss, or `Unfit`."""
+    """Returns the value in a form that Arrow converts without loss. Raises `CannotConvert`."""
     if value is None:
         return None
     match kind:
         case StructType():
             if not isinstance(value, Mapping):
-                raise _unfit(value, kind, path)
+                raise _cannot_convert(value, kind, path)
             known = {field.name for field in kind.fields}
             for name in value:
                 if name not in known:
-                    raise Unfit(f"{path}.{name}", _UNKNOWN)
+                    raise CannotConvert(f"{path}.{name}", _UNKNOWN)
             return {
                 field.name: _plain(value.get(field.name), field.field_type, f"{path}.{field.name}")
                 for field in kind.fields
             }
         case ListType():
             if not isinstance(value, list | tuple):
-                raise _unfit(value, kind, path)
+                raise _cannot_convert(value, kind, path)
             return [_plain(item, kind.element_type, f"{path}.element") for item in value]
         case MapType():
             pairs = list(value.items()) if isinstance(value, Mapping) else value
             if not isinstance(pairs, list | tuple) or any(
                 not isinstance(pair, list | tuple) or len(pair) != 2 for pair in pairs
             ):
-                raise _unfit(value, kind, path)
+                raise _cannot_convert(value, kind, path)
             return [
                 (_plain(key, kind.key_type, f"{path}.key"), _plain(item, kind.value_type, f"{path}.value"))
                 for key, item in pairs
@@ -165,7 +167,7 @@ def _plain(value: Any, kind: IcebergType, path: str) -> Any:  # noqa: C901  (one
                 try:
                     value = UUID(value)
                 except ValueError:
-                    raise _unfit(value, kind, path) from None
+                    raise _cannot_convert(value, kind, path) from None
             if isinstance(value, UUID):
                 return value.bytes
             good = isinstance(value, bytes) and len(value) == 16
@@ -181,21 +183,21 @@ def _plain(value: Any, kind: IcebergType, path: str) -> Any:  # noqa: C901  (one
             good = isinstance(value, bool)
         case DecimalType():
             if isinstance(value, Decimal) and not is_scalable(value, kind.scale):
-                raise Unfit(path, f"{_shown(value)} does not fit into {kind}")
+                raise CannotConvert(path, f"{_shown(value)} does not fit into {kind}")
             good = isinstance(value, Decimal | int) and not isinstance(value, bool)
         case _:
             exact = _EXACT.get(type(kind), frozenset())
             good = isinstance(value, tuple(exact)) and not isinstance(value, bool)
     if not good:
-        raise _unfit(value, kind, path)
+        raise _cannot_convert(value, kind, path)
     return value
 
 
-def _unfit(value: Any, kind: IcebergType, path: str) -> Unfit:
+def _cannot_convert(value: Any, kind: IcebergType, path: str) -> CannotConvert:
     hint = ""
     if isinstance(value, datetime) and isinstance(kind, TimestampType | TimestamptzType):
         hint = ": give it without a zone" if isinstance(kind, TimestampType) else ": give it with its zone"
-    return Unfit(path, f"{_shown(value)} ({type(value).__name__}) is not a {kind}{hint}")
+    return CannotConvert(path, f"{_shown(value)} ({type(value).__name__}) is not a {kind}{hint}")
 
 
 def _shown(value: object) -> str:

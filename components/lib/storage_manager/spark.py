@@ -1,13 +1,13 @@
-"""Insert from Spark: a data source whose tasks write the files and whose driver registers them.
+"""Inserts from Spark: a data source whose tasks write the files and whose driver registers them.
 
     from components.lib.storage_manager.spark import register
 
     register(spark)
     df.write.format("astha").option("table", "shop.orders").mode("append").save()
 
-Options: ``table``; ``registry``, a URL, and ``config``, a file of settings, if they are not those of the environment;
-``fill_missing``; and any setting by its name, such as ``lake.s3.endpoint``. All rows are in the table after ``save``,
-or none. Workers need this package, and reach both the registry and the storage.
+Options: ``table``; ``registry`` (a URL) and ``config`` (a settings file), if they are not those of the environment;
+``fill_missing``; and any setting by its name, such as ``lake.s3.endpoint``. After ``save`` all rows are in the table,
+or none. Workers need this package, and access to both the registry and the storage.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from astha.clock import SystemLoopClock
 from astha.settings import Settings, load_settings
 from astha.subscribers.context import ComponentContext, LakeSettings
 from components.lib.lake.registration.registrar import Registrar
-from components.lib.lake.registration.upload_removal import remove
+from components.lib.lake.registration.upload_intents import remove_uploads
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager.errors import InsertError
 from components.lib.storage_manager.manager import StorageManager
 from components.lib.storage_manager.settings import StorageSettings
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.table_handles import TableHandle
 from components.lib.storage_manager.uuids import uuid_columns, with_uuids
 from registry.connect import open_store
 from registry.engines import StoreSettings
@@ -46,13 +46,13 @@ _RENEW_EVERY_S = 60.0
 
 
 def register(spark: SparkSession) -> None:
-    """Teach the session the format ``astha``."""
+    """Registers the format ``astha`` with the session."""
     spark.dataSource.register(AsthaDataSource)
 
 
 @dataclass(frozen=True)
-class Job:
-    """One `save`, as every worker knows it."""
+class SparkInsert:
+    """One `save`, as it is sent to the workers."""
 
     table: str
     registry: SecretStr
@@ -62,7 +62,7 @@ class Job:
     owner: str = field(default_factory=lambda: f"spark {uuid4().hex}")
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Job:
+    def of(cls, options: Mapping[str, str]) -> SparkInsert:
         table = options.get("table")
         if not table:
             raise InsertError('name the table that the rows go to: .option("table", "database.table")')
@@ -81,8 +81,8 @@ class Job:
         return cls.to(table, settings, fill_missing=options.get("fill_missing", "false").lower() == "true")
 
     @classmethod
-    def to(cls, table: str, settings: Settings, *, fill_missing: bool = False) -> Job:
-        # A task has a core of its own, and uses the names that it takes.
+    def to(cls, table: str, settings: Settings, *, fill_missing: bool = False) -> SparkInsert:
+        # A task has one core, and uses every name that it takes.
         storage = StorageSettings(
             fill_missing=fill_missing,
             parallel_files=1,
@@ -93,8 +93,8 @@ class Job:
 
 
 @dataclass
-class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+class TaskFiles(WriterCommitMessage):
+    """The files of one task, sent to the driver."""
 
     table_id: int
     files: list[FileDraft]
@@ -108,66 +108,68 @@ class AsthaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> AsthaWriter:
         if overwrite:
             raise InsertError('astha only inserts: use .mode("append")')
-        return AsthaWriter(Job.of(self.options))
+        return AsthaWriter(SparkInsert.of(self.options))
 
 
 class AsthaWriter(DataSourceArrowWriter):
-    def __init__(self, job: Job) -> None:
-        self._job = job
+    def __init__(self, insert: SparkInsert) -> None:
+        self._insert = insert
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One task. What it wrote is removed if it fails; what it had in hand when it was killed has an intent."""
-        return self._run(lambda around: self._write(around, iterator))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
+        """Runs one task. Removes its files if it fails; files of a killed task are found by their intents."""
+        return self._run(lambda context: self._write(context, iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks' files in one transaction."""
-        registration = self.registration([message for message in messages if isinstance(message, Written)])
+        """Registers the files of all tasks in one transaction."""
+        registration = self.registration([message for message in messages if isinstance(message, TaskFiles)])
         if registration is not None:
-            self._run(lambda around: self._register(around, registration))
+            self._run(lambda context: self._register(context, registration))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Some tasks may still be at work: their intents stay, for the cleaner to look again."""
-        finished = {file.file_path for message in messages if isinstance(message, Written) for file in message.files}
-        self._run(lambda around: self._remove(around, finished))
+        """Keeps the intents of unfinished tasks, which may still write: the cleaner looks at them later."""
+        finished = {file.file_path for message in messages if isinstance(message, TaskFiles) for file in message.files}
+        self._run(lambda context: self._remove(context, finished))
 
-    def registration(self, written: Sequence[Written]) -> Registration | None:
-        """What is registered when all tasks are done; None if there is nothing."""
+    def registration(self, written: Sequence[TaskFiles]) -> Registration | None:
+        """Returns the registration of all tasks' files, or None if there are none."""
         files = [file for message in written for file in message.files]
         if not files:
             return None
-        return Registration(table_id=written[0].table_id, files=files, intents_of=self._job.owner)
+        return Registration(table_id=written[0].table_id, files=files, intents_of=self._insert.owner)
 
-    async def write_rows(self, manager: StorageManager, target: Target, batches: Iterable[pa.RecordBatch]) -> Written:
-        return Written(target.table.id, await manager.write_files(target, _typed(batches, target)))
+    async def write_rows(
+        self, manager: StorageManager, target: TableHandle, batches: Iterable[pa.RecordBatch]
+    ) -> TaskFiles:
+        return TaskFiles(target.table.id, await manager.write_files(target, _typed(batches, target)))
 
-    async def _write(self, around: ComponentContext, batches: Iterable[pa.RecordBatch]) -> Written:
-        async with StorageManager(around, self._job.settings, owner=self._job.owner) as manager:
-            return await self.write_rows(manager, await manager.target(self._job.table), batches)
+    async def _write(self, context: ComponentContext, batches: Iterable[pa.RecordBatch]) -> TaskFiles:
+        async with StorageManager(context, self._insert.settings, owner=self._insert.owner) as manager:
+            return await self.write_rows(manager, await manager.target(self._insert.table), batches)
 
-    async def _register(self, around: ComponentContext, registration: Registration) -> None:
-        async with Registrar(around.store, around.clock) as registrar:
+    async def _register(self, context: ComponentContext, registration: Registration) -> None:
+        async with Registrar(context.store, context.clock) as registrar:
             await registrar.register(registration, sync=True)
 
-    async def _remove(self, around: ComponentContext, finished: set[str]) -> None:
-        """Once the intents are another's, nothing of this job can be registered any more."""
-        owner = self._job.owner
-        left = await around.store.renew_intents(None, owner=owner, new_owner=f"{owner}, aborted")
-        await remove(around.store, Objects(around.lake), left, doubtful=set(left) - finished)
+    async def _remove(self, context: ComponentContext, finished: set[str]) -> None:
+        """Once the intents have another owner, no file of this insert can be registered."""
+        owner = self._insert.owner
+        left = await context.store.renew_intents(None, owner=owner, new_owner=f"{owner}, aborted")
+        await remove_uploads(context.store, Objects(context.lake), left, unconfirmed=set(left) - finished)
 
     def _run(self, work: Callable[[ComponentContext], Awaitable[T]]) -> T:
         async def run() -> T:
             clock = SystemLoopClock()
-            store = await open_store(self._job.registry.get_secret_value(), settings=self._job.store, clock=clock)
+            store = await open_store(self._insert.registry.get_secret_value(), settings=self._insert.store, clock=clock)
             try:
-                return await work(ComponentContext(store, clock, self._job.registry, self._job.lake))
+                return await work(ComponentContext(store, clock, self._insert.registry, self._insert.lake))
             finally:
                 await store.close()
 
         return asyncio.run(run())
 
 
-def _typed(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.Table]:
-    """Spark has no UUIDs: they come as text."""
+def _typed(batches: Iterable[pa.RecordBatch], target: TableHandle) -> Iterator[pa.Table]:
+    """Converts UUIDs from text, because Spark has no type for them."""
     uuids = uuid_columns(target.schema)
     row = 1
     for batch in batches:

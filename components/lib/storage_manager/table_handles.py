@@ -1,4 +1,4 @@
-"""The table that an insert goes to, as its writer needs it."""
+"""Table handles: what an insert needs to know about its table, cached for a moment."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from astha.clock import LoopClock
 from components.lib.lake.files import FileEngine, engine_of
 from components.lib.lake.partitioning.partition_values import Partitioning
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.lake.table_lookup import split_name
+from components.lib.lake.table_lookup import TableName, full_name
 from components.lib.storage_manager.errors import NoSuchTable
 from registry.contract import LakeTables
 from registry.models import LakeTable
 
-FIRST_GUESS = 0.4
+INITIAL_RATIO = 0.4
 
-_MOST_TABLES = 1_000  # that are remembered
+_MAX_TABLES = 1_000  # cached
 
 
 @dataclass
 class Compression:
-    """Bytes of a file for each byte in memory, learned from the files written so far."""
+    """The ratio of bytes in a file to bytes in memory, learned from the files written so far."""
 
-    ratio: float = FIRST_GUESS
+    ratio: float = INITIAL_RATIO
 
     def learn(self, in_memory: int, in_file: int) -> None:
-        if in_memory > 64 << 10:  # smaller ones are mostly footer
+        if in_memory > 64 << 10:  # smaller files are mostly footer
             self.ratio += (in_file / in_memory - self.ratio) * 0.3
 
 
 @dataclass(frozen=True)
-class Target:
+class TableHandle:
     table: LakeTable
     schema: TableSchema
     partitioning: Partitioning
@@ -40,22 +40,22 @@ class Target:
 
     @property
     def name(self) -> str:
-        return f"{self.table.database}.{self.table.name}"
+        return full_name(self.table)
 
 
-class Targets:
-    """Keeps what it has read for a moment. An older schema than the newest is no error: files of both stand side by
-    side, and rows that don't fit are tried again with the newest.
+class TableHandles:
+    """Caches handles for a moment. Using a schema that is not the newest is no error: a table may contain files of
+    several versions, and rows that don't match are tried again with the newest.
     """
 
     def __init__(self, store: LakeTables, clock: LoopClock, max_age_s: float) -> None:
         self._store = store
         self._clock = clock
         self._max_age_s = max_age_s
-        self._known: OrderedDict[str | int, tuple[float, Target]] = OrderedDict()
+        self._known: OrderedDict[str | int, tuple[float, TableHandle]] = OrderedDict()
 
-    async def get(self, table: str | int, *, fresh: bool = False) -> Target:
-        """By name, as people write it, or id."""
+    async def get(self, table: str | int, *, fresh: bool = False) -> TableHandle:
+        """Returns the handle of a table by its name or id. Raises `NoSuchTable`."""
         known = self._known.get(table)
         now = self._clock.monotonic()
         if known is not None and not fresh and now - known[0] < self._max_age_s:
@@ -63,7 +63,7 @@ class Targets:
         found = await self._read(table, known[1] if known else None)
         self._known[table] = (now, found)
         self._known.move_to_end(table)
-        if len(self._known) > _MOST_TABLES:
+        if len(self._known) > _MAX_TABLES:
             self._known.popitem(last=False)
         return found
 
@@ -71,11 +71,12 @@ class Targets:
         for key in [key for key, known in self._known.items() if known[1].table.id == table_id]:
             del self._known[key]
 
-    async def _read(self, table: str | int, before: Target | None) -> Target:
+    async def _read(self, table: str | int, before: TableHandle | None) -> TableHandle:
         if isinstance(table, int):
             row = await self._store.get_table_by_id(table)
         else:
-            row = await self._store.get_table(*split_name(table))
+            name = TableName.parse(table)
+            row = await self._store.get_table(name.database, name.table)
         if row is None:
             raise NoSuchTable(f"there is no table {table!r}: `astha tables list` shows those that exist")
         if row.status != "active":
@@ -84,6 +85,6 @@ class Targets:
         if metadata is None:
             raise NoSuchTable(f"table {table!r} was dropped a moment ago")
         if before is not None and before.table.id == row.id and before.schema.version == metadata.schema_version:
-            return Target(row, before.schema, before.partitioning, before.engine, before.compression)
-        schema = TableSchema.of(metadata, table=f"{row.database}.{row.name}")
-        return Target(row, schema, Partitioning(schema), engine_of(schema, metadata.engine_config))
+            return TableHandle(row, before.schema, before.partitioning, before.engine, before.compression)
+        schema = TableSchema.of(metadata, table=full_name(row))
+        return TableHandle(row, schema, Partitioning(schema), engine_of(schema, metadata.engine_config))

@@ -1,4 +1,4 @@
-"""The files of one insert on their way to storage: all of them arrive, or none stays."""
+"""The upload of one insert's files: all of them are written, or none is left."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from components.lib.lake.files import WrittenFile
 from components.lib.lake.storage.objects import Objects, StorageUnavailable
 from components.lib.lake.storage.output_streams import Sink
 from components.lib.storage_manager.buffers import Part
-from components.lib.storage_manager.table_handles import Target
-from components.lib.storage_manager.upload_names import Names
+from components.lib.storage_manager.table_handles import TableHandle
+from components.lib.storage_manager.upload_names import UploadNames
 from registry.inputs import FileDraft
 
 
 class Upload:
-    """Not to be used again after `finish` or `abandon`."""
+    """Cannot be used again after `finish` or `stop`."""
 
-    def __init__(self, target: Target, names: Names, objects: Objects, slots: asyncio.Semaphore) -> None:
+    def __init__(self, target: TableHandle, names: UploadNames, objects: Objects, slots: asyncio.Semaphore) -> None:
         self._target = target
         self._names = names
         self._objects = objects
@@ -25,10 +25,10 @@ class Upload:
         self._tasks: list[asyncio.Task[FileDraft]] = []
         self._failure: BaseException | None = None
         self.uris: list[str] = []
-        self.doubtful: set[str] = set()  # a write without an answer, which may still be carried out
+        self.unconfirmed: set[str] = set()  # writes without a response, which may still be carried out
 
     async def write(self, parts: Sequence[Part]) -> None:
-        """One file each. Waits for room, not for the files: an error may show only in a later call."""
+        """Starts one file per part. Waits for a free slot, not for the files: a later call may raise the error."""
         if not parts:
             return
         uris = await self._names.take(self._target, [path for path, _ in parts])
@@ -43,7 +43,7 @@ class Upload:
             self._tasks.append(task)
 
     async def finish(self) -> list[FileDraft]:
-        """Every file is durable. In the order in which they were given."""
+        """Waits until every file is durable. Returns them in the order of `write`."""
         if self._tasks:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_EXCEPTION)
         if self._failure is not None:
@@ -51,7 +51,7 @@ class Upload:
         return [task.result() for task in self._tasks]
 
     async def stop(self) -> None:
-        """Nothing is written any more once this returns."""
+        """Cancels all writes; nothing is written any more once this returns."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -66,7 +66,7 @@ class Upload:
         try:
             written = await self._objects.write(uri, fill)
         except StorageUnavailable:
-            self.doubtful.add(uri)
+            self.unconfirmed.add(uri)
             raise
         target.compression.learn(size, written.size)
         return FileDraft(

@@ -1,8 +1,8 @@
-"""Names for new files, each with its intent recorded before anybody can use it.
+"""Names for new files; the intent of each is recorded before the name is used.
 
-A writer of many small inserts would spend most of its registry calls on intents: the more names a partition has needed,
-the more are recorded ahead in one call, and the next ones in the background before these run out. Names that nobody
-used are given back at the end.
+A writer of many small inserts would spend most of its registry calls on intents. So the more names a partition has
+needed, the more are recorded ahead in one call, and the next ones in the background before these run out. Unused names
+are given back at the end.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 
 from components.lib.lake.registration.upload_intents import purpose_of
 from components.lib.lake.storage.locations import file_location
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.table_handles import TableHandle
 from registry.clock import Clock
 from registry.contract import PAGE, Files
 from registry.errors import RegistryError
 
-_MOST_PARTITIONS = 256  # that have names ahead
+_MAX_PARTITIONS = 256  # with names recorded ahead
 
-_WORTH_A_REFILL = 16  # names; fewer are recorded when they are needed
+_MIN_REFILL = 16  # names; fewer are recorded when they are needed
 
 _Key = tuple[str, str, str]
 
@@ -33,18 +33,18 @@ class _Ahead:
     refill: asyncio.Task[None] | None = None
 
 
-class Names:
-    def __init__(self, store: Files, clock: Clock, owner: str, most_ahead: int) -> None:
+class UploadNames:
+    def __init__(self, store: Files, clock: Clock, owner: str, max_ahead: int) -> None:
         self._store = store
         self._clock = clock
         self._owner = owner
-        self._most_ahead = most_ahead
+        self._max_ahead = max_ahead
         self._ahead: OrderedDict[_Key, _Ahead] = OrderedDict()
-        self._unwanted: list[str] = []
+        self._unused: list[str] = []
         self._refills: set[asyncio.Task[None]] = set()
 
-    async def take(self, target: Target, partitions: Sequence[str]) -> list[str]:
-        """A name for each. At most one call to the registry; an error takes no name."""
+    async def take(self, target: TableHandle, partitions: Sequence[str]) -> list[str]:
+        """Returns a name per partition. Makes at most one call to the registry; after an error no name is taken."""
         keys = {path: (target.table.location, path, target.engine.extension) for path in partitions}
         counts = Counter(partitions)
         taken: dict[str, list[str]] = {}
@@ -58,7 +58,7 @@ class Names:
                 now = self._clock.now_ms()
                 new[path] = [
                     file_location(target.table.location, path, target.engine.extension, now)
-                    for _ in range(missing + min(ahead.block, self._most_ahead))
+                    for _ in range(missing + min(ahead.block, self._max_ahead))
                 ]
         try:
             await self._record(target, [name for some in new.values() for name in some])
@@ -73,27 +73,27 @@ class Names:
             ahead.names.extend(some[missing:])
             ahead.block = max(1, ahead.block * 4)
         for path in counts:
-            self._refill_in_time(target, path, keys[path])
-        self._forget_the_oldest()
+            self._refill_if_low(target, path, keys[path])
+        self._evict_oldest()
         return [taken[path].pop(0) for path in partitions]
 
-    async def _record(self, target: Target, names: list[str]) -> None:
-        """After an error they may be recorded or not; nobody uses them."""
+    async def _record(self, target: TableHandle, names: list[str]) -> None:
+        """After an error the intents may be recorded or not; the names are not used."""
         if not names:
             return
         try:
             purpose = purpose_of("insert", target.table.id)
             await self._store.record_intents(names, purpose=purpose, owner=self._owner)
         except BaseException:
-            self._unwanted.extend(names)
+            self._unused.extend(names)
             raise
 
-    def _refill_in_time(self, target: Target, path: str, key: _Key) -> None:
+    def _refill_if_low(self, target: TableHandle, path: str, key: _Key) -> None:
         ahead = self._ahead.get(key)
         if ahead is None or ahead.refill is not None:
             return
-        count = min(ahead.block, self._most_ahead)
-        if count < _WORTH_A_REFILL or len(ahead.names) > count // 4:
+        count = min(ahead.block, self._max_ahead)
+        if count < _MIN_REFILL or len(ahead.names) > count // 4:
             return
 
         async def refill() -> None:
@@ -104,7 +104,7 @@ class Names:
                 ahead.names.extend(names)
                 ahead.block = max(1, ahead.block * 4)
             except RegistryError:
-                return  # who needs a name and finds none asks again, and is told
+                return  # `take` records names itself then, and raises the error
             finally:
                 ahead.refill = None
 
@@ -112,28 +112,28 @@ class Names:
         self._refills.add(ahead.refill)
         ahead.refill.add_done_callback(self._refills.discard)
 
-    async def drop_unwanted(self) -> None:
-        """Intents that nobody will use: without this the writer would renew them until its end. An error keeps them
-        for the next time.
+    async def drop_unused(self) -> None:
+        """Completes intents of unused names: otherwise the writer would renew them until it ends. After an error they
+        are kept for the next call.
         """
-        unwanted, self._unwanted = self._unwanted, []
+        unwanted, self._unused = self._unused, []
         try:
             for start in range(0, len(unwanted), PAGE):
                 await self._store.complete_intents(unwanted[start : start + PAGE])
         except BaseException:
-            self._unwanted += unwanted
+            self._unused += unwanted
             raise
 
     async def give_back(self) -> None:
-        """All that nobody has taken. An error leaves them to the cleaner."""
+        """Completes the intents of all names that were not taken. After an error the cleaner does."""
         if self._refills:
             await asyncio.wait(self._refills)
         for ahead in self._ahead.values():
-            self._unwanted.extend(ahead.names)
+            self._unused.extend(ahead.names)
         self._ahead.clear()
-        await self.drop_unwanted()
+        await self.drop_unused()
 
-    def _forget_the_oldest(self) -> None:
-        for key in list(self._ahead)[: max(0, len(self._ahead) - _MOST_PARTITIONS)]:
+    def _evict_oldest(self) -> None:
+        for key in list(self._ahead)[: max(0, len(self._ahead) - _MAX_PARTITIONS)]:
             if self._ahead[key].refill is None:
-                self._unwanted.extend(self._ahead.pop(key).names)
+                self._unused.extend(self._ahead.pop(key).names)

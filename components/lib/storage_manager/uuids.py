@@ -1,4 +1,4 @@
-"""UUIDs written as text, for formats and engines that have no type for them."""
+"""UUIDs as text, for formats and engines that have no type for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def uuid_columns(schema: TableSchema) -> list[str]:
 
 
 def with_uuids(table: pa.Table, name: str, first_row: int) -> pa.Table:
-    """The column of text as one of UUIDs."""
+    """Returns the table with a column of text converted to UUIDs."""
     values: list[bytes | None] = []
     for number, text in enumerate(table.column(name).to_pylist()):
         try:

@@ -1,4 +1,4 @@
-"""Data files: an engine for each format writes rows and says, without reading them again, what it has written."""
+"""Data files: one engine per format writes rows, and returns size, checksum and statistics without reading again."""
 
 from components.lib.lake.files.engines import engine_of
 from components.lib.lake.files.writer_protocol import FileEngine, WrittenFile

@@ -1,4 +1,4 @@
-"""Which engine writes a table's files."""
+"""The choice of a table's file engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENGINES: dict[str, Callable[[str, dict[str, Any]], FileEngine]] = {
 
 
 def engine_of(schema: TableSchema, config: JsonText = EMPTY_OBJECT) -> FileEngine:
-    """By the table's format; ``config`` is `TableMetadata.engine_config`."""
+    """Returns the engine of the table's format; ``config`` is `TableMetadata.engine_config`."""
     make = _ENGINES.get(schema.format)
     if make is None:
         raise SchemaProblem(f"format {schema.format!r} has no engine: use one of {', '.join(_ENGINES)}")

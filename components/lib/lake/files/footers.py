@@ -1,15 +1,16 @@
-"""Footers of Parquet files that are not trusted, read by Arrow in a child process.
+"""Footers of untrusted Parquet files, read by Arrow in a child process (decision 0019).
 
-Arrow calls `std::terminate` at some damaged footers, and a process that is gone can't tell which file it was. So no
-footer is read by the process that wants to know what is in it, except one that the same process has just written.
-A checksum does not make a file trusted: it says that the bytes are those that were registered, not that they are sane.
+Arrow calls `std::terminate` at some damaged footers, and a dead process cannot name the file. So a process reads only
+the footers that it has just written itself. A checksum does not make a file trusted: it says that the bytes are those
+that were registered, not that they are valid.
 
-The functions without an underscore that take bytes run in the child.
+`iceberg_statistics` and `arrow_schema` run in the child.
 """
 
 from __future__ import annotations
 
 from os import SEEK_END
+from pathlib import Path
 from typing import IO
 
 import msgspec
@@ -21,24 +22,25 @@ from pyiceberg.io.pyarrow import (
     parquet_path_to_id_mapping,
 )
 from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField
 
 from astha.errors import AsthaError
-from components.lib.lake.isolation import ChildFailed, ChildRaised, Children, shared_children
+from components.lib.lake.isolation import ChildFailed, ChildPool, ChildRaised, shared_child_pool
+from components.lib.lake.schema.arrow_types import columns_of
+from components.lib.lake.schema.type_syntax import SyntaxProblem
+from components.lib.parquet_tail import MAGIC, TAIL, footer_length
 
-MAGIC = b"PAR1"
-TAIL = 8  # the footer's length and the magic number
-
-_LIMIT_S = 60.0  # of a footer: the largest take a second
-_LARGEST = 1 << 28  # bytes; a footer of a million column chunks has half of that
+_LIMIT_S = 60.0  # per footer; the largest take a second
+_MAX_BYTES = 1 << 28  # a footer with a million column chunks has half of that
 _HERE = __name__
 
 
 class BadFooter(AsthaError):
-    """The message says what is wrong, after a file's name and a colon."""
+    """The message is meant to follow the file's name and a colon."""
 
 
 class FooterStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """As a manifest of Iceberg's has them, by field id."""
+    """Statistics by field id, in the form of an Iceberg manifest."""
 
     record_count: int
     column_sizes: dict[int, int] = {}
@@ -55,36 +57,46 @@ class _StatisticsCall(msgspec.Struct, frozen=True):
     schema: str
 
 
-def read_statistics(ending: bytes, schema: Schema, children: Children | None = None) -> FooterStatistics:
-    """Of a file whose last bytes are these, at least its footer. BadFooter if it has none that can be read."""
-    call = msgspec.msgpack.encode(_StatisticsCall(_alone(ending), schema.model_dump_json()))
-    return msgspec.msgpack.decode(_asked("iceberg_statistics", call, children), type=FooterStatistics)
+def read_statistics(ending: bytes, schema: Schema, pool: ChildPool | None = None) -> FooterStatistics:
+    """Reads the statistics of a file from its last bytes, which must include the footer. Raises `BadFooter`."""
+    call = msgspec.msgpack.encode(_StatisticsCall(_footer_file(ending), schema.model_dump_json()))
+    return msgspec.msgpack.decode(_call_child("iceberg_statistics", call, pool), type=FooterStatistics)
 
 
-def read_arrow_schema(ending: bytes, children: Children | None = None) -> pa.Schema:
-    """Likewise."""
-    answer = _asked("arrow_schema", _alone(ending), children)
+def read_arrow_schema(ending: bytes, pool: ChildPool | None = None) -> pa.Schema:
+    """Reads the Arrow schema of a file, like `read_statistics`."""
+    response = _call_child("arrow_schema", _footer_file(ending), pool)
     try:
-        return pa.ipc.read_schema(pa.BufferReader(answer))
+        return pa.ipc.read_schema(pa.BufferReader(response))
     except (pa.ArrowException, OSError) as error:
         raise BadFooter(f"its schema can't be read: {error}") from error
 
 
-def footer_length(ending: bytes) -> int:
-    """Bytes that the footer takes, those at its end included. BadFooter if that is no Parquet file's."""
-    if len(ending) < TAIL or ending[-4:] != MAGIC:
-        raise BadFooter(f"it is not a Parquet file: it does not end with {MAGIC.decode()}")
-    length = int.from_bytes(ending[-TAIL:-4], "little")
-    if length > _LARGEST:
-        raise BadFooter(f"its footer is said to have {length:,} bytes: {_LARGEST:,} are the most that is read")
+def read_columns(file: Path) -> list[NestedField]:
+    """Returns the columns of a Parquet file, without ids. Raises `SyntaxProblem` if the file cannot be read."""
+    try:
+        with file.open("rb") as stream:
+            return columns_of(read_arrow_schema(read_ending(stream)))
+    except (OSError, BadFooter) as error:
+        raise SyntaxProblem(f"{file} can't be read as Parquet: {error}") from error
+
+
+def ending_length(ending: bytes) -> int:
+    """Returns the length of the footer with its tail. Raises `BadFooter` if the bytes are not a Parquet file's end."""
+    try:
+        length = footer_length(ending)
+    except ValueError as error:
+        raise BadFooter(f"it is {error}") from error
+    if length > _MAX_BYTES:
+        raise BadFooter(f"its footer claims {length:,} bytes: at most {_MAX_BYTES:,} are read")
     return length + TAIL
 
 
 def read_ending(stream: IO[bytes]) -> bytes:
-    """As much of the end of a file as holds its footer; the file is left at its beginning."""
+    """Returns the end of a file, from its footer on; leaves the file at its beginning."""
     size = stream.seek(0, SEEK_END)
     stream.seek(max(0, size - TAIL))
-    needed = footer_length(stream.read(TAIL))
+    needed = ending_length(stream.read(TAIL))
     stream.seek(max(0, size - needed))
     ending = stream.read(needed)
     stream.seek(0)
@@ -106,12 +118,12 @@ def iceberg_statistics(argument: bytes) -> bytes:
 
 def arrow_schema(footer: bytes) -> bytes:
     found = pq.ParquetFile(pa.BufferReader(footer))
-    _look_at(found.metadata)
+    _read_everything(found.metadata)
     return bytes(found.schema_arrow.serialize())
 
 
-def _look_at(footer: pq.FileMetaData) -> None:
-    """Everything in it that a reader may look at later, in its own process."""
+def _read_everything(footer: pq.FileMetaData) -> None:
+    """Reads every part that a later reader may read in its own process."""
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
         for place in range(group.num_columns):
@@ -125,23 +137,23 @@ def _require_field_ids(footer: pq.FileMetaData) -> None:
     without = [field.name for field in arrow if not (field.metadata or {}).get(b"PARQUET:field_id")]
     if without:
         raise ValueError(
-            f"column {without[0]} has no field id, so that engines could take it for another: insert the file with "
+            f"column {without[0]} has no field id, so that engines could confuse it with another: insert the file with "
             "`astha insert`, which writes them"
         )
 
 
-def _alone(ending: bytes) -> bytes:
-    """A file of nothing but the footer."""
-    length = footer_length(ending)
+def _footer_file(ending: bytes) -> bytes:
+    """Returns a Parquet file that consists of the footer only."""
+    length = ending_length(ending)
     if length > len(ending):
-        raise BadFooter(f"its footer is said to have {length - TAIL:,} bytes, and is cut off")
+        raise BadFooter(f"its footer claims {length - TAIL:,} bytes, and is cut off")
     return MAGIC + ending[-length:]
 
 
-def _asked(function: str, argument: bytes, children: Children | None) -> bytes:
+def _call_child(function: str, argument: bytes, pool: ChildPool | None) -> bytes:
     try:
-        return (children or shared_children()).call(f"{_HERE}:{function}", argument, limit_s=_LIMIT_S)
+        return (pool or shared_child_pool()).call(f"{_HERE}:{function}", argument, limit_s=_LIMIT_S)
     except ChildRaised as error:
         raise BadFooter(f"{error.kind}: {error}" if error.kind == "KeyError" else str(error)) from error
     except ChildFailed as error:
-        raise BadFooter(f"it is damaged, and ends the process that reads its footer: {error}") from error
+        raise BadFooter(f"it is damaged: reading its footer ends the process: {error}") from error

@@ -1,4 +1,4 @@
-"""JSON, one object a line: for people and tools that read nothing else. Iceberg has no such format."""
+"""JSON lines, for users and tools that read nothing else. Iceberg has no such format."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from components.lib.lake.files.sorting import sort
 from components.lib.lake.files.writer_protocol import WrittenFile
-from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema, said
-from components.lib.lake.storage.output_streams import Tally, Writable
+from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema, validation_message
+from components.lib.lake.storage.output_streams import ChecksummedSink, Writable
 from registry.json_text import JsonText, to_json_text
 from registry.models import ColumnStats
 
 _EXTENSIONS = {"gzip": ".json.gz", "zstd": ".json.zst", "none": ".json"}
-_ROWS_AT_ONCE = 10_000  # as Python objects
+_ROWS_AT_ONCE = 10_000  # converted to Python objects
 
 
 class JsonOptions(BaseModel):
-    """`engine_config` of a table in this format, and its compression."""
+    """`engine_config` and compression of a table in this format."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -41,7 +41,7 @@ class JsonLinesEngine:
         try:
             return cls(JsonOptions(**{"compression": "none" if name == "uncompressed" else name, **config}))
         except ValidationError as error:
-            raise SchemaProblem(f"engine_config or compression of a JSON table: {said(error)}") from error
+            raise SchemaProblem(f"engine_config or compression of a JSON table: {validation_message(error)}") from error
 
     @property
     def extension(self) -> str:
@@ -52,16 +52,16 @@ class JsonLinesEngine:
         return self._options.compression != "none"
 
     def write(self, table: pa.Table, schema: TableSchema, sink: Writable) -> WrittenFile:
-        tally = Tally(sink)
+        output = ChecksummedSink(sink)
         rows = sort(table, schema)
         if self.compressed:
-            with pa.CompressedOutputStream(tally, self._options.compression) as stream:
+            with pa.CompressedOutputStream(output, self._options.compression) as stream:
                 for lines in _encoded(rows):
                     stream.write(lines)
         else:
             for lines in _encoded(rows):
-                tally.write(lines)
-        return WrittenFile(tally.size, rows.num_rows, tally.checksum, _statistics(rows, schema))
+                output.write(lines)
+        return WrittenFile(output.size, rows.num_rows, output.checksum, _statistics(rows, schema))
 
 
 def _encoded(table: pa.Table) -> Iterator[bytes]:
@@ -73,7 +73,7 @@ _encoder = msgspec.json.Encoder()  # decimals as text, times in ISO form, bytes 
 
 
 def _statistics(table: pa.Table, schema: TableSchema) -> JsonText:
-    """Counts of top-level columns: nobody skips such a file by its bounds."""
+    """Returns counts of top-level columns. Bounds would be of no use: engines do not prune such files."""
     found: dict[str, ColumnStats] = {}
     for field in schema.iceberg.fields:
         column = table.column(field.name)

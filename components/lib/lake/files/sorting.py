@@ -1,6 +1,6 @@
-"""A table's sort order, applied to rows.
+"""Sorts rows by a table's sort order.
 
-As Iceberg has it: text by its bytes, -0.0 before 0.0, every NaN after all numbers, NULLs where the order says.
+As Iceberg specifies: text by its bytes, -0.0 before 0.0, every NaN after all numbers, NULLs first or last by the order.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ Key: TypeAlias = npt.NDArray[Any]
 
 
 def sort(table: pa.Table, schema: TableSchema) -> pa.Table:
-    """In the table's order; as it is if there is none. Equal rows keep their order."""
+    """Returns the rows in the table's order, unchanged if it has none. Equal rows keep their order."""
     order = sorted_order(table, schema)
     return table if order is None else arrange(table, order)
 
 
 def sorted_order(table: pa.Table, schema: TableSchema) -> npt.NDArray[np.int64] | None:
-    """For each place the row that belongs there; None if every row is where it belongs."""
+    """Returns the row indices in sorted order, or None if the rows are sorted already."""
     if not schema.order.fields or table.num_rows < 2:
         return None
     keys = sort_keys(table, schema)
     if _ascending(keys):
         return None
     if len(keys) == 1:
-        return np.argsort(keys[0], kind="stable")  # quick where the rows are a few sorted runs
+        return np.argsort(keys[0], kind="stable")  # fast for a few sorted runs
     return np.lexsort(keys[::-1])
 
 
 def arrange(table: pa.Table, order: npt.NDArray[np.int64]) -> pa.Table:
-    """Column by column, so that no more than one of them is there twice."""
+    """Reorders column by column, so that at most one column is in memory twice."""
     rows = pa.array(order)
     columns = table.columns
     schema = table.schema
@@ -50,12 +50,12 @@ def arrange(table: pa.Table, order: npt.NDArray[np.int64]) -> pa.Table:
 
 
 def sort_keys(table: pa.Table, schema: TableSchema) -> list[Key]:
-    """Numbers whose ascending order is the table's, the most significant first."""
+    """Returns numeric keys whose ascending order is the table's, the most significant first."""
     return [key for field in schema.order.fields for key in field_keys(table, schema, field)]
 
 
 def field_keys(table: pa.Table, schema: TableSchema, field: SortField) -> list[Key]:
-    """Of one field of the order: whether a row is null, if any is, and then the values, if there are any."""
+    """Returns the keys of one sort field: a null flag if any row is null, then the values if there are any."""
     kind = schema.iceberg.find_field(field.source_id).field_type
     column = _column(table, schema, field.source_id)
     if pa.types.is_dictionary(column.type) and isinstance(field.transform, IdentityTransform):
@@ -75,7 +75,7 @@ def field_keys(table: pa.Table, schema: TableSchema, field: SortField) -> list[K
 
 
 def sorting_columns(schema: TableSchema) -> list[tuple[int, bool, bool]]:
-    """(position of a top-level column, descending, nulls first), as far as a file's footer can say it."""
+    """Returns (position of a top-level column, descending, nulls first), as far as a footer can declare it."""
     places = {field.field_id: place for place, field in enumerate(schema.iceberg.fields)}
     found = []
     for field in schema.order.fields:
@@ -87,7 +87,7 @@ def sorting_columns(schema: TableSchema) -> list[tuple[int, bool, bool]]:
 
 
 def _numbers(values: pa.Array) -> Key:
-    """In the order of the values; the same one for every NULL, so that those keep their order too."""
+    """Returns numbers in the order of the values; equal for all NULLs, so that those keep their order."""
     kind = values.type
     if pa.types.is_dictionary(kind):
         return _numbers(values.dictionary)[_whole(pc.fill_null(values.indices, 0))]
@@ -101,7 +101,7 @@ def _numbers(values: pa.Array) -> Key:
 
 
 def _float_order(floats: Key) -> Key:
-    """The bits of a float are in its order, of negative ones in the reverse."""
+    """The bits of floats sort like the floats; those of negative ones sort in reverse."""
     kind = np.int32 if floats.dtype == np.float32 else np.int64
     bits: Key = floats.view(kind)
     most = int(np.iinfo(kind).max)
@@ -134,7 +134,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _column(table: pa.Table, schema: TableSchema, field_id: int) -> pa.ChunkedArray:
-    """A column, or a field inside structs: null where the struct is."""
+    """Returns a column, or a field inside structs, null where the struct is."""
     for top in schema.iceberg.fields:
         if top.field_id == field_id:
             return table.column(top.name)

@@ -1,7 +1,7 @@
-"""What a file's columns hold, from the footer that its writer has just made: no byte is read again.
+"""Column statistics of a new file, from the footer that its writer has just made; nothing is read again.
 
-Bounds are in Iceberg's single-value form, of text and bytes the first 16 characters, the upper one rounded up, as
-Iceberg's own writers do; like there, none inside lists and maps, and none where Arrow gives none (values beyond 4 KB).
+Bounds are in Iceberg's single-value form. Text and bytes are truncated to 16 characters, the upper bound rounded up, as
+Iceberg's own writers do. There are no bounds inside lists and maps, and none where Arrow has none (values over 4 KB).
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from registry.models import ColumnStats
 Bound: TypeAlias = Callable[[Any], bytes | None]
 
 WIDTH = 16
-"""Characters or bytes kept of a bound."""
+"""Length of a truncated bound, in characters or bytes."""
 
 _LAST_CHARACTER = 0x10FFFF
-_SURROGATES = range(0xD800, 0xE000)  # no characters by themselves
+_SURROGATES = range(0xD800, 0xE000)  # not characters
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column of values. ``steps`` lead to it from its top-level column."""
+    """A leaf column. ``steps`` are the names from its top-level column to it."""
 
     field_id: int
     kind: IcebergType
     steps: tuple[str, ...]
     repeated: bool
-    path: str  # as Parquet has it
+    path: str  # in Parquet
 
     @property
     def floating(self) -> bool:
@@ -61,12 +61,12 @@ class Leaf:
 
 
 def leaves(schema: TableSchema) -> list[Leaf]:
-    """In the order of a Parquet file's columns."""
+    """Returns the leaf columns in the order of a Parquet file's columns."""
     return [leaf for field in schema.iceberg.fields for leaf in _leaves(field, (), repeated=False)]
 
 
 def parquet_statistics(footer: pq.FileMetaData, columns: list[Leaf], nans: Mapping[int, int]) -> JsonText:
-    """``nans`` are counted by field id, of every leaf that is a float: a footer does not have them."""
+    """``nans`` are the NaN counts by field id of every float leaf, which a footer does not contain."""
     groups = [footer.row_group(place) for place in range(footer.num_row_groups)]
     found: dict[str, ColumnStats] = {}
     for place, leaf in enumerate(columns):
@@ -87,7 +87,7 @@ def parquet_statistics(footer: pq.FileMetaData, columns: list[Leaf], nans: Mappi
                 lower = least if lower is None or _order(leaf, least) < _order(leaf, lower) else lower
                 upper = most if upper is None or _order(leaf, most) > _order(leaf, upper) else upper
             elif statistics.num_values:
-                bounded = leaf.floating  # all of them NaN, or a value too long to be a bound
+                bounded = leaf.floating  # all values are NaN, or one is too long for a bound
         found[str(leaf.field_id)] = ColumnStats(
             value_count=values,
             null_count=nulls,
@@ -125,7 +125,7 @@ def _leaves(field: NestedField, above: tuple[str, ...], path: str = "", *, repea
 
 
 def _order(leaf: Leaf, raw: Any) -> Any:
-    """What row groups are compared by."""
+    """Returns the key by which bounds of row groups are compared."""
     if isinstance(leaf.kind, DecimalType) and isinstance(raw, bytes):
         return int.from_bytes(raw, "big", signed=True)
     return raw
@@ -168,7 +168,7 @@ def _exact(kind: IcebergType) -> Bound:
 
 
 def upper_text(raw: bytes) -> bytes | None:
-    """The shortest text of at most 16 characters that no text with this beginning exceeds; None if there is none."""
+    """Returns the shortest text of at most 16 characters that is not below any text with this prefix, or None."""
     text = raw.decode()
     if len(text) <= WIDTH:
         return raw
@@ -189,7 +189,7 @@ def upper_bytes(raw: bytes) -> bytes | None:
 
 
 def _decimal(raw: int | bytes) -> bytes:
-    """The unscaled number in as few bytes as hold it, the sign first."""
+    """Encodes the unscaled number in the fewest bytes, big-endian two's complement."""
     number = int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else raw
     return number.to_bytes((8 + (number + (number < 0)).bit_length()) // 8, "big", signed=True)
 

@@ -1,4 +1,4 @@
-"""`FileEngine`: what one writes to add a format."""
+"""`FileEngine`: the protocol to implement for a new file format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from registry.json_text import JsonText
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """What the registry wants to know of a file, counted while its bytes went by."""
+    """What the registry stores about a file, collected while it was written."""
 
     size: int
     rows: int
@@ -24,7 +24,7 @@ class WrittenFile(msgspec.Struct, frozen=True):
 class FileEngine(Protocol):
     @property
     def file_type(self) -> str:
-        """The registry's name for it, as in `table_metadata.format`."""
+        """The format's name in the registry, as in `table_metadata.format`."""
         ...
 
     @property
@@ -34,8 +34,9 @@ class FileEngine(Protocol):
     def compressed(self) -> bool: ...
 
     def write(self, table: pa.Table, schema: TableSchema, sink: Writable) -> WrittenFile:
-        """All rows of one partition, in any order; the table's columns are exactly those of `TableSchema.arrow`.
+        """Writes all rows of one partition, sorted by the table's sort order. The rows may arrive in any order; their
+        columns are exactly those of `TableSchema.arrow`.
 
-        Rows are written in the table's sort order. Blocks: call it in a thread. Safe to call from several.
+        Blocks: call it in a thread. Safe to call from several threads.
         """
         ...

@@ -1,26 +1,26 @@
-"""Iceberg: the catalog, its tables, and commits to them. The one place from which anybody commits (decision 0010).
+"""Iceberg: the catalog, its tables, and commits to them. All commits are made here (decision 0010).
 
-    tables = IcebergTables(open_catalog(url, lake), identity)        blocking throughout: not for an event loop's thread
-    tables.load(table)                                               the catalog's table of the registry's, or None
-    Stamp.read(loaded.metadata)                                      what the last commit says of itself
-    live_files(loaded), live_digest(loaded)                          what the manifests say
-    tables.commit(table, lambda commit: commit.set_tag("v1", 42))    one atomic commit, decided anew after a conflict
+    tables = IcebergTables(open_catalog(url, lake), identity)        everything blocks: not for an event loop's thread
+    tables.load(table)                                               the Iceberg table of a registry's table, or None
+    Stamp.read(loaded.metadata)                                      position and digest of the last commit
+    live_files(loaded), live_digest(loaded)                          the files in the manifests
+    tables.commit(table, lambda commit: commit.set_tag("v1", 42))    one atomic commit, built again after a conflict
 
-Errors: `TableProblem` concerns one table and needs a person, `StorageTrouble` concerns one table and passes,
-`CatalogTrouble` concerns all of them and passes.
+Errors: `TableProblem` concerns one table and needs the operator, `TableUnavailable` concerns one table and is
+temporary, `CatalogUnavailable` concerns all tables and is temporary.
 """
 
 from components.lib.lake.iceberg.catalog import RegistryCatalog, open_catalog
-from components.lib.lake.iceberg.commits import Change, TableCommit
-from components.lib.lake.iceberg.error_mapping import explained
+from components.lib.lake.iceberg.commits import SnapshotChange, TableCommit
 from components.lib.lake.iceberg.errors import (
     BadFile,
-    CatalogTrouble,
+    CatalogUnavailable,
     ForeignCommit,
     ForeignTable,
-    StorageTrouble,
     TableProblem,
+    TableUnavailable,
     Unsupported,
+    with_mapped_errors,
 )
 from components.lib.lake.iceberg.probe import CatalogProbe
 from components.lib.lake.iceberg.retention import Retention
@@ -41,11 +41,11 @@ __all__ = [
     # the catalog
     "CatalogProbe", "IcebergTables", "RegistryCatalog", "identifier_of", "open_catalog",
     # commits
-    "Change", "Retention", "Stamp", "TableCommit",
-    # what is there
+    "SnapshotChange", "Retention", "Stamp", "TableCommit",
+    # files of a snapshot
     "PartitionPaths", "data_files", "dated_files", "files_by_path", "live_digest", "live_files", "require_format",
     "require_supported",
     # errors
-    "BadFile", "CatalogTrouble", "ForeignCommit", "ForeignTable", "StorageTrouble", "TableProblem",
-    "Unsupported", "explained",
+    "BadFile", "CatalogUnavailable", "ForeignCommit", "ForeignTable", "TableUnavailable", "TableProblem",
+    "Unsupported", "with_mapped_errors",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
-"""One catalog commit in the making: snapshots, schema, stamp, tags and expiry that happen together or not at all.
+"""Builds one catalog commit: snapshots, schema, stamp, tags and expiration that happen together or not at all.
 
-Written on PyIceberg's manifests and table updates rather than its snapshot producers: those copy all metadata a dozen
-times a commit, add files under the current partition spec only, and have no `replace`, which is what leaves streaming
-readers alone.
+Uses PyIceberg's manifests and table updates instead of its snapshot producers: those copy all metadata a dozen times
+per commit, add files under the current partition spec only, and have no `replace` operation, which streaming readers
+ignore.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from pyiceberg.typedef import Record
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg.data_files import DataFiles
 from components.lib.lake.iceberg.errors import ForeignCommit
-from components.lib.lake.iceberg.manifests import ManifestWriting, is_live, may_hold, merge_groups
+from components.lib.lake.iceberg.manifests import SnapshotManifestWriter, is_live, may_contain, merge_groups
 from components.lib.lake.iceberg.retention import Retention, unreferenced_files
-from components.lib.lake.iceberg.schemas import evolution, find_spec, partition_kinds, schema_of
+from components.lib.lake.iceberg.schema_updates import evolution, find_spec, partition_kinds, schema_of
 from components.lib.lake.iceberg.stamp import POSITION, SCHEMA_ID, STOPPED, Stamp
 from components.lib.lake.partitioning.partition_values import Partitioning, PartitionProblem
 from components.lib.lake.schema.table_schema import TableSchema
@@ -47,8 +47,8 @@ from registry.models import TableFile
 from registry.position import Position
 
 
-class Change(msgspec.Struct):
-    """What one snapshot does. `replaces` if added and removed files hold the same rows."""
+class SnapshotChange(msgspec.Struct):
+    """The change that one snapshot makes. `replaces`: added and removed files contain the same rows."""
 
     added: list[TableFile] = []
     removed: list[LiveFile] = []
@@ -64,13 +64,13 @@ class Change(msgspec.Struct):
 
 
 class FilesMissing(Exception):
-    """Files to be removed are not there: Iceberg has missed something, and has to be compared with the registry."""
+    """Files to be removed are not in the snapshot: Iceberg must be compared with the registry."""
 
 
 class TableCommit:
-    """Everything is relative to `table` as it was loaded; the catalog refuses if that is no longer the newest.
+    """Everything is relative to `table` as it was loaded; the catalog refuses the commit if it is out of date.
 
-    `manifests` are those of the table's current snapshot, for who knows them already.
+    `manifests` are those of the table's current snapshot, if the caller knows them already.
     """
 
     def __init__(self, table: Table, manifests: list[ManifestFile] | None = None) -> None:
@@ -78,7 +78,7 @@ class TableCommit:
         self.stamp = Stamp.read(table.metadata)
         self.updates: list[TableUpdate] = []
         self.unreferenced: list[str] = []
-        """Metadata files that nothing refers to once this is committed."""
+        """Metadata files that are unreferenced after the commit."""
         current = table.metadata.current_snapshot()
         self._base = self._head = current
         self._manifests = manifests
@@ -86,25 +86,25 @@ class TableCommit:
         self._schema = table.metadata.schema()
         self._specs = dict(table.metadata.specs())
         self._known: dict[int, DataFiles] = {}
-        self._writings: list[ManifestWriting] = []
+        self._writers: list[SnapshotManifestWriter] = []
 
     @property
     def digest(self) -> Digest:
-        """Of the live files as they will be."""
+        """The digest of the live files after the commit."""
         return self._digest
 
     @property
     def snapshots(self) -> int:
-        """New ones so far."""
-        return len(self._writings)
+        """The number of new snapshots so far."""
+        return len(self._writers)
 
     @property
     def head(self) -> tuple[int, list[ManifestFile]] | None:
-        """The snapshot that will be current, and its manifests, as far as they had to be known."""
+        """The snapshot that will be current and its manifests, or None if these were not read."""
         return None if self._head is None or self._manifests is None else (self._head.snapshot_id, self._manifests)
 
     def require_own(self) -> None:
-        """ForeignCommit unless the current snapshot and schema are the ones that the stamp was written with."""
+        """Raises `ForeignCommit` unless the current snapshot and schema are those of the stamp."""
         found = None if self._base is None else self._base.snapshot_id
         known = self.table.metadata.properties.get(SCHEMA_ID)
         if known != str(self.table.metadata.current_schema_id):
@@ -115,41 +115,41 @@ class TableCommit:
         if found != self.stamp.snapshot:
             raise ForeignCommit(
                 f"{'.'.join(self.table.name())}: snapshot {found} is not Astha's, whose last one is "
-                f"{self.stamp.snapshot}: somebody else has committed. `astha iceberg adopt` takes the change over into "
-                "the registry, `astha iceberg revert` undoes it"
+                f"{self.stamp.snapshot}: another engine has committed. `astha iceberg adopt` takes its change over "
+                "into the registry, `astha iceberg revert` undoes it"
             )
 
     def evolve(self, schema: TableSchema) -> None:
-        """The table's current schema, partition spec and sort order. SchemaProblem if Iceberg can't get there."""
+        """Sets the current schema, partition spec and sort order. Raises `SchemaProblem` if that is impossible."""
         found = evolution(self.table.metadata, schema)
         self.updates += found.updates
         self._schema, self._specs = found.schema, found.specs
 
     def drop_delete_files(self) -> bool:
-        """Another engine's, from the next snapshot on. Whether there are any."""
+        """Drops delete files of other engines from the next snapshot on. Returns whether there are any."""
         before = self._current_manifests()
         self._manifests = [manifest for manifest in before if manifest.content == ManifestContent.DATA]
         return len(self._manifests) < len(before)
 
     def add_snapshot(
-        self, change: Change, schemas: Mapping[int, TableSchema], position: Position | None = None
+        self, change: SnapshotChange, schemas: Mapping[int, TableSchema], position: Position | None = None
     ) -> None:
-        """On top of the snapshots before it. ``schemas`` has the version of every file."""
+        """Adds a snapshot on top of the previous ones. ``schemas`` contains the version of every file."""
         before = self._current_manifests()
-        writing = self._begin()
-        manifests = self._without(writing, before, change.removed)
-        manifests = self._merged(writing, manifests)
-        added = self._added(writing, change.added, schemas)
+        writer = self._new_writer()
+        manifests = self._without(writer, before, change.removed)
+        manifests = self._merged(writer, manifests)
+        added = self._added(writer, change.added, schemas)
         for removed in change.removed:
             self._digest.remove(removed)
         for file in change.added:
             self._digest.add(LiveFile.of(file))
-        self._finish(writing, added + manifests, change, position)
+        self._finish(writer, added + manifests, change, position)
 
     def set_stamp(self, position: Position | None) -> None:
-        """Once, after the last snapshot, which becomes the current one."""
+        """Call it once, after the last snapshot, which becomes the current one."""
         head = self._head
-        if self._writings and head is not None:
+        if self._writers and head is not None:
             self.updates.append(_ref(MAIN_BRANCH, SnapshotRefType.BRANCH, head.snapshot_id))
         before = self.table.metadata.properties
         if position is None and POSITION in before:
@@ -159,14 +159,14 @@ class TableCommit:
             self.set_properties(wanted)
 
     def restart_digest(self, digest: Digest) -> None:
-        """What is live was counted: from here on it is what the stamp builds on."""
+        """Replaces the stamp's digest by one that was computed from the live files."""
         self._digest = digest.copy()
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         self.updates.append(SetPropertiesUpdate(updates=dict(properties)))
 
     def stop(self, reason: str | None) -> None:
-        """Says in the table itself why nobody commits to it, or that this is over."""
+        """Records in the table's properties why commits have stopped, or removes the reason."""
         before = self.table.metadata.properties.get(STOPPED)
         if reason is None and before is not None:
             self.updates.append(RemovePropertiesUpdate(removals=[STOPPED]))
@@ -180,13 +180,13 @@ class TableCommit:
         self.updates.append(RemoveSnapshotRefUpdate(ref_name=name))
 
     def retain(self, retention: Retention) -> None:
-        """Expires what is beyond, among the snapshots that were there before this commit."""
-        if not self._writings:
+        """Expires snapshots that were there before this commit, by the retention."""
+        if not self._writers:
             return
         self.expire([snapshot.snapshot_id for snapshot in retention.expired(self.table.metadata, _now_ms())])
 
     def expire(self, snapshot_ids: Iterable[int]) -> None:
-        """Those that a branch or tag names must have lost it before."""
+        """Expires snapshots; branches and tags that refer to them must be removed before."""
         known = {snapshot.snapshot_id: snapshot for snapshot in self.table.metadata.snapshots}
         expired = [known[wanted] for wanted in snapshot_ids if wanted in known]
         if not expired:
@@ -202,15 +202,15 @@ class TableCommit:
         )
 
     def discard(self) -> None:
-        """Removes the files that were written for it. Only if it is certain that it was not committed."""
-        for writing in self._writings:
-            writing.discard()
+        """Removes the files that were written for the commit. Only if it has certainly not happened."""
+        for writer in self._writers:
+            writer.discard()
 
-    def _begin(self) -> ManifestWriting:
-        sequence = self.table.metadata.next_sequence_number() + len(self._writings)
-        writing = ManifestWriting(self.table, self._schema, self.table.metadata.new_snapshot_id(), sequence)
-        self._writings.append(writing)
-        return writing
+    def _new_writer(self) -> SnapshotManifestWriter:
+        sequence = self.table.metadata.next_sequence_number() + len(self._writers)
+        writer = SnapshotManifestWriter(self.table, self._schema, self.table.metadata.new_snapshot_id(), sequence)
+        self._writers.append(writer)
+        return writer
 
     def _current_manifests(self) -> list[ManifestFile]:
         if self._manifests is None:
@@ -219,19 +219,19 @@ class TableCommit:
         return [manifest for manifest in self._manifests if is_live(manifest)]
 
     def _added(
-        self, writing: ManifestWriting, files: Sequence[TableFile], schemas: Mapping[int, TableSchema]
+        self, writer: SnapshotManifestWriter, files: Sequence[TableFile], schemas: Mapping[int, TableSchema]
     ) -> list[ManifestFile]:
         by_spec: defaultdict[int, list[DataFile]] = defaultdict(list)
         for file in files:
             spec = self._spec_of(schemas[file.schema_version])
             made = self._data_files(schemas[file.schema_version]).make(file, spec.spec_id, self.table.io)
             by_spec[spec.spec_id].append(made)
-        return [manifest for spec_id, made in by_spec.items() for manifest in writing.add(self._specs[spec_id], made)]
+        return [manifest for spec_id, made in by_spec.items() for manifest in writer.add(self._specs[spec_id], made)]
 
     def _without(
-        self, writing: ManifestWriting, manifests: list[ManifestFile], removed: Sequence[LiveFile]
+        self, writer: SnapshotManifestWriter, manifests: list[ManifestFile], removed: Sequence[LiveFile]
     ) -> list[ManifestFile]:
-        """Looks where the partitions say first, and newest first; everywhere else only for what was not found."""
+        """Searches manifests whose bounds match the partitions first, newest first; the others only for the rest."""
         missing = {file.path for file in removed}
         if not missing:
             return manifests
@@ -243,24 +243,24 @@ class TableCommit:
             place
             for place in places
             if (spec_id := manifests[place].partition_spec_id) in partitions
-            and may_hold(manifests[place], partitions[spec_id], kinds[spec_id])
+            and may_contain(manifests[place], partitions[spec_id], kinds[spec_id])
         ]
         likely.sort(key=lambda place: manifests[place].sequence_number, reverse=True)
         for place in [*likely, *sorted(set(places) - set(likely))]:
             if not missing:
                 break
             manifest = manifests[place]
-            result[place], found_paths = writing.remove(self._specs[manifest.partition_spec_id], manifest, missing)
+            result[place], found_paths = writer.remove(self._specs[manifest.partition_spec_id], manifest, missing)
             missing -= found_paths
         if missing:
             raise FilesMissing(
-                f"{'.'.join(self.table.name())}: {sorted(missing)[0]} is to be removed, and is not in Iceberg's "
+                f"{'.'.join(self.table.name())}: {sorted(missing)[0]} should be removed, but is not in Iceberg's "
                 "current snapshot"
             )
         return [result[place] for place in range(len(manifests))]
 
     def _partitions(self, paths: set[str]) -> dict[int, set[Record]]:
-        """By spec, of those to which a path can belong."""
+        """Returns the partitions by spec, for specs that the paths can belong to."""
         found: defaultdict[int, set[Record]] = defaultdict(set)
         for spec in self._specs.values():
             schema = schema_of(self.table.metadata, spec, self._schema)
@@ -270,27 +270,31 @@ class TableCommit:
                     found[spec.spec_id].add(partitioning.values(path))
         return found
 
-    def _merged(self, writing: ManifestWriting, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        """Those of earlier snapshots: entries of this one's must say what it did to them."""
-        old = [manifest for manifest in manifests if manifest.added_snapshot_id != writing.snapshot_id]
+    def _merged(self, writer: SnapshotManifestWriter, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        """Merges manifests of earlier snapshots only: entries of this one must keep their status."""
+        old = [manifest for manifest in manifests if manifest.added_snapshot_id != writer.snapshot_id]
         for spec_id, group in merge_groups(old):
             gone = {manifest.manifest_path for manifest in group}
             manifests = [
-                *writing.merge(self._specs[spec_id], group),
+                *writer.merge(self._specs[spec_id], group),
                 *(manifest for manifest in manifests if manifest.manifest_path not in gone),
             ]
         return manifests
 
     def _finish(
-        self, writing: ManifestWriting, manifests: list[ManifestFile], change: Change, position: Position | None
+        self,
+        writer: SnapshotManifestWriter,
+        manifests: list[ManifestFile],
+        change: SnapshotChange,
+        position: Position | None,
     ) -> None:
         parent = self._head
-        stamp = Stamp(self._digest, writing.snapshot_id, position)
-        path = writing.write_list(manifests, None if parent is None else parent.snapshot_id)
+        stamp = Stamp(self._digest, writer.snapshot_id, position)
+        path = writer.write_list(manifests, None if parent is None else parent.snapshot_id)
         snapshot = Snapshot(
-            snapshot_id=writing.snapshot_id,
+            snapshot_id=writer.snapshot_id,
             parent_snapshot_id=None if parent is None else parent.snapshot_id,
-            sequence_number=writing.sequence_number,
+            sequence_number=writer.sequence_number,
             timestamp_ms=max(_now_ms(), self.table.metadata.last_updated_ms),
             manifest_list=path,
             summary=Summary(change.operation, **_summary(change, parent), **stamp.summary()),
@@ -306,7 +310,7 @@ class TableCommit:
         return known
 
     def _spec_of(self, schema: TableSchema) -> PartitionSpec:
-        """The table's spec for files of this version; one that it never had is added beside the current."""
+        """Returns the table's spec for files of this version; an unknown one is added without becoming current."""
         known = find_spec(self._specs, schema.partition)
         if known is not None:
             return known
@@ -316,9 +320,9 @@ class TableCommit:
         return spec
 
 
-def _summary(change: Change, parent: Snapshot | None) -> dict[str, str]:
+def _summary(change: SnapshotChange, parent: Snapshot | None) -> dict[str, str]:
     added, removed = change.added, change.removed
-    told = {
+    counts = {
         "added-data-files": len(added),
         "added-records": sum(file.row_count for file in added),
         "added-files-size": sum(file.file_size for file in added),
@@ -329,14 +333,14 @@ def _summary(change: Change, parent: Snapshot | None) -> dict[str, str]:
             {file.partition_path for file in added} | {file.partition_path for file in removed}
         ),
     }
-    before = _plain(parent) if parent is not None else {}
+    before = _summary_of(parent) if parent is not None else {}
     totals = {
-        "total-data-files": told["added-data-files"] - told["deleted-data-files"],
-        "total-records": told["added-records"] - told["deleted-records"],
-        "total-files-size": told["added-files-size"] - told["removed-files-size"],
+        "total-data-files": counts["added-data-files"] - counts["deleted-data-files"],
+        "total-records": counts["added-records"] - counts["deleted-records"],
+        "total-files-size": counts["added-files-size"] - counts["removed-files-size"],
     }
     none = dict.fromkeys(("total-delete-files", "total-position-deletes", "total-equality-deletes"), "0")
-    changed = {name: str(value) for name, value in told.items() if value}
+    changed = {name: str(value) for name, value in counts.items() if value}
     return changed | none | {name: str(int(before.get(name, 0)) + value) for name, value in totals.items()}
 
 
@@ -344,7 +348,7 @@ def _ref(name: str, kind: str, snapshot_id: int) -> SetSnapshotRefUpdate:
     return SetSnapshotRefUpdate.model_validate({"ref-name": name, "type": kind, "snapshot-id": snapshot_id})
 
 
-def _plain(snapshot: Snapshot) -> dict[str, str]:
+def _summary_of(snapshot: Snapshot) -> dict[str, str]:
     return {} if snapshot.summary is None else dict(snapshot.summary.additional_properties)
 
 

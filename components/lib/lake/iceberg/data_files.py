@@ -1,4 +1,4 @@
-"""A file of the registry as Iceberg's manifests know it: made from what is kept with its row, without opening it."""
+"""Builds a manifest's `DataFile` from a registry row and its statistics, without opening the file."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
-from components.lib.lake.files.footers import BadFooter, footer_length, read_statistics
-from components.lib.lake.iceberg.errors import BadFile, CatalogTrouble
-from components.lib.lake.isolation import NoChild
+from components.lib.lake.files.footers import BadFooter, ending_length, read_statistics
+from components.lib.lake.iceberg.errors import BadFile, CatalogUnavailable
+from components.lib.lake.isolation import ChildNotStarted
 from components.lib.lake.partitioning.partition_values import Partitioning
 from components.lib.lake.schema.table_schema import TableSchema
 from registry.models import ColumnStats, TableFile
@@ -22,13 +22,13 @@ from registry.models import ColumnStats, TableFile
 log = structlog.get_logger(__name__)
 
 _TAIL = 64 * 1024
-"""Read at once; most footers are smaller."""
+"""Bytes read first; most footers are smaller."""
 
 _statistics = msgspec.json.Decoder(dict[int, ColumnStats])
 
 
 class DataFiles:
-    """Of one schema version; keep it for as long as that version is written to."""
+    """For one schema version. Keep the object: it caches partitions."""
 
     def __init__(self, schema: TableSchema) -> None:
         self.schema = schema
@@ -36,7 +36,7 @@ class DataFiles:
         self._partitions: dict[str, Record] = {}
 
     def partition(self, path: str) -> Record:
-        """PartitionProblem if it is not one of this schema version."""
+        """Raises `PartitionProblem` if the path is not valid for this schema version."""
         found = self._partitions.get(path)
         if found is None:
             if len(self._partitions) >= 10_000:
@@ -45,7 +45,7 @@ class DataFiles:
         return found
 
     def make(self, file: TableFile, spec_id: int, io: FileIO) -> DataFile:
-        """From the file's footer if nobody has kept its statistics. BadFile if that can't be read either."""
+        """Reads the file's footer if its row has no statistics. Raises `BadFile` if that fails too."""
         if file.column_stats is None:
             kept = _read_footer(file, self.schema, io)
         else:
@@ -78,35 +78,35 @@ def _columns(columns: Mapping[int, ColumnStats]) -> dict[str, object]:
 
 
 def _read_footer(file: TableFile, schema: TableSchema, io: FileIO) -> dict[str, object]:
-    """In a child process: the file is not one that Astha wrote, or its row would have statistics."""
+    """Reads in a child process: a file without statistics was not written by Astha."""
     try:
         found = read_statistics(_ending(file, io), schema.iceberg)
     except BadFooter as error:
         raise BadFile(
-            f"{file.file_path} has no statistics in the registry, and its footer does not say: {error}. Remove the "
+            f"{file.file_path} has no statistics in the registry, and its footer has none: {error}. Remove the "
             "file from the table, or register it again with statistics"
         ) from error
-    except NoChild as error:
-        raise CatalogTrouble(f"{file.file_path}: {error}") from error
-    log.info("statistics read from a file's footer", file=file.file_path, registered_with="none")
+    except ChildNotStarted as error:
+        raise CatalogUnavailable(f"{file.file_path}: {error}") from error
+    log.info("statistics read from a file's footer", file=file.file_path)
     if found.record_count != file.row_count:
-        raise BadFile(f"{file.file_path} is registered with {file.row_count} rows, and has {found.record_count}")
+        raise BadFile(f"{file.file_path} is registered with {file.row_count} rows, but has {found.record_count}")
     kept = msgspec.structs.asdict(found)
     del kept["record_count"]
     return kept
 
 
 def _ending(file: TableFile, io: FileIO) -> bytes:
-    """As much of the file's end as holds its footer. OSError is the storage's trouble, BadFile the file's."""
+    """Returns the file's end, from its footer on. Raises OSError for the storage, `BadFile` for the file."""
     try:
         with io.new_input(file.file_path).open() as stream:
             size = stream.seek(0, SEEK_END)
             stream.seek(max(0, size - _TAIL))
             tail = stream.read(_TAIL)
-            needed = footer_length(tail)
+            needed = ending_length(tail)
             if _TAIL < needed <= size:
                 stream.seek(size - needed)
                 tail = stream.read(needed)
     except FileNotFoundError as error:
-        raise BadFile(f"{file.file_path} is registered, and not there: remove it from the table") from error
+        raise BadFile(f"{file.file_path} is registered, but missing: remove it from the table") from error
     return tail

@@ -1,18 +1,26 @@
-"""Why a table can't be committed to, and what to do about it.
+"""Errors of Iceberg tables, and what to do about each.
 
-TableProblem          of one table alone: the others go on; a person has to look
+TableProblem          concerns one table, the others go on; the operator has to act
 |-- ForeignTable      the catalog's table of that name is not ours         -> rename one of them
-|-- ForeignCommit     somebody else has committed                          -> `astha iceberg adopt` or `revert`
+|-- ForeignCommit     another engine has committed                         -> `astha iceberg adopt` or `revert`
 |-- Unsupported       delete files, format version 3, not Parquet          -> see docs/lake.md
-|-- BadFile           a file of which no statistics are to be had          -> remove it from the registry
-`-- BrokenTable       the catalog points to metadata that is not there     -> restore it, or drop the table there
-CatalogTrouble        the catalog or the storage does not answer           -> try again
-`-- StorageTrouble    one table's storage fails, and the catalog answers   -> try that table again, the others go on
+|-- BadFile           the statistics of a file cannot be read              -> remove it from the registry
+`-- BrokenTable       the catalog points to metadata that is missing       -> restore it, or drop the table there
+CatalogUnavailable    the catalog or the storage does not answer           -> retry
+`-- TableUnavailable  one table's storage fails, the catalog answers       -> retry that table, the others go on
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
+from pyiceberg.exceptions import BadRequestError, CommitStateUnknownException, RESTError
+from sqlalchemy.exc import SQLAlchemyError
+
 from astha.errors import AsthaError
+
+T = TypeVar("T")
 
 
 class TableProblem(AsthaError):
@@ -39,9 +47,23 @@ class BrokenTable(TableProblem):
     pass
 
 
-class CatalogTrouble(AsthaError):
+class CatalogUnavailable(AsthaError):
     pass
 
 
-class StorageTrouble(CatalogTrouble):
+class TableUnavailable(CatalogUnavailable):
     pass
+
+
+def with_mapped_errors(call: Callable[[], T]) -> T:
+    """Raises `CatalogUnavailable` for errors that a retry may cure. A missing file or a refused request is raised as
+    it is.
+    """
+    try:
+        return call()
+    except (FileNotFoundError, BadRequestError):
+        raise
+    except CommitStateUnknownException as error:
+        raise CatalogUnavailable(f"the catalog does not say whether it has committed: {error}") from error
+    except (SQLAlchemyError, RESTError, OSError) as error:
+        raise CatalogUnavailable(f"the catalog or the storage does not answer: {error}") from error

@@ -1,4 +1,7 @@
-"""Iceberg's own files on local disk, created with the lake's modes. Elsewhere this is PyIceberg's Arrow FileIO."""
+"""A FileIO that creates Iceberg's metadata files on local disk with the modes of the lake's settings.
+
+On other storages it is PyIceberg's Arrow FileIO.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 from pyarrow.fs import FileSystem, LocalFileSystem
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
+from components.lib.lake.iceberg.pyiceberg_internals import CustomLocalFileIO
 from registry.private_files import DIRECTORY, FILE, Modes, create_file, make_directories
 
 IMPLEMENTATION = f"{__name__}.LakeFileIO"
@@ -18,7 +21,7 @@ _DIRECTORY_MODE = "astha.directory-mode"
 
 
 def mode_properties(modes: Modes) -> dict[str, str]:
-    """For a catalog: its tables are written through `LakeFileIO`."""
+    """Returns the catalog properties by which its tables are written through `LakeFileIO`."""
     return {
         "py-io-impl": IMPLEMENTATION,
         _FILE_MODE: f"{modes.file:04o}",
@@ -26,8 +29,8 @@ def mode_properties(modes: Modes) -> dict[str, str]:
     }
 
 
-class LakeFileIO(PyArrowFileIO):
-    def _initialize_local_fs(self) -> FileSystem:
+class LakeFileIO(CustomLocalFileIO):
+    def local_file_system(self) -> FileSystem:
         found = self.properties
         modes = Modes(int(found.get(_FILE_MODE, f"{FILE:o}"), 8), int(found.get(_DIRECTORY_MODE, f"{DIRECTORY:o}"), 8))
         return LocalFiles(modes)

@@ -1,20 +1,15 @@
-"""A manifest's entries as Avro: the bytes that PyIceberg's encoder makes of them, in a fifth of its time, and one block
-for many of them instead of one for each. (fastavro, which looks at each value of a union before it writes it, takes
-longer than both.)
+"""Encodes manifest entries as Avro: the same bytes as PyIceberg's encoder, in a fraction of its time, and one block for
+many entries instead of one block each (decision 0020).
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, TypeAlias
 
-from pyiceberg.avro.encoder import BinaryEncoder
-from pyiceberg.avro.file import AvroOutputFile
-from pyiceberg.avro.resolver import construct_writer
-from pyiceberg.manifest import DEFAULT_READ_VERSION, ManifestEntry, ManifestWriterV2
+from pyiceberg.manifest import ManifestEntry
 from pyiceberg.typedef import Record
 from pyiceberg.types import (
     BinaryType,
@@ -28,6 +23,14 @@ from pyiceberg.types import (
     StructType,
 )
 
+from components.lib.lake.iceberg.pyiceberg_internals import (
+    CustomManifestWriter,
+    EncodedAvroFile,
+    record_values,
+    value_encoder,
+)
+from components.lib.varint import encode_signed
+
 Put: TypeAlias = Callable[[list[bytes], Any], None]
 """Appends the bytes of a value."""
 
@@ -35,23 +38,10 @@ _BLOCK_BYTES = 1 << 20
 _ABSENT, _PRESENT, _END = b"\x00", b"\x02", b"\x00"
 
 
-class EntriesWriter(ManifestWriterV2):
-    """PyIceberg's, which counts and sums up, with another encoder below."""
+class ManifestEntryFile(EncodedAvroFile[ManifestEntry]):
+    """Buffers entries, and writes a block when the buffer is full and when the file is closed."""
 
-    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        return EntryFile(
-            output_file=self._output_file,
-            file_schema=self._with_partition(self.version),
-            record_schema=self._with_partition(DEFAULT_READ_VERSION),
-            schema_name="manifest_entry",
-            metadata=self._meta,
-        )
-
-
-class EntryFile(AvroOutputFile[ManifestEntry]):
-    """Gathers entries, and writes them in blocks when there are enough of them, and when it is closed."""
-
-    def __enter__(self) -> EntryFile:
+    def __enter__(self) -> ManifestEntryFile:
         self._put = _struct(self.file_schema.as_struct())
         self._clear()
         super().__enter__()
@@ -68,38 +58,27 @@ class EntryFile(AvroOutputFile[ManifestEntry]):
         for entry in objects:
             parts: list[bytes] = []
             self._put(parts, entry)
-            self._gathered += b"".join(parts)
+            self._buffer += b"".join(parts)
         self._count += len(objects)
-        if len(self._gathered) >= _BLOCK_BYTES:
+        if len(self._buffer) >= _BLOCK_BYTES:
             self._flush()
 
     def _flush(self) -> None:
-        content, codec = bytes(self._gathered), self.compression_codec()
-        if codec is not None:
-            content, _ = codec.compress(content)
-        self.encoder.write(b"".join((_number(self._count), _number(len(content)), content, self.sync_bytes)))
+        self.write_encoded_block(self._count, bytes(self._buffer))
         self._clear()
 
     def _clear(self) -> None:
-        self._gathered, self._count = bytearray(), 0
+        self._buffer, self._count = bytearray(), 0
 
 
-@lru_cache(maxsize=1 << 14)
-def _number(value: int) -> bytes:
-    """Zigzag, then seven bits a byte."""
-    rest = (value << 1) ^ (value >> 63)
-    found = bytearray()
-    while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    found.append(rest)
-    return bytes(found)
+class ManifestEntryWriter(CustomManifestWriter):
+    entry_file = ManifestEntryFile
 
 
 def _kind(kind: IcebergType) -> Put:
     match kind:
         case IntegerType() | LongType():
-            return lambda out, value: out.append(_number(value))
+            return lambda out, value: out.append(encode_signed(value))
         case StringType():
             return _text
         case BinaryType():
@@ -115,11 +94,11 @@ def _kind(kind: IcebergType) -> Put:
 
 @lru_cache(maxsize=64)
 def _struct(kind: StructType) -> Put:
-    """Of an entry or its file; a partition, which can be of any types, is PyIceberg's to write."""
+    """For an entry or its data file. PyIceberg encodes the partition, whose values can have any type."""
     puts = [_field(field) for field in kind.fields]
 
     def put(out: list[bytes], record: Record) -> None:
-        for write, value in zip(puts, record._data, strict=True):
+        for write, value in zip(puts, record_values(record), strict=True):
             write(out, value)
 
     return put
@@ -145,7 +124,7 @@ def _optional(put: Put) -> Put:
 def _repeated(put: Put) -> Put:
     def repeated(out: list[bytes], values: list[Any]) -> None:
         if values:
-            out.append(_number(len(values)))
+            out.append(encode_signed(len(values)))
             for value in values:
                 put(out, value)
         out.append(_END)
@@ -154,14 +133,8 @@ def _repeated(put: Put) -> Put:
 
 
 def _by_pyiceberg(kind: IcebergType) -> Put:
-    writer = construct_writer(kind)
-
-    def put(out: list[bytes], value: Any) -> None:
-        written = io.BytesIO()
-        writer.write(BinaryEncoder(written), value)
-        out.append(written.getvalue())
-
-    return put
+    encode = value_encoder(kind)
+    return lambda out, value: out.append(encode(value))
 
 
 def _text(out: list[bytes], value: str) -> None:
@@ -169,20 +142,20 @@ def _text(out: list[bytes], value: str) -> None:
 
 
 def _bytes(out: list[bytes], value: bytes) -> None:
-    out += (_number(len(value)), value)
+    out += (encode_signed(len(value)), value)
 
 
 def _numbers(out: list[bytes], values: Mapping[int, int]) -> None:
     if values:
-        out.append(_number(len(values)))
+        out.append(encode_signed(len(values)))
         for key, value in values.items():
-            out += (_number(key), _number(value))
+            out += (encode_signed(key), encode_signed(value))
     out.append(_END)
 
 
 def _bounds(out: list[bytes], values: Mapping[int, bytes]) -> None:
     if values:
-        out.append(_number(len(values)))
+        out.append(encode_signed(len(values)))
         for key, value in values.items():
-            out += (_number(key), _number(len(value)), value)
+            out += (encode_signed(key), encode_signed(len(value)), value)
     out.append(_END)

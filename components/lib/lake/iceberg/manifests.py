@@ -1,8 +1,8 @@
-"""Manifests: lists of data files, written, searched and merged so that a commit's cost does not grow with the table.
+"""Manifests: written, searched and merged so that the cost of a commit does not grow with the table.
 
-Manifests of about the same number of files are merged, ten into one, as a log-structured tree would: each file's entry
-is written some four times, however large the table. Merged ones are in the order of the partitions, so
-that engines, and a later removal, can skip most of them.
+Ten manifests of similar size are merged into one, as in a log-structured merge tree: each entry is written about four
+times, however large the table. Merged manifests are sorted by partition, so that engines, and later removals, can skip
+most of them.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from pyiceberg.table.locations import LocationProvider
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
-from components.lib.lake.iceberg.manifest_encoder import EntriesWriter
-from components.lib.lake.iceberg.schemas import schema_of
+from components.lib.lake.iceberg.manifest_encoder import ManifestEntryWriter
+from components.lib.lake.iceberg.schema_updates import schema_of
 
 FORMAT: Final = 2
 MERGE_COUNT = 10
-"""Manifests of one size that are merged into one of the next."""
+"""Manifests of one size class that are merged into one of the next."""
 
-MOST_FILES = 1_000
-"""In one manifest: who removes one file writes all of them anew. One that is half full is not merged again."""
+MAX_FILES = 1_000
+"""Per manifest, because the removal of one file rewrites its manifest. A half-full one is not merged again."""
 
-_WORTH_A_MANIFEST = 100
-"""Files of one commit and one partition that get one of their own."""
+_OWN_MANIFEST_FILES = 100
+"""Files of one commit and one partition that get a manifest of their own."""
 
 _CODEC: Final = "deflate"
 _PARTITIONS_COMPARED = 200
-"""With more than that to look for, comparing bounds costs more than it saves."""
+"""With more partitions, comparing bounds costs more than it saves."""
 
 
-class ManifestWriting:
-    """Writes for one snapshot, and remembers what it wrote, so that a failed commit can be cleaned up."""
+class SnapshotManifestWriter:
+    """Writes the manifests of one snapshot, and remembers their paths, so that a failed commit can be cleaned up."""
 
     def __init__(self, table: Table, schema: Schema, snapshot_id: int, sequence_number: int) -> None:
         self._io: FileIO = table.io
@@ -66,16 +66,16 @@ class ManifestWriting:
             ManifestEntry.from_args(
                 status=ManifestEntryStatus.ADDED,
                 snapshot_id=self.snapshot_id,
-                sequence_number=None,  # inherited from the manifest, as the specification wants it
+                sequence_number=None,  # inherited from the manifest, as the specification requires
                 file_sequence_number=None,
                 data_file=file,
             )
             for file in files
         ]
-        return [self._write(spec, part) for part in _cut(_ordered(spec, entries), least=_WORTH_A_MANIFEST)]
+        return [self._write(spec, part) for part in _cut(_ordered(spec, entries), least=_OWN_MANIFEST_FILES)]
 
     def remove(self, spec: PartitionSpec, manifest: ManifestFile, paths: set[str]) -> tuple[ManifestFile, set[str]]:
-        """`manifest` without the files at `paths`, and which of them it held. The manifest itself if none."""
+        """Returns the manifest without the files at `paths`, and which of them it had; the same manifest if none."""
         entries = manifest.fetch_manifest_entry(self._io)
         found = {entry.data_file.file_path for entry in entries} & paths
         if not found:
@@ -89,7 +89,7 @@ class ManifestWriting:
             for manifest in manifests
             for entry in manifest.fetch_manifest_entry(self._io)
         ]
-        return [self._write(spec, part) for part in _cut(_ordered(spec, entries), least=MOST_FILES)]
+        return [self._write(spec, part) for part in _cut(_ordered(spec, entries), least=MAX_FILES)]
 
     def write_list(self, manifests: Sequence[ManifestFile], parent: int | None) -> str:
         path = self._locations.new_metadata_location(f"snap-{self.snapshot_id}-0-{self._id}.avro")
@@ -101,7 +101,7 @@ class ManifestWriting:
         return path
 
     def discard(self) -> None:
-        """As far as possible: what stays is small, and nothing refers to it."""
+        """Deletes as far as possible: what is left is small and unreferenced."""
         for path in self.written:
             with suppress(OSError):
                 self._io.delete(path)
@@ -120,12 +120,11 @@ class ManifestWriting:
         self.written.append(path)
         output = self._io.new_output(path)
         schema = schema_of(self._metadata, spec, self._schema)
-        with EntriesWriter(spec, schema, output, self.snapshot_id, _CODEC) as writer:
+        with ManifestEntryWriter(spec, schema, output, self.snapshot_id, _CODEC) as writer:
             for entry in entries:
                 writer.add_entry(entry)
         manifest = writer.to_manifest_file()
-        # Known here, though PyIceberg fills it in when it reads the list again: the next snapshot of the same commit
-        # works on this very object.
+        # PyIceberg sets it when it reads the list; the next snapshot of the same commit uses this object.
         manifest.sequence_number = self.sequence_number
         if manifest.min_sequence_number < 0:
             manifest.min_sequence_number = self.sequence_number
@@ -139,13 +138,13 @@ def _ordered(spec: PartitionSpec, entries: list[ManifestEntry]) -> list[Manifest
 
 
 def _cut(entries: Sequence[ManifestEntry], *, least: int) -> Iterator[Sequence[ManifestEntry]]:
-    """At most `MOST_FILES` each, and from ``least`` on only of whole partitions, as far as possible: whoever compacts
-    one partition need not write the others' entries anew.
+    """Cuts into parts of at most `MAX_FILES`, from ``least`` on at partition boundaries if possible: a compaction of
+    one partition then does not rewrite entries of others.
     """
     start = 0
     for place in range(1, len(entries)):
         size = place - start
-        if size >= MOST_FILES or (
+        if size >= MAX_FILES or (
             size >= least and entries[place].data_file.partition != entries[place - 1].data_file.partition
         ):
             yield entries[start:place]
@@ -163,18 +162,18 @@ def live_count(manifest: ManifestFile) -> int:
 
 
 def merge_groups(manifests: Iterable[ManifestFile]) -> Iterator[tuple[int, list[ManifestFile]]]:
-    """Spec id and manifests, of those that are to be merged now."""
+    """Yields the groups of manifests to merge, with their spec ids."""
     tiers: defaultdict[tuple[int, int], list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
-        if manifest.content == ManifestContent.DATA and live_count(manifest) < MOST_FILES // 2:
+        if manifest.content == ManifestContent.DATA and live_count(manifest) < MAX_FILES // 2:
             tiers[manifest.partition_spec_id, len(str(live_count(manifest)))].append(manifest)
     for (spec_id, _), group in tiers.items():
         if len(group) >= MERGE_COUNT:
             yield spec_id, group
 
 
-def may_hold(manifest: ManifestFile, partitions: set[Record], kinds: Sequence[PrimitiveType]) -> bool:
-    """False only if none of the partitions can be in it, by the bounds that the manifest list keeps."""
+def may_contain(manifest: ManifestFile, partitions: set[Record], kinds: Sequence[PrimitiveType]) -> bool:
+    """Returns False only if the bounds in the manifest list exclude all of the partitions."""
     if not kinds or not manifest.partitions or len(partitions) > _PARTITIONS_COMPARED:
         return True
     bounds = [
@@ -192,7 +191,7 @@ def _within(value: object, lower: object, upper: object, contains_null: bool) ->
     if value is None:
         return contains_null
     if lower is None or upper is None:
-        return False  # nothing but nulls
+        return False  # only nulls
     try:
         return bool(lower <= value <= upper)  # type: ignore[operator]  # else TypeError
     except TypeError:

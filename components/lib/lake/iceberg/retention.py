@@ -1,4 +1,4 @@
-"""Which snapshots a commit expires, so that metadata stays small: every commit writes all of it anew."""
+"""Which snapshots a commit expires, to keep metadata small: every commit rewrites all of it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from pyiceberg.table.snapshots import Snapshot
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """`max_snapshots`: kept beside those that tags and branches name.
+    """`max_snapshots` are kept in addition to those that tags and branches refer to.
 
-    A table's own `history.expire.min-snapshots-to-keep` can ask for more, its `history.expire.max-snapshot-age-ms` for
-    fewer.
+    A table's own `history.expire.min-snapshots-to-keep` can keep more, its `history.expire.max-snapshot-age-ms` fewer.
     """
 
     max_snapshots: int = 100
     by_age: Callable[[], bool] | None = None
-    """Whether the clock can be trusted now; None if it always is. While not, only the number counts."""
+    """Whether the clock can be trusted now; None if it always is. If not, snapshots expire by number only."""
 
     def expired(self, metadata: TableMetadata, now_ms: int) -> list[Snapshot]:
-        """Oldest first. Ten at a time where it is by number: expiring has its price too."""
+        """Returns the snapshots to expire, oldest first. By number in batches of a tenth: expiration has a cost."""
         properties = metadata.properties
         least = int(
             properties.get(TableProperties.MIN_SNAPSHOTS_TO_KEEP, TableProperties.MIN_SNAPSHOTS_TO_KEEP_DEFAULT)
@@ -45,25 +44,25 @@ class Retention(msgspec.Struct, frozen=True):
 
 
 def unreferenced_files(io: FileIO, metadata: TableMetadata, expired: Sequence[Snapshot]) -> list[str]:
-    """Manifest lists and manifests that only the expired snapshots refer to.
+    """Returns the manifest lists and manifests that only expired snapshots refer to.
 
-    Where each snapshot came from the one before it, a manifest that was left out does not come back: what the
-    neighbours among those that stay do not have, nobody has. Where somebody went back to an older one, all are asked.
+    In a linear history a manifest that was dropped does not return, so only the kept neighbours of expired snapshots
+    are read. After a rollback to an older snapshot all of them are.
     """
     gone = {snapshot.snapshot_id for snapshot in expired}
     history = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
-    straight = _is_straight(history)
+    linear = _is_linear(history)
     doomed: set[str] = set()
     alive: set[str] = set()
     for place, snapshot in enumerate(history):
         beside_gone = any(near.snapshot_id in gone for near in history[max(0, place - 1) : place + 2])
-        if beside_gone or not straight:
+        if beside_gone or not linear:
             manifests = {manifest.manifest_path for manifest in snapshot.manifests(io)}
             (doomed if snapshot.snapshot_id in gone else alive).update(manifests)
     return [snapshot.manifest_list for snapshot in expired] + sorted(doomed - alive)
 
 
-def _is_straight(history: Sequence[Snapshot]) -> bool:
+def _is_linear(history: Sequence[Snapshot]) -> bool:
     known = {snapshot.snapshot_id for snapshot in history}
     return all(
         later.parent_snapshot_id == earlier.snapshot_id or later.parent_snapshot_id not in known
@@ -72,7 +71,7 @@ def _is_straight(history: Sequence[Snapshot]) -> bool:
 
 
 def _named(metadata: TableMetadata) -> set[int]:
-    """The heads of all branches and tags, and everything that a branch other than main came from."""
+    """Returns the heads of all branches and tags, and the ancestors of every branch except main."""
     parents = {snapshot.snapshot_id: snapshot.parent_snapshot_id for snapshot in metadata.snapshots}
     kept = {ref.snapshot_id for ref in metadata.refs.values()}
     for name, ref in metadata.refs.items():

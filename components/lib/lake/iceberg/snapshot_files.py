@@ -1,4 +1,4 @@
-"""The files that a snapshot consists of, read from its manifests."""
+"""The files of a snapshot, read from its manifests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg.errors import TableProblem, Unsupported
 from components.lib.lake.iceberg.manifests import FORMAT, is_live
-from components.lib.lake.iceberg.schemas import schema_of
+from components.lib.lake.iceberg.schema_updates import schema_of
 from components.lib.lake.partitioning.partition_values import Partitioning
 from components.lib.lake.schema.table_schema import TableSchema
 
 
 def require_format(table: Table) -> None:
-    """Unsupported if it is one that can't be written."""
+    """Raises `Unsupported` if the format version cannot be written."""
     if table.metadata.format_version > FORMAT:
         raise Unsupported(
             f"{'.'.join(table.name())} has Iceberg format version {table.metadata.format_version}, which can't be "
@@ -29,7 +29,7 @@ def require_format(table: Table) -> None:
 
 
 def require_supported(table: Table) -> None:
-    """Unsupported if rows are deleted by other means than removing files, or if the format is a later one."""
+    """Raises `Unsupported` if the table has delete files, or a later format version."""
     require_format(table)
     snapshot = table.metadata.current_snapshot()
     manifests = [] if snapshot is None else snapshot.manifests(table.io)
@@ -41,17 +41,17 @@ def require_supported(table: Table) -> None:
 
 
 def data_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[DataFile]:
-    """Live ones, with the statistics that their manifests have. Memory is bounded by one manifest."""
+    """Yields live files with the statistics of their manifests. Memory is bounded by one manifest."""
     return (entry.data_file for entry in _entries(table, snapshot))
 
 
 def live_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[LiveFile]:
-    """As the registry would know them. Unsupported if a file is not Parquet."""
+    """Yields live files in the form of the registry. Raises `Unsupported` if a file is not Parquet."""
     return (file for file, _ in dated_files(table, snapshot))
 
 
 def files_by_path(table: Table) -> dict[str, LiveFile]:
-    """TableProblem if a file is there twice, so that its rows are read twice: no difference of sets can mend that."""
+    """Raises `TableProblem` if a file is listed twice, so that its rows are read twice: a set cannot show that."""
     found: dict[str, LiveFile] = {}
     for file in live_files(table):
         if file.path in found:
@@ -64,7 +64,7 @@ def files_by_path(table: Table) -> dict[str, LiveFile]:
 
 
 def dated_files(table: Table, snapshot: Snapshot | None = None) -> Iterator[tuple[LiveFile, int | None]]:
-    """Each with the snapshot that has added it: a file that was removed and came back has another."""
+    """Yields each file with the snapshot that added it; a file that was removed and added again has the later one."""
     paths = PartitionPaths(table.metadata)
     for entry in _entries(table, snapshot):
         file = entry.data_file
@@ -90,7 +90,7 @@ def live_digest(table: Table, snapshot: Snapshot | None = None) -> Digest:
 
 
 class PartitionPaths:
-    """The path of a file's partition, by the partition spec that the file was written under."""
+    """Partition paths of files, by the partition specs that they were written with."""
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._metadata = metadata

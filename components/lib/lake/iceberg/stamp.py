@@ -1,6 +1,6 @@
-"""What a commit says of itself, atomically with the commit: where the registry was, and which files are live.
+"""The stamp: registry position and digest of the live files, recorded atomically with each commit (decision 0010).
 
-See docs/decisions/0010-the-lake.md. The table's properties are what counts; a snapshot's summary has a copy.
+The table's properties are authoritative; a snapshot's summary has a copy.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ DIGEST = "astha.digest"
 FILES = "astha.files"
 SNAPSHOT = "astha.snapshot"
 TAG = "astha.tag."
-"""Before the name of a tag that the snapshotter has set: the property's value is the row's id and the snapshot's."""
+"""Prefix of properties for tags of the snapshotter; the value is the row's id and the snapshot's."""
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """`snapshot` is None for a table that never had one, `position` None after a refresh."""
+    """`snapshot` is None if the table never had one, `position` None after a refresh."""
 
     digest: Digest
     snapshot: int | None = None
@@ -35,7 +35,7 @@ class Stamp(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, metadata: TableMetadata) -> Stamp:
-        """An unstamped table's is that of no files."""
+        """Returns the stamp of an empty table if there is none."""
         found: Mapping[str, str] = metadata.properties
         if DIGEST not in found:
             return cls(Digest())
@@ -47,13 +47,13 @@ class Stamp(msgspec.Struct, frozen=True):
         )
 
     def covers(self, position: Position) -> bool:
-        """Whether the transaction at this position is in already."""
+        """Returns whether the table contains the transaction at this position."""
         return self.position is not None and position <= self.position
 
     def summary(self) -> dict[str, str]:
-        told = {DIGEST: str(self.digest), FILES: str(self.digest.files)}
-        return told if self.position is None else {**told, POSITION: str(self.position)}
+        values = {DIGEST: str(self.digest), FILES: str(self.digest.files)}
+        return values if self.position is None else {**values, POSITION: str(self.position)}
 
     def properties(self) -> dict[str, str]:
-        told = self.summary()
-        return told if self.snapshot is None else {**told, SNAPSHOT: str(self.snapshot)}
+        values = self.summary()
+        return values if self.snapshot is None else {**values, SNAPSHOT: str(self.snapshot)}

@@ -1,7 +1,7 @@
-"""The registry's tables in the Iceberg catalog: found, created, evolved, renamed, dropped, committed to.
+"""The registry's tables in the Iceberg catalog: load, create, evolve, rename, drop, commit.
 
-Blocking, and safe from several threads: one commit to a table at a time in this process, and whoever finds that
-another process was quicker starts again from the newest metadata.
+Blocking and thread-safe: one commit per table at a time in this process; if another process has committed first, the
+commit is built again from the newest metadata.
 """
 
 from __future__ import annotations
@@ -33,11 +33,18 @@ from pyiceberg.table.update import AssertCreate
 from sqlalchemy.exc import SQLAlchemyError
 
 from components.lib.lake.iceberg.commits import TableCommit
-from components.lib.lake.iceberg.error_mapping import explained
-from components.lib.lake.iceberg.errors import BrokenTable, CatalogTrouble, ForeignTable, StorageTrouble
-from components.lib.lake.iceberg.schemas import creation
+from components.lib.lake.iceberg.errors import (
+    BrokenTable,
+    CatalogUnavailable,
+    ForeignTable,
+    TableUnavailable,
+    with_mapped_errors,
+)
+from components.lib.lake.iceberg.pyiceberg_internals import commit
+from components.lib.lake.iceberg.schema_updates import creation
 from components.lib.lake.iceberg.stamp import REGISTRY, TABLE_ID
 from components.lib.lake.schema.table_schema import TableSchema
+from components.lib.lake.table_lookup import TableName, full_name
 from registry.models import LakeTable
 
 log = structlog.get_logger(__name__)
@@ -50,66 +57,70 @@ Build: TypeAlias = Callable[[TableCommit], None]
 PROPERTIES = {
     TableProperties.METADATA_PREVIOUS_VERSIONS_MAX: "20",
     TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
-    # Ours to merge; said for other engines, which would else merge everything into one now and then.
+    # Astha merges manifests itself; this is for other engines, which would otherwise merge all into one.
     TableProperties.MANIFEST_MERGE_ENABLED: "true",
 }
-"""Of a new table."""
+"""Properties of a new table."""
 
 _ATTEMPTS = 10
-_LOCKED_S = 60.0
-_MOST_LOADED = 512
-_locks: WeakValueDictionary[object, threading.Lock] = WeakValueDictionary()  # while somebody holds or waits for one
+_LOCK_TIMEOUT_S = 60.0
+_MAX_LOADED = 512
+_locks: WeakValueDictionary[object, threading.Lock] = WeakValueDictionary()  # while a thread holds or waits for one
 _locks_guard = threading.Lock()
 
 
 def identifier_of(table: LakeTable) -> Identifier:
-    return (*table.database.split("."), table.name)
+    return TableName.of(table).identifier
 
 
 class IcebergTables:
-    """`TableProblem` is one table's and needs a person; `StorageTrouble` is one table's and passes; any other
-    `CatalogTrouble` is everybody's and passes.
+    """`TableProblem` concerns one table and needs the operator; `TableUnavailable` concerns one table and is
+    temporary; any other `CatalogUnavailable` concerns all tables and is temporary.
 
-    `identity` tells the tables of this registry from those of another that has the same ids (see
-    `components.lib.lake.identity`): a table of another one is never read, committed to, renamed or dropped.
+    `identity` (see `registry_identity`) tells the tables of this registry from those of another that has the same ids:
+    a table of another one is never read, committed to, renamed or dropped.
     """
 
     def __init__(self, catalog: Catalog, identity: str) -> None:
         if not identity:
-            raise ValueError("IcebergTables needs the registry's identity: see components.lib.lake.identity")
+            raise ValueError(
+                "IcebergTables needs the registry's identity: see components.lib.lake.iceberg.registry_identity"
+            )
         self.catalog = catalog
         self._identity = identity
-        self._loaded: OrderedDict[int, Table] = OrderedDict()  # the last used at the end
+        self._loaded: OrderedDict[int, Table] = OrderedDict()  # most recently used last
         self._names: dict[int, Identifier] | None = None
-        self._heads: dict[int, tuple[int, list[ManifestFile]]] = {}  # of some of the loaded ones
+        self._heads: dict[
+            int, tuple[int, list[ManifestFile]]
+        ] = {}  # current snapshot and its manifests, of some loaded tables
         self._unreadable: set[Identifier] = set()
         self.claimed: frozenset[Identifier] = frozenset()
-        """Names that the registry's tables have now: what can't be read under one of them is that table's."""
+        """Names of the registry's tables now: an unreadable Iceberg table of such a name is that table's."""
         self._retired = False
 
     def close(self) -> None:
         self.catalog.close()
 
     def retired(self) -> IcebergTables:
-        """Another one for the same catalog. This one commits nothing more: a call that was left behind in a thread must
-        not, when it comes back, do again what has been done by other means meanwhile.
+        """Returns a successor for the same catalog; this one commits nothing more. A call that was left behind in a
+        thread must not repeat what its successor has done meanwhile.
         """
         self._retired = True
         successor = IcebergTables(self.catalog, self._identity)
         successor.claimed = self.claimed
         return successor
 
-    def answers(self) -> bool:
-        """Whether the catalog itself does: then what has failed was one table's storage."""
+    def responds(self) -> bool:
+        """Returns whether the catalog responds: then one table's storage has failed."""
         try:
             self.catalog.list_namespaces()
         except Exception as error:
-            log.debug("the catalog does not answer", error=repr(error))
+            log.debug("catalog does not respond", error=repr(error))
             return False
         return True
 
     def load(self, table: LakeTable, *, cached: bool = False) -> Table | None:
-        """By its name in the registry. ForeignTable if the catalog's table of that name is another."""
+        """Loads a table by its name in the registry. Raises `ForeignTable` if the catalog's is not this one."""
         if cached and (known := self._loaded.get(table.id)) is not None and known.name() == identifier_of(table):
             self._keep(table.id, known)
             return known
@@ -121,17 +132,17 @@ class IcebergTables:
         if owner != str(table.id) or not self._is_ours(found):
             whose = "not Astha's" if owner is None else f"that of table {owner} of this or another registry"
             raise ForeignTable(
-                f"the catalog has a table {table.database}.{table.name}, and it is {whose}: rename or drop one of them"
+                f"the catalog has a table {full_name(table)}, and it is {whose}: rename or drop one of them"
             )
         self._keep(table.id, found)
         return found
 
     def _keep(self, table_id: int, table: Table) -> None:
-        """Metadata of a table can be megabytes: those that were not used for long are read again when they are."""
+        """Metadata can be megabytes, so only the most recently used tables are cached."""
         self._loaded[table_id] = table
-        with suppress(KeyError):  # another thread has forgotten it meanwhile
+        with suppress(KeyError):  # another thread has removed it meanwhile
             self._loaded.move_to_end(table_id)
-            while len(self._loaded) > _MOST_LOADED:
+            while len(self._loaded) > _MAX_LOADED:
                 gone, _ = self._loaded.popitem(last=False)
                 self._heads.pop(gone, None)
 
@@ -175,23 +186,22 @@ class IcebergTables:
             self._names = dict(self._scan())  # it may be readable by now
         doubtful = self._unreadable - self.claimed
         if doubtful and not new:
-            raise StorageTrouble(
-                f"{table.database}.{table.name} may be {'.'.join(min(doubtful))}, under a former name, which can't be "
-                "read now"
+            raise TableUnavailable(
+                f"{full_name(table)} may be {'.'.join(min(doubtful))}, under a former name, which can't be read now"
             )
         return self._create(table, schema)
 
     def commit(self, table: LakeTable, build: Build) -> TableCommit | None:
-        """What `build` makes of the newest metadata; it is called again if another process commits meanwhile.
+        """Commits what `build` makes of the newest metadata; it is called again if another process commits first.
 
-        None if it found nothing to do. NoSuchTableError can't be: call `ensure` first.
+        Returns None if there is nothing to commit. Call `ensure` first: the table must exist.
         """
         with _locked(self.catalog, table):
             loaded = self.load(table, cached=True)
             for _ in range(_ATTEMPTS):
                 self._require_wanted(table)
                 if loaded is None:
-                    raise StorageTrouble(f"the Iceberg table {table.database}.{table.name} was dropped meanwhile")
+                    raise TableUnavailable(f"the Iceberg table {full_name(table)} was dropped meanwhile")
                 draft = TableCommit(loaded, self._manifests_of(table.id, loaded))
                 if not self._built(draft, build):
                     return None
@@ -203,24 +213,24 @@ class IcebergTables:
                     loaded = self.load(table)
                     continue
                 except Exception:
-                    # Who knows what was committed: the next attempt starts from what the catalog says.
+                    # It is unknown whether it was committed: the next attempt loads the table again.
                     self._loaded.pop(table.id, None)
                     raise
                 if draft.head is not None:
                     self._heads[table.id] = draft.head
                 return draft
-            raise StorageTrouble(f"{table.database}.{table.name}: {_ATTEMPTS} commits in a row met another's")
+            raise TableUnavailable(f"{full_name(table)}: {_ATTEMPTS} commits in a row conflicted with others")
 
     def read(self, table: LakeTable, call: Callable[[], T]) -> T:
-        """What reads the table's manifests. BrokenTable if one is missing, StorageTrouble if one can't be read now."""
-        name = f"{table.database}.{table.name}"
+        """Calls a reader of manifests. Raises `BrokenTable` if one is missing, `TableUnavailable` if a read fails."""
+        name = full_name(table)
         try:
             return self._of_table(name, call)
         except FileNotFoundError as error:
             raise BrokenTable(f"{name} refers to a file that is not there: {error}") from error
 
     def try_storage(self, table: Table) -> None:
-        """Writes a small object beside the table's metadata, reads and deletes it. StorageTrouble if that fails."""
+        """Writes a small object beside the table's metadata, reads and deletes it. TableUnavailable if that fails."""
         name = ".".join(table.name())
         probe = f"{table.location().rstrip('/')}/metadata/.astha-probe-{uuid4().hex}"
 
@@ -237,16 +247,16 @@ class IcebergTables:
         try:
             self._of_table(name, attempt)
         except FileNotFoundError as error:
-            raise StorageTrouble(f"{name}: nothing can be written to {table.location()}: {error}") from error
+            raise TableUnavailable(f"{name}: nothing can be written to {table.location()}: {error}") from error
 
     def drop(self, table_id: int) -> bool:
-        """From the catalog; files stay. False if there was none."""
+        """Drops the table from the catalog; files stay. Returns False if there was none."""
         name = self.names().pop(table_id, None)
         self._loaded.pop(table_id, None)
         self._heads.pop(table_id, None)
         if name is None:
             if self._unreadable:
-                self._names = None  # it may be one of those: read again the next time
+                self._names = None  # it may be one of those: scan again the next time
             return False
         try:
             self.catalog.drop_table(name)
@@ -256,7 +266,7 @@ class IcebergTables:
         return True
 
     def metadata_files(self, table_id: int) -> list[str]:
-        """Everything that was written for the table beside its data, as far as its metadata still knows of it."""
+        """Returns all metadata files of the table that its metadata still refers to."""
         name = self.names().get(table_id)
         table = None if name is None else self._load(name)
         if table is None:
@@ -269,49 +279,49 @@ class IcebergTables:
         return [*found, *sorted(manifests)]
 
     def names(self) -> dict[int, Identifier]:
-        """Of all tables that are the registry's. Read from the catalog once, which costs one load a table."""
+        """Returns the catalog's names of the registry's tables. The first call loads every table."""
         if self._names is None:
             self._names = dict(self._scan())
         return self._names
 
     @property
     def unreadable(self) -> frozenset[Identifier]:
-        """Met by the last look at all tables: nobody knows whose they are."""
+        """The tables that the last scan could not read, so that their owner is unknown."""
         return frozenset(self._unreadable)
 
     def is_unreadable(self, identifier: Identifier) -> bool:
-        """Whether the last look at all tables found one of that name that could not be read."""
+        """Returns whether the last scan found a table of that name that could not be read."""
         return identifier in self._unreadable
 
     def forget_one(self, table_id: int) -> None:
-        """What is remembered of this table may be out of date."""
+        """Removes this table from the cache."""
         self._loaded.pop(table_id, None)
         self._heads.pop(table_id, None)
 
     def forget(self) -> None:
-        """Whatever is remembered may be out of date."""
+        """Clears the cache."""
         self._names = None
         self._loaded.clear()
         self._heads.clear()
 
     def _require_wanted(self, table: LakeTable) -> None:
         if self._retired:
-            raise CatalogTrouble(f"{table.database}.{table.name}: this call was given up")
+            raise CatalogUnavailable(f"{full_name(table)}: this call was given up")
 
     def _manifests_of(self, table_id: int, table: Table) -> list[ManifestFile] | None:
         snapshot_id, manifests = self._heads.get(table_id, (None, []))
         return manifests if snapshot_id is not None and snapshot_id == table.metadata.current_snapshot_id else None
 
     def _scan(self) -> Iterator[tuple[int, Identifier]]:
-        """A table that can't be read is left out, and remembered as such: it must not keep the others."""
+        """Skips tables that cannot be read, and remembers them: they must not block the others."""
         self._unreadable = set()
-        for namespace in explained(lambda: list(self._namespaces(()))):
-            for identifier in explained(lambda name=namespace: self._list(name)):  # type: ignore[misc]
+        for namespace in with_mapped_errors(lambda: list(self._namespaces(()))):
+            for identifier in with_mapped_errors(lambda name=namespace: self._list(name)):  # type: ignore[misc]
                 try:
                     found = self._load(identifier)
-                except (BrokenTable, StorageTrouble) as problem:  # its own, when somebody asks for it
+                except (BrokenTable, TableUnavailable) as problem:  # raised again by `load`
                     self._unreadable.add(tuple(identifier))
-                    log.warning("an Iceberg table can't be read", table=".".join(identifier), problem=str(problem))
+                    log.warning("Iceberg table could not be read", table=".".join(identifier), problem=str(problem))
                     continue
                 if found is not None and TABLE_ID in found.metadata.properties and self._is_ours(found):
                     yield int(found.metadata.properties[TABLE_ID]), tuple(identifier)
@@ -326,7 +336,7 @@ class IcebergTables:
         return table.metadata.properties.get(REGISTRY) == self._identity
 
     def _namespaces(self, parent: Identifier) -> Iterator[Identifier]:
-        with suppress(NoSuchNamespaceError):  # likewise
+        with suppress(NoSuchNamespaceError):  # dropped meanwhile
             for namespace in self.catalog.list_namespaces(parent):
                 if namespace != parent:
                     yield tuple(namespace)
@@ -340,7 +350,7 @@ class IcebergTables:
         except FileNotFoundError as error:
             raise BrokenTable(
                 f"{'.'.join(identifier)}: the catalog points to metadata that is not there ({error}): restore it, or "
-                "drop the table from the catalog, and `astha refresh iceberg_updater` creates it anew"
+                "drop the table from the catalog, and `astha refresh iceberg_updater` creates it again"
             ) from error
         except (ValueError, ValidationError) as error:
             reason = " ".join(str(error).split("[type=")[0].split())
@@ -355,7 +365,7 @@ class IcebergTables:
         properties = {**PROPERTIES, TABLE_ID: str(table.id), REGISTRY: self._identity}
         draft = new_table_metadata(schema.iceberg, schema.partition, schema.order, table.location, properties)
         staged = StagedTable(identifier, draft, "", load_file_io(self.catalog.properties, table.location), self.catalog)
-        name = f"{table.database}.{table.name}"
+        name = full_name(table)
         try:
             self._of_table(
                 name,
@@ -364,19 +374,19 @@ class IcebergTables:
                 ),
             )
         except FileNotFoundError as error:
-            raise StorageTrouble(f"{name}: nothing can be written to {table.location}: {error}") from error
+            raise TableUnavailable(f"{name}: nothing can be written to {table.location}: {error}") from error
         except (CommitFailedException, TableAlreadyExistsError):
-            log.info("the Iceberg table was there already", table=name)
+            log.info("Iceberg table exists already", table=name)
         found = self.load(table)
         if found is None:
-            raise StorageTrouble(f"the Iceberg table {table.database}.{table.name} is gone as soon as it was created")
+            raise TableUnavailable(f"the Iceberg table {full_name(table)} was dropped as soon as it was created")
         self._remember(table)
         return found
 
     def _create_namespace(self, namespace: Identifier) -> None:
         for depth in range(1, len(namespace) + 1):
             try:
-                explained(lambda name=namespace[:depth]: self.catalog.create_namespace(name))  # type: ignore[misc]
+                with_mapped_errors(lambda name=namespace[:depth]: self.catalog.create_namespace(name))  # type: ignore[misc]
             except NamespaceAlreadyExistsError:
                 continue
 
@@ -390,13 +400,13 @@ class IcebergTables:
     def _rename(self, former: Identifier, table: LakeTable) -> Table | None:
         self._create_namespace(identifier_of(table)[:-1])
         try:
-            explained(lambda: self.catalog.rename_table(former, identifier_of(table)))
+            with_mapped_errors(lambda: self.catalog.rename_table(former, identifier_of(table)))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
         except TableAlreadyExistsError as error:
-            raise ForeignTable(f"{'.'.join(former)} can't become {table.database}.{table.name}: {error}") from error
+            raise ForeignTable(f"{'.'.join(former)} can't become {full_name(table)}: {error}") from error
         self._remember(table)
-        log.info("Iceberg table renamed", was=".".join(former), table=f"{table.database}.{table.name}")
+        log.info("Iceberg table renamed", was=".".join(former), table=full_name(table))
         return self.load(table)
 
     def _move_aside(self, identifier: Identifier) -> bool:
@@ -405,7 +415,7 @@ class IcebergTables:
         if found is None or owner is None or not self._is_ours(found):
             return False
         aside = (*identifier[:-1], f"{identifier[-1]}__astha_{owner}")
-        explained(lambda: self.catalog.rename_table(identifier, aside))
+        with_mapped_errors(lambda: self.catalog.rename_table(identifier, aside))
         self._loaded.pop(int(owner), None)
         self.names()[int(owner)] = aside
         log.info("Iceberg table moved aside", was=".".join(identifier), now=".".join(aside))
@@ -416,7 +426,7 @@ class IcebergTables:
             self._names[table.id] = identifier_of(table)
 
     def _built(self, draft: TableCommit, build: Build) -> bool:
-        """Whether there is anything to commit. What was written for nothing is removed."""
+        """Returns whether there is anything to commit. Removes written files if the build fails."""
         try:
             self._of_table(".".join(draft.table.name()), lambda: build(draft))
         except FileNotFoundError as error:
@@ -428,38 +438,35 @@ class IcebergTables:
         return bool(draft.updates)
 
     def _commit(self, draft: TableCommit) -> None:
-        """Through `Table`, which also removes metadata files that are too old."""
         updates, requirements = tuple(draft.updates), draft.requirements()
         try:
-            self._of_table(".".join(draft.table.name()), lambda: draft.table._do_commit(updates, requirements))
+            self._of_table(".".join(draft.table.name()), lambda: commit(draft.table, updates, requirements))
         except FileNotFoundError as error:
-            raise StorageTrouble(
+            raise TableUnavailable(
                 f"{'.'.join(draft.table.name())}: nothing can be written to {draft.table.location()}: {error}"
             ) from error
 
     def _of_table(self, name: str, call: Callable[[], T]) -> T:
-        """`explained`; StorageTrouble if the catalog answers all the same."""
+        """Like `with_mapped_errors`, but raises `TableUnavailable` if the catalog itself responds."""
         try:
-            return explained(call)
-        except StorageTrouble:
+            return with_mapped_errors(call)
+        except TableUnavailable:
             raise
-        except CatalogTrouble as trouble:
-            cause = trouble.__cause__
-            if cause is None or isinstance(cause, SQLAlchemyError) or not self.answers():
+        except CatalogUnavailable as error:
+            cause = error.__cause__
+            if cause is None or isinstance(cause, SQLAlchemyError) or not self.responds():
                 raise
-            raise StorageTrouble(f"{name}: its storage does not answer: {cause}") from cause
+            raise TableUnavailable(f"{name}: its storage does not answer: {cause}") from cause
 
 
 @contextmanager
 def _locked(catalog: Catalog, table: LakeTable) -> Iterator[None]:
-    """One commit to a table at a time. A call that hangs in its storage must not take the others with it."""
+    """Allows one commit per table at a time. The timeout keeps a call that hangs from blocking others forever."""
     with _locks_guard:
         lock = threading.Lock()
         lock = _locks.setdefault((catalog.name, catalog.properties.get("uri"), table.id), lock)
-    if not lock.acquire(timeout=_LOCKED_S):
-        raise StorageTrouble(
-            f"{table.database}.{table.name}: another commit to it has not come back for {_LOCKED_S:g} s"
-        )
+    if not lock.acquire(timeout=_LOCK_TIMEOUT_S):
+        raise TableUnavailable(f"{full_name(table)}: another commit to it has not returned for {_LOCK_TIMEOUT_S:g} s")
     try:
         yield
     finally:

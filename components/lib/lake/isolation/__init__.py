@@ -1,16 +1,16 @@
-"""Work on bytes that are not trusted, in processes of its own: Arrow ends its process at some damaged Parquet footers.
+"""Child processes for work on untrusted bytes: Arrow aborts its process at some damaged Parquet footers.
 
 In: the name of a function, its argument, a time limit. Out: its result, or an error that says how the process ended.
-Guaranteed: whatever the bytes do to a child process, this process goes on; a child ends with its parent.
+Guaranteed: this process survives whatever the bytes do to a child process; a child ends with its parent.
 """
 
-from components.lib.lake.isolation.children import (
+from components.lib.lake.isolation.child_pool import (
     ChildDied,
     ChildFailed,
+    ChildNotStarted,
+    ChildPool,
     ChildRaised,
-    Children,
-    NoChild,
-    shared_children,
+    shared_child_pool,
 )
 
-__all__ = ["ChildDied", "ChildFailed", "ChildRaised", "Children", "NoChild", "shared_children"]
+__all__ = ["ChildDied", "ChildFailed", "ChildRaised", "ChildPool", "ChildNotStarted", "shared_child_pool"]

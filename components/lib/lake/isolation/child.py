@@ -1,9 +1,9 @@
-"""A child process: calls functions by name, one at a time, until its parent closes its standard input.
+"""The child process: calls functions by name, one at a time, until its parent closes its standard input.
 
     python -m components.lib.lake.isolation.child
 
-It ends when its parent does, at once: a thread of its own waits for the end of the input. Work that holds that thread
-up ends at its time limit, by an alarm of the kernel, whatever the process is doing then.
+It ends together with its parent: a thread waits for the end of the input. Work that blocks that thread is ended by a
+kernel alarm after its time limit.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from components.lib.lake.isolation.messages import READY, Answer, Call, framed, read_frame
+from components.lib.lake.isolation.messages import READY, ChildRequest, ChildResponse, framed, read_frame
 
-_IDLE_S = 60.0  # without a call, before the process ends; the next call starts another
-_GRACE_S = 5.0  # the parent has its own clock, and is the first to know
-_LONGEST = 2_000
+_IDLE_S = 60.0  # without a call until the process ends; the next call starts another
+_GRACE_S = 5.0  # the parent checks the time limit too, and should notice first
+_LONGEST_MESSAGE = 2_000
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "wb")
+    responses = os.fdopen(os.dup(1), "wb")
     silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)  # what a library prints is no answer
+    os.dup2(silence, 1)  # what a library prints is not a response
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     calls: queue.Queue[bytes] = queue.Queue()
     Thread(target=_listen, args=[sys.stdin.buffer, calls], daemon=True).start()
-    _send(answers, READY)
+    _send(responses, READY)
     while True:
         try:
             data = calls.get(timeout=_IDLE_S)
         except queue.Empty:
             os._exit(0)
-        _send(answers, msgspec.msgpack.encode(_answer(msgspec.msgpack.decode(data, type=Call))))
+        _send(responses, msgspec.msgpack.encode(_respond(msgspec.msgpack.decode(data, type=ChildRequest))))
 
 
 def _listen(stream: BinaryIO, calls: queue.Queue[bytes]) -> None:
@@ -51,16 +51,16 @@ def _listen(stream: BinaryIO, calls: queue.Queue[bytes]) -> None:
     os._exit(0)
 
 
-def _answer(call: Call) -> Answer:
+def _respond(call: ChildRequest) -> ChildResponse:
     module, _, name = call.function.partition(":")
     function = cast("Callable[[bytes], bytes]", getattr(importlib.import_module(module), name))
     signal.setitimer(signal.ITIMER_REAL, call.limit_s + _GRACE_S)
     limits = resource.getrlimit(resource.RLIMIT_AS)
     _limit_memory(call.memory_bytes, limits[1])
     try:
-        return Answer(function(call.argument))
+        return ChildResponse(function(call.argument))
     except Exception as error:
-        return Answer(error=type(error).__name__, told=str(error)[:_LONGEST])
+        return ChildResponse(error=type(error).__name__, message=str(error)[:_LONGEST_MESSAGE])
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -70,15 +70,15 @@ def _limit_memory(more: int, hard: int) -> None:
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:
-        return  # not Linux, where the time limit has to do
+        return  # not Linux: only the time limit applies
     wanted = pages * os.sysconf("SC_PAGE_SIZE") + more
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def _send(answers: BinaryIO, data: bytes) -> None:
-    answers.write(framed(data))
-    answers.flush()
+def _send(responses: BinaryIO, data: bytes) -> None:
+    responses.write(framed(data))
+    responses.flush()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What goes between a child process and its parent: frames of a length and that many bytes of msgpack.
+"""Messages between a child process and its parent: frames of a length and that many bytes of msgpack.
 
-No pickles: a child that hostile bytes have taken over could have its parent run anything.
+Not pickle: a child that hostile bytes have taken over could make its parent run anything.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ LENGTH = 8
 READY = b"ready"
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class ChildRequest(msgspec.Struct, frozen=True, array_like=True):
     function: str  # "module:name": takes bytes and returns bytes
     argument: bytes
     limit_s: float
-    memory_bytes: int  # that the process may take beside what it has
+    memory_bytes: int  # that the process may allocate beyond what it has
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class ChildResponse(msgspec.Struct, frozen=True, array_like=True):
     result: bytes = b""
-    error: str | None = None  # the type of what was raised
-    told: str = ""
+    error: str | None = None  # the type of the error that was raised
+    message: str = ""
 
 
 def framed(data: bytes) -> bytes:
@@ -31,7 +31,7 @@ def framed(data: bytes) -> bytes:
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:
-    """None at the end."""
+    """Returns None at the end of the stream."""
     head = stream.read(LENGTH)
     if len(head) < LENGTH:
         return None

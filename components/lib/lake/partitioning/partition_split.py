@@ -1,7 +1,7 @@
-"""The partition of each row of an Arrow table, computed column by column, never row by row in Python.
+"""Computes the partition of each row of an Arrow table, column by column instead of row by row in Python.
 
-PyIceberg's own Arrow transforms need a compiled extension that is not a dependency. Most are a few Arrow kernels; what
-has no kernel (a calendar's months, hashes of text) runs in Python once for each distinct value.
+Most transforms are a few Arrow kernels; those without a kernel (calendar months, hashes of text) run in Python once per
+distinct value. Why not PyIceberg's: decision 0020.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ _WHOLE = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzT
 _BITS_OF = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 EPOCH = date(1970, 1, 1)
 CYCLE_DAYS, CYCLE_YEARS = 146_097, 400
-"""After which the calendar repeats: so any year can be had, not only Python's 1..9999."""
+"""The calendar repeats after this time, which extends it beyond Python's years 1..9999."""
 
 _HOUR_US = 3_600_000_000
 _DAY_US = 24 * _HOUR_US
 
 
 @dataclass(frozen=True)
-class Grouping:
-    """``numbers`` says for each row which of ``values`` is its partition's."""
+class PartitionSplit:
+    """``numbers`` maps each row to the index of its partition in ``values``."""
 
     values: list[tuple[Any, ...]]
     numbers: pa.Array
 
     def divide(self, table: pa.Table, names: Sequence[str]) -> list[tuple[str, pa.Table]]:
-        """By name; values of one name (NaNs with different bits) are one."""
+        """Splits rows by partition name. Values with the same name (NaNs with different bits) are one partition."""
         if len(set(names)) == 1:
             return [(names[0], table)]
         numbers, count = self.numbers, len(names)
@@ -79,8 +79,8 @@ class Grouping:
         return parts
 
 
-def group(table: pa.Table, schema: Schema, spec: PartitionSpec) -> Grouping:
-    """By all partition fields together; partitions in the order in which they first appear."""
+def group(table: pa.Table, schema: Schema, spec: PartitionSpec) -> PartitionSplit:
+    """Groups rows by all partition fields; partitions are in order of first appearance."""
     values: list[tuple[Any, ...]] = [()]
     codes = None
     for field in spec.fields:
@@ -88,17 +88,17 @@ def group(table: pa.Table, schema: Schema, spec: PartitionSpec) -> Grouping:
         column = _column(table, schema, field.source_id)
         numbers, distinct = _encode(transformed(column, source, field.transform))
         many = len(distinct)
-        if codes is not None:  # numbered anew after each field, so that the product stays below 2**63
+        if codes is not None:  # renumbered after each field, so that the product stays below 2**63
             numbers = pc.add(pc.multiply(codes, pa.scalar(many, pa.int64())), numbers)
         encoded = numbers.dictionary_encode()
         found = encoded.dictionary.to_pylist()
         values = [(*values[number // many], distinct[number % many]) for number in found]
         codes = pc.cast(encoded.indices, pa.int64())
-    return Grouping(values, codes)
+    return PartitionSplit(values, codes)
 
 
 def transformed(column: pa.Array, source: IcebergType, transform: Transform[Any, Any]) -> pa.Array:
-    """The partition value of each row, as an array of the value's physical type."""
+    """Returns the partition value of each row, as an array of the value's physical type."""
     match transform:
         case IdentityTransform():
             return _physical(column, source)
@@ -123,7 +123,7 @@ def transformed(column: pa.Array, source: IcebergType, transform: Transform[Any,
 
 
 def date_of(days: int) -> tuple[int, int, int]:
-    """Year, month and day, so many days after 1970-01-01."""
+    """Returns year, month and day, given days since 1970-01-01."""
     cycles, rest = divmod(days, CYCLE_DAYS)
     day = EPOCH + timedelta(rest)
     return day.year + cycles * CYCLE_YEARS, day.month, day.day
@@ -144,7 +144,7 @@ def _column(table: pa.Table, schema: Schema, field_id: int) -> pa.Array:
 
 
 def _physical(column: pa.Array | pa.ChunkedArray, source: IcebergType) -> pa.Array:
-    """One array of numbers, text or bytes, with 64-bit offsets so that it fits however large it is."""
+    """Returns one array of numbers, text or bytes, with 64-bit offsets, so that any size fits."""
     if isinstance(source, UUIDType):
         column = column.cast(pa.binary(16)) if column.type != pa.binary(16) else column
     elif isinstance(source, StringType):
@@ -168,7 +168,7 @@ def _days(column: pa.Array, source: IcebergType) -> pa.Array:
 
 
 def _floor_divide(numbers: pa.Array, by: int) -> pa.Array:
-    """Arrow divides towards zero; time before 1970 is negative."""
+    """Rounds down, also below zero (times before 1970), where Arrow rounds towards zero."""
     divisor = pa.scalar(by, numbers.type)
     towards_zero = pc.divide(numbers, divisor)
     below = pc.less(numbers, pc.multiply(towards_zero, divisor))
@@ -195,9 +195,9 @@ def _by_distinct(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataT
 
 
 def _buckets(numbers: pa.Array, count: int) -> pa.Array:
-    """Murmur3 (x86, 32 bits, seed 0) of each number as eight little-endian bytes, as Iceberg's specification has it.
+    """Hashes each number, as eight little-endian bytes, with Murmur3 (x86, 32 bits, seed 0), as Iceberg specifies.
 
-    Arrow's unsigned arithmetic wraps around, which is all that the hash needs.
+    Relies on Arrow's unsigned arithmetic wrapping around.
     """
     bits = pc.cast(numbers, pa.int64()).view(pa.uint64())
     low = pc.cast(pc.bit_wise_and(bits, pa.scalar(0xFFFFFFFF, pa.uint64())), pa.uint32())
@@ -228,7 +228,7 @@ def _rotated(array: pa.Array, by: int) -> pa.Array:
 
 
 def _encode(array: pa.Array) -> tuple[pa.Array, list[Any]]:
-    """For each row the number of its value, and the values; NULL is one of them."""
+    """Returns for each row the index of its value, and the distinct values, NULL included."""
     bits = _BITS_OF.get(array.type)
     if bits is not None:  # 0.0 and -0.0 are two values
         encoded = array.view(bits).dictionary_encode(null_encoding="encode")

@@ -1,7 +1,8 @@
-"""Partition values and their path, `field=value/field=value`, without loss in either direction (decision 0010).
+"""Partition values and their paths, `field=value/field=value`, converted without loss in both directions
+(decision 0010).
 
-Values are as PyIceberg keeps them in a manifest: dates, times and timestamps as integers since their epoch, UUIDs as
-`UUID`, everything else as Python has it. Paths are for people too: ``ts_day=2024-05-01/id_bucket_16=3``.
+Values are in the form of PyIceberg's manifests: dates, times and timestamps as integers since their epoch, UUIDs as
+`UUID`, everything else as Python's own type. Paths are readable: ``ts_day=2024-05-01/id_bucket_16=3``.
 """
 
 from __future__ import annotations
@@ -49,25 +50,25 @@ _DAY_US = 86_400 * _SECOND_US
 
 
 class PartitionProblem(SchemaProblem):
-    """A partition path or value that does not belong to the table. The message names the field."""
+    """A partition path or value that is not valid for the table. The message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _PathPart:
     name: str  # percent-encoded
     write: Write
     read: Read
 
 
 class Partitioning:
-    """A table's partitions. Make one a schema version and keep it: reading paths is then a few microseconds each."""
+    """The partitioning of one schema version. Keep the object: parsing a path then takes a few microseconds."""
 
     def __init__(self, schema: TableSchema) -> None:
         self._schema = schema
         self._parts = [_part(field, schema.iceberg) for field in schema.partition.fields]
 
     def path(self, values: Record | Sequence[Any]) -> str:
-        """``""`` for an unpartitioned table."""
+        """Returns the path, ``""`` for an unpartitioned table."""
         if len(values) != len(self._parts):
             raise PartitionProblem(f"{len(values)} partition values, where the table has {len(self._parts)} fields")
         path = "/".join(
@@ -75,13 +76,13 @@ class Partitioning:
         )  # a Record has no iterator
         if len(path) > MAX_PATH_BYTES:
             raise PartitionProblem(
-                f"partition {path[:80]}...: its path has {len(path):,} bytes, and {MAX_PATH_BYTES:,} is the most: "
+                f"partition {path[:80]}...: its path has {len(path):,} bytes, at most {MAX_PATH_BYTES:,} are allowed: "
                 "partition by truncate(N, column) instead of the whole text"
             )
         return path
 
     def values(self, path: str) -> Record:
-        """The reverse of `path`. A path in any other spelling is refused: a partition has one name."""
+        """The inverse of `path`. A path in any other spelling is refused: a partition has one name."""
         parts = path.split("/") if path else []
         if len(parts) != len(self._parts):
             fields = "/".join(f"{part.name}=..." for part in self._parts)
@@ -90,12 +91,12 @@ class Partitioning:
         for part, text in zip(self._parts, parts, strict=True):
             name, _, encoded = text.partition("=")
             if name != part.name:
-                raise PartitionProblem(f"partition path {path!r}: {name!r} stands where {part.name!r} belongs")
+                raise PartitionProblem(f"partition path {path!r}: {name!r} is where {part.name!r} is expected")
             try:
                 value = None if encoded == NULL else part.read(unquote(encoded, errors="strict"))
                 good = encoded == _encoded(part, value)
             except (ValueError, LookupError, ArithmeticError) as error:
-                raise PartitionProblem(f"partition path {path!r}: {encoded!r} is no value of {name}") from error
+                raise PartitionProblem(f"partition path {path!r}: {encoded!r} is not a value of {name}") from error
             if not good:
                 raise PartitionProblem(
                     f"partition path {path!r}: {encoded!r} should be written {_encoded(part, value)!r}"
@@ -104,10 +105,9 @@ class Partitioning:
         return Record(*values)
 
     def split(self, table: pa.Table) -> list[tuple[str, pa.Table]]:
-        """The rows of each partition, in the order in which partitions first appear; rows keep their order.
+        """Returns the rows of each partition, in order of first appearance; rows keep their order.
 
-        Costs no copy if the rows of each partition already stand together. Columns are found by name, as in
-        `TableSchema.arrow`.
+        Copies nothing if the rows of each partition are already adjacent. Columns are found by name.
         """
         if table.num_rows == 0:
             return []
@@ -118,17 +118,17 @@ class Partitioning:
 
 
 def split(table: pa.Table, schema: TableSchema) -> list[tuple[str, pa.Table]]:
-    """`Partitioning.split`, for who does it once."""
+    """`Partitioning.split` for a single use."""
     return Partitioning(schema).split(table)
 
 
-def _part(field: PartitionField, schema: Schema) -> _Part:
+def _part(field: PartitionField, schema: Schema) -> _PathPart:
     source = schema.find_field(field.source_id).field_type
     write, read = _forms(field.transform, field.transform.result_type(source))
-    return _Part(quote(field.name, safe=""), write, read)
+    return _PathPart(quote(field.name, safe=""), write, read)
 
 
-def _encoded(part: _Part, value: Any) -> str:
+def _encoded(part: _PathPart, value: Any) -> str:
     if value is None:
         return NULL
     text = quote(part.write(value), safe="")
@@ -183,7 +183,7 @@ def _decimal_forms(kind: DecimalType) -> tuple[Write, Read]:
 
 
 def _scaled(value: Decimal, scale: int) -> Decimal:
-    """Exactly so many digits after the point, whatever the context's precision; no negative zero."""
+    """Returns the value with exactly that scale, whatever the context's precision, and without a negative zero."""
     sign, digits, exponent = value.as_tuple()
     if not isinstance(exponent, int):
         raise ValueError(f"{value} is not a number")

@@ -1,1 +1,1 @@
-"""From an uploaded file to a registered one: upload intents, group commit, and cleanup of what was never registered."""
+"""Registration of uploaded files: upload intents, group commit, and cleanup of objects that were never registered."""

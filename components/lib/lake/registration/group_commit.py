@@ -1,8 +1,8 @@
-"""One group of registrations, committed in one transaction; each of them gets its own result.
+"""Commits a group of registrations in one transaction; each registration gets its own result.
 
-A registration that can't be stored does not take the others down: the group is divided until it stands alone. After
-`Unavailable` nobody knows whether the group was committed, so it is sent again, and a refusal of what was sent
-twice is looked into before it is believed: files that are ours to the last field are a success.
+A registration that is refused does not fail the others: the group is split until it is alone. After `Unavailable` it is
+unknown whether the group was committed, so it is sent again. If a registration that was sent twice is refused, the
+registry is asked first whether its files are there with exactly our values: that is a success.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TypeVar
 
 import msgspec
 import structlog
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
+from astha.backoff import Backoff
 from astha.clock import LoopClock
 from registry.contract import Files
 from registry.errors import Conflict, RegistryError, SchemaMismatch, Unavailable
@@ -28,29 +28,23 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-class Retries(msgspec.Struct, frozen=True, kw_only=True):
-    """What is done when the registry does not answer. Together the waits take about half a minute."""
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """RetryPolicy while the registry is unavailable. By default the waits take about half a minute in all."""
 
     attempts: int = 12
-    backoff_initial_s: float = 0.05
-    backoff_max_s: float = 10.0
-
-    def wait(self, failures: int, clock: LoopClock) -> float:
-        """Exponential with jitter, never less than half."""
-        limit: float = min(self.backoff_max_s, self.backoff_initial_s * 2 ** min(failures - 1, 30))
-        return limit * (0.5 + 0.5 * clock.chance())
+    backoff: Backoff = Backoff(initial_s=0.05, max_s=10.0)
 
 
-class Entry:
-    """A registration on its way, and the future that its caller holds."""
+class PendingRegistration:
+    """An accepted registration, and the future that its caller holds."""
 
-    __slots__ = ("doubtful", "registration", "result", "succeeded")
+    __slots__ = ("registration", "result", "succeeded", "unconfirmed")
 
     def __init__(self, registration: Registration, result: asyncio.Future[list[TableFile]]) -> None:
         self.registration = registration
         self.result = result
-        self.succeeded: bool | None = None  # None: it has no result yet
-        self.doubtful = False  # sent once without an answer: it may be registered already
+        self.succeeded: bool | None = None  # None: no result yet
+        self.unconfirmed = False  # sent once without a response: it may be registered already
 
     @property
     def paths(self) -> list[str]:
@@ -62,12 +56,12 @@ class Entry:
             self.result.set_result(files)
 
     def fail(self, error: BaseException) -> None:
-        """A caller who has gone (its future is cancelled) leaves the failure to the log."""
+        """Logs the failure if the caller is gone (its future is cancelled)."""
         self.succeeded = False
         if not self.result.done():
             self.result.set_exception(error)
         else:
-            log.warning("registration failed after its caller had gone", registration=str(self), error=repr(error))
+            log.warning("registration failed after its caller was cancelled", registration=str(self), error=repr(error))
 
     def __str__(self) -> str:
         paths = self.paths
@@ -76,36 +70,37 @@ class Entry:
 
 
 class GroupCommit:
-    """`retried` is called before each repetition."""
-
-    def __init__(self, store: Files, clock: LoopClock, retries: Retries, retried: Callable[[], None]) -> None:
+    def __init__(self, store: Files, clock: LoopClock, policy: RetryPolicy, on_retry: Callable[[], None]) -> None:
+        """`on_retry` is called before each retry."""
         self._store = store
         self._clock = clock
-        self._retries = retries
-        self._retried = retried
+        self._policy = policy
+        self._on_retry = on_retry
 
-    async def commit(self, entries: Sequence[Entry]) -> RegistryError | None:
-        """Returns when each entry has its result, which is durable. Answers the error if the registry itself failed,
-        for all of them. Raises only if it is cancelled.
+    async def commit(self, entries: Sequence[PendingRegistration]) -> RegistryError | None:
+        """Returns when each registration has its result, which is durable. Returns the error if the registry itself
+        failed, for all of them. Raises only if it is cancelled.
         """
         try:
-            results = await self._insist(self._register, entries)
+            results = await self._with_retries(self._register, entries)
         except (Unavailable, SchemaMismatch) as error:
             give_up(entries, error)
             return error
         except Exception as error:
             if not isinstance(error, RegistryError):
-                _doubt(entries)
+                _mark_unconfirmed(entries)
             if len(entries) > 1:
-                return await self._divide(entries, error)
+                return await self._split(entries, error)
             await self._refuse(entries[0], error)
         else:
             for entry, files in zip(entries, results, strict=True):
                 entry.succeed(files)
         return None
 
-    async def _divide(self, entries: Sequence[Entry], error: Exception) -> RegistryError | None:
-        """One of them was refused: find out which. If the registry fails meanwhile, the rest does not wait again."""
+    async def _split(self, entries: Sequence[PendingRegistration], error: Exception) -> RegistryError | None:
+        """Commits smaller groups, because one registration was refused. If the registry fails meanwhile, the rest
+        fails without another wait.
+        """
         failed: RegistryError | None = None
         for part in _parts(entries, error):
             if failed is None:
@@ -114,11 +109,11 @@ class GroupCommit:
                 give_up(part, failed)
         return failed
 
-    async def _refuse(self, entry: Entry, error: Exception) -> None:
-        """Unless it was registered by a call that was not answered."""
-        if entry.doubtful:
+    async def _refuse(self, entry: PendingRegistration, error: Exception) -> None:
+        """Fails the registration, unless an earlier call without a response has committed it."""
+        if entry.unconfirmed:
             try:
-                files = await self._insist(self._find, entry)
+                files = await self._with_retries(self._find, entry)
             except Exception as reason:
                 unknown = Unavailable(f"{entry}: refused ({error}), but may be registered already: {reason}")
                 unknown.__cause__ = error
@@ -129,36 +124,37 @@ class GroupCommit:
                     return
         entry.fail(error)
 
-    async def _insist(self, call: Callable[[A], Awaitable[T]], argument: A) -> T:
-        attempts = AsyncRetrying(
-            retry=retry_if_exception_type(Unavailable),
-            stop=stop_after_attempt(self._retries.attempts),
-            wait=self._wait,
-            sleep=self._clock.sleep,
-            before_sleep=self._say,
-            reraise=True,
+    async def _with_retries(self, call: Callable[[A], Awaitable[T]], argument: A) -> T:
+        retrying = self._policy.backoff.retrying(
+            self._clock,
+            retry_on=lambda error: isinstance(error, Unavailable),
+            attempts=self._policy.attempts,
+            on_retry=self._before_retry,
         )
-        return await attempts(call, argument)
+        return await retrying(call, argument)
 
-    async def _register(self, entries: Sequence[Entry]) -> list[list[TableFile]]:
-        """What has no intents could be registered twice, if it has been removed meanwhile: it is looked up first."""
-        if not any(entry.doubtful and entry.registration.intents_of is None for entry in entries):
+    async def _register(self, entries: Sequence[PendingRegistration]) -> list[list[TableFile]]:
+        """Looks up unconfirmed registrations without intents first: if their files were removed meanwhile, a second
+        registration would succeed.
+        """
+        if not any(entry.unconfirmed and entry.registration.intents_of is None for entry in entries):
             return await self._send(entries)
         found = [await self._find(entry) for entry in entries]
         missing = [entry for entry, files in zip(entries, found, strict=True) if files is None]
-        answers = iter(await self._send(missing) if missing else [])
-        return [next(answers) if files is None else files for files in found]
+        registered = iter(await self._send(missing) if missing else [])
+        return [next(registered) if files is None else files for files in found]
 
-    async def _send(self, entries: Sequence[Entry]) -> list[list[TableFile]]:
+    async def _send(self, entries: Sequence[PendingRegistration]) -> list[list[TableFile]]:
         try:
             return await self._store.register_files([entry.registration for entry in entries])
         except (Unavailable, asyncio.CancelledError):
-            _doubt(entries)
+            _mark_unconfirmed(entries)
             raise
 
-    async def _find(self, entry: Entry) -> list[TableFile] | None:
-        """The files of an entry that is registered already, also if they have been removed since; None if it isn't,
-        or if it has no files by which that could be known.
+    async def _find(self, entry: PendingRegistration) -> list[TableFile] | None:
+        """Returns the files of a registration that was committed already, also if they have been removed since.
+
+        Returns None if it was not, or if it has no files by which that could be known.
         """
         registration = entry.registration
         if registration.advances and not registration.files:
@@ -182,37 +178,36 @@ class GroupCommit:
             after = page[-1].id
         return found
 
-    def _wait(self, state: RetryCallState) -> float:
-        return self._retries.wait(state.attempt_number, self._clock)
-
-    def _say(self, state: RetryCallState) -> None:
-        self._retried()
+    def _before_retry(self, error: BaseException, failures: int, wait_s: float) -> None:
+        self._on_retry()
         log.warning(
-            "registration unanswered, will retry",
-            attempt=state.attempt_number,
-            of=self._retries.attempts,
-            error=repr(state.outcome.exception() if state.outcome else None),
-            wait_s=round(state.upcoming_sleep, 3),
+            "registry unavailable, registration will be retried",
+            attempt=failures,
+            attempts=self._policy.attempts,
+            error=repr(error),
+            wait_s=round(wait_s, 3),
         )
 
 
-def give_up(entries: Iterable[Entry], error: RegistryError) -> None:
-    """Each gets an error of its own, with what it should know of itself."""
+def give_up(entries: Iterable[PendingRegistration], error: RegistryError) -> None:
+    """Fails each registration with an error of its own, which says whether it may have been committed."""
     for entry in entries:
-        doubt = "it may be registered nevertheless, its upload intents tell" if entry.doubtful else "not registered"
-        own = type(error)(f"{entry}: {error} ({doubt})")
+        state = "it may be registered nevertheless, its upload intents tell" if entry.unconfirmed else "not registered"
+        own = type(error)(f"{entry}: {error} ({state})")
         own.__cause__ = error
         entry.fail(own)
 
 
-def _doubt(entries: Iterable[Entry]) -> None:
+def _mark_unconfirmed(entries: Iterable[PendingRegistration]) -> None:
     for entry in entries:
-        entry.doubtful = True
+        entry.unconfirmed = True
 
 
-def _parts(entries: Sequence[Entry], error: Exception) -> list[list[Entry]]:
-    """By table first; then those that the error names, one by one, apart from the others; else in halves."""
-    tables: dict[int, list[Entry]] = {}
+def _parts(entries: Sequence[PendingRegistration], error: Exception) -> list[list[PendingRegistration]]:
+    """Splits by table first; then into the registrations that the error names, one by one, and the rest; else into
+    halves.
+    """
+    tables: dict[int, list[PendingRegistration]] = {}
     for entry in entries:
         tables.setdefault(entry.registration.table_id, []).append(entry)
     if len(tables) > 1:

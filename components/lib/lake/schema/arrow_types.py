@@ -1,8 +1,6 @@
-"""Columns like those of an Arrow schema or a Parquet file, for tables that are made after one."""
+"""The columns of an Arrow schema as Iceberg types, for tables that are created from an existing file."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pyarrow as pa
 from pyiceberg.types import (
@@ -27,10 +25,9 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from components.lib.lake.files.footers import BadFooter, read_arrow_schema, read_ending
-from components.lib.lake.schema.type_syntax import UNNUMBERED, NotationProblem
+from components.lib.lake.schema.type_syntax import UNNUMBERED, SyntaxProblem
 
-_LONGEST_DECIMAL = 38
+_MAX_DECIMAL_DIGITS = 38
 
 _SIMPLE: dict[pa.DataType, IcebergType] = {
     pa.bool_(): BooleanType(),
@@ -44,16 +41,7 @@ _SIMPLE: dict[pa.DataType, IcebergType] = {
     **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), BinaryType()),
     pa.uuid(): UUIDType(),
 }
-"""Smaller types become those that hold all their values; times finer than a microsecond lose what is finer."""
-
-
-def columns_like(file: Path) -> list[NestedField]:
-    """Those of a Parquet file, without ids. Its footer is read in a child process."""
-    try:
-        with file.open("rb") as stream:
-            return columns_of(read_arrow_schema(read_ending(stream)))
-    except (OSError, BadFooter) as error:
-        raise NotationProblem(f"{file} can't be read as Parquet: {error}") from error
+"""Smaller types become the next larger Iceberg type; times are truncated to microseconds."""
 
 
 def columns_of(schema: pa.Schema) -> list[NestedField]:
@@ -72,7 +60,7 @@ def _type(kind: pa.DataType, path: str) -> IcebergType:
         return _SIMPLE[kind]
     if pa.types.is_timestamp(kind):
         return TimestampType() if kind.tz is None else TimestamptzType()
-    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _LONGEST_DECIMAL:
+    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= _MAX_DECIMAL_DIGITS:
         return DecimalType(kind.precision, kind.scale)
     if pa.types.is_fixed_size_binary(kind) and kind.byte_width:
         return FixedType(kind.byte_width)
@@ -91,6 +79,6 @@ def _nested(kind: pa.DataType, path: str) -> IcebergType:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         element = kind.value_field
         return ListType(UNNUMBERED, _type(element.type, f"{path}.element"), element_required=not element.nullable)
-    raise NotationProblem(
+    raise SyntaxProblem(
         f"column {path}: Arrow's {kind} has no counterpart in Iceberg v2: cast it in the file, or write the columns out"
     )

@@ -1,7 +1,7 @@
-"""How one schema version becomes the next, and what can't.
+"""Derives the next schema version, and refuses changes that existing files could not be read with.
 
-A column is its id: it keeps the id through renames and moves, and an id that a column once had is never given to
-another one, in whatever version that was. So files written under any version can be read under every later one.
+A column is identified by its id: it keeps the id through renames and moves, and an id is never reused, in any version.
+So files written with any version can be read with every later one.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import MapType, NestedField
 
 from components.lib.lake.schema.schema_changes import (
-    Add,
-    Change,
-    Drop,
+    AddColumn,
+    DropColumn,
     MakeOptional,
-    Move,
-    Rename,
+    MoveColumn,
+    RenameColumn,
+    SchemaChange,
     SortBy,
-    Widen,
+    WidenColumn,
     apply,
     can_widen,
     why_not,
@@ -34,14 +34,14 @@ from registry.models import TableMetadata
 
 __all__ = [
     # changes
-    "Add", "Change", "Drop", "MakeOptional", "Move", "Rename", "SortBy", "Widen",
-    # what can be done with them
+    "AddColumn", "SchemaChange", "DropColumn", "MakeOptional", "MoveColumn", "RenameColumn", "SortBy", "WidenColumn",
+    # evolution
     "EvolutionProblem", "can_widen", "check_evolution", "evolve", "highest_id",
 ]  # fmt: skip
 
 
-def evolve(versions: Sequence[TableMetadata], changes: Sequence[Change]) -> TableDraft:
-    """The next version's draft. ``versions`` are all that the table has had, oldest first; changes happen in order."""
+def evolve(versions: Sequence[TableMetadata], changes: Sequence[SchemaChange]) -> TableDraft:
+    """Returns the draft of the next version. ``versions`` are all versions of the table, oldest first."""
     schemas = [TableSchema.of(version) for version in versions]
     newest, metadata = schemas[-1], versions[-1]
     ids = count(highest_id(schemas) + 1)
@@ -63,22 +63,22 @@ def highest_id(schemas: Iterable[TableSchema]) -> int:
 
 
 def check_evolution(old: TableSchema, new: TableSchema, earlier: Iterable[TableSchema] = ()) -> list[str]:
-    """In words, everything that makes the step from ``old`` to ``new`` impossible. Nothing: it can be made.
+    """Returns every reason why ``new`` cannot follow ``old``; none if it can.
 
-    ``earlier`` versions are looked at for ids that must not be used again.
+    ``earlier`` versions contribute ids that must not be reused.
     """
     problems: list[str] = []
-    before, after = _places(old.iceberg), _places(new.iceberg)
+    before, after = _positions(old.iceberg), _positions(new.iceberg)
     highest = highest_id([old, *earlier])
-    for field_id, place in after.items():
+    for field_id, position in after.items():
         if field_id in before:
-            problems += _differences(before[field_id], place)
+            problems += _differences(before[field_id], position)
         else:
-            problems += _of_new(place, highest, before)
+            problems += _problems_of_new(position, highest, before)
     sources = {field.source_id: field.name for field in old.partition.fields}
     problems += [
-        f"column {place.path} can't be dropped: the table is partitioned by it ({sources[field_id]})"
-        for field_id, place in before.items()
+        f"column {position.path} can't be dropped: the table is partitioned by it ({sources[field_id]})"
+        for field_id, position in before.items()
         if field_id in sources and field_id not in after
     ]
     if old.partition.fields != new.partition.fields:
@@ -87,23 +87,23 @@ def check_evolution(old: TableSchema, new: TableSchema, earlier: Iterable[TableS
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Position:
     path: str
     field: NestedField
-    parent: int | None  # the id of what it is in
+    parent: int | None  # the id of the enclosing field
 
 
-def _places(schema: Schema) -> dict[int, _Place]:
+def _positions(schema: Schema) -> dict[int, _Position]:
     parents = {
         inner.field_id: outer.field_id for _, outer in walk(schema.fields) for inner in inner_fields(outer.field_type)
     }
-    return {field.field_id: _Place(path, field, parents.get(field.field_id)) for path, field in walk(schema.fields)}
+    return {field.field_id: _Position(path, field, parents.get(field.field_id)) for path, field in walk(schema.fields)}
 
 
-def _differences(old: _Place, new: _Place) -> Iterable[str]:
+def _differences(old: _Position, new: _Position) -> Iterable[str]:
     before, after = old.field.field_type, new.field.field_type
     if old.parent != new.parent:
-        yield f"column {old.path} moves out of its struct: only its place inside can change"
+        yield f"column {old.path} moves out of its struct: only its position inside can change"
     if new.field.required and not old.field.required:
         yield f"column {old.path} becomes required, but existing rows may have no value for it"
     if not can_widen(before, after):
@@ -112,11 +112,11 @@ def _differences(old: _Place, new: _Place) -> Iterable[str]:
         yield f"column {old.path}: the key of a map can't change: add a new column instead"
 
 
-def _of_new(place: _Place, highest: int, before: dict[int, _Place]) -> Iterable[str]:
-    if place.field.field_id <= highest:
+def _problems_of_new(position: _Position, highest: int, before: dict[int, _Position]) -> Iterable[str]:
+    if position.field.field_id <= highest:
         yield (
-            f"column {place.path}: id {place.field.field_id} has been in use: a new column gets one above {highest}, "
-            "since old files may still hold values under it"
+            f"column {position.path}: id {position.field.field_id} has been in use: a new column needs one above "
+            f"{highest}, because old files may contain values under it"
         )
-    if place.field.required and (place.parent is None or place.parent in before):
-        yield f"column {place.path} is new and required, but existing rows have no value for it: add it without !"
+    if position.field.required and (position.parent is None or position.parent in before):
+        yield f"column {position.path} is new and required, but existing rows have no value for it: add it without !"

@@ -1,4 +1,4 @@
-"""The changes that a schema can go through, and each one made on the tree of fields."""
+"""Schema changes, and their application to the tree of fields."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ from components.lib.lake.schema.type_syntax import check_new_name, number, show
 
 
 @dataclass(frozen=True)
-class Add:
-    """At the end of the table, or of the struct ``within``. The column comes without ids."""
+class AddColumn:
+    """Adds a column, without ids, at the end of the table or of the struct ``within``."""
 
     column: NestedField
     within: str = ""
 
 
 @dataclass(frozen=True)
-class Drop:
+class DropColumn:
     column: str
 
 
 @dataclass(frozen=True)
-class Rename:
+class RenameColumn:
     column: str
     name: str
 
 
 @dataclass(frozen=True)
-class Widen:
+class WidenColumn:
     column: str
     type: IcebergType
 
@@ -58,8 +58,8 @@ class MakeOptional:
 
 
 @dataclass(frozen=True)
-class Move:
-    """Behind a neighbour in the same struct, named without its path, or to the beginning."""
+class MoveColumn:
+    """Moves a column after a sibling, named without its path, or to the beginning."""
 
     column: str
     after: str | None = None
@@ -67,17 +67,17 @@ class Move:
 
 @dataclass(frozen=True)
 class SortBy:
-    """As in `components.lib.lake.schema.table_definition`; files that exist stay as they are."""
+    """Changes the sort order, written as in `table_definition`. Existing files stay as they are."""
 
     columns: Sequence[str]
 
 
-_FieldChange: TypeAlias = Add | Drop | Rename | Widen | MakeOptional | Move
-Change: TypeAlias = _FieldChange | SortBy
+_FieldChange: TypeAlias = AddColumn | DropColumn | RenameColumn | WidenColumn | MakeOptional | MoveColumn
+SchemaChange: TypeAlias = _FieldChange | SortBy
 
 
-def apply(schema: TableSchema, change: Change, next_id: Callable[[], int]) -> TableSchema:
-    """EvolutionProblem says what speaks against it in this version; `check_evolution` looks at all versions."""
+def apply(schema: TableSchema, change: SchemaChange, next_id: Callable[[], int]) -> TableSchema:
+    """Raises `EvolutionProblem` if this version rules it out; `check_evolution` considers all versions."""
     if isinstance(change, SortBy):
         return dataclasses.replace(schema, order=order_of(change.columns, schema.iceberg))
     fields = _change(schema, change, next_id)
@@ -87,25 +87,27 @@ def apply(schema: TableSchema, change: Change, next_id: Callable[[], int]) -> Ta
 
 
 def _change(
-    schema: TableSchema, change: Add | Drop | Rename | Widen | MakeOptional | Move, next_id: Callable[[], int]
+    schema: TableSchema,
+    change: AddColumn | DropColumn | RenameColumn | WidenColumn | MakeOptional | MoveColumn,
+    next_id: Callable[[], int],
 ) -> Fields:
     fields = schema.iceberg.fields
     match change:
-        case Add():
+        case AddColumn():
             return _add(fields, change, next_id)
-        case Drop():
+        case DropColumn():
             return _drop(schema, change.column)
-        case Rename():
+        case RenameColumn():
             return _rename(fields, change)
-        case Widen():
+        case WidenColumn():
             return _widen(fields, change)
         case MakeOptional():
             return _make_optional(schema, change.column)
-        case Move():
+        case MoveColumn():
             return _move(fields, change)
 
 
-def _add(fields: Fields, change: Add, next_id: Callable[[], int]) -> Fields:
+def _add(fields: Fields, change: AddColumn, next_id: Callable[[], int]) -> Fields:
     def extend(siblings: Fields) -> Fields:
         check_new_name(change.column.name, siblings, change.within)
         return (*siblings, *number([change.column], next_id))
@@ -135,7 +137,7 @@ def _drop(schema: TableSchema, path: str) -> Fields:
     return arrange(fields, within, remove)
 
 
-def _rename(fields: Fields, change: Rename) -> Fields:
+def _rename(fields: Fields, change: RenameColumn) -> Fields:
     within, renamed = split_path(fields, change.column)
 
     def rename(siblings: Fields) -> Fields:
@@ -147,7 +149,7 @@ def _rename(fields: Fields, change: Rename) -> Fields:
     return arrange(fields, within, rename)
 
 
-def _widen(fields: Fields, change: Widen) -> Fields:
+def _widen(fields: Fields, change: WidenColumn) -> Fields:
     old = find(fields, change.column)
     if not old.field_type.is_primitive or not can_widen(old.field_type, change.type):
         raise EvolutionProblem(f"column {change.column}: {why_not(old.field_type, change.type)}")
@@ -164,7 +166,7 @@ def _make_optional(schema: TableSchema, path: str) -> Fields:
     return replace(fields, old.field_id, lambda field: changed(field, required=False))
 
 
-def _move(fields: Fields, change: Move) -> Fields:
+def _move(fields: Fields, change: MoveColumn) -> Fields:
     within, moved = split_path(fields, change.column)
 
     def move(siblings: Fields) -> Fields:
@@ -181,7 +183,7 @@ def _move(fields: Fields, change: Move) -> Fields:
 
 
 def can_widen(old: IcebergType, new: IcebergType) -> bool:
-    """Whether every value of the old type is one of the new. Of nested types only the kind counts here."""
+    """Returns whether the new type holds every value of the old one. Nested types are compared by kind only."""
     match old, new:
         case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
             return True

@@ -1,6 +1,6 @@
-"""The tree of a schema's fields: found by dotted path, changed without touching any id.
+"""The tree of a schema's fields: find by dotted path, and change without touching ids.
 
-A list's element is ``tags.element``; a map's are ``prices.key`` and ``prices.value``, as in Iceberg.
+A list's element is ``tags.element``, a map's are ``prices.key`` and ``prices.value``, as in Iceberg.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Edit: TypeAlias = Callable[[NestedField], NestedField]
 
 
 class EvolutionProblem(SchemaProblem):
-    """A change that can't be made. The message says why, and what can be done instead."""
+    """A change that cannot be made. The message says why, and what to do instead."""
 
 
 def find(fields: Fields, path: str) -> NestedField:
@@ -30,25 +30,25 @@ def find(fields: Fields, path: str) -> NestedField:
 
 
 def replace(fields: Fields, target: int, edit: Edit) -> Fields:
-    """With the field of that id, at whatever depth, as ``edit`` makes it."""
+    """Returns the fields with ``edit`` applied to the one with that id, at any depth."""
     return tuple(edit(field) if field.field_id == target else _inside(field, target, edit) for field in fields)
 
 
 def arrange(fields: Fields, within: str, arrangement: Callable[[Fields], Fields]) -> Fields:
-    """With the fields of a struct (or of the table, if ``within`` is empty) in another arrangement."""
+    """Returns the fields with those of a struct (of the table if ``within`` is empty) rearranged."""
     if not within:
         return arrangement(fields)
     parent = find(fields, within)
     if not isinstance(parent.field_type, StructType):
         raise EvolutionProblem(
-            f"column {within} is a {show(parent.field_type)}: only the fields of a struct can come, go or change places"
+            f"column {within} is a {show(parent.field_type)}: only fields of a struct can be added, dropped or moved"
         )
     inner = arrangement(parent.field_type.fields)
     return replace(fields, parent.field_id, lambda field: changed(field, kind=StructType(*inner)))
 
 
 def split_path(fields: Fields, path: str) -> tuple[str, NestedField]:
-    """The path of what the field is in, and the field."""
+    """Returns the path of the enclosing field, and the field."""
     field = find(fields, path)
     return path[: -len(field.name) - 1] if path != field.name else "", field
 

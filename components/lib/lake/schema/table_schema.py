@@ -1,7 +1,7 @@
-"""A table's schema version as typed objects: read from the registry's documents, written back to them.
+"""A table's schema version as typed objects: parsed from the registry's JSON, and written back to it.
 
-The documents are Iceberg's own JSON (decision 0010). `table_definition` reads the form that users write;
-`evolution` derives one version from the previous one.
+The JSON is Iceberg's own (decision 0010). `table_definition` reads the form that users write; `evolution` derives one
+version from the previous one.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from registry.json_text import EMPTY_OBJECT, JsonText, parse_json, to_json_text
 from registry.models import TableMetadata
 
 FORMAT_VERSION = 2
-"""Of Iceberg: what every table here is written in."""
+"""The Iceberg format version of every table."""
 
-_HIGHEST_FIELD_ID = 2**31 - 201  # Iceberg keeps those above for its metadata columns
-_HIGHEST_PARAMETER = 2**31 - 1
+_MAX_FIELD_ID = 2**31 - 201  # Iceberg reserves higher ids for its metadata columns
+_MAX_PARAMETER = 2**31 - 1
 
 Fields: TypeAlias = list[dict[str, Any]]
 
 
 class SchemaProblem(AsthaError):
-    """A schema that can't be read, written or reached. The message names the table or column, and the way out."""
+    """A schema that cannot be read, written or evolved to. The message names the table or column, and the way out."""
 
 
 @dataclass(frozen=True)
 class TableSchema:
-    """One version. Columns are known by their field ids: names may change, ids never do."""
+    """One version. Columns are identified by their field ids: names may change, ids never do."""
 
     version: int
     iceberg: Schema
@@ -52,7 +52,7 @@ class TableSchema:
 
     @classmethod
     def of(cls, metadata: TableMetadata, *, table: str | None = None) -> TableSchema:
-        """Read and check all of it. ``table`` is a name for the message; the row itself knows only an id."""
+        """Parses and checks a version. ``table`` is a name for messages; the row itself has only an id."""
         try:
             iceberg = read_schema(parse_json(metadata.schema))
             return cls(
@@ -72,7 +72,7 @@ class TableSchema:
         return schema_to_pyarrow(self.iceberg)
 
     def arrow(self) -> pa.Schema:
-        """With ``PARQUET:field_id`` on every field, nested ones included, and nullability as in the schema."""
+        """Returns the Arrow schema, with ``PARQUET:field_id`` on every field, nested ones included."""
         return self._arrow
 
     def draft(
@@ -82,7 +82,7 @@ class TableSchema:
         storage_engine: str | None = None,
         engine_config: JsonText = EMPTY_OBJECT,
     ) -> TableDraft:
-        """As it is stored. The engine is named like the format unless said otherwise."""
+        """Returns the version in its stored form. ``storage_engine`` defaults to the format."""
         return TableDraft(
             schema=write_schema(self.iceberg),
             storage_engine=storage_engine or self.format,
@@ -102,12 +102,12 @@ def read_schema(document: object) -> Schema:
         or not isinstance(document.get("fields"), list)
     ):
         raise SchemaProblem('not an Iceberg schema: it must be {"type": "struct", "fields": [...]}')
-    # A schema's own id belongs to Iceberg's metadata, where the registry's versions have no say.
+    # A schema's own id belongs to Iceberg's metadata; it is not the registry's version.
     content = {key: document[key] for key in ("type", "fields", "identifier-field-ids") if key in document}
     try:
         schema = Schema.model_validate(content)
     except (ValidationError, IcebergValidationError, ValueError, KeyError, TypeError) as error:
-        raise SchemaProblem(f"not an Iceberg schema: {said(error)}") from error
+        raise SchemaProblem(f"not an Iceberg schema: {validation_message(error)}") from error
     check_fields(schema.fields)
     return schema
 
@@ -123,7 +123,7 @@ def read_partition(document: object, schema: Schema) -> PartitionSpec:
     try:
         fields = [PartitionField(**field) for field in _objects(document, "partition_by")]
     except (ValidationError, IcebergValidationError, ValueError, TypeError) as error:
-        raise SchemaProblem(f"partition_by: {said(error)}") from error
+        raise SchemaProblem(f"partition_by: {validation_message(error)}") from error
     if not fields:
         return UNPARTITIONED_PARTITION_SPEC
     spec = PartitionSpec(*fields, spec_id=0)
@@ -141,16 +141,16 @@ def read_order(document: object, schema: Schema) -> SortOrder:
             _check_transform(field.transform, f"sort_by of the column with id {field.source_id}")
         order.check_compatible(schema)
     except (ValidationError, IcebergValidationError, ValueError, TypeError) as error:
-        raise SchemaProblem(f"sort_by: {said(error)}") from error
+        raise SchemaProblem(f"sort_by: {validation_message(error)}") from error
     return order
 
 
 def check_fields(fields: Iterable[NestedField]) -> None:
-    """Ids that stand twice, and everything that only a later version of Iceberg has."""
+    """Raises `SchemaProblem` for duplicate ids and for what needs a later Iceberg version."""
     names: dict[int, str] = {}
     for path, field in walk(fields):
-        if not 0 < field.field_id <= _HIGHEST_FIELD_ID:
-            raise SchemaProblem(f"column {path}: id {field.field_id} is not between 1 and {_HIGHEST_FIELD_ID}")
+        if not 0 < field.field_id <= _MAX_FIELD_ID:
+            raise SchemaProblem(f"column {path}: id {field.field_id} is not between 1 and {_MAX_FIELD_ID}")
         if field.field_id in names:
             raise SchemaProblem(f"column {path}: id {field.field_id} is that of {names[field.field_id]}")
         names[field.field_id] = path
@@ -162,7 +162,7 @@ def check_fields(fields: Iterable[NestedField]) -> None:
 
 
 def check_type(path: str, kind: IcebergType) -> None:
-    """Only what is wrong with the type itself, not with what is nested in it."""
+    """Checks the type itself, not the types nested in it."""
     if kind.minimum_format_version() > FORMAT_VERSION:
         raise SchemaProblem(
             f"column {path}: type {kind} needs Iceberg v{kind.minimum_format_version()}; tables here are "
@@ -180,18 +180,18 @@ def check_partition(spec: PartitionSpec, schema: Schema) -> None:
     for field in spec.fields:
         shown = f"partition field {field.name!r}"
         if field.name in names or field.field_id in ids:
-            raise SchemaProblem(f"{shown}: its name or id {field.field_id} stands twice")
+            raise SchemaProblem(f"{shown}: its name or id {field.field_id} appears twice")
         _check_transform(field.transform, shown)
         try:
             validate_partition_name(field.name, field.transform, field.source_id, schema, names)
         except ValueError as error:
-            raise SchemaProblem(f"{shown}: {said(error)}") from error
+            raise SchemaProblem(f"{shown}: {validation_message(error)}") from error
         names.add(field.name)
         ids.add(field.field_id)
     try:
         spec.check_compatible(schema)
     except IcebergValidationError as error:
-        raise SchemaProblem(f"partition_by: {said(error)}") from error
+        raise SchemaProblem(f"partition_by: {validation_message(error)}") from error
     for field in spec.fields:
         # PyIceberg 0.12.0 reads a manifest's doubles in single precision (apache/iceberg-python#3808), and would write
         # what it has read into the next manifest.
@@ -202,7 +202,7 @@ def check_partition(spec: PartitionSpec, schema: Schema) -> None:
 
 
 def walk(fields: Iterable[NestedField], above: str = "") -> Iterable[tuple[str, NestedField]]:
-    """Every field with its dotted path, an outer one before what it holds."""
+    """Yields every field with its dotted path, outer fields first."""
     for field in fields:
         path = f"{above}{field.name}"
         yield path, field
@@ -221,8 +221,8 @@ def inner_fields(kind: IcebergType) -> tuple[NestedField, ...]:
             return ()
 
 
-def said(error: Exception) -> str:
-    """What a validator had to say, without its advertising."""
+def validation_message(error: Exception) -> str:
+    """Returns the first message of a validation error, without links and input."""
     if not isinstance(error, ValidationError):
         return f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
     first = error.errors(include_url=False, include_context=False)[0]
@@ -241,12 +241,12 @@ def _check_transform(transform: object, shown: str) -> None:
         number = transform.num_buckets
     elif isinstance(transform, TruncateTransform):
         number = transform.width
-    if not 1 <= number <= _HIGHEST_PARAMETER:
-        raise SchemaProblem(f"{shown}: {transform}: the number must be between 1 and {_HIGHEST_PARAMETER}")
+    if not 1 <= number <= _MAX_PARAMETER:
+        raise SchemaProblem(f"{shown}: {transform}: the number must be between 1 and {_MAX_PARAMETER}")
 
 
 def _with_null_order(field: dict[str, Any]) -> dict[str, Any]:
-    """PyIceberg's default is the wrong one for a direction given as text."""
+    """PyIceberg's default is wrong if the direction is given as text."""
     order = "nulls-last" if field.get("direction") == "desc" else "nulls-first"
     return {"direction": "asc", "null-order": order, **field}
 

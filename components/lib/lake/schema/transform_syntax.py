@@ -1,4 +1,4 @@
-"""Partitioning and order as people write them: ``day(ts)``, ``bucket(16, id)``, ``name desc nulls first``."""
+"""Partitioning and sort order as users write them: ``day(ts)``, ``bucket(16, id)``, ``name desc nulls first``."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, Transform, 
 from pyiceberg.types import NestedField
 
 from components.lib.lake.schema.table_schema import SchemaProblem, check_partition, read_order
-from components.lib.lake.schema.type_syntax import NotationProblem
+from components.lib.lake.schema.type_syntax import SyntaxProblem
 
-_TIMES = {"years": "year", "months": "month", "days": "day", "hours": "hour"}  # as Spark has them
+_TIMES = {"years": "year", "months": "month", "days": "day", "hours": "hour"}  # Spark's names
 _CALL = re.compile(r"(?P<function>\w+)\s*\(\s*(?P<arguments>[^()]*)\)")
 _ALIAS = re.compile(r"(?P<term>.+?)\s+as\s+(?P<name>\S+)", re.IGNORECASE)
 _DIRECTION = re.compile(r"(?P<term>.+?)(?:\s+(?P<way>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?", re.IGNORECASE)
-_MOST_CHARACTERS = 2_000
+_MAX_CHARACTERS = 2_000
 _EXAMPLES = "column, year(ts), month(ts), day(ts), hour(ts), bucket(16, id) or truncate(10, name)"
 
 
@@ -34,7 +34,7 @@ def partition_of(texts: Sequence[str], schema: Schema) -> PartitionSpec:
         column, transform = _term(alias.group("term") if alias else text.strip(), schema, "partition_by")
         key = (column.field_id, transform.dedup_name)
         if key in taken:
-            raise NotationProblem(f"partition_by {text!r} adds nothing to {taken[key]!r}: keep the finer one")
+            raise SyntaxProblem(f"partition_by {text!r} is redundant with {taken[key]!r}: keep the finer one")
         taken[key] = text
         name = alias.group("name") if alias else partition_name(schema, column, transform)
         fields.append(PartitionField(column.field_id, PARTITION_FIELD_ID_START + place, transform, name))
@@ -43,12 +43,12 @@ def partition_of(texts: Sequence[str], schema: Schema) -> PartitionSpec:
         check_partition(spec, schema)
     except SchemaProblem as problem:
         hint = "; `day(ts) as NAME` names a field otherwise" if "name" in str(problem) else ""
-        raise NotationProblem(f"{problem}{hint}") from problem
+        raise SyntaxProblem(f"{problem}{hint}") from problem
     return spec
 
 
 def partition_name(schema: Schema, column: NestedField, transform: Transform[Any, Any]) -> str:
-    """As Iceberg names them."""
+    """Returns the name that Iceberg gives a partition field."""
     source = schema.find_column_name(column.field_id) or column.name
     match transform:
         case IdentityTransform():
@@ -62,14 +62,14 @@ def partition_name(schema: Schema, column: NestedField, transform: Transform[Any
 
 
 def show_partition(field: PartitionField, schema: Schema) -> str:
-    """As `partition_of` would read it."""
+    """Returns the text that `partition_of` reads."""
     column = schema.find_field(field.source_id)
     text = _show_term(field.transform, schema.find_column_name(field.source_id) or column.name)
     return text if field.name == partition_name(schema, column, field.transform) else f"{text} as {field.name}"
 
 
 def show_order(field: SortField, schema: Schema) -> str:
-    """As `order_of` would read it."""
+    """Returns the text that `order_of` reads."""
     text = _show_term(field.transform, schema.find_column_name(field.source_id) or str(field.source_id))
     ascending = field.direction is SortDirection.ASC
     usual = NullOrder.NULLS_FIRST if ascending else NullOrder.NULLS_LAST
@@ -90,7 +90,7 @@ def _show_term(transform: Transform[Any, Any], column: str) -> str:
 
 
 def order_of(texts: Sequence[str], schema: Schema) -> SortOrder:
-    """``ts desc``, ``id``, ``name asc nulls last``: NULLs are smallest unless it is said."""
+    """Reads ``ts desc``, ``id``, ``name asc nulls last``. By default NULLs sort as the smallest value."""
     if not texts:
         return UNSORTED_SORT_ORDER
     fields = []
@@ -98,7 +98,7 @@ def order_of(texts: Sequence[str], schema: Schema) -> SortOrder:
         _check_length(text, "sort_by")
         match = _DIRECTION.fullmatch(text.strip())
         if match is None:
-            raise NotationProblem(f"sort_by {text!r}: write COLUMN [asc|desc] [nulls first|last]")
+            raise SyntaxProblem(f"sort_by {text!r}: write COLUMN [asc|desc] [nulls first|last]")
         column, transform = _term(match.group("term"), schema, "sort_by")
         way = SortDirection((match.group("way") or "asc").lower())
         nulls = (match.group("nulls") or ("first" if way is SortDirection.ASC else "last")).lower()
@@ -106,13 +106,13 @@ def order_of(texts: Sequence[str], schema: Schema) -> SortOrder:
     try:
         return read_order([entry.model_dump(mode="json") for entry in fields], schema)
     except SchemaProblem as problem:
-        raise NotationProblem(str(problem)) from problem
+        raise SyntaxProblem(str(problem)) from problem
 
 
 def _check_length(text: str, key: str) -> None:
-    """What is read below may take the square of it."""
-    if len(text) > _MOST_CHARACTERS:
-        raise NotationProblem(f"{key} {text[:40]!r}...: has {len(text):,} characters, the most is {_MOST_CHARACTERS:,}")
+    """Parsing may take time quadratic in the length."""
+    if len(text) > _MAX_CHARACTERS:
+        raise SyntaxProblem(f"{key} {text[:40]!r}...: has {len(text):,} characters, the most is {_MAX_CHARACTERS:,}")
 
 
 def _term(text: str, schema: Schema, key: str) -> tuple[NestedField, Transform[Any, Any]]:
@@ -126,11 +126,11 @@ def _term(text: str, schema: Schema, key: str) -> tuple[NestedField, Transform[A
     function = _TIMES.get(function, function)
     parameter = {"bucket": 1, "truncate": 1, "year": 0, "month": 0, "day": 0, "hour": 0, "identity": 0}.get(function)
     if parameter is None or len(numbers) != parameter or len(names) != 1:
-        raise NotationProblem(f"{key} {text!r} is not understood: write {_EXAMPLES}")
+        raise SyntaxProblem(f"{key} {text!r} is not understood: write {_EXAMPLES}")
     transform = parse_transform(f"{function}[{numbers[0]}]" if numbers else function)
     column = _source(names[0], schema, f"{key} {text!r}")
     if not transform.can_transform(column.field_type):
-        raise NotationProblem(f"{key} {text!r}: {function} does not work on {names[0]}, which is a {column.field_type}")
+        raise SyntaxProblem(f"{key} {text!r}: {function} does not work on {names[0]}, which is a {column.field_type}")
     return column, transform
 
 
@@ -139,7 +139,7 @@ def _source(name: str, schema: Schema, shown: str) -> NestedField:
         column = schema.find_field(name.strip("`"))
     except ValueError as error:
         columns = ", ".join(column.name for column in schema.fields)
-        raise NotationProblem(f"{shown}: there is no column {name!r} among {columns}") from error
+        raise SyntaxProblem(f"{shown}: there is no column {name!r} among {columns}") from error
     if not column.field_type.is_primitive:
-        raise NotationProblem(f"{shown}: {name} is a {column.field_type}: only a single value can be used here")
+        raise SyntaxProblem(f"{shown}: {name} is a {column.field_type}: only a single value can be used here")
     return column

@@ -1,8 +1,8 @@
-"""Types as people write them: ``decimal(9,2)``, ``list<string!>``, ``struct<city: string!, at: timestamptz>``.
+"""Types as users write them: ``decimal(9,2)``, ``list<string!>``, ``struct<city: string!, at: timestamptz>``.
 
-A ``!`` after a type says that a value is required. Columns and fields are ``name: type``; a name with anything unusual
-in it stands in backquotes. `show` is the reverse of `parse_type`. Ids are not part of the notation: what is
-parsed has `UNNUMBERED` ids, and `number` gives them in Iceberg's own order.
+A ``!`` after a type makes the value required. Columns and fields are ``name: type``; a name with special characters is
+quoted with backquotes. `show` is the inverse of `parse_type`. The syntax has no ids: parsed fields have `UNNUMBERED`
+ids, and `number` assigns them in Iceberg's own order.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ _SIMPLE: dict[str, PrimitiveType] = {
     "binary": BinaryType(),
 }
 _ALIASES = {"bool": "boolean", "integer": "int", "bigint": "long", "text": "string", "varchar": "string"}
-_LATER = ("timestamp_ns", "timestamptz_ns", "variant", "geometry", "geography", "unknown")
+_VERSION_3_TYPES = ("timestamp_ns", "timestamptz_ns", "variant", "geometry", "geography", "unknown")
 _TYPES = [*_SIMPLE, "decimal(P,S)", "fixed(N)", "list<T>", "map<K,V>", "struct<name: T, ...>"]
 _TOKEN = re.compile(r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>[^\s`:,<>()\[\]!]+)|(?P<mark>[:,<>()\[\]!]))")
 _PLAIN_NAME = re.compile(r"[^\s`:,<>()\[\]!.]+")
-_DEEPEST = 50
-_MOST_DIGITS = 10  # of a number in a type
+_MAX_DEPTH = 50
+_MAX_DIGITS = 10  # of a number in a type
 
 
-class NotationProblem(SchemaProblem, ConfigError):
-    """Something that a person wrote can't be read. The message names column and remedy."""
+class SyntaxProblem(SchemaProblem, ConfigError):
+    """Text that cannot be parsed. The message names the column and the remedy."""
 
 
 def parse_type(text: str, column: str = "") -> tuple[IcebergType, bool]:
-    """The type, and whether it is required. ``column`` is for the message."""
+    """Returns the type, and whether it is required. ``column`` is for messages."""
     reader = _Reader(text, f"column {column}: {text!r}" if column else repr(text), column)
     found = reader.type_and_mark(column)
     reader.end()
@@ -77,7 +77,7 @@ def parse_type(text: str, column: str = "") -> tuple[IcebergType, bool]:
 
 
 def parse_column(text: str) -> NestedField:
-    """``name: type`` or ``name:type!``."""
+    """Parses ``name: type`` or ``name:type!``."""
     reader = _Reader(text, f"column {text!r}", "")
     field = reader.field("")
     reader.end()
@@ -85,29 +85,29 @@ def parse_column(text: str) -> NestedField:
 
 
 def number(fields: Sequence[NestedField], next_id: Callable[[], int]) -> tuple[NestedField, ...]:
-    """With fresh ids, in the order in which Iceberg itself would give them."""
+    """Returns the fields with fresh ids, assigned in Iceberg's own order."""
     check_names(fields)
     return assign_fresh_schema_ids(Schema(*fields), next_id).fields
 
 
 def check_names(fields: Sequence[NestedField], above: str = "") -> None:
-    """Of new columns, at every depth."""
+    """Checks the names of new columns, at every depth."""
     for place, field in enumerate(fields):
         check_new_name(field.name, fields[:place], above)
         check_names(inner_fields(field.field_type), f"{above}.{field.name}" if above else field.name)
 
 
 def check_new_name(name: str, others: Sequence[NestedField], within: str = "") -> None:
-    """Stricter than Iceberg, so that every engine and every dotted path can tell columns apart."""
+    """Is stricter than Iceberg, so that every engine and every dotted path can distinguish columns."""
     path = f"{within}.{name}" if within else name
     if "." in name or not name.strip() or not name.isprintable():
-        raise NotationProblem(f"column {path!r}: a name is not blank, without dots and control characters")
+        raise SyntaxProblem(f"column {path!r}: a name is not blank, without dots and control characters")
     if len(name) > MAX_NAME:
-        raise NotationProblem(f"column {path[:40]}...: a name has at most {MAX_NAME} characters")
+        raise SyntaxProblem(f"column {path[:40]}...: a name has at most {MAX_NAME} characters")
     for other in others:
         if other.name.lower() == name.lower():
             case = "" if other.name == name else f" ({other.name} differs only in case, which many engines ignore)"
-            raise NotationProblem(f"column {path} stands twice{case}: rename or remove one")
+            raise SyntaxProblem(f"column {path} appears twice{case}: rename or remove one")
 
 
 def show(kind: IcebergType, *, required: bool = False) -> str:
@@ -146,13 +146,13 @@ class _Reader:
         self._depth = 0
 
     def _cut(self, text: str) -> list[tuple[str, bool]]:
-        """Each with whether it is a mark."""
+        """Returns the tokens, each with whether it is punctuation."""
         tokens: list[tuple[str, bool]] = []
         place, end = 0, len(text.rstrip())
         while place < end:
             match = _TOKEN.match(text, place)
             if match is None:
-                raise NotationProblem(f"{self._shown}: a backquote is not closed")
+                raise SyntaxProblem(f"{self._shown}: a backquote is not closed")
             quoted, word, mark = match.group("quoted", "word", "mark")
             tokens.append((mark, True) if mark else (quoted.replace("``", "`") if quoted else word, False))
             place = match.end()
@@ -161,7 +161,7 @@ class _Reader:
     def field(self, above: str) -> NestedField:
         name = self._word("a name")
         if not self._take(":"):
-            raise NotationProblem(f"{self._shown}: after {name!r} comes a colon and its type, such as {name}: string")
+            raise SyntaxProblem(f"{self._shown}: after {name!r} comes a colon and its type, such as {name}: string")
         kind, required = self.type_and_mark(f"{above}{name}")
         return NestedField(UNNUMBERED, name, kind, required=required)
 
@@ -170,17 +170,17 @@ class _Reader:
         try:
             check_type(path or self._shown, kind)
         except SchemaProblem as problem:
-            raise NotationProblem(str(problem)) from problem
+            raise SyntaxProblem(str(problem)) from problem
         return kind, self._take("!")
 
     def end(self) -> None:
         if self._place < len(self._tokens):
-            raise NotationProblem(f"{self._shown}: {self._tokens[self._place][0]!r} stands after the end of the type")
+            raise SyntaxProblem(f"{self._shown}: {self._tokens[self._place][0]!r} is after the end of the type")
 
     def _type(self, path: str) -> IcebergType:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise NotationProblem(f"{self._shown}: more than {_DEEPEST} types inside each other")
+        if self._depth > _MAX_DEPTH:
+            raise SyntaxProblem(f"{self._shown}: types are nested deeper than {_MAX_DEPTH}")
         try:
             word = self._word("a type").lower()
             word = _ALIASES.get(word, word)
@@ -197,20 +197,20 @@ class _Reader:
                     return self._map(path)
                 case "struct":
                     return self._struct(path)
-            raise NotationProblem(f"{self._shown}: {_unknown(word)}")
+            raise SyntaxProblem(f"{self._shown}: {_unknown(word)}")
         finally:
             self._depth -= 1
 
     def _decimal(self) -> DecimalType:
         precision, scale = self._numbers(2, "decimal(9,2)")
         if not 1 <= precision <= 38:
-            raise NotationProblem(f"{self._shown}: decimal({precision},{scale}): precision is between 1 and 38")
+            raise SyntaxProblem(f"{self._shown}: decimal({precision},{scale}): precision is between 1 and 38")
         return DecimalType(precision, scale)
 
     def _fixed(self) -> FixedType:
         (length,) = self._numbers(1, "fixed(16)")
         if length >= 1 << 31:
-            raise NotationProblem(f"{self._shown}: fixed({length}): a value has less than 2 GiB")
+            raise SyntaxProblem(f"{self._shown}: fixed({length}): a value has less than 2 GiB")
         return FixedType(length)
 
     def _list(self, path: str) -> ListType:
@@ -245,19 +245,19 @@ class _Reader:
                 self._expect(",", example)
             word = self._word("a number")
             if not (word.isascii() and word.isdigit()):
-                raise NotationProblem(f"{self._shown}: {word!r} is not a number: write it as {example}")
-            if len(word) > _MOST_DIGITS:
-                raise NotationProblem(f"{self._shown}: {word[:20]}... is too large: write it as {example}")
+                raise SyntaxProblem(f"{self._shown}: {word!r} is not a number: write it as {example}")
+            if len(word) > _MAX_DIGITS:
+                raise SyntaxProblem(f"{self._shown}: {word[:20]}... is too large: write it as {example}")
             numbers.append(int(word))
         self._expect(closing, example)
         return numbers
 
     def _word(self, what: str) -> str:
         if self._place == len(self._tokens):
-            raise NotationProblem(f"{self._shown}: {what} is missing at the end")
+            raise SyntaxProblem(f"{self._shown}: {what} is missing at the end")
         token, mark = self._tokens[self._place]
         if mark:
-            raise NotationProblem(f"{self._shown}: {token!r} stands where {what} belongs")
+            raise SyntaxProblem(f"{self._shown}: {token!r} is where {what} is expected")
         self._place += 1
         return token
 
@@ -269,11 +269,11 @@ class _Reader:
 
     def _expect(self, mark: str, example: str) -> None:
         if not self._take(mark):
-            raise NotationProblem(f"{self._shown}: {mark!r} is missing: write it as {example}")
+            raise SyntaxProblem(f"{self._shown}: {mark!r} is missing: write it as {example}")
 
 
 def _unknown(word: str) -> str:
-    if word in _LATER:
+    if word in _VERSION_3_TYPES:
         return f"type {word} needs Iceberg v3, and tables here are v2: use timestamp, timestamptz, string or binary"
     close = difflib.get_close_matches(word, [*_SIMPLE, "decimal", "fixed", "list", "map", "struct"], 1)
     hint = f"did you mean {close[0]}?" if close else f"types are {', '.join(_TYPES)}"

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and survive a power cut once written."""
+"""Local files that appear whole or not at all, and survive a power failure once written."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from registry.private_files import PRIVATE, Modes, make_directories, opener
 
 T = TypeVar("T")
 
-_PARTIAL = ".partial"  # fixed, so that whoever deletes a file finds what its writer has left of it
+_PARTIAL = ".partial"  # a fixed suffix, so that `delete` finds what an interrupted writer has left
 
 
 def write(path: Path, fill: Callable[[Writable], T], modes: Modes = PRIVATE) -> T:
-    """An error of ``fill`` leaves nothing. A killed process may leave a partial file, which `delete` knows of."""
+    """An error of ``fill`` leaves no file. A killed process may leave a partial one, which `delete` removes too."""
     made = [directory.parent for directory in make_directories(path.parent, modes.directory)]
     partial = path.with_name(path.name + _PARTIAL)
     try:
@@ -41,7 +41,7 @@ def read_range(path: Path, start: int, length: int) -> bytes:
 
 
 def delete(paths: Iterable[Path]) -> None:
-    """Directories stay: another writer may be about to use them."""
+    """Leaves directories in place: another writer may be about to use them."""
     touched = set()
     for path in paths:
         for name in (path, path.with_name(path.name + _PARTIAL)):

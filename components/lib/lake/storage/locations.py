@@ -1,8 +1,8 @@
-"""Where things are: one form of URI, made and taken apart here and nowhere else.
+"""Locations: the one form of URI in the registry, built and parsed here only.
 
 `file:///absolute/path` and `s3://bucket/key`. The path is literal, never percent-encoded: PyIceberg, Hadoop and DuckDB
-all take what follows the scheme as it stands. What one of them would read as something else (an escape, a query, a
-wildcard) is refused in a table's location and never part of a file's name.
+all take what follows the scheme as it is. Characters that one of them would interpret (as an escape, a query, a
+wildcard) are refused in a table's location and never part of a file's name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from astha.errors import ConfigError
 Scheme: TypeAlias = Literal["file", "s3"]
 
 _S3_SCHEMES = ("s3://", "s3a://", "s3n://")  # Hadoop's names for the same bucket
-_READ_DIFFERENTLY = re.compile(r"[%?#*\[\]{}\\\x00-\x1f\x7f]")
+_INTERPRETED = re.compile(r"[%?#*\[\]{}\\\x00-\x1f\x7f]")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _WITH_DIGEST = re.compile(r"-[0-9a-f]{8}$")
@@ -29,7 +29,7 @@ _LONGEST_PART = 64  # of a directory's name: far below any file system's limit
 
 
 class BadLocation(ConfigError):
-    """A location that can't be kept in the registry; says what to write instead."""
+    """A location that the registry does not accept. The message says what to write instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +46,14 @@ class Location:
 
     @property
     def path(self) -> Path:
-        """Of a local file."""
+        """Raises `BadLocation` if the location is not on local disk."""
         if self.scheme != "file":
             raise BadLocation(f"{self.uri} is not on local disk")
         return Path("/", self.key)
 
 
 def parse(uri: str) -> Location:
-    """Of a canonical URI only: what comes from the registry. `canonical` reads what people write."""
+    """Parses a canonical URI, as the registry stores it. `canonical` reads what users write."""
     if uri.startswith("file:///"):
         return Location("file", "", uri[8:])
     if uri.startswith("s3://"):
@@ -63,8 +63,8 @@ def parse(uri: str) -> Location:
 
 
 def canonical(written: str | Path, *, base: Path | None = None) -> str:
-    """The one URI of a place that people may write in several ways: a path (relative to ``base``, or to the working
-    directory), file:/p, file:///p, s3a://b/k. Without a trailing slash, empty parts, ``.`` and ``..``.
+    """Returns the canonical URI of a location that users may write in several ways: a path (relative to ``base``, or
+    to the working directory), file:/p, file:///p, s3a://b/k. It has no trailing slash, empty parts, ``.`` or ``..``.
     """
     text = os.fspath(written)
     scheme = next((scheme for scheme in _S3_SCHEMES if text.lower().startswith(scheme)), None)
@@ -74,7 +74,7 @@ def canonical(written: str | Path, *, base: Path | None = None) -> str:
             raise BadLocation(f"{text!r}: {bucket!r} is not a bucket's name: write s3://bucket/prefix")
         parts = [part for part in key.split("/") if part]
         if "." in parts or ".." in parts:
-            raise BadLocation(f"{text!r}: S3 knows no . and .. in a key: write the key out")
+            raise BadLocation(f"{text!r}: . and .. mean nothing in an S3 key: write the key out")
         return Location("s3", bucket, _literal(text, "/".join(parts))).uri
     if text.lower().startswith("file:"):
         text = _local_part(text)
@@ -87,19 +87,19 @@ def canonical(written: str | Path, *, base: Path | None = None) -> str:
 
 
 def join(location: str, *parts: str) -> str:
-    """Below a canonical location."""
+    """Returns a URI below a canonical location."""
     return "/".join((location.rstrip("/"), *(part.strip("/") for part in parts if part.strip("/"))))
 
 
 def table_location(warehouse: str, database: str, name: str) -> str:
-    """Where a new table goes unless its creator says otherwise. The names may hold anything; no two share a place."""
+    """Returns the default location of a new table. Names may contain anything; no two tables share a location."""
     return join(canonical(warehouse), _distinct(database), _distinct(name))
 
 
 def file_location(table: str, partition_path: str, extension: str, now_ms: int) -> str:
-    """A new data file's: nobody else has it, and names sort by the time they were given.
+    """Returns a unique location for a new data file; names sort by creation time.
 
-    The directory only tells people what is inside; no ``=`` in it, since Arrow would read a column out of that.
+    The directory only serves human readers. It contains no ``=``, which Arrow would read as a partition column.
     """
     when = datetime.fromtimestamp(now_ms / 1000, UTC)
     stamp = f"{when:%Y%m%dT%H%M%S}{when.microsecond // 1000:03d}"
@@ -111,12 +111,12 @@ def directory(partition_path: str) -> str:
 
 
 def slug(text: str) -> str:
-    """Of a name, what every reader takes literally. Two names may share one."""
+    """Returns the name without characters that a reader could interpret. Two names may have the same slug."""
     return _UNSAFE.sub("-", text).strip("-.")[:_LONGEST_PART] or "-"
 
 
 def _distinct(name: str) -> str:
-    """A name that looks like another's slug and digest gets a digest of its own."""
+    """Appends a digest to a name that its slug does not preserve, and to one that already looks like that."""
     found = slug(name)
     if found == name and not _WITH_DIGEST.search(name):
         return found
@@ -136,10 +136,10 @@ def _local_part(uri: str) -> str:
 
 
 def _literal(written: str, key: str) -> str:
-    found = _READ_DIFFERENTLY.search(key)
+    found = _INTERPRETED.search(key)
     if found is not None:
         raise BadLocation(
-            f"{written!r} contains {found.group()!r}, which readers of the lake take for something else: "
+            f"{written!r} contains {found.group()!r}, which some readers of the lake interpret: "
             "choose a location without % ? # * [ ] { } \\ and control characters"
         )
     return key

@@ -1,12 +1,12 @@
 """Objects on local disk and S3-compatible storage, by canonical URI.
 
-An object appears whole or not at all, and is durable when a call returns. Errors:
+An object appears whole or not at all, and is durable when the call returns. Errors:
 
     StorageError
-    |-- StorageUnavailable  no answer, or none in time   -> retry; a write may or may not have happened
-    |-- StorageRefused      the storage says no          -> fix credentials, permissions, bucket or disk
-    |-- DeletionRefused     outside of what is ours      -> correct the row, or name the place in lake.roots
-    `-- ObjectMissing       there is no such object      -> it was deleted, or never written
+    |-- StorageUnavailable  no response, or none in time   -> retry; a write may or may not have happened
+    |-- StorageRefused      the storage refuses the call   -> fix credentials, permissions, bucket or disk
+    |-- DeletionRefused     not below a known root         -> correct the row, or add the location to lake.roots
+    `-- ObjectMissing       there is no such object        -> it was deleted, or never written
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cached_property
 from tempfile import SpooledTemporaryFile
@@ -27,6 +27,7 @@ from obstore.store import S3Store
 
 from astha.errors import AsthaError
 from astha.subscribers.context import LakeSettings, S3Settings
+from astha.tasks import to_completion
 from components.lib.lake.storage import local_files
 from components.lib.lake.storage.locations import Location, canonical, parse
 from components.lib.lake.storage.output_streams import Sink, Writable
@@ -34,7 +35,7 @@ from components.lib.lake.storage.roots import Roots, refusals
 
 T = TypeVar("T")
 
-_IN_MEMORY = 64 << 20  # what is larger waits in a temporary file until it is uploaded
+_IN_MEMORY = 64 << 20  # larger objects are spooled to a temporary file before the upload
 _PART = 8 << 20
 _REFUSED = (
     "403 Forbidden",
@@ -66,12 +67,12 @@ class ObjectMissing(StorageError):
     pass
 
 
-class Abandoned(Exception):
-    """Raised inside a writer whose caller was cancelled. Nobody else sees it."""
+class _WriteCancelled(Exception):
+    """Raised inside a writer whose caller was cancelled; never leaves this module."""
 
 
 class Objects:
-    """Safe for concurrent use in one event loop; opens nothing until it is asked for something."""
+    """Safe for concurrent use in one event loop. Connects at the first call."""
 
     def __init__(self, lake: LakeSettings, *, timeout_s: float = 60.0, retry_s: float = 30.0) -> None:
         self.modes = lake.modes
@@ -82,7 +83,7 @@ class Objects:
         self._stores: dict[str, S3Store] = {}
 
     async def put(self, uri: str, data: bytes) -> None:
-        """Replaces what is there."""
+        """Replaces an existing object."""
 
         def fill(sink: Sink) -> None:
             sink.write(data)
@@ -90,43 +91,43 @@ class Objects:
         await self.write(uri, fill)
 
     async def write(self, uri: str, fill: Callable[[Sink], T]) -> T:
-        """What ``fill`` writes, in a thread, becomes the object once it returns.
+        """Calls ``fill`` in a thread; what it writes becomes the object once it returns.
 
-        Cancelled, it waits until nothing of it can appear any more: who deletes the object then deletes it for good.
+        A cancelled call returns only when the object can no longer appear: deleting it afterwards is final.
         """
-        place = parse(uri)
-        abandoned = Event()
-        if place.scheme == "file":
-            writing = asyncio.to_thread(local_files.write, place.path, _guarded(fill, abandoned), self.modes)
-            return await _to_the_end(_local(place, writing), abandoned)
-        return await _to_the_end(self._upload(place, _guarded(fill, abandoned)), abandoned)
+        location = parse(uri)
+        cancelled = Event()
+        if location.scheme == "file":
+            writing = asyncio.to_thread(local_files.write, location.path, _cancellable(fill, cancelled), self.modes)
+            return await _to_completion(_local(location, writing), cancelled)
+        return await _to_completion(self._upload(location, _cancellable(fill, cancelled)), cancelled)
 
     async def get(self, uri: str) -> bytes:
-        place = parse(uri)
-        if place.scheme == "file":
-            return await _local(place, asyncio.to_thread(place.path.read_bytes))
-        async with _translated(place):
-            found = await obstore.get_async(self._store(place), place.key)
+        location = parse(uri)
+        if location.scheme == "file":
+            return await _local(location, asyncio.to_thread(location.path.read_bytes))
+        async with _translated(location):
+            found = await obstore.get_async(self._store(location), location.key)
             return bytes(await found.bytes_async())
 
     async def get_range(self, uri: str, start: int, length: int) -> bytes:
-        """Fewer bytes than asked for if the object ends before."""
-        place = parse(uri)
-        if place.scheme == "file":
-            return await _local(place, asyncio.to_thread(local_files.read_range, place.path, start, length))
+        """Returns fewer bytes if the object ends earlier."""
+        location = parse(uri)
+        if location.scheme == "file":
+            return await _local(location, asyncio.to_thread(local_files.read_range, location.path, start, length))
         if length == 0:
             return b""
-        async with _translated(place):
-            return bytes(await obstore.get_range_async(self._store(place), place.key, start=start, length=length))
+        async with _translated(location):
+            return bytes(await obstore.get_range_async(self._store(location), location.key, start=start, length=length))
 
     async def size(self, uri: str) -> int | None:
-        """None if there is no such object."""
-        place = parse(uri)
+        """Returns None if there is no such object."""
+        location = parse(uri)
         try:
-            if place.scheme == "file":
-                return (await _local(place, asyncio.to_thread(place.path.stat))).st_size
-            async with _translated(place):
-                return (await obstore.head_async(self._store(place), place.key))["size"]
+            if location.scheme == "file":
+                return (await _local(location, asyncio.to_thread(location.path.stat))).st_size
+            async with _translated(location):
+                return (await obstore.head_async(self._store(location), location.key))["size"]
         except ObjectMissing:
             return None
 
@@ -135,59 +136,59 @@ class Objects:
 
     @cached_property
     def roots(self) -> Roots:
-        """Below which files may be deleted whatever tables there are."""
-        return Roots(canonical(place) for place in (self._lake.warehouse, *self._lake.roots))
+        """The roots of the settings, below which files may be deleted whatever tables there are."""
+        return Roots(canonical(location) for location in (self._lake.warehouse, *self._lake.roots))
 
     async def delete_many(self, uris: Iterable[str], *, roots: Roots | None = None) -> None:
-        """With whatever an interrupted write has left of them. One that is not there is deleted already.
+        """Deletes objects and what interrupted writes have left of them. Missing ones count as deleted.
 
-        DeletionRefused, and nothing is deleted, if one is not below ``roots`` (those of the settings unless given).
+        Raises `DeletionRefused`, and deletes nothing, if one is not below ``roots`` (by default those of the settings).
         """
         uris = list(uris)
         refused = await asyncio.to_thread(refusals, roots or self.roots, uris)
         if refused:
             raise DeletionRefused(f"{next(iter(refused.values()))}; {len(refused)} of {len(uris)} files: none deleted")
-        places = [parse(uri) for uri in uris]
-        local = [place for place in places if place.scheme == "file"]
+        locations = [parse(uri) for uri in uris]
+        local = [location for location in locations if location.scheme == "file"]
         if local:
-            await _local(local[0], asyncio.to_thread(local_files.delete, [place.path for place in local]))
+            await _local(local[0], asyncio.to_thread(local_files.delete, [location.path for location in local]))
         by_bucket: dict[str, list[Location]] = defaultdict(list)
-        for place in places:
-            if place.scheme == "s3":
-                by_bucket[place.root].append(place)
+        for location in locations:
+            if location.scheme == "s3":
+                by_bucket[location.root].append(location)
         for some in by_bucket.values():
             await self._delete(some)
 
-    async def _delete(self, places: Sequence[Location]) -> None:
-        async with _translated(places[0]):
+    async def _delete(self, locations: Sequence[Location]) -> None:
+        async with _translated(locations[0]):
             try:
-                await obstore.delete_async(self._store(places[0]), [place.key for place in places])
-            except FileNotFoundError:  # some services say so, and stop there
-                for place in places:
+                await obstore.delete_async(self._store(locations[0]), [location.key for location in locations])
+            except FileNotFoundError:  # some services raise this for a missing object, and skip the rest
+                for location in locations:
                     try:
-                        await obstore.delete_async(self._store(place), place.key)
+                        await obstore.delete_async(self._store(location), location.key)
                     except FileNotFoundError:
                         continue
 
-    async def _upload(self, place: Location, fill: Callable[[Writable], T]) -> T:
+    async def _upload(self, location: Location, fill: Callable[[Writable], T]) -> T:
         with SpooledTemporaryFile(_IN_MEMORY) as spool:
             made = await asyncio.to_thread(fill, spool)
             size = spool.tell()
             spool.seek(0)
-            async with _translated(place):
+            async with _translated(location):
                 content = spool if size > _IN_MEMORY else spool.read()
                 try:
                     await obstore.put_async(
-                        self._store(place), place.key, content, use_multipart=size > _PART, chunk_size=_PART
+                        self._store(location), location.key, content, use_multipart=size > _PART, chunk_size=_PART
                     )
                 except FileNotFoundError as error:
-                    raise StorageRefused(f"{place.uri}: there is no bucket {place.root!r}: create it") from error
+                    raise StorageRefused(f"{location.uri}: there is no bucket {location.root!r}: create it") from error
             return made
 
-    def _store(self, place: Location) -> S3Store:
-        found = self._stores.get(place.root)
+    def _store(self, location: Location) -> S3Store:
+        found = self._stores.get(location.root)
         if found is None:
-            found = self._stores[place.root] = open_bucket(place.root, self._s3, self._timeout, self._retry)
+            found = self._stores[location.root] = open_bucket(location.root, self._s3, self._timeout, self._retry)
         return found
 
 
@@ -210,62 +211,63 @@ def open_bucket(bucket: str, s3: S3Settings, timeout: timedelta, retry: timedelt
     )
 
 
-def _guarded(fill: Callable[[Sink], T], abandoned: Event) -> Callable[[Writable], T]:
-    """Ends a writer at its next write, and before its object appears, once nobody wants it any more."""
+def _cancellable(fill: Callable[[Sink], T], cancelled: Event) -> Callable[[Writable], T]:
+    """Once ``cancelled`` is set, ends the writer at its next write, or at the latest before its object appears."""
 
     def guarded(target: Writable) -> T:
         def write(data: bytes) -> int:
-            if abandoned.is_set():
-                raise Abandoned
+            if cancelled.is_set():
+                raise _WriteCancelled
             return target.write(data)
 
         made = fill(Sink(write))
-        if abandoned.is_set():
-            raise Abandoned
+        if cancelled.is_set():
+            raise _WriteCancelled
         return made
 
     return guarded
 
 
-async def _to_the_end(work: Coroutine[None, None, T], abandoned: Event) -> T:
-    """Shields a write: a thread can't be cancelled, and a request that was sent may still be carried out."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        abandoned.set()
-        while not task.done():
-            with suppress(asyncio.CancelledError):  # once is enough
-                await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # seen
-        raise
+async def _to_completion(work: Coroutine[None, None, T], cancelled: Event) -> T:
+    """A thread cannot be cancelled, and a request that was sent may still be carried out."""
+
+    async def run() -> T:
+        try:
+            return await work
+        except Exception:
+            if cancelled.is_set():  # the caller gets its cancellation, not the error that it has caused
+                raise asyncio.CancelledError from None
+            raise
+
+    return await to_completion(run(), cancelled.set)
 
 
-async def _local(place: Location, work: Awaitable[T]) -> T:
+async def _local(location: Location, work: Awaitable[T]) -> T:
     try:
         return await work
     except FileNotFoundError as error:
-        raise ObjectMissing(f"{place.uri} does not exist") from error
+        raise ObjectMissing(f"{location.uri} does not exist") from error
     except OSError as error:
-        raise StorageRefused(f"{place.uri}: {error.strerror or error}: check the disk and its permissions") from error
+        raise StorageRefused(
+            f"{location.uri}: {error.strerror or error}: check the disk and its permissions"
+        ) from error
 
 
 @asynccontextmanager
-async def _translated(place: Location) -> AsyncIterator[None]:
+async def _translated(location: Location) -> AsyncIterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise ObjectMissing(f"{place.uri} does not exist, or its bucket does not") from error
+        raise ObjectMissing(f"{location.uri} does not exist, or its bucket does not") from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise StorageRefused(
-            f"{place.uri}: {_first_line(error)}: check lake.s3's keys and their permissions"
+            f"{location.uri}: {_first_line(error)}: check lake.s3's keys and their permissions"
         ) from error
     except BaseError as error:
         text = str(error)
         if any(sign in text for sign in _REFUSED):
-            raise StorageRefused(f"{place.uri}: {_first_line(error)}: check lake.s3 and the bucket") from error
-        raise StorageUnavailable(f"{place.uri}: {_first_line(error)}: is lake.s3.endpoint reachable?") from error
+            raise StorageRefused(f"{location.uri}: {_first_line(error)}: check lake.s3 and the bucket") from error
+        raise StorageUnavailable(f"{location.uri}: {_first_line(error)}: is lake.s3.endpoint reachable?") from error
 
 
 def _first_line(error: BaseException) -> str:

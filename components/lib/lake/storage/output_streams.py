@@ -1,4 +1,4 @@
-"""Where a file's bytes go while it is written."""
+"""Output streams: what a file is written to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Writable(Protocol):
 
 
 class Sink:
-    """The least that Arrow and the standard library want of a file that is written from front to back."""
+    """The smallest file object that Arrow and the standard library accept for sequential writes."""
 
     closed = False
 
@@ -32,14 +32,14 @@ class Sink:
         return False
 
     def flush(self) -> None:
-        """Whoever made the sink does, at the end."""
+        """The creator of the sink flushes and closes its target."""
 
     def close(self) -> None:
-        """Likewise."""
+        """See `flush`."""
 
 
-class Tally(Sink):
-    """Counts and hashes what passes, so that nobody reads the file again for it."""
+class ChecksummedSink(Sink):
+    """Counts and hashes the bytes that pass, so that the file is not read again for its size and checksum."""
 
     def __init__(self, sink: Writable) -> None:
         super().__init__(sink.write)
@@ -54,8 +54,8 @@ class Tally(Sink):
     def tell(self) -> int:
         return self.size
 
-    def ignore_the_rest(self) -> None:
-        """Nobody wants the file any more."""
+    def discard_the_rest(self) -> None:
+        """Stops forwarding: the file is given up."""
         self._write = len
 
     @property
@@ -64,5 +64,5 @@ class Tally(Sink):
 
 
 def checksum_of(data: bytes) -> str:
-    """As a file's row has it."""
+    """Returns the checksum in the form that the registry stores."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -1,7 +1,7 @@
-"""Below which places files may be deleted: whatever a row of the registry names, nothing else is ever touched.
+"""Roots: the locations below which files may be deleted. Nothing else is deleted, whatever a registry row names.
 
-The warehouse, `lake.roots` and the locations of the registry's tables. A path is compared part by part, and on local
-disk after symbolic links are resolved; one with `.` or `..` in it, percent-encoded or not, is refused as it stands.
+They are the warehouse, `lake.roots` and the locations of the registry's tables. Paths are compared part by part, on
+local disk after symbolic links are resolved; a path with `.` or `..`, percent-encoded or not, is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Parts: TypeAlias = tuple[str, ...]
 
 
 class Roots:
-    """Asks the file system (for symbolic links): not for an event loop's thread if the paths are local."""
+    """Resolves symbolic links of local paths, which blocks: not for an event loop's thread."""
 
     def __init__(self, uris: Iterable[str]) -> None:
         self.uris = tuple(dict.fromkeys(uris))
@@ -29,50 +29,52 @@ class Roots:
         return Roots((*self.uris, *uris))
 
     def refusal(self, uri: str) -> str | None:
-        """Why the file must not be deleted; None if it may be."""
+        """Returns why the file must not be deleted, or None if it may be."""
         try:
-            place = parse(uri)
+            location = parse(uri)
         except BadLocation as problem:
             return str(problem)
-        bad = next((part for part in place.key.split("/") if _is_ambiguous(part)), None)
+        bad = next((part for part in location.key.split("/") if _is_ambiguous(part)), None)
         if bad is not None:
             return f"{uri!r} has {bad!r} in its path, which can lead elsewhere"
-        if place.scheme == "file":
-            inside = any(parent in self._directories for parent in _chain(_resolved(place.path.parent)))
+        if location.scheme == "file":
+            inside = any(parent in self._directories for parent in _chain(_resolved(location.path.parent)))
         else:
-            parts = tuple(place.key.split("/"))
-            inside = any((place.root, parts[:count]) in self._prefixes for count in range(len(parts)))
+            parts = tuple(location.key.split("/"))
+            inside = any((location.root, parts[:count]) in self._prefixes for count in range(len(parts)))
         return None if inside else f"{uri} is not below the warehouse, lake.roots or the location of a table"
 
     @cached_property
     def _directories(self) -> frozenset[Parts]:
-        found = (_resolved(place.path) for place in self._places if place.scheme == "file")
+        found = (_resolved(location.path) for location in self._locations if location.scheme == "file")
         return frozenset(parts for parts in found if len(parts) > 1)  # the whole disk is no root
 
     @cached_property
     def _prefixes(self) -> frozenset[tuple[str, Parts]]:
-        places = (place for place in self._places if place.scheme == "s3")
-        return frozenset((place.root, tuple(part for part in place.key.split("/") if part)) for place in places)
+        locations = (location for location in self._locations if location.scheme == "s3")
+        return frozenset(
+            (location.root, tuple(part for part in location.key.split("/") if part)) for location in locations
+        )
 
     @cached_property
-    def _places(self) -> list[Location]:
+    def _locations(self) -> list[Location]:
         found = []
         for uri in self.uris:
             try:
                 found.append(parse(uri))
             except BadLocation:
-                continue  # of a table that can't be worked with: nothing is below it
+                continue  # the location of an unusable table: no file is below it
         return found
 
 
 def refusals(roots: Roots, uris: Iterable[str]) -> dict[str, str]:
-    """Of the paths, those that must not be deleted, with the reason. Blocking, as `Roots` is."""
+    """Returns the paths that must not be deleted, with the reasons. Blocks, because `Roots` does."""
     found = ((uri, roots.refusal(uri)) for uri in uris)
     return {uri: reason for uri, reason in found if reason is not None}
 
 
 async def known_roots(store: LakeTables, roots: Roots, *, above: Sequence[str]) -> Roots:
-    """With the locations of the tables, which are asked for only if one of the paths is not below ``roots`` itself."""
+    """Adds the tables' locations, which are read only if one of the paths is not below ``roots`` itself."""
     prefixes = tuple(f"{root.rstrip('/')}/" for root in roots.uris)
     if all(path.startswith(prefixes) for path in above):
         return roots
@@ -91,5 +93,5 @@ def _resolved(path: Path) -> Parts:
 
 
 def _chain(parts: Parts) -> Iterable[Parts]:
-    """Itself and everything above it."""
+    """Yields the path and all its ancestors."""
     return (parts[:count] for count in range(1, len(parts) + 1))

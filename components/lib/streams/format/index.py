@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from base64 import b85decode, b85encode
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import msgspec
 
 from components.lib.streams.errors import Corrupt
-
-_MOST_BITS = 63
+from components.lib.varint import decode_all, encode_all
 
 
 class BlockLocation(msgspec.Struct, frozen=True, gc=False):
@@ -65,7 +64,7 @@ class BlockIndex:
         if len(self) == 1:
             return None
         return b85encode(
-            varints(number for pair in zip(self._sizes, self._records, strict=True) for number in pair)
+            encode_all(number for pair in zip(self._sizes, self._records, strict=True) for number in pair)
         ).decode()
 
     @classmethod
@@ -74,7 +73,7 @@ class BlockIndex:
         if text is None:
             return cls([size], [records])
         try:
-            numbers = list(read_varints(b85decode(text)))
+            numbers = list(decode_all(b85decode(text)))
             index = cls(numbers[::2], numbers[1::2])
         except ValueError as error:
             raise Corrupt(f"block_index {text[:40]!r} can't be read: {error}", length=size) from error
@@ -87,30 +86,3 @@ class BlockIndex:
                 length=size,
             )
         return index
-
-
-def varints(numbers: Iterable[int]) -> bytes:
-    """Seven bits a byte, the lowest first; the highest bit says that more follow."""
-    out = bytearray()
-    for number in numbers:
-        while number > 0x7F:
-            out.append(number & 0x7F | 0x80)
-            number >>= 7
-        out.append(number)
-    return bytes(out)
-
-
-def read_varints(data: bytes) -> Iterator[int]:
-    """ValueError if the last one is cut off, or if one has more than 63 bits."""
-    number = shift = 0
-    for byte in data:
-        number |= (byte & 0x7F) << shift
-        if byte & 0x80:
-            shift += 7
-            if shift >= _MOST_BITS:
-                raise ValueError(f"a number of more than {_MOST_BITS} bits")
-        else:
-            yield number
-            number = shift = 0
-    if shift:
-        raise ValueError("ends within a number")

@@ -1,4 +1,4 @@
-"""`astha tables` on real registries, in this process and as a process of its own."""
+"""`astha tables` on real registries, in this process and in one of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = ("--column", "id:long!", "--column", "ts:timestamptz", "--column", "pl
 
 
 class Lake:
-    """One registry, and the command on it."""
+    """Runs the command on one registry."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -91,7 +91,7 @@ def test_a_table_from_columns(lake: Lake, tmp_path: Path) -> None:
         assert line in shown
 
 
-def test_a_table_from_a_file_whose_say_the_options_may_change(lake: Lake, tmp_path: Path) -> None:
+def test_options_override_the_definition_file(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text(
         "columns: {id: long!, name: string}\npartition_by: [name]\nlocation: s3://bucket/t\nproperties: {a: 1, b: 2}\n"
     )
@@ -127,7 +127,7 @@ def test_a_table_like_a_parquet_file(lake: Lake) -> None:
         (("--column", "ts:timestamp_ns"), "needs Iceberg v3"),
     ],
 )
-def test_what_is_written_wrongly_is_refused_before_anything_happens(
+def test_a_wrong_definition_is_refused_before_anything_is_written(
     lake: Lake, arguments: tuple[str, ...], said: str
 ) -> None:
     assert said in lake.refused("create", "t", *arguments)
@@ -143,7 +143,7 @@ def test_a_location_that_takes_no_files_is_refused(lake: Lake, location: str) ->
     lake.run("create", "t", "--column", "id:long", "--location", location, "--no-check")
 
 
-def test_a_bucket_that_is_not_there_and_an_endpoint_that_does_not_answer(
+def test_a_missing_bucket_and_an_unreachable_endpoint_are_refused(
     lake: Lake, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment_of(LakeSettings(s3=s3_server.settings)).items():
@@ -151,12 +151,12 @@ def test_a_bucket_that_is_not_there_and_an_endpoint_that_does_not_answer(
     where = ("--column", "id:long", "--location", "s3://nowhere-at-all/t")
     assert "bucket" in lake.refused("create", "t", *where, code=Exit.UNAVAILABLE)
     monkeypatch.setenv("ASTHA_LAKE__S3__ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("components.commands.tables.place._ANSWER_S", 1.0)
+    monkeypatch.setattr("components.commands.tables.new_location._PROBE_TIMEOUT_S", 1.0)
     assert "reachable" in lake.refused("create", "t", *where, code=Exit.UNAVAILABLE)
     assert lake.json("list")["tables"] == []
 
 
-def test_a_location_is_one_tables_alone(lake: Lake, tmp_path: Path, backend: str) -> None:
+def test_a_location_is_not_shared_by_two_tables(lake: Lake, tmp_path: Path, backend: str) -> None:
     def refused(name: str, location: str) -> str:
         return lake.refused("create", name, "--column", "id:long", "--location", location)
 
@@ -175,7 +175,7 @@ def test_a_location_is_one_tables_alone(lake: Lake, tmp_path: Path, backend: str
     assert len(lake.json("list")["tables"]) == 2
 
 
-def test_a_name_that_was_another_tables_gets_a_place_of_its_own(lake: Lake) -> None:
+def test_a_reused_table_name_gets_another_location(lake: Lake) -> None:
     first = lake.json("create", "t", "--column", "id:long")["table"]["location"]
     lake.run("alter", "t", "--rename-table", "u")
     second = lake.json("create", "t", "--column", "id:long")["table"]["location"]
@@ -183,12 +183,14 @@ def test_a_name_that_was_another_tables_gets_a_place_of_its_own(lake: Lake) -> N
 
 
 def test_names(lake: Lake) -> None:
-    assert "no dots" in lake.refused("create", "a.b.c", "--column", "id:long")
-    assert "DATABASE.NAME" in lake.refused("create", ".b", "--column", "id:long")
+    nested = lake.json("create", "a.b.c", "--column", "id:long")["table"]
+    assert (nested["database"], nested["name"]) == ("a.b", "c")
+    assert "DATABASE.TABLE" in lake.refused("create", "a..c", "--column", "id:long")
+    assert "DATABASE.TABLE" in lake.refused("create", ".b", "--column", "id:long")
     assert "slash" in lake.refused("create", "a/b", "--column", "id:long")
 
 
-def test_a_name_that_is_taken(lake: Lake) -> None:
+def test_an_existing_name_is_refused(lake: Lake) -> None:
     lake.run("create", "t", "--column", "id:long")
     assert "t" in lake.refused("create", "t", "--column", "other:int", code=Exit.PROBLEM)
     again = lake.json("create", "t", "--column", "other:int", "--if-not-exists")
@@ -222,7 +224,7 @@ def test_statistics_of_partitions(lake: Lake) -> None:
     assert lake.json("describe", "t")["partitions"] == []
 
 
-def test_altering_makes_one_version(lake: Lake) -> None:
+def test_alter_creates_one_schema_version(lake: Lake) -> None:
     lake.run("create", "t", *COLUMNS, "--partition-by", "day(ts)", "--property", "a=1")
     done = lake.run("alter", "t", "--add", "note:string", "--add", "place.street:string", "--rename", "ts=at",
                     "--widen", "place.zip:long", "--optional", "place.city", "--sort-by", "at desc", "--move", "note",
@@ -247,14 +249,14 @@ def test_altering_makes_one_version(lake: Lake) -> None:
     assert "version" in lake.run("describe", "t").stdout
 
 
-def test_dropped_ids_never_come_back(lake: Lake) -> None:
+def test_ids_of_dropped_columns_are_not_reused(lake: Lake) -> None:
     lake.run("create", "t", "--column", "id:long", "--column", "a:list<int>")
     lake.run("alter", "t", "--drop", "a")
     lake.run("alter", "t", "--add", "a:int")
     assert [column["id"] for column in lake.json("describe", "t")["columns"]] == [1, 4]
 
 
-def test_altering_what_needs_no_version(lake: Lake) -> None:
+def test_properties_and_names_change_without_a_new_version(lake: Lake) -> None:
     lake.run("create", "sales.t", "--column", "id:long", "--property", "a=1")
     done = lake.json("alter", "sales.t", "--property", "b=x=y", "--unset", "a", "--rename-table", "sold.u")
     assert done["changed"] == ["properties", "renamed from sales.t"]
@@ -263,7 +265,7 @@ def test_altering_what_needs_no_version(lake: Lake) -> None:
     assert (found["properties"], found["schema_version"]) == ({"b": "x=y"}, 1)
     assert found["location"].endswith("/sales/t")
     nothing = lake.run("alter", "sold.u", "--property", "b=x=y", "--optional", "id", "--rename-table", "sold.u")
-    assert nothing.stdout == "sold.u: nothing to change, it is so already\n"
+    assert nothing.stdout == "sold.u: nothing to change, it is already so\n"
     lake.run("create", "sold.other", "--column", "id:long")
     assert "another table" in lake.refused("alter", "sold.u", "--rename-table", "sold.other", code=Exit.PROBLEM)
 
@@ -281,13 +283,13 @@ def test_altering_what_needs_no_version(lake: Lake) -> None:
         (("--drop", "nowhere"), Exit.PROBLEM, "there is no column 'nowhere' among id, ts, place"),
     ],
 )
-def test_what_can_not_be_altered(lake: Lake, arguments: tuple[str, ...], code: Exit, said: str) -> None:
+def test_impossible_alterations_are_refused(lake: Lake, arguments: tuple[str, ...], code: Exit, said: str) -> None:
     lake.run("create", "t", *COLUMNS, "--partition-by", "day(ts)")
     assert said in lake.refused("alter", "t", *arguments, code=code)
     assert lake.json("describe", "t")["schema_version"] == 1
 
 
-def test_two_who_alter_at_once_both_succeed(lake: Lake) -> None:
+def test_two_concurrent_alterations_both_succeed(lake: Lake) -> None:
     lake.run("create", "t", "--column", "id:long")
     columns = [f"c{number}" for number in range(4)]
     commands = [
@@ -318,7 +320,7 @@ def test_dropping(lake: Lake) -> None:
     assert lake.json("list")["tables"] == []
 
 
-def test_purging_puts_files_on_the_list_of_those_to_delete(lake: Lake) -> None:
+def test_purge_queues_files_for_deletion(lake: Lake) -> None:
     lake.run("create", "t", "--column", "id:long")
     file = FileDraft(file_path="s3://b/f", file_size=1, row_count=1, schema_version=1)
 
@@ -331,7 +333,7 @@ def test_purging_puts_files_on_the_list_of_those_to_delete(lake: Lake) -> None:
     assert [entry.file_path for entry in waiting] == ["s3://b/f"]
 
 
-def test_a_drop_that_was_cut_short_is_finished_as_it_was_meant(lake: Lake) -> None:
+def test_an_interrupted_drop_is_completed_as_requested(lake: Lake) -> None:
     lake.run("create", "t", "--column", "id:long")
     file = FileDraft(file_path="s3://b/f", file_size=1, row_count=1, schema_version=1)
 
@@ -353,7 +355,7 @@ def test_a_drop_that_was_cut_short_is_finished_as_it_was_meant(lake: Lake) -> No
     assert len(lake.do(lambda store: store.list_files_awaiting_deletion())) == 1
 
 
-def test_a_drop_that_is_repeated_keeps_the_first_ones_purge(lake: Lake) -> None:
+def test_a_repeated_drop_keeps_the_purge_of_the_first(lake: Lake) -> None:
     lake.run("create", "t", "--column", "id:long")
 
     async def begin(store: MetadataStore) -> None:
@@ -365,7 +367,7 @@ def test_a_drop_that_is_repeated_keeps_the_first_ones_purge(lake: Lake) -> None:
         lake.do(lambda store: find_table(store, "t"))
 
 
-def test_a_schema_that_nobody_can_read_is_shown_as_far_as_possible(lake: Lake) -> None:
+def test_an_unreadable_schema_is_described_as_far_as_possible(lake: Lake) -> None:
     draft = TableDraft(schema=to_json_text({"type": "struct", "fields": [{"id": 1, "name": "a", "type": "variant"}]}))
     lake.do(lambda store: store.create_table("default", "t", "file:///t", draft))
     result = lake.run("describe", "t", code=Exit.PROBLEM)
@@ -375,7 +377,7 @@ def test_a_schema_that_nobody_can_read_is_shown_as_far_as_possible(lake: Lake) -
     lake.run("drop", "t", "--yes")
 
 
-def test_what_is_created_is_what_components_read(lake: Lake) -> None:
+def test_components_read_what_create_writes(lake: Lake) -> None:
     lake.run("create", "t", *COLUMNS, "--partition-by", "day(ts)", "--sort-by", "id")
 
     async def read(store: MetadataStore) -> TableSchema:

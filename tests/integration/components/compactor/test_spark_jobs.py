@@ -21,7 +21,7 @@ from components.compactor.execution.outcome import JobOutcome
 from components.compactor.merge import MergeResult
 from components.compactor.scheduling.policy import CompactionPolicy
 from components.compactor.spark.executor import SparkExecutor
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.locations import parse
 from components.lib.lake.storage.objects import Objects
 from components.lib.spark.errors import WorkerCrashed

@@ -18,7 +18,7 @@ from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import Stamp, live_digest
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.lake.table_problems import read_troubled
+from components.lib.lake.updater_state import read_failing_tables
 from registry.contract import MetadataStore
 from registry.models import LakeTable, Row, TableFile, TableMetadata
 from tests.fixtures.stores import OpenStore
@@ -122,7 +122,7 @@ class Lake:
         """Waits until no table refresh is pending, in memory and in the registry."""
 
         async def is_settled() -> bool:
-            return not list(self.updater.problems()) and not await read_troubled(self.store)
+            return not list(self.updater.problems()) and not await read_failing_tables(self.store)
 
         await eventually(is_settled, "every table is up to date")
 

@@ -54,7 +54,7 @@ def _kind(location: str) -> str:
 
 def break_catalog(catalog: Any, faults: type[Faults] = Faults) -> None:
     """Makes the catalog's calls steps, too."""
-    for name in ("commit_table", "load_table", "create_namespace", "_swap"):
+    for name in ("commit_table", "load_table", "create_namespace", "swap_metadata_location"):
         original = getattr(catalog, name, None)
         if original is not None:
             setattr(catalog, name, _stepping(name, original, faults))

@@ -52,7 +52,7 @@ async def test_an_external_commit_is_never_overwritten(lake: Lake, table: LakeTa
     await lake.deliver()
     assert lake.ids(table) == [1, 2, 3, 4]
     assert lake.ids(other) == [6]
-    assert "somebody else has committed" in (lake.stopped(table) or "")
+    assert "another engine has committed" in (lake.stopped(table) or "")
     await lake.restart()
     await lake.insert(table, 7)
     await lake.deliver()

@@ -16,7 +16,7 @@ from astha.events import Operation
 from astha.subscribers import ComponentContext, LakeSettings, S3Settings
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
-from components.lib.lake.table_problems import read_troubled
+from components.lib.lake.updater_state import read_failing_tables
 from registry.models import LakeTable
 from tests.fixtures.daemons import RunDaemon
 from tests.integration.components.iceberg_updater.conftest import Lake
@@ -82,7 +82,7 @@ async def test_an_unwritable_location(lake: Lake, location: str, by_refresh: boo
     await lake.insert(good, 3)
     await deliver(lake)
     assert lake.ids(good) == [2, 3]
-    troubled = await read_troubled(lake.store)
+    troubled = await read_failing_tables(lake.store)
     assert list(troubled) == [bad.id], "recorded in the registry before the events are acknowledged"
     assert await lake.updater.on_health()
 

@@ -19,7 +19,7 @@ from astha.sources.factory import open_follower
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import ComponentContext, LakeSettings
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.errors import AppendFailed
 from components.lib.streams.read_context import ReadContext

@@ -119,7 +119,7 @@ async def test_failures_name_the_reason(lake: Lake) -> None:
     lake.load(table).delete("id = 1")  # another engine
     asked = await lake.request(table, "v2")
     await lake.tell()
-    assert "somebody else has committed" in ((await lake.answered(asked)).reason or "")
+    assert "another engine has committed" in ((await lake.answered(asked)).reason or "")
     assert set(lake.tags(table)) == {"theirs"}
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from astha.events import Commit, Event, Operation
 from components.iceberg_updater.event_folding import TableTransaction, by_table, fold, is_swap
 from components.lib.lake.file_set_digest import Digest, LiveFile
-from components.lib.lake.iceberg import Change
+from components.lib.lake.iceberg import SnapshotChange
 from registry.inputs import FileDraft
 from registry.models import Row, TableFile, TableMetadata
 from registry.position import Position
@@ -108,7 +108,7 @@ def test_folding_preserves_the_net_change(given: list[tuple[int, int]]) -> None:
     assert digest == expected
 
 
-def _apply(digest: Digest, change: Change) -> None:
+def _apply(digest: Digest, change: SnapshotChange) -> None:
     for removed in change.removed:
         digest.remove(removed)
     for added in change.added:

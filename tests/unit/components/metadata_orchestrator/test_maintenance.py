@@ -57,7 +57,7 @@ async def test_the_first_round_runs_at_once_and_a_failed_step_does_not_stop_it()
 @pytest.mark.parametrize("name", ["metadata_orchestrator", "snapshotter", "segment_store"])
 def test_components_share_one_threshold_for_stale_uploads(name: str) -> None:
     around = ComponentContext(cast("MetadataStore", None), ManualClock(), SecretStr(""), LakeSettings())
-    with pytest.raises(ConfigError, match=r"set lake\.intents_stale_after_s in astha\.yaml"):
+    with pytest.raises(ConfigError, match="intents_stale_after_s"):
         load_component(name, {"intents_stale_after_s": 5}, around)
 
 

@@ -29,9 +29,9 @@ from astha.subscribers import ComponentContext, LakeSettings
 from components.commands.topic_to_table.conversion import PLACE
 from components.commands.topic_to_table.sink import SinkOptions, TopicSink
 from components.commands.topic_to_table.writer import MicroBatchWriter, WriteRequest
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
-from components.lib.storage_manager.spark import Job
+from components.lib.storage_manager.spark import SparkInsert
 from components.lib.streams.agents import LeaseAgent
 from components.lib.streams.format import NewRecord
 from components.lib.streams.spark_source import TopicReader, TopicScan
@@ -74,7 +74,7 @@ class LocalMicroBatches:
         schema = StructType([StructField(name, *_TYPES[name]) for name in names])
         reader = TopicReader(TopicScan.from_options(options, self._settings), schema)
         decoded = WriteRequest.decode({"request": request.encode()})
-        writer = MicroBatchWriter(Job.to(decoded.batch.table, self._settings), decoded)
+        writer = MicroBatchWriter(SparkInsert.to(decoded.batch.table, self._settings), decoded)
         messages = []
         try:
             self._at("planned")

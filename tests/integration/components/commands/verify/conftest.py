@@ -17,7 +17,7 @@ from components.commands.verify.verification import Verification, VerifyOptions
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.subscriber import IcebergUpdater
 from components.lib.lake.iceberg import IcebergTables, open_catalog
-from components.lib.lake.identity import recorded_identity
+from components.lib.lake.iceberg.registry_identity import recorded_identity
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager
 from registry.connect import open_store

@@ -45,7 +45,7 @@ async def test_the_updaters_problem_is_the_cause(stage: Stage) -> None:
     bad = await stage.store.create_table("shop", "bad", "file:///proc/nope/bad", table_schema().draft())
     await stage.commit()
     (table,) = (await stage.verify(bad)).tables
-    assert "the Iceberg updater has trouble with shop.bad" in table.differences[0].cause.reason
+    assert "the Iceberg updater cannot update shop.bad" in table.differences[0].cause.reason
     assert "/proc/nope" in table.differences[0].cause.reason
 
 

@@ -1,4 +1,4 @@
-"""A real registry behind a line that loses calls and answers."""
+"""A real registry behind a connection that loses calls and responses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from registry.models import TableFile
 
 
 class LosingStore(ForwardingStore):
-    """Loses one call of `register_files` in four: half of those before it is made, half after."""
+    """Loses one in four calls of `register_files`: half of them before the call, half after it."""
 
     def __init__(self, inner: MetadataStore, seed: int) -> None:
         super().__init__(inner)

@@ -32,9 +32,7 @@ async def test_whole_objects_ranges_and_deletion(s3_lake: LakeSettings) -> None:
         await objects.get(small)
 
 
-async def test_what_is_larger_than_memory_allows_goes_by_a_file(
-    s3_lake: LakeSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_large_objects_are_spooled_to_a_file(s3_lake: LakeSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.lib.lake.storage.objects._IN_MEMORY", 1 << 20)
     objects, place = Objects(s3_lake), join(s3_lake.warehouse, "spooled")
 
@@ -59,7 +57,7 @@ async def test_a_failing_writer_leaves_nothing(s3_lake: LakeSettings) -> None:
     assert not await objects.exists(place)
 
 
-async def test_a_cancelled_write_is_over_when_it_says_so(s3_lake: LakeSettings) -> None:
+async def test_a_cancelled_write_is_over_when_the_call_returns(s3_lake: LakeSettings) -> None:
     objects, place = Objects(s3_lake), join(s3_lake.warehouse, "cancelled")
     writing = asyncio.create_task(objects.put(place, b"x" * (1 << 20)))
     await asyncio.sleep(0)
@@ -70,7 +68,7 @@ async def test_a_cancelled_write_is_over_when_it_says_so(s3_lake: LakeSettings) 
     assert not await objects.exists(place)
 
 
-async def test_refusals_say_what_to_do(s3_lake: LakeSettings) -> None:
+async def test_refusals_name_the_remedy(s3_lake: LakeSettings) -> None:
     stranger = Objects(
         s3_lake.model_copy(update={"s3": s3_lake.s3.model_copy(update={"secret_key": SecretStr("wrong")})})
     )
@@ -81,7 +79,7 @@ async def test_refusals_say_what_to_do(s3_lake: LakeSettings) -> None:
 
 
 @pytest.mark.slow
-async def test_a_server_that_goes_away(tmp_path: Path) -> None:
+async def test_an_unreachable_server_is_unavailable(tmp_path: Path) -> None:
     with S3Server(tmp_path) as server:
         server.create_bucket("lake")
         objects = Objects(LakeSettings(warehouse="s3://lake", s3=server.settings), timeout_s=30, retry_s=0)

@@ -1,4 +1,4 @@
-"""Registrars over real registries: many callers, bad ones among them, answers that get lost."""
+"""Registrars on real registries: many callers, refused registrations, lost responses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from astha.backoff import Backoff
 from astha.clock import SystemLoopClock
-from components.lib.lake.registration.registrar import Registrar, Result, Retries
+from components.lib.lake.registration.registrar import Registrar, Result, RetryPolicy
 from registry.contract import MetadataStore
 from registry.errors import AlreadyExists, Conflict, Invalid, NotFound, OffsetsMoved, RegistryError, Unavailable
 from registry.forwarding import ForwardingStore
@@ -78,12 +79,12 @@ async def test_many_callers_get_their_own_results(store: MetadataStore, other: M
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_lost_calls_and_answers_register_each_file_once(store: MetadataStore, seed: int) -> None:
+async def test_lost_calls_and_responses_register_each_file_once(store: MetadataStore, seed: int) -> None:
     tables = await new_tables(store)
     chance = random.Random(seed)
     losing = LosingStore(store, seed)
     results: dict[str, Result] = {}
-    retries = Retries(backoff_initial_s=0.001, backoff_max_s=0.002, attempts=30)
+    retries = RetryPolicy(backoff=Backoff(0.001, 0.002), attempts=30)
     async with Registrar(losing, SystemLoopClock(), retries=retries) as registrar:
         for number in range(60):
             path, owner = f"s3://lake/{number}", chance.choice(["w-1", "w-2", None])
@@ -103,7 +104,7 @@ async def test_lost_calls_and_answers_register_each_file_once(store: MetadataSto
         await assert_counted(store, table.id)
 
 
-async def test_what_the_cleaner_has_taken_over_is_refused_and_nothing_else(store: MetadataStore) -> None:
+async def test_only_files_that_the_cleaner_has_claimed_are_refused(store: MetadataStore) -> None:
     (table,) = await new_tables(store, 1)
     paths = [f"s3://lake/{number}" for number in range(20)]
     await store.record_intents(paths, purpose="insert", owner="writer")
@@ -119,7 +120,7 @@ async def test_what_the_cleaner_has_taken_over_is_refused_and_nothing_else(store
     assert (await live(store, [table])).keys() == set(paths) - taken
 
 
-async def test_cancelled_callers_lose_and_duplicate_nothing(store: MetadataStore) -> None:
+async def test_cancelled_callers_neither_lose_nor_duplicate_files(store: MetadataStore) -> None:
     (table,) = await new_tables(store, 1)
     chance = random.Random(1)
     accepted: set[str] = set()
@@ -141,8 +142,8 @@ async def test_cancelled_callers_lose_and_duplicate_nothing(store: MetadataStore
     await assert_counted(store, table.id)
 
 
-async def test_offsets_that_moved_with_a_lost_answer(store: MetadataStore) -> None:
-    """Registered by a call that was not answered: the repetition is refused, and known to be a success."""
+async def test_offsets_that_advanced_with_a_lost_response(store: MetadataStore) -> None:
+    """A call without a response has registered it: the retry is refused, and recognized as a success."""
     table = await store.create_table("db", "t", "s3://lake/t", TABLE)
     await store.create_topic("orders", 1)
     await store.ensure_consumer_group("g")

@@ -1,4 +1,4 @@
-"""Statistics equal a recount from the files, always: whoever looks, whenever, while everybody writes."""
+"""Statistics always equal a recount of the files, for every reader, at any time, during concurrent writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PARTITIONS = ("", "p=1", "p=2", "p=__HIVE_DEFAULT_PARTITION__")
 
 
 class Writers:
-    """What changes the files of a few tables, at random."""
+    """Changes the files of a few tables at random."""
 
     def __init__(self, store: MetadataStore, tables: list[int], seed: str) -> None:
         self.store = store
@@ -41,7 +41,7 @@ class Writers:
             self.done += 1
 
     async def change(self) -> None:
-        """Removes and swaps what others may be removing and swapping too: then nothing happens."""
+        """Removes and swaps files that others may remove and swap at the same time: then nothing happens."""
         for turn in range(TURNS):
             table = self.chance.choice(self.tables)
             files = await self.store.list_files(table)

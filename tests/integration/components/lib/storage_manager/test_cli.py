@@ -71,7 +71,7 @@ async def test_standard_input(url: str, store: MetadataStore, warehouse: Path, t
     assert await read_rows(store, table) == READ
 
 
-async def test_text_is_read_as_the_tables_types_say(
+async def test_text_is_read_by_the_tables_types(
     url: str, store: MetadataStore, warehouse: Path, tmp_path: Path
 ) -> None:
     schema = table_schema(EVERYTHING)
@@ -135,10 +135,10 @@ async def test_csv_of_every_flat_type(url: str, store: MetadataStore, warehouse:
             "row 1: lists and objects are nested too deeply",
         ),
         ("a.parquet", "PAR?", "not a Parquet file"),
-        ("a.txt", "", "say it with --format"),
+        ("a.txt", "", "give it with --format"),
     ],
 )
-async def test_what_does_not_fit_is_named_and_nothing_is_left(
+async def test_refused_rows_are_named_and_leave_nothing(
     url: str, store: MetadataStore, warehouse: Path, tmp_path: Path, name: str, text: str, said: str
 ) -> None:
     table = await create_table(store, warehouse)
@@ -151,7 +151,7 @@ async def test_what_does_not_fit_is_named_and_nothing_is_left(
     assert await store.list_stale_intents(0) == []
 
 
-async def test_each_file_stands_for_itself(url: str, store: MetadataStore, warehouse: Path, tmp_path: Path) -> None:
+async def test_each_file_is_one_insert(url: str, store: MetadataStore, warehouse: Path, tmp_path: Path) -> None:
     table = await create_table(store, warehouse)
     good = written(tmp_path / "good.csv", "id,name,day\n1,a,\n")
     bad = written(tmp_path / "bad.csv", "id,name,day\nx,a,\n")
@@ -178,7 +178,7 @@ async def test_a_table_that_is_not_there(url: str, tmp_path: Path) -> None:
     )
 
 
-async def test_rows_are_counted_over_blocks(url: str, store: MetadataStore, warehouse: Path, tmp_path: Path) -> None:
+async def test_rows_are_counted_across_blocks(url: str, store: MetadataStore, warehouse: Path, tmp_path: Path) -> None:
     await create_table(store, warehouse)
     text = "id,name,day\n" + "".join(f"{number},{'x' * 100},\n" for number in range(150_000)) + "x,,\n"
     result = await insert(url, "shop.orders", written(tmp_path / "a.csv", text))

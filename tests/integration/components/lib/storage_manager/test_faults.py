@@ -17,7 +17,7 @@ from pyiceberg.transforms import IdentityTransform
 from astha.clock import SystemLoopClock
 from astha.subscribers.context import ComponentContext, LakeSettings
 from astha.testing import ManualClock
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager import StorageManager, StorageSettings
 from registry.contract import MetadataStore
@@ -35,7 +35,7 @@ PARTITIONED = table_schema(partition=[(2, IdentityTransform(), "name")])
 
 
 class HastyClock(SystemLoopClock):
-    """Waits between attempts are short; what is meant to happen every few minutes does not happen in a test."""
+    """Waits between attempts are short; work that runs every few minutes does not run in a test."""
 
     async def sleep(self, seconds: float) -> None:
         if seconds > 60:
@@ -44,18 +44,18 @@ class HastyClock(SystemLoopClock):
 
 
 class Trial:
-    """One insert into a table of its own, with one fault."""
+    """One insert into its own table, with one fault."""
 
     def __init__(self, store: MetadataStore, lake: LakeSettings, table: LakeTable, points: FaultPoints) -> None:
         self.store = store
         self.table = table
         self.points = points
         self.objects = Objects(lake)
-        around = ComponentContext(
+        context = ComponentContext(
             store=FaultyRegistry(store, points), clock=HastyClock(), registry_url=SecretStr(""), lake=lake
         )
         self.manager = StorageManager(
-            around, StorageSettings(parallel_files=2), objects=FaultyObjects(self.objects, points)
+            context, StorageSettings(parallel_files=2), objects=FaultyObjects(self.objects, points)
         )
         self.error: BaseException | None = None
 
@@ -73,7 +73,7 @@ class Trial:
         await inserted.registered
 
     async def check(self, found: set[str]) -> str:
-        """``found`` are the objects that there are."""
+        """``found`` are the existing objects."""
         live = {file.file_path async for file in self.store.stream_files(self.table.id)}
         intended = {intent.path for intent in await self.store.list_stale_intents(0)}
         assert live <= found, "a registered file is missing"
@@ -100,7 +100,7 @@ async def counted(store: MetadataStore, lake: LakeSettings, warehouse: str, *, s
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
-async def test_every_point_and_every_fault(
+async def test_every_fault_at_every_point(
     store: MetadataStore, lake: LakeSettings, warehouse: Path, sync: bool
 ) -> None:
     names = await counted(store, lake, str(warehouse), sync=sync)
@@ -166,7 +166,7 @@ async def test_cancelled_after_any_number_of_steps(store: MetadataStore, lake: L
 
 
 class Overtaken(FaultPoints):
-    """The cleaner comes between upload and registration: the writer has slept for too long."""
+    """The cleaner runs between upload and registration: the writer has slept for too long."""
 
     def __init__(self, store: MetadataStore, objects: Objects) -> None:
         super().__init__()
@@ -179,9 +179,7 @@ class Overtaken(FaultPoints):
         return await super().reach(name, *rest)
 
 
-async def test_what_the_cleaner_took_is_never_registered(
-    store: MetadataStore, lake: LakeSettings, warehouse: Path
-) -> None:
+async def test_a_claimed_upload_is_never_registered(store: MetadataStore, lake: LakeSettings, warehouse: Path) -> None:
     table = await create_table(store, warehouse, schema=PARTITIONED)
     trial = Trial(store, lake, table, Overtaken(store, Objects(lake)))
     await trial.run(sync=False)
@@ -189,13 +187,13 @@ async def test_what_the_cleaner_took_is_never_registered(
     assert await trial.check(files_below(warehouse)) == "gone"
 
 
-async def test_intents_are_renewed_while_their_writer_lives(
+async def test_intents_are_renewed_while_the_writer_runs(
     store: MetadataStore, lake: LakeSettings, warehouse: Path, clock: StoreClock
 ) -> None:
     table = await create_table(store, warehouse)
     time = ManualClock()
-    around = ComponentContext(store=store, clock=time, registry_url=SecretStr(""), lake=lake)
-    async with StorageManager(around, StorageSettings(renew_every_s=100)) as manager:
+    context = ComponentContext(store=store, clock=time, registry_url=SecretStr(""), lake=lake)
+    async with StorageManager(context, StorageSettings(renew_every_s=100)) as manager:
         for _ in range(4):
             await manager.insert(table.id, ROWS)
         await manager.flush()

@@ -61,7 +61,7 @@ async def test_rows_become_a_registered_file(manager: StorageManager, store: Met
     ],
     ids=["rows", "table", "batch", "tables", "reader"],
 )
-async def test_every_form_of_data(manager: StorageManager, store: MetadataStore, warehouse: Path, data: Any) -> None:
+async def test_every_kind_of_input(manager: StorageManager, store: MetadataStore, warehouse: Path, data: Any) -> None:
     table = await create_table(store, warehouse)
     if isinstance(data, pa.RecordBatchReader):  # read once, and there are two databases
         data = pa.RecordBatchReader.from_batches(table_of(1).schema, table_of(1, 2).to_batches(1))
@@ -69,7 +69,9 @@ async def test_every_form_of_data(manager: StorageManager, store: MetadataStore,
     assert await read_rows(store, table) == rows(1, 2)
 
 
-async def test_no_rows_leave_nothing(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
+async def test_an_insert_without_rows_leaves_nothing(
+    manager: StorageManager, store: MetadataStore, warehouse: Path
+) -> None:
     table = await create_table(store, warehouse)
     nothing: tuple[Any, ...] = ([], table_of(1).slice(1), iter([]))
     for data in nothing:
@@ -78,7 +80,7 @@ async def test_no_rows_leave_nothing(manager: StorageManager, store: MetadataSto
     assert files_below(warehouse) == set()
 
 
-async def test_partitions_have_their_files_in_one_transaction(
+async def test_files_of_all_partitions_are_registered_in_one_transaction(
     manager: StorageManager, store: MetadataStore, warehouse: Path
 ) -> None:
     schema = table_schema(partition=[(3, DayTransform(), "day_day"), (2, IdentityTransform(), "name")])
@@ -100,7 +102,7 @@ async def test_partitions_have_their_files_in_one_transaction(
     await assert_counted(store, table.id)
 
 
-async def test_large_data_is_divided_into_ranges(
+async def test_large_inserts_are_split_into_ranges(
     store: MetadataStore, warehouse: Path, open_manager: OpenManager
 ) -> None:
     manager = await open_manager(StorageSettings(target_file_bytes=8_000, buffer_bytes=100_000))
@@ -119,18 +121,18 @@ async def test_large_data_is_divided_into_ranges(
 
 
 class StrideClock(ManualClock):
-    """Whatever is timed takes a hundredth of a second, and who sleeps is never woken."""
+    """Everything that is timed takes a hundredth of a second, and sleeping callers are never woken."""
 
     def monotonic(self) -> float:
         self._elapsed += 0.01
         return super().monotonic()
 
 
-async def test_a_flush_does_not_wait_for_the_registrars_pace(
+async def test_a_flush_does_not_wait_for_the_registrars_pause(
     store: MetadataStore, warehouse: Path, context: ComponentContext, open_manager: OpenManager
 ) -> None:
     table = await create_table(store, warehouse)
-    manager = await open_manager(around=msgspec.structs.replace(context, clock=StrideClock()))
+    manager = await open_manager(other=msgspec.structs.replace(context, clock=StrideClock()))
     first = await manager.insert(table.id, rows(1))
     await eventually(first.registered.done, "the first group, for which nobody has asked")
     later = await manager.insert(table.id, rows(2))
@@ -139,7 +141,7 @@ async def test_a_flush_does_not_wait_for_the_registrars_pace(
     assert later.registered.done()
 
 
-async def test_asynchronous_unless_said_otherwise(
+async def test_inserts_are_asynchronous_by_default(
     store: MetadataStore, warehouse: Path, open_manager: OpenManager
 ) -> None:
     table = await create_table(store, warehouse)
@@ -157,7 +159,7 @@ async def test_asynchronous_unless_said_otherwise(
     assert sorted(row["id"] for row in await read_rows(store, table)) == [1, 2, 3, 4]
 
 
-async def test_rows_that_do_not_fit_are_refused_whole(
+async def test_an_insert_with_a_bad_row_is_refused_as_a_whole(
     manager: StorageManager, store: MetadataStore, warehouse: Path
 ) -> None:
     table = await create_table(store, warehouse)
@@ -170,7 +172,7 @@ async def test_rows_that_do_not_fit_are_refused_whole(
     assert await store.list_files(table.id) == []
 
 
-async def test_a_reader_that_fails_half_way_leaves_nothing(
+async def test_a_reader_that_fails_midway_leaves_nothing(
     store: MetadataStore, warehouse: Path, open_manager: OpenManager
 ) -> None:
     manager = await open_manager(StorageSettings(target_file_bytes=1_000))
@@ -187,7 +189,7 @@ async def test_a_reader_that_fails_half_way_leaves_nothing(
     assert await store.list_files(table.id) == []
 
 
-async def test_tables_that_are_not_there(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
+async def test_missing_tables_are_refused(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
     table = await create_table(store, warehouse)
     for name in ("shop.nothing", "orders", 4711):
         with pytest.raises(NoSuchTable, match=str(name)):
@@ -199,7 +201,7 @@ async def test_tables_that_are_not_there(manager: StorageManager, store: Metadat
         await manager.insert(table.id, "rows")
 
 
-async def test_a_new_schema_version_is_seen_when_rows_need_it(
+async def test_a_new_schema_version_is_read_when_rows_need_it(
     manager: StorageManager, store: MetadataStore, warehouse: Path
 ) -> None:
     table = await create_table(store, warehouse)
@@ -211,7 +213,9 @@ async def test_a_new_schema_version_is_seen_when_rows_need_it(
     assert [row.get("note") for row in await read_rows(store, table)] == [None, "new"]
 
 
-async def test_a_table_dropped_meanwhile(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
+async def test_an_insert_into_a_table_dropped_meanwhile_fails(
+    manager: StorageManager, store: MetadataStore, warehouse: Path
+) -> None:
     table = await create_table(store, warehouse)
     await manager.insert("shop.orders", rows(1), sync=True)
     await store.drop_table(table.id)
@@ -262,7 +266,7 @@ async def test_engine_and_format_come_from_the_table(
 
 
 async def test_a_data_frame_of_pandas(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
-    """An index without a name is no column; NaN is null. Other libraries' frames come by Arrow's own protocol."""
+    """An index without a name is not a column; NaN is null. Frames of other libraries use Arrow's own protocol."""
     pandas = pytest.importorskip("pandas")
     table = await create_table(store, warehouse)
     frame = pandas.DataFrame({"id": [1, 2, 3], "name": ["a", None, "c"], "day": [date(2024, 5, 1)] * 3})
@@ -271,7 +275,7 @@ async def test_a_data_frame_of_pandas(manager: StorageManager, store: MetadataSt
     assert [(row["id"], row["name"]) for row in found] == [(2, None), (3, "c")]
 
 
-async def test_a_missing_column_says_what_fills_it(
+async def test_a_missing_column_names_the_option_that_fills_it(
     manager: StorageManager, store: MetadataStore, warehouse: Path
 ) -> None:
     table = await create_table(store, warehouse)

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
 
 from astha.subscribers.context import LakeSettings
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from components.lib.storage_manager.spark import register
 from registry.contract import MetadataStore
@@ -50,7 +50,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 def end_gateway() -> None:
-    """PySpark keeps its JVM for the next session: another test of this process may want one of its own."""
+    """Ends the JVM, which PySpark keeps for the next session: another test of this process may need its own."""
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     assert gateway is not None
     gateway.shutdown()
@@ -59,7 +59,7 @@ def end_gateway() -> None:
 
 
 def save(frame: DataFrame, url: str, table: str = "shop.orders", **options: str) -> None:
-    """In the test's own thread, to which the session belongs."""
+    """Runs in the test's thread, to which the session belongs."""
     frame.write.format("astha").option("table", table).option("registry", url).options(**options).mode("append").save()
 
 
@@ -107,7 +107,7 @@ async def test_every_type_that_spark_has(spark: SparkSession, url: str, store: M
     assert (row["clock"], row["code"], str(row["price"])) == (None, b"abcd", "1.23")
 
 
-async def test_rows_that_do_not_fit_fail_the_job_and_leave_nothing(
+async def test_refused_rows_fail_the_job_and_leave_nothing(
     spark: SparkSession, url: str, store: MetadataStore, warehouse: Path, lake: LakeSettings
 ) -> None:
     table = await create_table(store, warehouse, schema=PARTITIONED)
@@ -137,7 +137,7 @@ async def test_a_failed_task_fails_the_job_and_leaves_nothing(
     assert files_below(warehouse) == set()
 
 
-async def test_a_task_that_is_tried_again_inserts_its_rows_once(
+async def test_a_retried_task_inserts_its_rows_once(
     spark: SparkSession, url: str, store: MetadataStore, warehouse: Path, lake: LakeSettings
 ) -> None:
     table = await create_table(store, warehouse, schema=PARTITIONED)
@@ -156,7 +156,7 @@ async def test_a_task_that_is_tried_again_inserts_its_rows_once(
     await assert_counted(store, table.id)
 
 
-async def test_what_can_not_be_asked_for(spark: SparkSession, url: str, store: MetadataStore) -> None:
+async def test_unsupported_options_are_refused(spark: SparkSession, url: str, store: MetadataStore) -> None:
     frame = orders(spark, 1, 1)
 
     def overwrite() -> None:

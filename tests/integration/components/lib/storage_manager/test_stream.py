@@ -1,4 +1,4 @@
-"""Streaming inserts: files by size and by age, on a clock that the test owns."""
+"""Streaming inserts: files by size and by age, on a manual clock."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def time() -> ManualClock:
 async def manager(
     store: MetadataStore, lake: LakeSettings, url: str, time: ManualClock
 ) -> AsyncIterator[StorageManager]:
-    around = ComponentContext(store=store, clock=time, registry_url=SecretStr(url), lake=lake)
+    context = ComponentContext(store=store, clock=time, registry_url=SecretStr(url), lake=lake)
     settings = StorageSettings(target_file_bytes=10_000, rotate_after_s=10, schema_age_s=0)
-    async with StorageManager(around, settings) as manager:
+    async with StorageManager(context, settings) as manager:
         yield manager
 
 
-async def test_rows_wait_until_their_time_has_come(
+async def test_rows_are_buffered_until_they_are_due(
     manager: StorageManager, store: MetadataStore, warehouse: Path, time: ManualClock
 ) -> None:
     table = await create_table(store, warehouse, schema=table_schema(partition=[(2, IdentityTransform(), "name")]))
@@ -71,7 +71,9 @@ async def test_a_file_is_closed_when_it_is_large_enough(
     assert sorted(found["id"] for found in await read_rows(store, table)) == list(range(2_000))
 
 
-async def test_a_refused_write_is_no_end(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
+async def test_a_stream_goes_on_after_a_refused_write(
+    manager: StorageManager, store: MetadataStore, warehouse: Path
+) -> None:
     table = await create_table(store, warehouse)
     async with manager.stream(table.id) as stream:
         await stream.write([row(1)])
@@ -81,7 +83,9 @@ async def test_a_refused_write_is_no_end(manager: StorageManager, store: Metadat
     assert [found["id"] for found in await read_rows(store, table)] == [1, 4]
 
 
-async def test_versions_never_share_a_file(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
+async def test_a_file_never_mixes_schema_versions(
+    manager: StorageManager, store: MetadataStore, warehouse: Path
+) -> None:
     table = await create_table(store, warehouse)
     async with manager.stream(table.id) as stream:
         await stream.write([row(1)])
@@ -91,7 +95,7 @@ async def test_versions_never_share_a_file(manager: StorageManager, store: Metad
     assert [(file.schema_version, file.row_count) for file in await store.list_files(table.id)] == [(1, 1), (2, 1)]
 
 
-async def test_a_block_left_by_an_error_writes_nothing_more(
+async def test_leaving_the_block_by_an_error_writes_nothing_more(
     manager: StorageManager, store: MetadataStore, warehouse: Path
 ) -> None:
     table = await create_table(store, warehouse)
@@ -106,7 +110,9 @@ async def test_a_block_left_by_an_error_writes_nothing_more(
     assert files_below(warehouse) == set()
 
 
-async def test_a_broken_stream_says_so(manager: StorageManager, store: MetadataStore, warehouse: Path) -> None:
+async def test_a_failed_stream_raises_its_error_at_every_call(
+    manager: StorageManager, store: MetadataStore, warehouse: Path
+) -> None:
     table = await create_table(store, warehouse)
     async with manager.stream(table.id) as stream:
         await stream.write([row(1)])

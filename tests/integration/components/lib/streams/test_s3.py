@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.subscribers import ComponentContext, LakeSettings
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.locations import join
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import LeaseAgent

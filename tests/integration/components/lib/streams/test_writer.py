@@ -7,7 +7,7 @@ import pytest
 from pydantic import SecretStr
 
 from astha.subscribers.context import ComponentContext, LakeSettings
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import AgentSettings
 from components.lib.streams.errors import AppendFailed, NotLeader, OutOfOrder, RecordTooLarge, WriterClosed

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import pytest
 
 from astha.subscribers.context import LakeSettings
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import Objects, StorageRefused
 from components.lib.streams.agents import AgentSettings
 from components.lib.streams.errors import AppendFailed, NotLeader, WriterClosed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from astha.clock import SystemLoopClock
-from components.lib.lake.registration.upload_cleaner import clean_intents
+from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.objects import StorageUnavailable
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger

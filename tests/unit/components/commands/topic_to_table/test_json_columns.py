@@ -29,7 +29,7 @@ from pyiceberg.types import (
 )
 
 from components.commands.topic_to_table.json_columns import JsonColumns
-from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.coercion import coerce
 from components.lib.storage_manager.errors import RowsRefused
 from tests.lake import table_schema
 
@@ -80,7 +80,7 @@ def test_every_type_is_read_at_once(columns: JsonColumns) -> None:
     }  # fmt: skip
     assert [name for name, value in second.items() if value is not None] == ["id"]
     assert (third["price"], third["name"], last["id"]) == (Decimal("3.50"), 'a"\n\\\u0000', 3)
-    assert rows.equals(fit(columns._one_by_one(given), SCHEMA))
+    assert rows.equals(coerce(columns._one_by_one(given), SCHEMA))
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_null_is_no_row(columns: JsonColumns) -> None:
 )  # fmt: skip
 def test_both_readers_agree(columns: JsonColumns, row: bytes) -> None:
     given = values(row, {"id": 5})
-    assert columns.rows(given).equals(fit(columns._one_by_one(given), SCHEMA))
+    assert columns.rows(given).equals(coerce(columns._one_by_one(given), SCHEMA))
 
 
 def test_types_that_arrow_does_not_read_are_read_one_by_one() -> None:

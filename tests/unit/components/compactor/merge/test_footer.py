@@ -6,11 +6,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from components.compactor.merge import thrift
-from components.compactor.merge.footer import TAIL, Footer, length_of, path_of
+from components.compactor.merge.footer import Footer, length_of, path_of
 from components.compactor.merge.task import BadInput, MergeFailed
 from components.compactor.merge.thrift import BadThrift, read_struct, write_struct
 from components.lib.lake.files.parquet import ParquetEngine, ParquetOptions
 from components.lib.lake.files.statistics import leaves
+from components.lib.parquet_tail import TAIL
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, rows_of, table_schema
 
 SCHEMA = table_schema(EVERYTHING)

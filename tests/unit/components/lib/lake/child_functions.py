@@ -1,4 +1,4 @@
-"""What tests have child processes do."""
+"""Functions that tests run in child processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas to test with: one of every type, and table schemas around them."""
+"""Schemas for tests: one with every type, and table schemas with it."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_text_is_read_back(given: list[LiveFile]) -> None:
     assert len(str(digest)) == 64
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_is_independent() -> None:
     file = LiveFile("file:///a", 1, 2)
     digest = digest_of([file])
     copy = digest.copy()
@@ -61,7 +61,7 @@ def test_a_copy_goes_its_own_way() -> None:
 
 
 @pytest.mark.parametrize(("text", "count"), [("", 0), ("ab", 1), ("x" * 64, 1), ("0" * 64, -1)])
-def test_what_is_no_digest_is_refused(text: str, count: int) -> None:
+def test_invalid_digests_are_refused(text: str, count: int) -> None:
     with pytest.raises(ValueError, match=r"digest|literal"):
         Digest.parse(text, count)
 

@@ -24,7 +24,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from components.lib.storage_manager.coercion import fit
+from components.lib.storage_manager.coercion import coerce
 from components.lib.storage_manager.errors import RowsRefused
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, rows_of, table_schema
 
@@ -33,17 +33,17 @@ def one(kind: Any, *, required: bool = False) -> Any:
     return table_schema(Schema(NestedField(1, "c", kind, required=required)))
 
 
-def test_what_fits_is_not_copied() -> None:
+def test_matching_data_is_not_copied() -> None:
     schema = table_schema(EVERYTHING)
     rows = rows_of(schema, FULL_ROW, EMPTY_ROW)
-    fitted = fit(rows, schema)
+    fitted = coerce(rows, schema)
     assert fitted.column("name").chunk(0).buffers()[2].address == rows.column("name").chunk(0).buffers()[2].address
 
 
-def test_columns_come_in_the_tables_order_with_its_field_ids() -> None:
+def test_columns_get_the_tables_order_and_field_ids() -> None:
     schema = table_schema()
     given = pa.table({"day": [date(2024, 5, 1)], "name": ["a"], "id": pa.array([1], pa.int8())})
-    assert fit(given, schema).schema.equals(schema.arrow(), check_metadata=True)
+    assert coerce(given, schema).schema.equals(schema.arrow(), check_metadata=True)
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,9 @@ def test_columns_come_in_the_tables_order_with_its_field_ids() -> None:
         ),
     ],
 )
-def test_casts_that_lose_nothing(given: pa.Array, kind: Any) -> None:
+def test_lossless_casts_are_made(given: pa.Array, kind: Any) -> None:
     schema = one(kind)
-    fitted = fit(pa.table({"c": given}), schema).column("c")
+    fitted = coerce(pa.table({"c": given}), schema).column("c")
     assert fitted.type == schema.arrow().field("c").type
     assert len(fitted) == len(given)
 
@@ -96,9 +96,9 @@ def test_casts_that_lose_nothing(given: pa.Array, kind: Any) -> None:
         ),
     ],
 )
-def test_types_that_mean_something_else(given: pa.Array, kind: Any) -> None:
+def test_types_with_another_meaning_are_refused(given: pa.Array, kind: Any) -> None:
     with pytest.raises(RowsRefused, match=r"^column 'c': is .* where the table has") as refused:
-        fit(pa.table({"c": given}), one(kind))
+        coerce(pa.table({"c": given}), one(kind))
     assert (refused.value.row, refused.value.column) == (None, "c")
 
 
@@ -113,25 +113,27 @@ def test_types_that_mean_something_else(given: pa.Array, kind: Any) -> None:
         (pa.array([b"abcd", b"abc"]), FixedType(4), "b'abc'"),
     ],
 )
-def test_values_that_would_lose_something_are_named(given: pa.Array, kind: Any, shown: str) -> None:
+def test_lossy_values_are_named(given: pa.Array, kind: Any, shown: str) -> None:
     with pytest.raises(RowsRefused, match=r"does not fit into .* without loss") as refused:
-        fit(pa.table({"c": given}), one(kind), first_row=101)
+        coerce(pa.table({"c": given}), one(kind), first_row=101)
     assert (refused.value.row, refused.value.column) == (102, "c")
     assert shown in refused.value.why
 
 
-def test_columns_must_be_the_tables() -> None:
+def test_columns_must_be_those_of_the_table() -> None:
     schema = table_schema()
     full = {"id": [1], "name": ["a"], "day": [date(2024, 5, 1)]}
     with pytest.raises(RowsRefused, match="column 'nme': is not in the table, which has id, name, day"):
-        fit(pa.table({**full, "nme": ["a"]}), schema)
+        coerce(pa.table({**full, "nme": ["a"]}), schema)
     with pytest.raises(RowsRefused, match="column 'name': is missing"):
-        fit(pa.table({"id": [1], "day": full["day"]}), schema)
+        coerce(pa.table({"id": [1], "day": full["day"]}), schema)
     with pytest.raises(RowsRefused, match="column 'id': is missing, and the table requires it"):
-        fit(pa.table({"name": ["a"]}), schema, fill_missing=True)
-    with pytest.raises(RowsRefused, match="column 'id': stands twice"):
-        fit(pa.table([[1], [2], ["a"]], names=["id", "id", "name"]), schema)
-    assert fit(pa.table({"id": [1]}), schema, fill_missing=True).to_pylist() == [{"id": 1, "name": None, "day": None}]
+        coerce(pa.table({"name": ["a"]}), schema, fill_missing=True)
+    with pytest.raises(RowsRefused, match="column 'id': appears twice"):
+        coerce(pa.table([[1], [2], ["a"]], names=["id", "id", "name"]), schema)
+    assert coerce(pa.table({"id": [1]}), schema, fill_missing=True).to_pylist() == [
+        {"id": 1, "name": None, "day": None}
+    ]
 
 
 NESTED = Schema(
@@ -172,18 +174,18 @@ def test_nulls_inside_are_found_wherever_they_are_required(bad: dict[str, Any], 
             )
         ]
     )
-    assert fit(pa.Table.from_pylist(good, schema=lax), schema).num_rows == 3
+    assert coerce(pa.Table.from_pylist(good, schema=lax), schema).num_rows == 3
     rows = pa.Table.from_pylist([*good, {"place": bad}, *good], schema=lax)
     with pytest.raises(RowsRefused, match="is null, and the table requires a value") as refused:
-        fit(rows, schema)
+        coerce(rows, schema)
     assert (refused.value.row, refused.value.column) == (4, column)
     with pytest.raises(RowsRefused) as refused:
-        fit(rows.slice(2), schema)
+        coerce(rows.slice(2), schema)
     assert refused.value.row == 2
-    assert fit(rows.slice(4), schema).num_rows == 3
+    assert coerce(rows.slice(4), schema).num_rows == 3
 
 
-def test_a_null_in_a_required_column_is_found_over_chunks() -> None:
+def test_a_null_in_a_required_column_is_found_across_chunks() -> None:
     chunks = pa.chunked_array([[1, 2], [], [3, None, 5, None]])
     with pytest.raises(RowsRefused, match=r"^row 4, column 'c': is null"):
-        fit(pa.table({"c": chunks}), one(LongType(), required=True))
+        coerce(pa.table({"c": chunks}), one(LongType(), required=True))

@@ -1,4 +1,4 @@
-"""Text of rows that is meant to break its reader: JSON lines and CSV."""
+"""JSON lines and CSV that are meant to break the reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyiceberg.types import DecimalType, DoubleType, FloatType, ListType, LongTy
 
 from components.lib.storage_manager.errors import InsertError, RowsRefused
 from components.lib.storage_manager.readers import Format, open_source
-from components.lib.storage_manager.row_conversion import tabulate
+from components.lib.storage_manager.row_conversion import table_from_rows
 from tests.lake import table_schema
 
 SCHEMA = table_schema(
@@ -69,34 +69,34 @@ def test_a_row_that_breaks_readers_is_refused_with_its_number(field: str, why: s
     assert caught.value.row == 2
 
 
-def test_what_is_only_unusual_is_read() -> None:
+def test_unusual_but_valid_rows_are_read() -> None:
     text = rb'{"id": 1, "id": 2, "name": "a\u0000b", "price": 125e-2, "double": 1e-400}'
     (row,) = read(text).to_pylist()
     assert (row["id"], row["name"], row["price"], row["double"]) == (2, "a\0b", Decimal("1.25"), 0.0)
 
 
-def test_rows_of_python_objects_too() -> None:
+def test_hostile_python_objects_are_refused() -> None:
     deep: list[object] = []
     for _ in range(sys.getrecursionlimit() * 2):
         deep = [deep]
     for value in (Decimal("1e-999999999"), Decimal("1." + "0" * 60), Decimal("sNaN"), 10**5_000):
         with pytest.raises(RowsRefused, match="does not fit"):
-            tabulate([{"id": 1, "price": value}], FLAT)
+            table_from_rows([{"id": 1, "price": value}], FLAT)
     with pytest.raises(RowsRefused, match="a list too large to show"):
-        tabulate([{"id": 1, "price": deep}], FLAT)
-    assert tabulate([{"id": 1, "price": Decimal("1.2500")}], FLAT)["price"].to_pylist() == [Decimal("1.25")]
+        table_from_rows([{"id": 1, "price": deep}], FLAT)
+    assert table_from_rows([{"id": 1, "price": Decimal("1.2500")}], FLAT)["price"].to_pylist() == [Decimal("1.25")]
 
 
 @pytest.mark.parametrize(
     "price", ["1e-999999999", "1e-41", "1.25" + "0" * 60, "1.255", "abc", "12345678", "1e-99999999999999999999"]
 )
-def test_a_decimal_of_csv_that_does_not_fit_is_refused(price: str) -> None:
+def test_a_csv_decimal_out_of_range_is_refused(price: str) -> None:
     with pytest.raises(RowsRefused, match="does not fit") as caught:
         read(f"id,price\n1,1.25\n2,{price}\n".encode(), "csv")
     assert (caught.value.row, caught.value.column) == (2, "price")
 
 
-def test_a_csv_whose_header_is_no_text_is_refused() -> None:
+def test_a_csv_header_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(InsertError, match="the name of a column is not UTF-8"):
         read(b"id,pr\xa8ce\n1,1.25\n", "csv")
 
@@ -108,7 +108,7 @@ def test_a_line_without_an_end_is_not_read_whole(monkeypatch: pytest.MonkeyPatch
         read(b'{"id": 1}\n' + b'{"id": 2}'.ljust(101))
 
 
-def test_long_rows_are_taken_in_small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_rows_are_read_in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("components.lib.storage_manager.json_rows._BYTES", 30)
     text = b"".join(b'{"id": %d}\n' % number for number in range(7))
     tables = list(open_source(io.BytesIO(text), None, "json", SCHEMA, fill_missing=True).batches)
@@ -117,7 +117,7 @@ def test_long_rows_are_taken_in_small_portions(monkeypatch: pytest.MonkeyPatch) 
         read(text + b"7\n")
 
 
-def test_decimals_of_csv() -> None:
+def test_csv_decimals_are_read() -> None:
     table = read(b'id,price\n1,1.25\n2,\n3,"-7"\n4, 125e-2\n5,1.2500\n', "csv")
     wanted = [Decimal("1.25"), None, Decimal("-7.00"), Decimal("1.25"), Decimal("1.25")]
     assert table["price"].to_pylist() == wanted

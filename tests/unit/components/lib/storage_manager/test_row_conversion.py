@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from components.lib.storage_manager.errors import RowsRefused
-from components.lib.storage_manager.row_conversion import tabulate
+from components.lib.storage_manager.row_conversion import table_from_rows
 from tests.lake import EMPTY_ROW, EVERYTHING, FULL_ROW, table_schema
 
 SCHEMA = table_schema(EVERYTHING)
@@ -16,7 +16,7 @@ NULLS: dict[str, Any] = {**dict.fromkeys(FULL_ROW), **EMPTY_ROW}
 
 
 def test_every_type() -> None:
-    full, nulls = tabulate([FULL_ROW, NULLS], SCHEMA).to_pylist()
+    full, nulls = table_from_rows([FULL_ROW, NULLS], SCHEMA).to_pylist()
     assert nulls == NULLS
     assert str(full.pop("double")) == "nan"
     assert str(full["scores"].pop(1)) == "nan"
@@ -39,30 +39,30 @@ def test_every_type() -> None:
 )  # fmt: skip
 def test_values_of_another_type_are_refused_with_their_row(column: str, value: object) -> None:
     with pytest.raises(RowsRefused) as refused:
-        tabulate([NULLS, {**NULLS, column: value}, FULL_ROW], SCHEMA, first_row=11)
+        table_from_rows([NULLS, {**NULLS, column: value}, FULL_ROW], SCHEMA, first_row=11)
     assert refused.value.row == 12
     assert refused.value.column is not None
     assert refused.value.column.split(".")[0] == column
 
 
-def test_what_is_taken_for_the_same() -> None:
+def test_equivalent_values_are_accepted() -> None:
     rows = [{**NULLS, "key": str(UUID(int=7)), "tags": {"k": 1}, "double": 3, "price": 4, "scores": (1.0,)}]
-    (row,) = tabulate(rows, SCHEMA).to_pylist()
+    (row,) = table_from_rows(rows, SCHEMA).to_pylist()
     assert (row["key"], row["tags"], row["double"], row["price"]) == (UUID(int=7), [("k", 1)], 3.0, Decimal("4.00"))
 
 
 def test_keys_must_be_the_columns() -> None:
     with pytest.raises(RowsRefused, match=r"^row 2, column 'extra': is not in the table"):
-        tabulate([FULL_ROW, {**FULL_ROW, "extra": 1}], SCHEMA)
+        table_from_rows([FULL_ROW, {**FULL_ROW, "extra": 1}], SCHEMA)
     with pytest.raises(RowsRefused, match=r"^row 1, column 'flag': is missing: give it"):
-        tabulate([{"id": 1}], SCHEMA)
+        table_from_rows([{"id": 1}], SCHEMA)
     with pytest.raises(RowsRefused, match=r"^row 1, column 'id': is missing, and the table requires it"):
-        tabulate([{"flag": True}], SCHEMA, fill_missing=True)
-    assert tabulate([{"id": 1}], SCHEMA, fill_missing=True).column("name").to_pylist() == [None]
+        table_from_rows([{"flag": True}], SCHEMA, fill_missing=True)
+    assert table_from_rows([{"id": 1}], SCHEMA, fill_missing=True).column("name").to_pylist() == [None]
     with pytest.raises(RowsRefused, match=r"^row 2: is a int: give each row as a mapping"):
-        tabulate([FULL_ROW, 5], SCHEMA)  # type: ignore[list-item]
+        table_from_rows([FULL_ROW, 5], SCHEMA)  # type: ignore[list-item]
 
 
-def test_a_hint_on_zones() -> None:
+def test_a_wrong_time_zone_gets_a_hint() -> None:
     with pytest.raises(RowsRefused, match="give it with its zone"):
-        tabulate([{**FULL_ROW, "at": datetime(2024, 1, 1)}], SCHEMA)
+        table_from_rows([{**FULL_ROW, "at": datetime(2024, 1, 1)}], SCHEMA)

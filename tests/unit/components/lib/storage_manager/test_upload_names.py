@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from components.lib.storage_manager.table_handles import Target
-from components.lib.storage_manager.upload_names import Names
+from components.lib.storage_manager.table_handles import TableHandle
+from components.lib.storage_manager.upload_names import UploadNames
 from registry.contract import Files
 from registry.errors import Unavailable
 from tests.doubles.clock import ManualClock
@@ -45,11 +45,11 @@ class Table:
     location: str = "s3://lake/t"
 
 
-TARGET = Target(cast("Any", Table()), cast("Any", None), cast("Any", None), cast("Any", Engine()))
+TARGET = TableHandle(cast("Any", Table()), cast("Any", None), cast("Any", None), cast("Any", Engine()))
 
 
-def names(store: Intents, ahead: int = 64) -> Names:
-    return Names(cast("Files", store), ManualClock(), "w", ahead)
+def names(store: Intents, ahead: int = 64) -> UploadNames:
+    return UploadNames(cast("Files", store), ManualClock(), "w", ahead)
 
 
 async def test_the_first_take_records_what_it_needs() -> None:
@@ -60,7 +60,7 @@ async def test_the_first_take_records_what_it_needs() -> None:
     assert sorted(store.all) == sorted(taken)
 
 
-async def test_the_more_a_partition_takes_the_more_are_recorded_ahead() -> None:
+async def test_more_names_are_recorded_ahead_for_busy_partitions() -> None:
     store = Intents()
     some = names(store)
     taken = [name for _ in range(200) for name in await some.take(TARGET, [""])]
@@ -70,7 +70,7 @@ async def test_the_more_a_partition_takes_the_more_are_recorded_ahead() -> None:
     assert sorted([*taken, *store.completed]) == sorted(store.all)
 
 
-async def test_a_table_of_many_partitions_has_no_more_ahead_than_it_needs() -> None:
+async def test_a_table_with_many_partitions_records_no_more_than_it_needs() -> None:
     store = Intents()
     some = names(store)
     for number in range(1_000):
@@ -80,7 +80,7 @@ async def test_a_table_of_many_partitions_has_no_more_ahead_than_it_needs() -> N
     assert store.completed == []
 
 
-async def test_partitions_that_are_forgotten_are_given_back() -> None:
+async def test_names_of_evicted_partitions_are_given_back() -> None:
     store = Intents()
     some = names(store)
     taken = [name for _ in range(2) for name in await some.take(TARGET, ["kept"])]
@@ -103,7 +103,7 @@ async def test_an_error_takes_no_name() -> None:
     assert name in store.recorded[1]  # the one that was ahead is still there
 
 
-async def test_the_next_ones_are_recorded_before_these_run_out() -> None:
+async def test_names_are_refilled_before_they_run_out() -> None:
     store = Intents()
     some = names(store)
     taken = []
@@ -118,7 +118,7 @@ async def test_the_next_ones_are_recorded_before_these_run_out() -> None:
     assert sorted([*taken, *store.completed]) == sorted(store.all)
 
 
-async def test_a_refill_that_fails_is_no_ones_error() -> None:
+async def test_a_failed_refill_is_not_raised() -> None:
     store = Intents()
     some = names(store)
     taken = []
@@ -137,7 +137,7 @@ async def test_a_refill_that_fails_is_no_ones_error() -> None:
     assert set(store.all) <= {*taken, *store.completed}
 
 
-async def test_nothing_ahead_if_so_wanted() -> None:
+async def test_recording_ahead_can_be_disabled() -> None:
     store = Intents()
     some = names(store, ahead=0)
     for _ in range(10):
@@ -145,27 +145,27 @@ async def test_nothing_ahead_if_so_wanted() -> None:
     assert [len(call) for call in store.recorded] == [1] * 10
 
 
-async def test_names_that_nobody_wants_are_not_renewed_for_ever() -> None:
-    """The writer renews all of its intents: those that it will never use have to go while it lives."""
+async def test_unused_names_are_not_renewed_forever() -> None:
+    """A writer renews all of its intents: those of unused names must be completed while it runs."""
     store = Intents()
     some = names(store)
     taken = [name for _ in range(2) for name in await some.take(TARGET, ["forgotten"])]
     for number in range(300):
         taken += await some.take(TARGET, [f"p={number}"])
-    await some.drop_unwanted()
+    await some.drop_unused()
     assert len(store.completed) == 1
     assert sorted([*taken, *store.completed]) == sorted(store.all)
     store.failing = True
     with pytest.raises(Unavailable):
         await some.take(TARGET, ["p=0"])  # which may be recorded or not
     store.failing = False
-    await some.drop_unwanted()
+    await some.drop_unused()
     assert len(store.completed) == 2
-    await some.drop_unwanted()
+    await some.drop_unused()
     assert len(store.completed) == 2
 
 
-async def test_unwanted_names_are_kept_until_the_registry_has_let_go_of_them() -> None:
+async def test_unused_names_are_kept_until_the_registry_has_completed_their_intents() -> None:
     class Deaf(Intents):
         async def complete_intents(self, paths: Sequence[str]) -> None:
             if self.failing:
@@ -178,7 +178,7 @@ async def test_unwanted_names_are_kept_until_the_registry_has_let_go_of_them() -
     with pytest.raises(Unavailable):
         await some.take(TARGET, [""])
     with pytest.raises(Unavailable):
-        await some.drop_unwanted()
+        await some.drop_unused()
     store.failing = False
-    await some.drop_unwanted()
+    await some.drop_unused()
     assert len(store.completed) == 1

@@ -9,12 +9,18 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from components.lib.lake.files import engine_of
-from components.lib.lake.files.footers import BadFooter, footer_length, read_arrow_schema, read_ending, read_statistics
+from components.lib.lake.files.footers import (
+    BadFooter,
+    ending_length,
+    read_arrow_schema,
+    read_columns,
+    read_ending,
+    read_statistics,
+)
 from components.lib.lake.iceberg.data_files import DataFiles
-from components.lib.lake.iceberg.errors import BadFile, CatalogTrouble
-from components.lib.lake.isolation import Children, NoChild
-from components.lib.lake.schema.arrow_types import columns_like
-from components.lib.lake.schema.type_syntax import NotationProblem
+from components.lib.lake.iceberg.errors import BadFile, CatalogUnavailable
+from components.lib.lake.isolation import ChildNotStarted, ChildPool
+from components.lib.lake.schema.type_syntax import SyntaxProblem
 from components.lib.storage_manager.readers import Unreadable, open_source
 from tests.parquet_files import PLAIN, as_row, row, write_file
 from tests.poison import HANGS, aborting, poison
@@ -34,7 +40,7 @@ def test_a_good_footer() -> None:
     found = read_statistics(DATA, PLAIN.iceberg)
     assert (found.record_count, found.value_counts, found.null_value_counts[5]) == (2, {1: 2, 5: 2, 7: 2}, 1)
     assert found.lower_bounds[1] == (1).to_bytes(8, "little")
-    assert read_ending(io.BytesIO(DATA)) == DATA[-footer_length(DATA) :]
+    assert read_ending(io.BytesIO(DATA)) == DATA[-ending_length(DATA) :]
 
 
 @pytest.mark.parametrize(
@@ -43,9 +49,9 @@ def test_a_good_footer() -> None:
         (b"", "not a Parquet file"),
         (DATA[:-1] + b"x", "not a Parquet file"),
         (DATA[-100:], "cut off"),
-        (b"\xff\xff\xff\xffPAR1", "the most that is read"),
+        (b"\xff\xff\xff\xffPAR1", "at most .* are read"),
         (HANGS, "thrift"),
-        (aborting(DATA), "ends the process that reads its footer.*SIGABRT"),
+        (aborting(DATA), "reading its footer ends the process.*SIGABRT"),
     ],
 )
 def test_a_bad_footer(data: bytes, why: str) -> None:
@@ -55,8 +61,8 @@ def test_a_bad_footer(data: bytes, why: str) -> None:
         read_statistics(data, PLAIN.iceberg)
 
 
-def test_a_file_whose_footer_ends_its_reader_is_that_files_problem(tmp_path: Path) -> None:
-    """With each of those who read footers: the Iceberg updater, `tables create --like` and `insert`."""
+def test_a_footer_that_aborts_its_reader_is_reported_for_its_file(tmp_path: Path) -> None:
+    """For each reader of footers: the Iceberg updater, `tables create --like` and `insert`."""
     draft = write_file(tmp_path, [row(1, "x")], statistics=False)
     path = tmp_path / draft.file_name
     made = DataFiles(PLAIN).make(as_row(draft), 0, PyArrowFileIO())
@@ -64,23 +70,23 @@ def test_a_file_whose_footer_ends_its_reader_is_that_files_problem(tmp_path: Pat
     poison(path)
     with pytest.raises(BadFile, match=rf"{path.name} has no statistics.*SIGABRT.*Remove the file"):
         DataFiles(PLAIN).make(as_row(draft), 0, PyArrowFileIO())
-    with pytest.raises(NotationProblem, match=rf"{path.name} can't be read as Parquet.*SIGABRT"):
-        columns_like(path)
+    with pytest.raises(SyntaxProblem, match=rf"{path.name} can't be read as Parquet.*SIGABRT"):
+        read_columns(path)
     with path.open("rb") as file, pytest.raises(Unreadable, match=r"not a Parquet file.*SIGABRT"):
         open_source(file, path.stat().st_size, "parquet", PLAIN, fill_missing=False)
 
 
-def test_without_a_child_no_file_is_blamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_blamed_if_no_child_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_args: object, **_options: object) -> bytes:
-        raise NoChild("no memory for another process")
+        raise ChildNotStarted("no memory for another process")
 
-    monkeypatch.setattr(Children, "call", none)
+    monkeypatch.setattr(ChildPool, "call", none)
     file = as_row(write_file(tmp_path, [row(1, "x")], statistics=False))
-    with pytest.raises(CatalogTrouble, match="no memory"):
+    with pytest.raises(CatalogUnavailable, match="no memory"):
         DataFiles(PLAIN).make(file, 0, PyArrowFileIO())
 
 
-def test_rows_that_are_not_those_of_the_row(tmp_path: Path) -> None:
+def test_a_row_count_that_differs_from_the_registered_one_is_refused(tmp_path: Path) -> None:
     file = as_row(write_file(tmp_path, [row(1, "x")], statistics=False))
-    with pytest.raises(BadFile, match="registered with 9 rows, and has 1"):
+    with pytest.raises(BadFile, match="registered with 9 rows, but has 1"):
         DataFiles(PLAIN).make(msgspec.structs.replace(file, row_count=9), 0, PyArrowFileIO())

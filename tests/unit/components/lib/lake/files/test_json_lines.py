@@ -17,7 +17,7 @@ from tests.lake import EVERYTHING, FULL_ROW, rows_of, table_schema
 
 
 @pytest.mark.parametrize(("compression", "extension"), [("none", ".json"), ("gzip", ".json.gz"), ("zstd", ".json.zst")])
-def test_a_line_a_row(compression: str, extension: str) -> None:
+def test_one_line_per_row(compression: str, extension: str) -> None:
     order = [SortField(1, transform=IdentityTransform(), direction=SortDirection.DESC, null_order=NullOrder.NULLS_LAST)]
     schema = table_schema(EVERYTHING, order=order, format="json", compression=compression)
     engine, sink = engine_of(schema), io.BytesIO()

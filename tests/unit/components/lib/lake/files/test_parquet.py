@@ -39,7 +39,7 @@ def bounds(stats: ColumnStats) -> tuple[bytes | None, bytes | None]:
     return (stats.lower and b64decode(stats.lower), stats.upper and b64decode(stats.upper))  # type: ignore[return-value]
 
 
-def test_facts_are_those_of_the_bytes() -> None:
+def test_size_rows_and_checksum_match_the_file() -> None:
     schema = table_schema(EVERYTHING)
     facts, data, _ = written(rows_of(schema, FULL_ROW, EMPTY_ROW), schema)
     assert facts.size == len(data)
@@ -47,7 +47,7 @@ def test_facts_are_those_of_the_bytes() -> None:
     assert facts.checksum == f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def test_every_type_comes_back_with_its_field_ids() -> None:
+def test_every_type_is_read_back_with_its_field_ids() -> None:
     schema = table_schema(EVERYTHING)
     rows = rows_of(schema, FULL_ROW, EMPTY_ROW)
     _, data, _ = written(rows, schema)
@@ -63,8 +63,8 @@ def test_every_type_comes_back_with_its_field_ids() -> None:
 
 
 @pytest.mark.parametrize("row_group_rows", [1, 1_000])
-def test_statistics_are_icebergs(row_group_rows: int) -> None:
-    """Against PyIceberg's own reading of the footer, which has no NaN counts and is silent on nothing else."""
+def test_statistics_equal_those_of_pyiceberg(row_group_rows: int) -> None:
+    """Compares with PyIceberg's reading of the footer, which lacks only NaN counts."""
     schema = table_schema(EVERYTHING)
     other = {**FULL_ROW, "id": -7, "name": "a", "raw": b"a", "double": 2.5, "amount": 3, "huge": 12}
     _, data, found = written(
@@ -85,7 +85,7 @@ def test_statistics_are_icebergs(row_group_rows: int) -> None:
             assert bounds(found[key]) == (aggregate.min_as_bytes(), aggregate.max_as_bytes()), key
 
 
-def test_not_a_number_is_counted_wherever_it_stands() -> None:
+def test_nans_are_counted_at_every_depth() -> None:
     schema = table_schema(EVERYTHING)
     _, _, found = written(rows_of(schema, FULL_ROW, EMPTY_ROW, {"id": 3, "place": {"x": float("nan")}}), schema)
     counts = {key: stats.nan_count for key, stats in found.items() if stats.nan_count is not None}
@@ -94,7 +94,7 @@ def test_not_a_number_is_counted_wherever_it_stands() -> None:
     assert bounds(found[20])[0] == b"\x00" * 7 + b"\x80"
 
 
-def test_a_value_too_long_for_a_bound_costs_only_that_columns() -> None:
+def test_a_value_too_long_for_a_bound_affects_only_its_column() -> None:
     schema = table_schema()
     _, _, found = written(rows_of(schema, {"id": 1, "name": "x" * 5_000}, {"id": 2, "name": "y"}), schema)
     assert bounds(found[2]) == (None, None)
@@ -137,14 +137,14 @@ def test_rows_are_sorted_and_the_footer_says_so() -> None:
     )
 
 
-def test_a_transform_in_the_order_leaves_the_rest_of_it_its_say() -> None:
+def test_fields_after_a_transform_still_sort() -> None:
     schema = table_schema(order=order_of((2, TruncateTransform(1), "asc first"), (1, IdentityTransform(), "asc first")))
     rows = rows_of(schema, {"id": 2, "name": "aa"}, {"id": 1, "name": "az"}, {"id": 0, "name": "b"})
     _, data, _ = written(rows, schema)
     assert pq.read_table(io.BytesIO(data)).column("id").to_pylist() == [1, 2, 0]
 
 
-def test_numbers_that_are_none_stand_where_iceberg_has_them() -> None:
+def test_nans_and_zeros_sort_as_iceberg_specifies() -> None:
     schema = table_schema(
         Schema(NestedField(1, "v", DoubleType())), order=order_of((1, IdentityTransform(), "desc last"))
     )
@@ -175,8 +175,8 @@ def test_orders_by_fields_of_structs_uuids_and_buckets() -> None:
 
 
 @pytest.mark.parametrize("good", [0, 1, 40, 83, 84, 85])  # of 86
-def test_storage_that_fails_at_any_write_is_heard_of_once(good: int) -> None:
-    """Nothing is left that would close itself later and fail again: pytest would hear of that."""
+def test_a_storage_failure_at_any_write_is_raised_once(good: int) -> None:
+    """No object is left that fails again when it is garbage collected: pytest would report that."""
 
     class Failing(io.BytesIO):
         writes = 0
@@ -214,6 +214,6 @@ def test_options_come_from_the_table() -> None:
         (table_schema(format="orc"), "{}", "'orc' has no engine: use one of parquet, json"),
     ],
 )
-def test_options_that_make_no_sense(schema: TableSchema, config: str, why: str) -> None:
+def test_invalid_options_are_refused(schema: TableSchema, config: str, why: str) -> None:
     with pytest.raises(SchemaProblem, match=why):
         engine_of(schema, JsonText(config))

@@ -24,7 +24,7 @@ def tables(sqlite_url: str) -> Iterator[IcebergTables]:
 
 @pytest.fixture
 def other(sqlite_url: str) -> Iterator[IcebergTables]:
-    """Another process, as far as either can tell."""
+    """Stands for another process."""
     opened = IcebergTables(open_catalog(sqlite_url, LakeSettings()), "this-registry")
     yield opened
     opened.close()

@@ -21,7 +21,7 @@ from tests.unit.components.lib.lake.iceberg.conftest import named
 SECRET = "hunter2-and-more"
 
 
-def test_secrets_reach_the_storage_and_nobody_else(sqlite_url: str) -> None:
+def test_secrets_reach_only_the_storage(sqlite_url: str) -> None:
     s3 = S3Settings(access_key=SecretStr("key"), secret_key=SecretStr(SECRET), endpoint="http://127.0.0.1:1")
     assert file_io_properties(s3)["s3.secret-access-key"] == SECRET
     catalog = open_catalog(sqlite_url, LakeSettings(s3=s3))
@@ -30,7 +30,7 @@ def test_secrets_reach_the_storage_and_nobody_else(sqlite_url: str) -> None:
     catalog.close()
 
 
-def test_a_url_with_a_password_is_no_property(postgres_url: str) -> None:
+def test_a_url_with_a_password_is_not_a_property(postgres_url: str) -> None:
     catalog = open_catalog(postgres_url, LakeSettings())
     assert isinstance(catalog, RegistryCatalog)
     assert "uri" not in catalog.properties
@@ -48,8 +48,8 @@ def test_any_catalog_of_pyiceberg_by_its_properties(tmp_path: Path) -> None:
     catalog.close()
 
 
-def test_a_writer_of_the_registry_is_waited_for(sqlite_url: str, table: LakeTable) -> None:
-    """Both write to one file: the catalog waits for the other's transaction instead of failing."""
+def test_the_catalog_waits_for_another_writer_of_the_registry(sqlite_url: str, table: LakeTable) -> None:
+    """Both write to one file: the catalog waits for the other transaction instead of failing."""
     tables = IcebergTables(open_catalog(sqlite_url, LakeSettings()), "this-registry")
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), check_same_thread=False, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -64,11 +64,9 @@ def test_a_writer_of_the_registry_is_waited_for(sqlite_url: str, table: LakeTabl
     tables.close()
 
 
-def test_what_is_remembered_of_tables_is_bounded(
-    sqlite_url: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("components.lib.lake.iceberg.tables._MOST_LOADED", 3)
-    monkeypatch.setattr("components.lib.lake.iceberg.catalog._MOST_TABLES", 2)
+def test_the_caches_of_tables_are_bounded(sqlite_url: str, warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("components.lib.lake.iceberg.tables._MAX_LOADED", 3)
+    monkeypatch.setattr("components.lib.lake.iceberg.catalog._MAX_TABLES", 2)
     tables = IcebergTables(open_catalog(sqlite_url, LakeSettings()), "this-registry")
     catalog = tables.catalog
     assert isinstance(catalog, RegistryCatalog)
@@ -89,9 +87,7 @@ def test_what_is_remembered_of_tables_is_bounded(
 
 
 @pytest.mark.parametrize("chosen", [None, ("0640", "0750")])
-def test_icebergs_own_files_have_the_lakes_modes(
-    sqlite_url: str, table: LakeTable, chosen: tuple[str, str] | None
-) -> None:
+def test_metadata_files_have_the_lakes_modes(sqlite_url: str, table: LakeTable, chosen: tuple[str, str] | None) -> None:
     lake = LakeSettings() if chosen is None else LakeSettings(file_mode=chosen[0], directory_mode=chosen[1])
     tables = IcebergTables(open_catalog(sqlite_url, lake), "this-registry")
     tables.ensure(table, PLAIN)
@@ -107,7 +103,7 @@ def test_icebergs_own_files_have_the_lakes_modes(
 
 
 async def test_a_call_that_outlives_close_leaves_no_connection(url: str) -> None:
-    """An updater that stops does not wait for a call that hangs; when that comes back, it still has the catalog."""
+    """An updater that stops does not wait for a call that hangs; the call still uses the catalog when it returns."""
     catalog = open_catalog(url, LakeSettings())
     assert isinstance(catalog, RegistryCatalog)
     held = catalog.engine.connect()

@@ -12,11 +12,11 @@ from pyiceberg.table.snapshots import Operation
 from components.lib.lake.file_set_digest import Digest, LiveFile
 from components.lib.lake.iceberg import (
     BadFile,
-    Change,
     ForeignCommit,
     IcebergTables,
     RegistryCatalog,
     Retention,
+    SnapshotChange,
     Stamp,
     TableCommit,
     live_digest,
@@ -35,12 +35,12 @@ DAY = datetime(2024, 5, 1, tzinfo=UTC)
 def commit(
     tables: IcebergTables,
     table: LakeTable,
-    *changes: Change,
+    *changes: SnapshotChange,
     schema: TableSchema = PLAIN,
     position: int | None = 1,
     retention: Retention | None = None,
 ) -> Table:
-    """Each change as a snapshot, all in one commit."""
+    """Commits each change as one snapshot, all in one commit."""
     tables.ensure(table, schema)
 
     def build(draft: TableCommit) -> None:
@@ -74,7 +74,7 @@ def data(warehouse: Path) -> Path:
 
 def test_appended_files_can_be_read_and_are_stamped(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     files = [as_row(write_file(data, [row(1, "a"), row(2)])), as_row(write_file(data, [row(3, "c")]))]
-    loaded = commit(tables, table, Change(files), position=5)
+    loaded = commit(tables, table, SnapshotChange(files), position=5)
     assert sorted(loaded.scan().to_arrow()["id"].to_pylist()) == [1, 2, 3]
     stamp = Stamp.read(loaded.metadata)
     assert stamp == Stamp(digest_of(files), loaded.metadata.current_snapshot_id, Position(5))
@@ -89,8 +89,8 @@ def test_appended_files_can_be_read_and_are_stamped(tables: IcebergTables, table
 
 def test_removed_files_are_gone(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     files = [as_row(write_file(data, [row(number)])) for number in range(4)]
-    commit(tables, table, Change(files))
-    loaded = commit(tables, table, Change(removed=live(files[1:3])), position=2)
+    commit(tables, table, SnapshotChange(files))
+    loaded = commit(tables, table, SnapshotChange(removed=live(files[1:3])), position=2)
     assert sorted(loaded.scan().to_arrow()["id"].to_pylist()) == [0, 3]
     assert live_digest(loaded) == Stamp.read(loaded.metadata).digest == digest_of([files[0], files[3]])
     assert loaded.current_snapshot().summary.operation is Operation.DELETE  # type: ignore[union-attr]
@@ -101,7 +101,11 @@ def test_several_snapshots_are_one_commit(tables: IcebergTables, table: LakeTabl
     large = as_row(write_file(data, [row(number) for number in range(3)]))
     before = tables.ensure(table, PLAIN).metadata_location
     loaded = commit(
-        tables, table, Change(small), Change([large], live(small), replaces=True), Change(removed=live([large]))
+        tables,
+        table,
+        SnapshotChange(small),
+        SnapshotChange([large], live(small), replaces=True),
+        SnapshotChange(removed=live([large])),
     )
     operations = [snapshot.summary.operation for snapshot in loaded.metadata.snapshots if snapshot.summary]
     assert operations == [Operation.APPEND, Operation.REPLACE, Operation.DELETE]
@@ -114,7 +118,7 @@ def test_several_snapshots_are_one_commit(tables: IcebergTables, table: LakeTabl
 
 def test_bounds_let_readers_skip_files(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     files = [as_row(write_file(data, [row(number * 10), row(number * 10 + 9)])) for number in range(10)]
-    loaded = commit(tables, table, Change(files))
+    loaded = commit(tables, table, SnapshotChange(files))
     tasks = list(loaded.scan(row_filter="id > 85").plan_files())
     assert [task.file.file_path for task in tasks] == [files[8].file_path, files[9].file_path]
 
@@ -122,7 +126,7 @@ def test_bounds_let_readers_skip_files(tables: IcebergTables, table: LakeTable, 
 def test_partitions_are_pruned(tables: IcebergTables, table: LakeTable, data: Path) -> None:
     rows = [row(number, at=DAY + timedelta(days=number)) for number in range(5)]
     files = [as_row(draft) for draft in write_files(data, rows, BY_DAY)]
-    loaded = commit(tables, table, Change(files), schema=BY_DAY)
+    loaded = commit(tables, table, SnapshotChange(files), schema=BY_DAY)
     tasks = list(loaded.scan(row_filter=f"at = '{(DAY + timedelta(days=3)).isoformat()}'").plan_files())
     assert [task.file.file_path for task in tasks] == [files[3].file_path]
     assert {file.partition_path for file in live_files(loaded)} == {f"at_day=2024-05-0{day}" for day in range(1, 6)}
@@ -136,7 +140,7 @@ def test_files_of_older_versions_keep_their_partition_spec(tables: IcebergTables
 
     def build(draft: TableCommit) -> None:
         draft.evolve(newer)
-        draft.add_snapshot(Change(old + new), {1: BY_DAY, 2: newer})
+        draft.add_snapshot(SnapshotChange(old + new), {1: BY_DAY, 2: newer})
         draft.set_stamp(None)
 
     tables.commit(table, build)
@@ -152,34 +156,36 @@ def test_manifests_are_merged_and_found_again(tables: IcebergTables, table: Lake
     draft = write_file(data, [row(1)])
     files = [as_row(write_file(data, [row(number)], name=f"{number}.parquet")) for number in range(MERGE_COUNT * 2 + 3)]
     for number, file in enumerate(files):
-        loaded = commit(tables, table, Change([file]), position=number)
+        loaded = commit(tables, table, SnapshotChange([file]), position=number)
     manifests = loaded.current_snapshot().manifests(loaded.io)  # type: ignore[union-attr]
     assert len(manifests) <= MERGE_COUNT + 2
     assert max(map(live_count, manifests)) >= MERGE_COUNT
     assert live_digest(loaded) == digest_of(files)
-    loaded = commit(tables, table, Change([as_row(draft)], live(files[::2]), replaces=True), position=99)
+    loaded = commit(tables, table, SnapshotChange([as_row(draft)], live(files[::2]), replaces=True), position=99)
     assert live_digest(loaded) == digest_of([as_row(draft), *files[1::2]])
 
 
-def test_a_file_that_is_not_there_can_not_be_removed(tables: IcebergTables, table: LakeTable, data: Path) -> None:
-    commit(tables, table, Change([as_row(write_file(data, [row(1)]))]))
+def test_removing_a_missing_file_fails(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+    commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]))
     metadata = sorted((data.parent / "metadata").iterdir())
     stranger = as_row(write_file(data, [row(2)]))
-    with pytest.raises(FilesMissing, match=r"00001\.parquet is to be removed"):
-        commit(tables, table, Change(removed=live([stranger])))
+    with pytest.raises(FilesMissing, match=r"00001\.parquet should be removed"):
+        commit(tables, table, SnapshotChange(removed=live([stranger])))
     assert sorted((data.parent / "metadata").iterdir()) == metadata
 
 
-def test_somebody_elses_commit_is_noticed(tables: IcebergTables, table: LakeTable, data: Path) -> None:
-    loaded = commit(tables, table, Change([as_row(write_file(data, [row(1)]))]))
+def test_a_foreign_commit_is_detected(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+    loaded = commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]))
     loaded.append(loaded.scan().to_arrow())
     with pytest.raises(ForeignCommit, match="astha iceberg adopt"):
-        commit(tables, table, Change([as_row(write_file(data, [row(2)]))]))
+        commit(tables, table, SnapshotChange([as_row(write_file(data, [row(2)]))]))
 
 
-def test_another_process_was_quicker(tables: IcebergTables, other: IcebergTables, table: LakeTable, data: Path) -> None:
-    """A tag is no foreign commit: the second attempt starts from the newest metadata."""
-    first = commit(tables, table, Change([as_row(write_file(data, [row(1)]))]))
+def test_a_commit_is_built_again_after_a_conflict(
+    tables: IcebergTables, other: IcebergTables, table: LakeTable, data: Path
+) -> None:
+    """A tag is not a foreign commit: the second attempt starts from the newest metadata."""
+    first = commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]))
     tries: list[int | None] = []
 
     def build(draft: TableCommit) -> None:
@@ -187,7 +193,7 @@ def test_another_process_was_quicker(tables: IcebergTables, other: IcebergTables
         if len(tries) == 1:
             other.commit(table, lambda its: its.set_tag("mine", first.metadata.current_snapshot_id or 0))
         draft.require_own()
-        draft.add_snapshot(Change([as_row(write_file(data, [row(2)]))]), {1: PLAIN})
+        draft.add_snapshot(SnapshotChange([as_row(write_file(data, [row(2)]))]), {1: PLAIN})
         draft.set_stamp(Position(2))
 
     # Two handles of one process share the lock; the other here plays another process.
@@ -213,7 +219,7 @@ def test_old_snapshots_expire_and_tags_stay(tables: IcebergTables, table: LakeTa
         file = as_row(write_file(data, [row(number)], name=f"{number}.parquet"))
 
         def build(draft: TableCommit, file: TableFile = file, number: int = number) -> None:
-            draft.add_snapshot(Change([file]), {1: PLAIN})
+            draft.add_snapshot(SnapshotChange([file]), {1: PLAIN})
             draft.set_stamp(Position(number))
             draft.retain(retention)
 
@@ -241,17 +247,17 @@ def test_old_snapshots_expire_and_tags_stay(tables: IcebergTables, table: LakeTa
     assert metadata == needed, "nothing is left that no snapshot needs"
 
 
-def test_what_somebody_went_back_to_is_kept(tables: IcebergTables, table: LakeTable, data: Path) -> None:
-    """A manifest of the first snapshot is missing in the second and back in the third: it must outlive the first."""
+def test_manifests_that_a_rollback_restored_are_kept(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+    """A manifest of the first snapshot is missing in the second and present in the third: it must not be deleted."""
     file = as_row(write_file(data, [row(1)]))
-    first = commit(tables, table, Change([file])).metadata.current_snapshot_id
-    second = commit(tables, table, Change([as_row(write_file(data, [row(2)]))], live([file])), position=2)
+    first = commit(tables, table, SnapshotChange([file])).metadata.current_snapshot_id
+    second = commit(tables, table, SnapshotChange([as_row(write_file(data, [row(2)]))], live([file])), position=2)
     assert first is not None
     second.manage_snapshots().rollback_to_snapshot(first).commit()
 
     def go_on(draft: TableCommit) -> None:
         draft.restart_digest(digest_of([file]))
-        draft.add_snapshot(Change([as_row(write_file(data, [row(3)]))]), {1: PLAIN})
+        draft.add_snapshot(SnapshotChange([as_row(write_file(data, [row(3)]))]), {1: PLAIN})
         draft.set_stamp(None)
 
     tables.commit(table, go_on)
@@ -264,20 +270,20 @@ def test_what_somebody_went_back_to_is_kept(tables: IcebergTables, table: LakeTa
     assert sorted(loaded.scan().to_arrow()["id"].to_pylist()) == [1, 3]
 
 
-def test_a_table_says_how_old_its_snapshots_may_be(tables: IcebergTables, table: LakeTable, data: Path) -> None:
-    commit(tables, table, Change([as_row(write_file(data, [row(1)]))]))
+def test_a_table_property_limits_the_age_of_snapshots(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+    commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]))
     tables.commit(table, lambda draft: draft.set_properties({"history.expire.max-snapshot-age-ms": "0"}))
     for number in range(2, 4):
-        loaded = commit(tables, table, Change([as_row(write_file(data, [row(number)]))]), position=number)
+        loaded = commit(tables, table, SnapshotChange([as_row(write_file(data, [row(number)]))]), position=number)
     assert len(loaded.metadata.snapshots) == 2
     assert loaded.scan().to_arrow().num_rows == 3
 
 
-def test_statistics_come_from_the_footer_if_nobody_kept_them(
+def test_statistics_come_from_the_footer_if_the_row_has_none(
     tables: IcebergTables, table: LakeTable, data: Path
 ) -> None:
     files = [as_row(write_file(data, [row(number)], statistics=False)) for number in range(3)]
-    loaded = commit(tables, table, Change(files))
+    loaded = commit(tables, table, SnapshotChange(files))
     assert [task.file.file_path for task in loaded.scan(row_filter="id = 1").plan_files()] == [files[1].file_path]
 
 
@@ -285,11 +291,11 @@ def test_a_file_that_can_not_be_read_is_named(tables: IcebergTables, table: Lake
     file = as_row(write_file(data, [row(1)], statistics=False))
     (data / "00000.parquet").write_bytes(b"nothing")
     with pytest.raises(BadFile, match=r"00000\.parquet has no statistics"):
-        commit(tables, table, Change([file]))
+        commit(tables, table, SnapshotChange([file]))
 
 
-def test_a_refresh_takes_the_position_away(tables: IcebergTables, table: LakeTable, data: Path) -> None:
-    commit(tables, table, Change([as_row(write_file(data, [row(1)]))]), position=9)
+def test_a_refresh_removes_the_position(tables: IcebergTables, table: LakeTable, data: Path) -> None:
+    commit(tables, table, SnapshotChange([as_row(write_file(data, [row(1)]))]), position=9)
     loaded = commit(tables, table, position=None)
     assert Stamp.read(loaded.metadata).position is None
     assert not Stamp.read(loaded.metadata).covers(Position(1))
@@ -300,11 +306,11 @@ class TestMetadataFile:
     def test_it_says_what_pyiceberg_would_have_written(
         self, tables: IcebergTables, table: LakeTable, data: Path
     ) -> None:
-        """Snapshots are made into text once; the rest anew, with a property that looks like the place for them."""
+        """Snapshots are serialized once, the rest by every commit; a property looks like the insertion point."""
         assert isinstance(tables.catalog, RegistryCatalog)
         for turn in range(5):
             files = [as_row(write_file(data, [row(turn)]))]
-            loaded = commit(tables, table, Change(files), position=turn, retention=Retention(2))
+            loaded = commit(tables, table, SnapshotChange(files), position=turn, retention=Retention(2))
             trap = {"trap": '"snapshots":[]', "turn": str(turn)}
             tables.commit(table, partial(TableCommit.set_properties, properties=trap))
             assert loaded.metadata.properties["turn"] == str(turn)

@@ -40,7 +40,7 @@ from pyiceberg.types import (
 )
 
 from components.lib.lake.iceberg import manifest_encoder as module
-from components.lib.lake.iceberg.manifest_encoder import EntriesWriter, EntryFile
+from components.lib.lake.iceberg.manifest_encoder import ManifestEntryFile, ManifestEntryWriter
 
 PARTITION = StructType(
     NestedField(1000, "decimal", DecimalType(9, 2)),
@@ -109,7 +109,7 @@ def entries() -> st.SearchStrategy[ManifestEntry]:
 
 @settings(deadline=None, max_examples=300)
 @given(entries())
-def test_the_bytes_are_pyicebergs(entry: ManifestEntry) -> None:
+def test_the_bytes_equal_those_of_pyiceberg(entry: ManifestEntry) -> None:
     expected = io.BytesIO()
     construct_writer(SCHEMA).write(BinaryEncoder(expected), entry)
 
@@ -139,7 +139,7 @@ def test_a_manifest_is_read_as_it_was_written(
         )
         for number in range(50)
     ]
-    with EntriesWriter(spec, schema, io_.new_output(str(tmp_path / "m.avro")), 7, "deflate") as writer:
+    with ManifestEntryWriter(spec, schema, io_.new_output(str(tmp_path / "m.avro")), 7, "deflate") as writer:
         for file in files:
             entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=7, data_file=file)
             writer.add_entry(entry)
@@ -155,9 +155,11 @@ def test_a_manifest_is_read_as_it_was_written(
     assert manifest.manifest_length == (tmp_path / "m.avro").stat().st_size
 
 
-def test_what_fails_while_it_is_written_is_not_ended(tmp_path: Path) -> None:
+def test_a_failed_write_does_not_complete_the_file(tmp_path: Path) -> None:
     path = tmp_path / "m.avro"
-    file = EntryFile(PyArrowFileIO().new_output(str(path)), SCHEMA, "manifest_entry", metadata={"avro.codec": "null"})
+    file = ManifestEntryFile(
+        PyArrowFileIO().new_output(str(path)), SCHEMA, "manifest_entry", metadata={"avro.codec": "null"}
+    )
     entry = ManifestEntry.from_args(
         status=ManifestEntryStatus.ADDED,
         data_file=DataFile.from_args(

@@ -4,11 +4,11 @@ import pytest
 from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.typedef import Record
 
-from components.lib.lake.iceberg.manifests import MOST_FILES, _cut
+from components.lib.lake.iceberg.manifests import MAX_FILES, _cut
 
 
 def entries(*partitions: int) -> list[ManifestEntry]:
-    """So many files in each partition."""
+    """Returns entries with that many files per partition."""
     return [
         ManifestEntry.from_args(data_file=DataFile.from_args(partition=Record(number)))
         for number, count in enumerate(partitions)
@@ -23,11 +23,11 @@ def entries(*partitions: int) -> list[ManifestEntry]:
         ([1], 100, [1]),
         ([250, 250, 250], 100, [250, 250, 250]),
         ([40, 40, 40, 40], 100, [120, 40]),
-        ([2_500], 100, [MOST_FILES, MOST_FILES, 500]),
-        ([400, 400, 400], MOST_FILES, [MOST_FILES, 200]),
+        ([2_500], 100, [MAX_FILES, MAX_FILES, 500]),
+        ([400, 400, 400], MAX_FILES, [MAX_FILES, 200]),
     ],
 )
-def test_partitions_with_many_files_have_manifests_of_their_own(
+def test_partitions_with_many_files_have_their_own_manifests(
     partitions: list[int], least: int, sizes: list[int]
 ) -> None:
     found = entries(*partitions)

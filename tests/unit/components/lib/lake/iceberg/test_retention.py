@@ -13,7 +13,7 @@ from tests.parquet_files import COLUMNS
 
 
 def metadata(count: int, properties: dict[str, str] | None = None, **refs: tuple[str, int]) -> TableMetadata:
-    """Snapshots 1..count, one a second, each the parent of the next."""
+    """Returns snapshots 1..count, one per second, each the parent of the next."""
     snapshots = [
         Snapshot(
             snapshot_id=number,
@@ -45,26 +45,26 @@ def expired(found: TableMetadata, most: int = 10, now_ms: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize(("count", "gone"), [(1, []), (10, []), (11, [1]), (14, [1, 2, 3, 4])])
-def test_the_newest_stay(count: int, gone: list[int]) -> None:
+def test_the_newest_snapshots_are_kept(count: int, gone: list[int]) -> None:
     assert expired(metadata(count)) == gone
 
 
-def test_many_go_together() -> None:
-    """A hundred and a few: one by one would cost every commit what ten cost once."""
+def test_snapshots_expire_in_batches() -> None:
+    """Expiring ten at once costs as much as expiring one."""
     assert expired(metadata(105), most=100) == []
     assert expired(metadata(110), most=100) == list(range(1, 11))
 
 
-def test_what_has_a_name_stays() -> None:
+def test_tagged_snapshots_are_kept() -> None:
     assert expired(metadata(14, early=("tag", 2))) == [1, 3, 4]
     assert expired(metadata(14, old=("branch", 3))) == [4]
 
 
-def test_a_table_may_want_more() -> None:
+def test_a_table_property_can_keep_more() -> None:
     assert expired(metadata(14, {"history.expire.min-snapshots-to-keep": "13"})) == [1]
 
 
-def test_a_table_may_want_fewer() -> None:
+def test_a_table_property_can_keep_fewer() -> None:
     young = {"history.expire.max-snapshot-age-ms": "3000"}
     assert expired(metadata(8, young), now_ms=8000) == [1, 2, 3, 4]
     both = {**young, "history.expire.min-snapshots-to-keep": "7"}

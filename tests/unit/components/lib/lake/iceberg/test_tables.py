@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -62,7 +63,7 @@ def version(number: int, *columns: NestedField) -> TableSchema:
     return TableSchema(number, Schema(*columns), PLAIN.partition, PLAIN.order)
 
 
-def test_ids_are_the_registrys(tables: IcebergTables, table: LakeTable) -> None:
+def test_field_ids_are_those_of_the_registry(tables: IcebergTables, table: LakeTable) -> None:
     created = tables.ensure(table, WIDE)
     assert created.schema().fields == NESTED.fields
     assert created.spec().fields == WIDE.partition.fields
@@ -73,8 +74,17 @@ def test_ids_are_the_registrys(tables: IcebergTables, table: LakeTable) -> None:
     assert created.metadata.properties["astha.table-id"] == "7"
 
 
-def test_creating_twice_finds_the_first(tables: IcebergTables, other: IcebergTables, table: LakeTable) -> None:
+def test_creating_a_table_twice_returns_the_first(
+    tables: IcebergTables, other: IcebergTables, table: LakeTable
+) -> None:
     assert tables.ensure(table, PLAIN).metadata.table_uuid == other.ensure(table, PLAIN).metadata.table_uuid
+
+
+def test_a_nested_database_is_a_nested_namespace(tables: IcebergTables, table: LakeTable) -> None:
+    nested = msgspec.structs.replace(table, database="eu.shop")
+    assert tables.ensure(nested, PLAIN).name() == ("eu", "shop", "orders")
+    tables.forget()
+    assert tables.names() == {table.id: ("eu", "shop", "orders")}
 
 
 def test_a_table_that_is_not_ours_is_left_alone(tables: IcebergTables, table: LakeTable) -> None:
@@ -108,7 +118,7 @@ def test_columns_are_added_dropped_renamed_and_widened(tables: IcebergTables, ta
         ((NestedField(1, "id", IntegerType(), required=True),), "column id: long can't become int"),
     ],
 )
-def test_what_iceberg_can_not_do_names_the_column(
+def test_an_impossible_evolution_names_the_column(
     tables: IcebergTables, table: LakeTable, columns: tuple[NestedField, ...], problem: str
 ) -> None:
     with pytest.raises(SchemaProblem, match=problem):
@@ -118,7 +128,7 @@ def test_what_iceberg_can_not_do_names_the_column(
     assert loaded.schema().fields == PLAIN.iceberg.fields
 
 
-def test_partitions_and_order_evolve_and_come_back(tables: IcebergTables, table: LakeTable) -> None:
+def test_partition_specs_and_sort_orders_are_reused(tables: IcebergTables, table: LakeTable) -> None:
     by_name = PartitionSpec(PartitionField(5, 1000, IdentityTransform(), "name"))
     order = SortOrder(SortField(1, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST), order_id=1)
     evolve(tables, table, TableSchema(2, PLAIN.iceberg, by_name, order))
@@ -144,7 +154,7 @@ def test_a_renamed_table_keeps_its_metadata(
     assert tables.load(table) is None
 
 
-def test_a_dropped_table_is_gone_and_its_namespace(tables: IcebergTables, table: LakeTable) -> None:
+def test_dropping_the_last_table_drops_its_namespace(tables: IcebergTables, table: LakeTable) -> None:
     tables.ensure(table, PLAIN)
     assert tables.names() == {7: ("shop", "orders")}
     assert tables.drop(7)

@@ -1,4 +1,4 @@
-"""Paths of partitions in both directions, and the partitions of rows against PyIceberg's own transforms."""
+"""Partition paths in both directions, and the split of rows compared with PyIceberg's own transforms."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "fixed": st.binary(min_size=5, max_size=5),
     "binary": st.binary(max_size=40),
 }
-"""As a manifest keeps them."""
+"""Values in the form of a manifest."""
 
 TRANSFORMS = {
     "year": ("date", "timestamp", "timestamptz"),
@@ -63,7 +63,7 @@ CASES = [(transform, kind) for transform, kinds in TRANSFORMS.items() for kind i
 @pytest.mark.parametrize("kind", PRIMITIVES)
 @FEW
 @given(data=st.data())
-def test_a_path_holds_any_value_and_gives_it_back(kind: str, data: st.DataObject) -> None:
+def test_any_value_survives_the_path(kind: str, data: st.DataObject) -> None:
     partitioning = Partitioning(of_one(PRIMITIVES[kind]))
     value = data.draw(st.none() | VALUES[kind])
     path = partitioning.path([value])
@@ -88,7 +88,7 @@ def test_no_two_texts_share_a_path(left: str, right: str) -> None:
 @pytest.mark.parametrize("transform", ["year", "month", "day", "hour"])
 @FEW
 @given(ordinal=INT32)
-def test_times_are_written_for_people_in_any_year(transform: str, ordinal: int) -> None:
+def test_times_are_readable_in_any_year(transform: str, ordinal: int) -> None:
     partitioning = Partitioning(of_one(PRIMITIVES["timestamp"], transform))
     assert partitioning.values(partitioning.path([ordinal])) == Record(ordinal)
 
@@ -115,7 +115,7 @@ def test_times_are_written_for_people_in_any_year(transform: str, ordinal: int) 
         ("long", "identity", None, NULL),
     ],
 )
-def test_how_values_look(kind: str, transform: str, value: object, path: str) -> None:
+def test_paths_of_values(kind: str, transform: str, value: object, path: str) -> None:
     partitioning = Partitioning(of_one(PRIMITIVES[kind], transform))
     assert partitioning.path([value]) == f"p0={path}"
     assert partitioning.values(f"p0={path}") == Record(value)
@@ -153,12 +153,12 @@ def test_any_other_spelling_is_refused(kind: str, path: str) -> None:
         Partitioning(of_one(PRIMITIVES[kind])).values(path)
 
 
-def test_a_path_that_no_registry_holds_is_refused_with_a_remedy() -> None:
+def test_a_path_too_long_for_the_registry_is_refused_with_a_remedy() -> None:
     with pytest.raises(PartitionProblem, match="truncate"):
         Partitioning(of_one(StringType())).path(["ü" * MAX_PATH_BYTES])
 
 
-def test_several_fields_and_none() -> None:
+def test_several_partition_fields_and_none() -> None:
     schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", StringType()))
     both = Partitioning(partitioned(schema, (2, "identity"), (1, "bucket[4]")))
     assert both.path(("x/y", 3)) == "p0=x%2Fy/p1=3"
@@ -190,7 +190,7 @@ def test_rows_are_split_as_pyiceberg_would(transform: str, kind: str, data: st.D
 
 
 def _for_python(kind: str) -> st.SearchStrategy[Any]:
-    """Within the years that Python's calendar, and so PyIceberg's transforms, can do."""
+    """Limited to the years of Python's calendar, and so of PyIceberg's transforms."""
     days = st.integers(-719_162, 2_932_896)
     if kind == "date":
         return days
@@ -226,7 +226,7 @@ def _values(part: pa.Table) -> list[object]:
 @pytest.mark.parametrize("transform", ["year", "month", "day", "hour"])
 @FEW
 @given(values=st.lists(INT64, min_size=1, max_size=5))
-def test_years_beyond_pythons_split_too(transform: str, values: list[int]) -> None:
+def test_years_beyond_pythons_calendar_are_split(transform: str, values: list[int]) -> None:
     schema = of_one(PRIMITIVES["timestamp"], transform)
     table = pa.table({"c": pa.array(values, pa.int64()).view(pa.timestamp("us"))})
     parts = split(table, schema)
@@ -260,7 +260,7 @@ def _plain(schema: pa.Schema) -> pa.Schema:
     return schema.remove_metadata()
 
 
-def test_rows_that_stand_together_are_not_copied() -> None:
+def test_adjacent_rows_are_not_copied() -> None:
     schema = of_one(LongType())
     table = pa.table({"c": pa.array([7, 7, 3, 3, 3], pa.int64())})
     parts = split(table, schema)
@@ -269,7 +269,7 @@ def test_rows_that_stand_together_are_not_copied() -> None:
     assert all(part.column("c").chunk(0).buffers()[1].address == address for _, part in parts)
 
 
-def test_nans_of_any_bits_are_one_partition_and_zeros_two() -> None:
+def test_all_nans_are_one_partition_and_zeros_are_two() -> None:
     other_nan = pa.array([0x7FF8000000000001], pa.int64()).view(pa.float64())[0].as_py()
     table = pa.table({"c": pa.array([float("nan"), 1.0, other_nan, 0.0, -0.0], pa.float64())})
     parts = split(table, of_one(PRIMITIVES["double"]))
@@ -278,7 +278,7 @@ def test_nans_of_any_bits_are_one_partition_and_zeros_two() -> None:
     ]  # fmt: skip
 
 
-def test_a_source_inside_a_struct() -> None:
+def test_a_source_column_inside_a_struct() -> None:
     place = StructType(NestedField(2, "city", StringType(), required=True))
     schema = partitioned(Schema(NestedField(1, "place", place)), (2, "identity"))
     table = pa.table(
@@ -288,14 +288,14 @@ def test_a_source_inside_a_struct() -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())])
-def test_text_in_any_of_arrows_forms(kind: pa.DataType) -> None:
+def test_every_arrow_type_of_text(kind: pa.DataType) -> None:
     table = pa.table({"c": pa.array(["a", "b", "a"]).cast(kind)})
     assert [path for path, _ in split(table, of_one(StringType(), "bucket[1000]"))] == [
         f"p0={parse_transform('bucket[1000]').transform(StringType())(text)}" for text in "ab"
     ]
 
 
-def test_buckets_are_those_of_the_specification() -> None:
+def test_buckets_equal_those_of_the_specification() -> None:
     """Iceberg's specification, appendix B, gives these hashes."""
     buckets = 2**31 - 1
     for kind, value, expected in _HASHES:
@@ -319,7 +319,7 @@ _HASHES: list[tuple[IcebergType, object, int]] = [
 @pytest.mark.parametrize(("transform", "kind"), [case for case in CASES if case != ("identity", "double")])
 @settings(max_examples=5, deadline=None)
 @given(data=st.data())
-def test_what_a_manifest_gives_back_has_the_same_path(transform: str, kind: str, data: st.DataObject) -> None:
+def test_values_read_from_a_manifest_have_the_same_path(transform: str, kind: str, data: st.DataObject) -> None:
     schema = of_one(PRIMITIVES[kind], transform)
     partitioning = Partitioning(schema)
     function = parse_transform(transform).transform(PRIMITIVES[kind])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from astha.testing import ManualClock
-from components.lib.lake.registration.registrar import Closed, Registrar, Result, Retries
+from components.lib.lake.registration.registrar import Registrar, RegistrarClosed, Result, RetryPolicy
 from registry.errors import AlreadyExists, Conflict, NotFound, RegistryError, Unavailable
 from registry.inputs import Registration
 from registry.models import TableFile
@@ -25,7 +25,7 @@ def paths(files: list[TableFile]) -> list[str]:
 
 
 async def settle() -> None:
-    """Everybody who can go on does."""
+    """Lets every task run until it waits."""
     for _ in range(50):
         await asyncio.sleep(0)
 
@@ -42,7 +42,7 @@ def time() -> ManualClock:
 
 @pytest.fixture
 async def registrar(store: FileStore, time: ManualClock) -> AsyncIterator[Registrar]:
-    async with Registrar(store, time, max_waiting_files=10, retries=Retries(attempts=3)) as registrar:
+    async with Registrar(store, time, max_waiting_files=10, retries=RetryPolicy(attempts=3)) as registrar:
         yield registrar
         store.gate.set()
 
@@ -50,7 +50,7 @@ async def registrar(store: FileStore, time: ManualClock) -> AsyncIterator[Regist
 # Groups
 
 
-async def test_what_waits_while_one_group_is_on_its_way_goes_together(registrar: Registrar, store: FileStore) -> None:
+async def test_registrations_during_a_commit_form_the_next_group(registrar: Registrar, store: FileStore) -> None:
     store.gate.clear()
     results = [await registrar.register(of("a"))]
     await store.reached(1)
@@ -62,8 +62,8 @@ async def test_what_waits_while_one_group_is_on_its_way_goes_together(registrar:
     assert registrar.statistics.groups == 2
 
 
-async def test_nobody_waits_for_a_timer(registrar: Registrar, store: FileStore) -> None:
-    """The clock stands still."""
+async def test_no_timer_delays_a_registration(registrar: Registrar, store: FileStore) -> None:
+    """The clock does not move."""
     assert paths(await (await registrar.register(of("a", "b")))) == ["a", "b"]
 
 
@@ -108,7 +108,7 @@ async def test_a_full_queue_makes_callers_wait_in_order(registrar: Registrar, st
     assert registrar.statistics.waiting_files == 0
 
 
-async def test_a_registration_larger_than_the_queue_goes_alone(registrar: Registrar, store: FileStore) -> None:
+async def test_a_registration_larger_than_the_queue_is_sent_alone(registrar: Registrar, store: FileStore) -> None:
     store.gate.clear()
     await registrar.register(of("first"))
     await store.reached(1)
@@ -124,7 +124,7 @@ async def test_a_registration_larger_than_the_queue_goes_alone(registrar: Regist
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_a_caller_cancelled_while_it_waits_for_room_takes_none(
+async def test_a_caller_cancelled_while_waiting_for_room_takes_none(
     registrar: Registrar, store: FileStore, granted: bool
 ) -> None:
     store.gate.clear()
@@ -152,7 +152,7 @@ async def test_a_caller_cancelled_while_it_waits_for_room_takes_none(
 
 
 @pytest.mark.parametrize("bad", range(7))
-async def test_a_bad_one_fails_alone(registrar: Registrar, store: FileStore, bad: int) -> None:
+async def test_a_refused_registration_fails_alone(registrar: Registrar, store: FileStore, bad: int) -> None:
     await registrar.register(of("there"), sync=True)
     results = [await registrar.register(of("there" if number == bad else f"f{number}")) for number in range(7)]
     outcomes = await asyncio.gather(*results, return_exceptions=True)
@@ -161,7 +161,7 @@ async def test_a_bad_one_fails_alone(registrar: Registrar, store: FileStore, bad
     assert registrar.statistics.failures == 1
 
 
-async def test_each_bad_one_gets_its_own_error(registrar: Registrar, store: FileStore) -> None:
+async def test_each_refused_registration_gets_its_own_error(registrar: Registrar, store: FileStore) -> None:
     store.intents = {"mine": "me", "taken": "cleaner"}
     results = [
         await registrar.register(registration)
@@ -178,16 +178,14 @@ async def test_each_bad_one_gets_its_own_error(registrar: Registrar, store: File
     assert [type(outcome) for outcome in outcomes] == [list, NotFound, Conflict, list, list, AlreadyExists]
 
 
-async def test_those_that_an_error_names_are_tried_alone_and_the_others_together(
-    registrar: Registrar, store: FileStore
-) -> None:
+async def test_registrations_named_by_an_error_are_retried_alone(registrar: Registrar, store: FileStore) -> None:
     store.intents = {f"f{number}": "me" for number in (0, 1, 3, 4)}
     results = [await registrar.register(of(f"f{number}", owner="me")) for number in range(5)]
     await asyncio.gather(*results, return_exceptions=True)
     assert store.calls == [["f0", "f1", "f2", "f3", "f4"], ["f0", "f1", "f3", "f4"], ["f2"]]
 
 
-async def test_an_error_that_nobody_expected_concerns_one_only(registrar: Registrar, store: FileStore) -> None:
+async def test_an_unexpected_error_fails_one_registration_only(registrar: Registrar, store: FileStore) -> None:
     store.script.extend([Answer.BROKEN, Answer.GOOD, Answer.BROKEN])
     results = [await registrar.register(of(path)) for path in ("a", "b")]
     outcomes = await asyncio.gather(*results, return_exceptions=True)
@@ -200,7 +198,7 @@ async def test_an_error_that_nobody_expected_concerns_one_only(registrar: Regist
 
 @pytest.mark.parametrize("owner", [None, "me"])
 @pytest.mark.parametrize("lost", [Answer.LOST_BEFORE, Answer.LOST_AFTER])
-async def test_without_an_answer_it_is_tried_again_and_registered_once(
+async def test_a_lost_response_is_retried_and_registers_once(
     registrar: Registrar, store: FileStore, time: ManualClock, lost: Answer, owner: str | None
 ) -> None:
     store.intents = {"a": "me", "b": "me"}
@@ -213,7 +211,7 @@ async def test_without_an_answer_it_is_tried_again_and_registered_once(
 
 
 @pytest.mark.parametrize("owner", [None, "me"])
-async def test_a_file_registered_without_an_answer_and_removed_meanwhile_is_not_registered_again(
+async def test_a_file_registered_by_a_lost_call_and_removed_since_is_not_registered_again(
     registrar: Registrar, store: FileStore, time: ManualClock, owner: str | None
 ) -> None:
     store.intents = {"a": "me", "b": "me"}
@@ -227,7 +225,7 @@ async def test_a_file_registered_without_an_answer_and_removed_meanwhile_is_not_
     assert list(store.files) == [(1, "b")]
 
 
-async def test_a_file_of_somebody_else_is_not_taken_for_ours(
+async def test_another_writers_file_is_not_mistaken_for_ours(
     registrar: Registrar, store: FileStore, time: ManualClock
 ) -> None:
     await registrar.register(Registration(table_id=1, files=[file("a", rows=11)]), sync=True)
@@ -238,7 +236,7 @@ async def test_a_file_of_somebody_else_is_not_taken_for_ours(
         await result
 
 
-async def test_a_bad_one_in_a_group_that_was_not_answered(
+async def test_a_refused_registration_in_an_unconfirmed_group(
     registrar: Registrar, store: FileStore, time: ManualClock
 ) -> None:
     store.intents = {"a": "me", "b": "me"}
@@ -249,7 +247,7 @@ async def test_a_bad_one_in_a_group_that_was_not_answered(
     assert [type(outcome) for outcome in outcomes] == [list, Conflict, list]
 
 
-async def test_after_all_attempts_each_gets_an_error_of_its_own(
+async def test_after_the_last_attempt_each_gets_its_own_error(
     registrar: Registrar, store: FileStore, time: ManualClock
 ) -> None:
     store.script.extend([Answer.LOST_BEFORE] * 3)
@@ -264,7 +262,7 @@ async def test_after_all_attempts_each_gets_an_error_of_its_own(
     assert paths(await (await registrar.register(of("c")))) == ["c"]
 
 
-async def test_a_refusal_that_can_not_be_looked_into_is_no_answer(
+async def test_a_refusal_that_cannot_be_verified_is_unavailable(
     registrar: Registrar, store: FileStore, time: ManualClock
 ) -> None:
     store.intents = {"a": "me"}
@@ -276,7 +274,7 @@ async def test_a_refusal_that_can_not_be_looked_into_is_no_answer(
         await result
 
 
-async def test_when_the_registry_fails_during_a_division_the_rest_does_not_wait_again(
+async def test_if_the_registry_fails_during_a_split_the_rest_fails_at_once(
     registrar: Registrar, store: FileStore, time: ManualClock
 ) -> None:
     await registrar.register(of("there"), sync=True)
@@ -314,15 +312,15 @@ async def test_closing_commits_what_was_accepted(store: FileStore, time: ManualC
         await settle()
         asyncio.get_running_loop().call_soon(store.gate.set)
     assert [paths(await result) for result in results] == [["a"], ["b"]]
-    with pytest.raises(Closed):
+    with pytest.raises(RegistrarClosed):
         await late
-    with pytest.raises(Closed):
+    with pytest.raises(RegistrarClosed):
         await registrar.register(of("d"))
     await registrar.close()
     assert list(store.files) == [(1, "a"), (1, "b")]
 
 
-async def test_closing_gives_up_after_its_timeout(store: FileStore, time: ManualClock) -> None:
+async def test_close_fails_what_is_left_after_the_timeout(store: FileStore, time: ManualClock) -> None:
     store.gate.clear()
     registrar = Registrar(store, time)
     async with registrar:
@@ -343,16 +341,16 @@ async def test_closing_gives_up_after_its_timeout(store: FileStore, time: Manual
     assert "not registered" in str(unsent)
 
 
-async def test_one_that_is_not_open_takes_nothing(store: FileStore, time: ManualClock) -> None:
+async def test_a_registrar_that_is_not_open_accepts_nothing(store: FileStore, time: ManualClock) -> None:
     registrar = Registrar(store, time)
-    with pytest.raises(Closed):
+    with pytest.raises(RegistrarClosed):
         await registrar.register(of("a"))
     await registrar.close()
     with pytest.raises(ValueError, match="max_waiting_files"):
         Registrar(store, time, max_waiting_files=0)
 
 
-async def test_what_was_accepted_is_registered_though_its_caller_is_cancelled(
+async def test_an_accepted_registration_survives_the_cancellation_of_its_caller(
     registrar: Registrar, store: FileStore
 ) -> None:
     store.gate.clear()
@@ -369,7 +367,7 @@ async def test_what_was_accepted_is_registered_though_its_caller_is_cancelled(
     assert store.calls == [["a"], ["b"]]
 
 
-async def test_a_failure_that_nobody_looks_at_is_reported_once(registrar: Registrar, store: FileStore) -> None:
+async def test_a_failure_that_is_never_awaited_is_reported_once(registrar: Registrar, store: FileStore) -> None:
     reported: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     seen = await registrar.register(of("x", table=9))
@@ -386,7 +384,7 @@ async def test_a_failure_that_nobody_looks_at_is_reported_once(registrar: Regist
 
 
 class SlowStore(FileStore):
-    """Each call takes some of the test's time."""
+    """Each call takes time on the test's clock."""
 
     def __init__(self, time: ManualClock) -> None:
         super().__init__()
@@ -397,9 +395,9 @@ class SlowStore(FileStore):
         return await super().register_files(registrations)
 
 
-async def test_a_paced_registrar_gathers_after_a_group(time: ManualClock) -> None:
+async def test_a_registrar_pauses_after_a_group(time: ManualClock) -> None:
     store = SlowStore(time)
-    async with Registrar(store, time, pace=10) as registrar:
+    async with Registrar(store, time, pause_factor=10) as registrar:
         first = await registrar.register(of("a"))
         await time.advance(0.01)
         assert first.done()
@@ -414,10 +412,10 @@ async def test_a_paced_registrar_gathers_after_a_group(time: ManualClock) -> Non
         await _finish(registrar, time)
 
 
-@pytest.mark.parametrize("how", ["flush", "sync", "hurry", "room", "close"])
-async def test_nobody_waits_for_the_pace(time: ManualClock, how: str) -> None:
+@pytest.mark.parametrize("how", ["flush", "sync", "commit_now", "room", "close"])
+async def test_the_pause_ends_when_a_caller_waits(time: ManualClock, how: str) -> None:
     store = SlowStore(time)
-    async with Registrar(store, time, pace=10_000, max_waiting_files=1) as registrar:
+    async with Registrar(store, time, pause_factor=10_000, max_waiting_files=1) as registrar:
         first = await registrar.register(of("a"))
         await time.advance(0.01)
         assert first.done()
@@ -425,8 +423,8 @@ async def test_nobody_waits_for_the_pace(time: ManualClock, how: str) -> None:
         await settle()
         assert store.calls == [["a"]]
         waiting: asyncio.Task[Any] | None = None
-        if how == "hurry":
-            registrar.hurry()
+        if how == "commit_now":
+            registrar.commit_now()
         elif how == "room":
             waiting = asyncio.create_task(registrar.register(of("c")))
         else:
@@ -441,7 +439,7 @@ async def test_nobody_waits_for_the_pace(time: ManualClock, how: str) -> None:
 
 
 async def _finish(registrar: Registrar, time: ManualClock) -> None:
-    """Close it, on a clock that moves."""
+    """Closes it while the clock advances."""
     closing = asyncio.create_task(registrar.close())
     while not closing.done():
         await time.advance(0.01)

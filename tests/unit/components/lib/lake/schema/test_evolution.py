@@ -11,14 +11,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, DoubleType, IcebergType, IntegerType, LongType, NestedField, StringType
 
 from components.lib.lake.schema.evolution import (
-    Add,
-    Change,
-    Drop,
+    AddColumn,
+    DropColumn,
     MakeOptional,
-    Move,
-    Rename,
+    MoveColumn,
+    RenameColumn,
+    SchemaChange,
     SortBy,
-    Widen,
+    WidenColumn,
     check_evolution,
     evolve,
 )
@@ -34,7 +34,7 @@ def table(**definition: Any) -> list[TableMetadata]:
     return [stored(schema.draft(properties={"a": "b"}))]
 
 
-def grown(versions: list[TableMetadata], *changes: Change) -> list[TableMetadata]:
+def grown(versions: list[TableMetadata], *changes: SchemaChange) -> list[TableMetadata]:
     return [*versions, stored(evolve(versions, changes), len(versions) + 1)]
 
 
@@ -60,24 +60,28 @@ SALES = {
 def test_each_change() -> None:
     versions = table(**SALES)
     assert shown(versions)[4] == "5 place: struct<city: string!, zip: int!>"
-    steps: list[tuple[Change, int, str]] = [
-        (Widen("n", LongType()), 1, "2 n: long"),
-        (Widen("f", DoubleType()), 2, "3 f: double"),
-        (Widen("price", DecimalType(12, 2)), 3, "4 price: decimal(12,2)"),
-        (Rename("price", "net"), 3, "4 net: decimal(12,2)"),
+    steps: list[tuple[SchemaChange, int, str]] = [
+        (WidenColumn("n", LongType()), 1, "2 n: long"),
+        (WidenColumn("f", DoubleType()), 2, "3 f: double"),
+        (WidenColumn("price", DecimalType(12, 2)), 3, "4 price: decimal(12,2)"),
+        (RenameColumn("price", "net"), 3, "4 net: decimal(12,2)"),
         (MakeOptional("id"), 0, "1 id: long"),
-        (Rename("id", "key"), 0, "1 key: long"),
+        (RenameColumn("id", "key"), 0, "1 key: long"),
         (MakeOptional("place.zip"), 4, "5 place: struct<city: string!, zip: int>"),
-        (Widen("place.zip", LongType()), 4, "5 place: struct<city: string!, zip: long>"),
-        (Rename("place.city", "town"), 4, "5 place: struct<town: string!, zip: long>"),
-        (Add(parse_column("street: string"), "place"), 4, "5 place: struct<town: string!, zip: long, street: string>"),
-        (Move("place.street", "town"), 4, "5 place: struct<town: string!, street: string, zip: long>"),
-        (Drop("place.zip"), 4, "5 place: struct<town: string!, street: string>"),
-        (Add(parse_column("n: int"), "tags.element"), 5, "6 tags: list<struct<name: string, n: int>>"),
-        (Widen("tags.element.n", LongType()), 5, "6 tags: list<struct<name: string, n: long>>"),
-        (Widen("prices.value", LongType()), 6, "7 prices: map<struct<k: int>, long>"),
-        (Move("prices"), 0, "7 prices: map<struct<k: int>, long>"),
-        (Drop("f"), 3, "4 net: decimal(12,2)"),
+        (WidenColumn("place.zip", LongType()), 4, "5 place: struct<city: string!, zip: long>"),
+        (RenameColumn("place.city", "town"), 4, "5 place: struct<town: string!, zip: long>"),
+        (
+            AddColumn(parse_column("street: string"), "place"),
+            4,
+            "5 place: struct<town: string!, zip: long, street: string>",
+        ),
+        (MoveColumn("place.street", "town"), 4, "5 place: struct<town: string!, street: string, zip: long>"),
+        (DropColumn("place.zip"), 4, "5 place: struct<town: string!, street: string>"),
+        (AddColumn(parse_column("n: int"), "tags.element"), 5, "6 tags: list<struct<name: string, n: int>>"),
+        (WidenColumn("tags.element.n", LongType()), 5, "6 tags: list<struct<name: string, n: long>>"),
+        (WidenColumn("prices.value", LongType()), 6, "7 prices: map<struct<k: int>, long>"),
+        (MoveColumn("prices"), 0, "7 prices: map<struct<k: int>, long>"),
+        (DropColumn("f"), 3, "4 net: decimal(12,2)"),
     ]
     for change, place, expected in steps:
         before = TableSchema.of(versions[-1])
@@ -88,67 +92,67 @@ def test_each_change() -> None:
     assert TableSchema.of(versions[-1]).partition == TableSchema.of(versions[0]).partition
 
 
-def test_ids_of_dropped_columns_are_never_given_again() -> None:
+def test_ids_of_dropped_columns_are_never_reused() -> None:
     versions = table(columns={"id": "long", "a": "struct<x: int, y: int>"})
-    versions = grown(versions, Drop("a"))
-    versions = grown(versions, Add(parse_column("b: list<int>")))
+    versions = grown(versions, DropColumn("a"))
+    versions = grown(versions, AddColumn(parse_column("b: list<int>")))
     assert shown(versions) == ["1 id: long", "5 b: list<int>"]
-    versions = grown(versions, Drop("b"), Add(parse_column("b: int")), Add(parse_column("c: int")))
+    versions = grown(versions, DropColumn("b"), AddColumn(parse_column("b: int")), AddColumn(parse_column("c: int")))
     assert shown(versions) == ["1 id: long", "7 b: int", "8 c: int"]
-    versions = grown(versions, Drop("c"))
-    assert shown(grown(versions, Add(parse_column("c: int"))))[-1] == "9 c: int"
+    versions = grown(versions, DropColumn("c"))
+    assert shown(grown(versions, AddColumn(parse_column("c: int"))))[-1] == "9 c: int"
 
 
-def test_the_order_of_rows_can_change() -> None:
-    versions = grown(table(**SALES), SortBy(["price desc"]), Drop("n"))
+def test_the_sort_order_can_change() -> None:
+    versions = grown(table(**SALES), SortBy(["price desc"]), DropColumn("n"))
     assert [str(field) for field in TableSchema.of(versions[-1]).order.fields] == ["4 DESC NULLS LAST"]
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (Add(parse_column("x: int!")), "column x is new and required"),
-        (Add(parse_column("x: int!"), "place"), "column place.x is new and required"),
-        (Add(parse_column("ID: int")), "id differs only in case"),
-        (Add(parse_column("x: int"), "n"), "column n is a int: only the fields of a struct"),
-        (Add(parse_column("x: int"), "nowhere"), "there is no column 'nowhere' among id, n"),
-        (Add(parse_column("x: int"), "tags"), "only the fields of a struct"),
-        (Add(parse_column("x: int"), "prices.key"), "column prices: the key of a map can't change"),
-        (Add(parse_column("id_bucket_4: int")), "id_bucket_4"),
-        (Drop("id"), "the table is partitioned by it"),
-        (Drop("n"), "the table is sorted by it: change its order first"),
-        (Drop("nowhere"), "there is no column 'nowhere'"),
-        (Drop("tags.element"), "only the fields of a struct can come, go"),
-        (Drop("tags.element.name"), "tags.element would be empty"),
-        (Rename("n", "f"), "column f stands twice"),
-        (Rename("n", "a.b"), "without dots"),
-        (Rename("tags.element", "x"), "only the fields of a struct"),
-        (Widen("id", IntegerType()), "long can't become int"),
-        (Widen("n", StringType()), "int can't become string: only int to long"),
-        (Widen("price", DecimalType(12, 3)), "decimal(9,2) can't become decimal(12,3)"),
-        (Widen("price", DecimalType(8, 2)), "can't become decimal(8,2)"),
-        (Widen("place", StringType()), "can't become string"),
-        (Widen("prices.key.k", LongType()), "the key of a map can't change"),
+        (AddColumn(parse_column("x: int!")), "column x is new and required"),
+        (AddColumn(parse_column("x: int!"), "place"), "column place.x is new and required"),
+        (AddColumn(parse_column("ID: int")), "id differs only in case"),
+        (AddColumn(parse_column("x: int"), "n"), "column n is a int: only fields of a struct"),
+        (AddColumn(parse_column("x: int"), "nowhere"), "there is no column 'nowhere' among id, n"),
+        (AddColumn(parse_column("x: int"), "tags"), "only fields of a struct"),
+        (AddColumn(parse_column("x: int"), "prices.key"), "column prices: the key of a map can't change"),
+        (AddColumn(parse_column("id_bucket_4: int")), "id_bucket_4"),
+        (DropColumn("id"), "the table is partitioned by it"),
+        (DropColumn("n"), "the table is sorted by it: change its order first"),
+        (DropColumn("nowhere"), "there is no column 'nowhere'"),
+        (DropColumn("tags.element"), "only fields of a struct can be added, dropped"),
+        (DropColumn("tags.element.name"), "tags.element would be empty"),
+        (RenameColumn("n", "f"), "column f appears twice"),
+        (RenameColumn("n", "a.b"), "without dots"),
+        (RenameColumn("tags.element", "x"), "only fields of a struct"),
+        (WidenColumn("id", IntegerType()), "long can't become int"),
+        (WidenColumn("n", StringType()), "int can't become string: only int to long"),
+        (WidenColumn("price", DecimalType(12, 3)), "decimal(9,2) can't become decimal(12,3)"),
+        (WidenColumn("price", DecimalType(8, 2)), "can't become decimal(8,2)"),
+        (WidenColumn("place", StringType()), "can't become string"),
+        (WidenColumn("prices.key.k", LongType()), "the key of a map can't change"),
         (MakeOptional("prices.key"), "it is the key of a map"),
-        (Move("n", "nowhere"), "there is no 'nowhere' beside it"),
-        (Move("place.city", "id"), "there is no 'id' beside it, only zip"),
+        (MoveColumn("n", "nowhere"), "there is no 'nowhere' beside it"),
+        (MoveColumn("place.city", "id"), "there is no 'id' beside it, only zip"),
         (SortBy(["nowhere"]), "there is no column"),
     ],
 )
-def test_what_can_not_be_done(change: Change, said: str) -> None:
+def test_impossible_changes_are_refused(change: SchemaChange, said: str) -> None:
     with pytest.raises(SchemaProblem) as raised:
         evolve(table(**SALES), [change])
     assert said in str(raised.value)
 
 
-def test_the_last_column_stays() -> None:
+def test_the_last_column_cannot_be_dropped() -> None:
     with pytest.raises(SchemaProblem, match="the table would be empty"):
-        evolve(table(columns={"a": "int"}), [Drop("a")])
+        evolve(table(columns={"a": "int"}), [DropColumn("a")])
 
 
-def test_a_float_that_partitions_stays_one() -> None:
+def test_a_float_partition_column_cannot_be_widened() -> None:
     with pytest.raises(SchemaProblem, match="a double can't be a partition's value"):
-        evolve(table(columns={"f": "float"}, partition_by=["f"]), [Widen("f", DoubleType())])
+        evolve(table(columns={"f": "float"}, partition_by=["f"]), [WidenColumn("f", DoubleType())])
 
 
 def _schema(*fields: tuple[int, str, IcebergType, bool], partition_by: str | None = None) -> TableSchema:
@@ -156,7 +160,7 @@ def _schema(*fields: tuple[int, str, IcebergType, bool], partition_by: str | Non
     return parse_definition({"columns": schema.model_dump(mode="json"), "partition_by": partition_by}).schema()
 
 
-def test_versions_that_somebody_else_wrote_are_judged_too() -> None:
+def test_versions_written_by_others_are_checked_too() -> None:
     old = _schema((1, "a", LongType(), False), (3, "b", IntegerType(), True), partition_by="a")
     new = _schema((1, "a", IntegerType(), True), (2, "c", StringType(), True), partition_by="c")
     problems = check_evolution(old, new)
@@ -174,7 +178,7 @@ def test_versions_that_somebody_else_wrote_are_judged_too() -> None:
     assert check_evolution(old, old) == []
 
 
-def test_ids_of_earlier_versions_count() -> None:
+def test_ids_of_earlier_versions_are_not_reused() -> None:
     first = _schema((1, "a", LongType(), False), (2, "b", LongType(), False))
     second = _schema((1, "a", LongType(), False))
     third = _schema((1, "a", LongType(), False), (2, "c", LongType(), False))
@@ -184,21 +188,21 @@ def test_ids_of_earlier_versions_count() -> None:
 
 
 CHANGES = st.one_of(
-    st.builds(lambda name, kind: Add(parse_column(f"{name}: {kind}")), st.sampled_from("abcdef"),
+    st.builds(lambda name, kind: AddColumn(parse_column(f"{name}: {kind}")), st.sampled_from("abcdef"),
               st.sampled_from(["int", "float", "decimal(5,2)", "struct<x: int, y: list<int>>", "map<string, int>"])),
-    st.builds(Drop, st.sampled_from("abcdef")),
-    st.builds(Rename, st.sampled_from("abcdef"), st.sampled_from("abcdef")),
-    st.builds(Widen, st.sampled_from([*"abcdef", "a.x", "a.y.element"]),
+    st.builds(DropColumn, st.sampled_from("abcdef")),
+    st.builds(RenameColumn, st.sampled_from("abcdef"), st.sampled_from("abcdef")),
+    st.builds(WidenColumn, st.sampled_from([*"abcdef", "a.x", "a.y.element"]),
               st.sampled_from([LongType(), DoubleType(), DecimalType(9, 2)])),
-    st.builds(lambda parent, name: Add(parse_column(f"{name}: int"), parent), st.sampled_from("abcdef"),
+    st.builds(lambda parent, name: AddColumn(parse_column(f"{name}: int"), parent), st.sampled_from("abcdef"),
               st.sampled_from("xyz")),
-    st.builds(Move, st.sampled_from("abcdef"), st.none() | st.sampled_from("abcdef")),
+    st.builds(MoveColumn, st.sampled_from("abcdef"), st.none() | st.sampled_from("abcdef")),
 )  # fmt: skip
 
 
 @settings(max_examples=40, deadline=None)
 @given(changes=st.lists(CHANGES, max_size=25))
-def test_a_column_is_its_id_through_any_history(changes: list[Change]) -> None:
+def test_a_column_keeps_its_id_through_any_history(changes: list[SchemaChange]) -> None:
     versions = table(columns={"id": "long!"}, partition_by=["id"])
     owners: dict[int, int] = {}  # id -> the version that gave it
     for change in changes:

@@ -1,4 +1,4 @@
-"""Tables as people define them."""
+"""Table definitions as users write them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType
 
-from components.lib.lake.schema.table_definition import Definition, parse_definition, read_definition
+from components.lib.lake.schema.table_definition import TableDefinition, parse_definition, read_definition
 from components.lib.lake.schema.table_schema import TableSchema
-from components.lib.lake.schema.type_syntax import NotationProblem, parse_column
+from components.lib.lake.schema.type_syntax import SyntaxProblem, parse_column
 from tests.unit.components.lib.lake.schemas import NESTED
 
 YAML = """
@@ -27,7 +27,7 @@ location: s3://lake/sales
 """
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_a_complete_definition_file(tmp_path: Path) -> None:
     file = tmp_path / "sales.yaml"
     file.write_text(YAML)
     definition = read_definition(file)
@@ -53,7 +53,7 @@ def test_a_whole_file(tmp_path: Path) -> None:
         "columns: [{name: id, type: long, required: true}, {name: name, type: string}]",
     ],
 )
-def test_columns_in_several_forms(tmp_path: Path, columns: str) -> None:
+def test_columns_in_every_syntax(tmp_path: Path, columns: str) -> None:
     file = tmp_path / "table.json"
     file.write_text(columns)
     expected = Schema(NestedField(1, "id", LongType(), required=True), NestedField(2, "name", StringType()))
@@ -73,8 +73,8 @@ def test_icebergs_own_schema_keeps_its_ids(tmp_path: Path, form: str) -> None:
         ("[]", "is a mapping"),
         ("columns: {}", "at least one column"),
         ("partition_by: [id]", "columns are missing"),
-        ("colums: {id: long}", "'colums' is not known here"),
-        ("columns: {id: long, id: int}", "line 1: 'id' appears twice"),
+        ("colums: {id: long}", "'colums' is not a key of a definition"),
+        ("columns: {id: long, id: int}", "line 1: 'id' stands twice"),
         ("columns: {id: lnog}", "column id: 'lnog': no type 'lnog': did you mean long?"),
         ("columns: {2024: long}", "column 2024: a name is a text: put it in quotes"),
         ("columns: {id: 5}", "column id: its type 5 is not a text"),
@@ -92,19 +92,19 @@ def test_icebergs_own_schema_keeps_its_ids(tmp_path: Path, form: str) -> None:
 def test_mistakes_in_a_file_name_it(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "table.yaml"
     file.write_text(text)
-    with pytest.raises(NotationProblem) as raised:
+    with pytest.raises(SyntaxProblem) as raised:
         read_definition(file).schema()
     assert said in str(raised.value)
     assert str(raised.value).startswith(f"{file}: ") or "at least one column" in said
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(NotationProblem, match=r"gone\.yaml: can't be read"):
+    with pytest.raises(SyntaxProblem, match=r"gone\.yaml: can't be read"):
         read_definition(tmp_path / "gone.yaml")
 
 
-def test_what_is_defined_can_be_stored_and_read() -> None:
-    definition = Definition([parse_column("id: long!"), parse_column("ts: timestamptz")], ["day(ts)"], ["id"])
+def test_a_definition_is_stored_and_read_back() -> None:
+    definition = TableDefinition([parse_column("id: long!"), parse_column("ts: timestamptz")], ["day(ts)"], ["id"])
     schema = definition.schema()
     assert isinstance(schema, TableSchema)
     assert parse_definition({"columns": {"id": "long!", "ts": "timestamptz"}, "partition_by": "day(ts)",

@@ -1,4 +1,4 @@
-"""Schema versions, read from the registry's documents and written to them."""
+"""Schema versions, parsed from the registry's JSON and written to it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ID = {"id": 1, "name": "id", "required": True, "type": "long"}
 TS = {"id": 2, "name": "ts", "required": False, "type": "timestamptz"}
 
 
-def test_the_documents_of_the_decision() -> None:
+def test_the_stored_json_is_that_of_decision_0010() -> None:
     metadata = documents(
         struct(ID, TS),
         [{"source-id": 2, "field-id": 1000, "transform": "day", "name": "ts_day"}],
@@ -63,7 +63,7 @@ def test_the_documents_of_the_decision() -> None:
 
 
 @pytest.mark.parametrize("schema", [EVERY_TYPE, NESTED], ids=["primitives", "nested"])
-def test_a_draft_reads_back_as_what_it_was(schema: Schema) -> None:
+def test_a_draft_is_read_back(schema: Schema) -> None:
     spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), schema.fields[0].name))
     original = TableSchema(4, schema, spec, SortOrder(SortField(1, IdentityTransform())), "json", "gzip")
     draft = original.draft(properties={"a": "b"})
@@ -71,7 +71,7 @@ def test_a_draft_reads_back_as_what_it_was(schema: Schema) -> None:
     assert TableSchema.of(stored(draft, 4)) == original
 
 
-def test_null_order_follows_the_direction_where_it_is_not_said() -> None:
+def test_the_default_null_order_follows_the_direction() -> None:
     sort_by = [{"source-id": 1, "direction": "desc"}, {"source-id": 2}]
     order = TableSchema.of(documents(struct(ID, TS), (), sort_by)).order
     assert [field.null_order for field in order.fields] == [NullOrder.NULLS_LAST, NullOrder.NULLS_FIRST]
@@ -127,7 +127,7 @@ def _ids(fields: Any) -> Any:
         (struct(ID), [{"source-id": 1, "field-id": 1000, "transform": "bucket[4]", "name": "id"}], (),
          "name that exists in schema"),
         (struct(ID), [{"source-id": 1, "field-id": 1000, "transform": "bucket[4]", "name": "x"},
-                      {"source-id": 1, "field-id": 1000, "transform": "bucket[5]", "name": "y"}], (), "stands twice"),
+                      {"source-id": 1, "field-id": 1000, "transform": "bucket[5]", "name": "y"}], (), "appears twice"),
         (struct({**ID, "type": "double"}),
          [{"source-id": 1, "field-id": 1000, "transform": "identity", "name": "id"}], (),
          "a double can't be a partition's value"),
@@ -135,14 +135,14 @@ def _ids(fields: Any) -> Any:
         (struct(ID), (), [{"source-id": 1, "direction": "up"}], "sort_by: direction"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_table_and_version(schema: Any, partition_by: Any, sort_by: Any, said: str) -> None:
+def test_problems_name_table_and_version(schema: Any, partition_by: Any, sort_by: Any, said: str) -> None:
     with pytest.raises(SchemaProblem) as raised:
         TableSchema.of(documents(schema, partition_by, sort_by))
     assert str(raised.value).startswith("table with id 7, schema version 3: ")
     assert said in str(raised.value)
 
 
-def test_a_name_for_the_message() -> None:
+def test_problems_name_the_table_by_name_if_given() -> None:
     with pytest.raises(SchemaProblem, match=r"^table sales.orders, schema version 3: "):
         TableSchema.of(documents({}), table="sales.orders")
 

@@ -1,4 +1,4 @@
-"""Types as people write them."""
+"""Types as users write them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pyiceberg.types import (
 
 from components.lib.lake.schema.type_syntax import (
     UNNUMBERED,
-    NotationProblem,
+    SyntaxProblem,
     number,
     parse_column,
     parse_type,
@@ -52,7 +52,7 @@ TYPES: st.SearchStrategy[IcebergType] = st.recursive(st.sampled_from(list(PRIMIT
 
 @settings(max_examples=100, deadline=None)
 @given(name=NAMES, kind=TYPES, required=st.booleans())
-def test_what_is_shown_can_be_read(name: str, kind: IcebergType, required: bool) -> None:
+def test_a_shown_type_is_read_back(name: str, kind: IcebergType, required: bool) -> None:
     field = NestedField(UNNUMBERED, name, kind, required=required)
     assert parse_column(show_field(field)) == field
     assert parse_type(show(kind, required=required)) == (kind, required)
@@ -94,28 +94,28 @@ def test_spellings(text: str, kind: IcebergType, required: bool) -> None:
         ("list", "write it as list<string>"),
         ("list<string", "'>' is missing"),
         ("map<string>", "write it as map<string, long>"),
-        ("struct<>", "'>' stands where a name belongs"),
+        ("struct<>", "'>' is where a name is expected"),
         ("struct<a>", "after 'a' comes a colon and its type"),
-        ("long long", "'long' stands after the end"),
-        ("long!!", "'!' stands after the end"),
+        ("long long", "'long' is after the end"),
+        ("long!!", "'!' is after the end"),
         ("struct<`a: long>", "backquote is not closed"),
-        ("list<" * 60 + "int" + ">" * 60, "more than 50 types inside each other"),
+        ("list<" * 60 + "int" + ">" * 60, "types are nested deeper than 50"),
     ],
 )
 def test_mistakes_name_the_column_and_the_remedy(text: str, said: str) -> None:
-    with pytest.raises(NotationProblem) as raised:
+    with pytest.raises(SyntaxProblem) as raised:
         parse_type(text, "price")
     assert "column price" in str(raised.value)
     assert said in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["id", "id long", ":long", ""])
-def test_a_column_wants_name_and_type(text: str) -> None:
-    with pytest.raises(NotationProblem, match="column"):
+def test_a_column_needs_a_name_and_a_type(text: str) -> None:
+    with pytest.raises(SyntaxProblem, match="column"):
         parse_column(text)
 
 
-def test_ids_are_given_in_icebergs_order() -> None:
+def test_ids_are_assigned_in_icebergs_order() -> None:
     ids = count(1)
     columns = [parse_column(show_field(field)) for field in NESTED.fields]
     numbered = number(columns, lambda: next(ids))
@@ -132,16 +132,16 @@ def test_ids_are_given_in_icebergs_order() -> None:
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        (["a: int", "a: long"], "column a stands twice: rename"),
+        (["a: int", "a: long"], "column a appears twice: rename"),
         (["a: int", "A: long"], "a differs only in case"),
-        (["s: struct<b: int, B: int>"], "column s.B stands twice"),
-        (["l: list<struct<b: int, b: int>>"], "column l.element.b stands twice"),
+        (["s: struct<b: int, B: int>"], "column s.B appears twice"),
+        (["l: list<struct<b: int, b: int>>"], "column l.element.b appears twice"),
         (["`a.b`: int"], "without dots"),
         (["`\u0007`: int"], "control characters"),
         (["` `: int"], "not blank"),
         ([f"{'a' * 256}: int"], "at most 255"),
     ],
 )
-def test_names_that_engines_would_mix_up(columns: list[str], said: str) -> None:
-    with pytest.raises(NotationProblem, match=said):
+def test_names_that_engines_could_confuse_are_refused(columns: list[str], said: str) -> None:
+    with pytest.raises(SyntaxProblem, match=said):
         number([parse_column(text) for text in columns], lambda: 1)

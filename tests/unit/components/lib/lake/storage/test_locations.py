@@ -48,7 +48,7 @@ def test_one_uri_for_all_spellings(written: str, uri: str) -> None:
         ("hdfs://a/b", "only local paths"),
         ("s3://B/x", "not a bucket"),
         ("s3:///x", "not a bucket"),
-        ("s3://bucket/a/../b", "no . and .."),
+        ("s3://bucket/a/../b", "mean nothing in an S3 key"),
         ("file://elsewhere/x", "names the host"),
         ("file:x", "relative"),
         ("/a%20b", "'%'"),
@@ -58,7 +58,7 @@ def test_one_uri_for_all_spellings(written: str, uri: str) -> None:
         ("/a\nb", "control"),
     ],
 )
-def test_what_readers_would_misread_is_refused(written: str, why: str) -> None:
+def test_characters_that_readers_interpret_are_refused(written: str, why: str) -> None:
     with pytest.raises(BadLocation, match=why):
         canonical(written)
 
@@ -77,7 +77,7 @@ def test_parts() -> None:
     assert join("file:///a/", "/b/", "", "c") == "file:///a/b/c"
 
 
-def test_a_files_name_is_its_own_and_is_read_the_same_by_everybody() -> None:
+def test_file_names_are_unique_and_literal() -> None:
     path = "ts_day=2024-05-01/name=a%2Fb%3D%E2%82%AC"
     first, second = (file_location("file:///t", path, ".parquet", 1_700_000_000_123) for _ in range(2))
     assert first != second
@@ -91,7 +91,7 @@ def test_names_sort_by_time() -> None:
     assert names == sorted(names)
 
 
-def test_tables_never_share_a_place() -> None:
+def test_tables_never_share_a_location() -> None:
     names = ["orders", "a b", "a-b", "a/b", "..", "", "ü" * 200, "ü" * 201]
     places = [table_location("s3://lake/w", "db", name) for name in names]
     assert len(set(places)) == len(names)
@@ -106,7 +106,7 @@ def test_slugs() -> None:
 
 @pytest.mark.parametrize("name", ["foo!", "foo", "Foo", "ünï", "a" * 100, "foo-c0e0aaae", "-", "."])
 def test_no_other_name_has_the_same_default_location(name: str) -> None:
-    """Also not one that is made of the place that the first one got."""
+    """Not even a name that looks like the first one's location."""
     place = table_location("/w", "db", name)
     taken = place.rpartition("/")[2]
     assert taken == name or table_location("/w", "db", taken) != place

@@ -15,7 +15,7 @@ from components.lib.lake.storage.objects import (
     StorageRefused,
     StorageUnavailable,
 )
-from components.lib.lake.storage.output_streams import Sink, Tally, checksum_of
+from components.lib.lake.storage.output_streams import ChecksummedSink, Sink, checksum_of
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def test_a_failing_writer_leaves_nothing(objects: Objects, tmp_path: Path)
     assert files(tmp_path) == []
 
 
-async def test_nothing_is_visible_before_the_end(objects: Objects, tmp_path: Path) -> None:
+async def test_an_object_is_not_visible_before_it_is_complete(objects: Objects, tmp_path: Path) -> None:
     seen: list[bool] = []
 
     def fill(sink: Sink) -> int:
@@ -88,13 +88,13 @@ async def test_a_cancelled_write_never_appears(objects: Objects, tmp_path: Path)
     assert files(tmp_path) == []
 
 
-async def test_what_a_killed_writer_left_is_deleted_with_its_object(objects: Objects, tmp_path: Path) -> None:
+async def test_leftovers_of_a_killed_writer_are_deleted_with_the_object(objects: Objects, tmp_path: Path) -> None:
     (tmp_path / "f.partial").write_bytes(b"half")
     await objects.delete_many([uri(tmp_path / "f")])
     assert files(tmp_path) == []
 
 
-async def test_nothing_is_deleted_if_one_is_not_ours(objects: Objects, tmp_path: Path) -> None:
+async def test_nothing_is_deleted_if_one_path_is_refused(objects: Objects, tmp_path: Path) -> None:
     (tmp_path / "ours").write_bytes(b"x")
     for other in ("file:///etc/astha-has-no-business-here", uri(tmp_path / "a/../../b"), "s3://bucket/x", "x"):
         with pytest.raises(DeletionRefused, match="1 of 2 files: none deleted"):
@@ -105,13 +105,13 @@ async def test_nothing_is_deleted_if_one_is_not_ours(objects: Objects, tmp_path:
     assert files(tmp_path) == []
 
 
-async def test_a_disk_that_refuses(objects: Objects, tmp_path: Path) -> None:
+async def test_a_disk_that_refuses_writes(objects: Objects, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageRefused, match="check the disk"):
         await objects.put(uri(tmp_path / "file/below"), b"")
 
 
-async def test_a_storage_that_does_not_answer() -> None:
+async def test_an_unreachable_storage_is_unavailable() -> None:
     s3 = S3Settings.model_validate(
         {"endpoint": "http://127.0.0.1:1", "allow_http": True, "access_key": "a", "secret_key": "b"}
     )
@@ -120,9 +120,9 @@ async def test_a_storage_that_does_not_answer() -> None:
         await objects.put("s3://bucket/key", b"x")
 
 
-def test_a_tally_counts_what_passes() -> None:
+def test_a_checksummed_sink_counts_and_hashes() -> None:
     passed: list[bytes] = []
-    tally = Tally(Sink(lambda data: passed.append(data) or len(data)))  # type: ignore[func-returns-value]
+    tally = ChecksummedSink(Sink(lambda data: passed.append(data) or len(data)))  # type: ignore[func-returns-value]
     tally.write(b"ab")
     tally.write(b"c")
     assert (tally.size, tally.checksum, passed) == (3, checksum_of(b"abc"), [b"ab", b"c"])

@@ -12,7 +12,7 @@ S3 = Roots(["s3://lake/warehouse", "s3://whole-bucket"])
 @pytest.mark.parametrize(
     "uri", ["s3://lake/warehouse/t/f.parquet", "s3://lake/warehouse/f", "s3://whole-bucket/f", "s3://whole-bucket/a/b"]
 )
-def test_below_a_prefix(uri: str) -> None:
+def test_paths_below_a_root_may_be_deleted(uri: str) -> None:
     assert S3.refusal(uri) is None
 
 
@@ -35,16 +35,16 @@ def test_below_a_prefix(uri: str) -> None:
         "",
     ],
 )
-def test_elsewhere(uri: str) -> None:
+def test_paths_elsewhere_are_refused(uri: str) -> None:
     assert S3.refusal(uri) is not None
 
 
-def test_escapes_that_lead_nowhere_are_part_of_a_name() -> None:
-    """Other engines write partitions so, and their files may have been adopted."""
+def test_harmless_escapes_are_part_of_a_name() -> None:
+    """Other engines write such partition directories, and their files may have been adopted."""
     assert S3.refusal("s3://lake/warehouse/t/at=2024-01-01%2000%3A00/f.parquet") is None
 
 
-def test_links_are_followed_to_where_they_lead(tmp_path: Path) -> None:
+def test_symbolic_links_are_resolved(tmp_path: Path) -> None:
     warehouse, outside = tmp_path / "warehouse", tmp_path / "outside"
     (warehouse / "t").mkdir(parents=True)
     outside.mkdir()
@@ -60,6 +60,6 @@ def test_links_are_followed_to_where_they_lead(tmp_path: Path) -> None:
     assert Roots([f"file://{outside}/in"]).refusal(f"file://{warehouse}/t/f") is None
 
 
-def test_a_root_that_is_everything_or_nothing_admits_nothing() -> None:
+def test_the_whole_disk_and_invalid_locations_are_not_roots() -> None:
     for root in ("file:///", "nonsense", ""):
         assert Roots([root]).refusal("file:///etc/passwd") is not None

@@ -1,4 +1,4 @@
-"""`InsertStream`: rows that come one by one or a few at a time, gathered into files of a sensible size.
+"""`InsertStream`: rows that arrive a few at a time, buffered into files of a sensible size.
 
 async with manager.stream("shop.orders") as stream:
     async for rows in source:
@@ -17,30 +17,30 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from components.lib.storage_manager.buffers import Buffers, Part
+from components.lib.storage_manager.buffers import Part, PartitionBuffers
 from components.lib.storage_manager.errors import InsertError, RowsRefused
-from components.lib.storage_manager.insert_result import Inserted
+from components.lib.storage_manager.insert_result import InsertResult
 from components.lib.storage_manager.row_conversion import Row
-from components.lib.storage_manager.table_handles import Target
+from components.lib.storage_manager.table_handles import TableHandle
 
 if TYPE_CHECKING:
     from components.lib.storage_manager.manager import StorageManager
 
 
 class InsertStream:
-    """A partition's file is written when its rows are many enough or the first of them has waited long enough.
+    """A partition's file is written when its rows are large enough or the oldest of them has waited long enough.
 
-    Rows are in the table for certain when `flush` has returned. After an error of storage or registry the stream is
-    broken and says so at every call: what was written since the last flush may be missing. Rows that don't fit are
-    refused, all of that call, and the stream goes on. Leaving the block flushes, unless it is left by an error.
+    Rows are in the table when `flush` has returned. After an error of the storage or the registry every call raises it:
+    rows since the last flush may be missing. A call whose rows don't match the schema is refused as a whole, and the
+    stream goes on. Leaving the block flushes, unless it is left by an error.
     """
 
     def __init__(self, manager: StorageManager, table: str | int) -> None:
         self._manager = manager
         self._settings = manager.settings
         self._table = table
-        self._buffers: Buffers | None = None
-        self._inserted: list[Inserted] = []
+        self._buffers: PartitionBuffers | None = None
+        self._inserted: list[InsertResult] = []
         self._turn = asyncio.Lock()  # files are written in the order in which their rows came
         self._arrival = asyncio.Event()
         self._failure: BaseException | None = None
@@ -50,7 +50,7 @@ class InsertStream:
 
     @property
     def rows(self) -> int:
-        """Written so far, whether they are registered or wait."""
+        """Returns the rows written so far, registered or buffered."""
         return self._rows
 
     async def __aenter__(self) -> Self:
@@ -70,7 +70,7 @@ class InsertStream:
                     await self._timer
 
     async def write(self, data: pa.Table | pa.RecordBatch | Sequence[Row]) -> None:
-        """Returns when the rows are in memory, and after those that became due are on disk."""
+        """Returns when the rows are buffered and the files that became due are durable."""
         self._raise_failure()
         if isinstance(data, pa.RecordBatch):
             data = pa.Table.from_batches([data])
@@ -83,7 +83,7 @@ class InsertStream:
             await self._store(target, due)
 
     async def flush(self) -> None:
-        """Everything written so far is registered."""
+        """Returns when everything written so far is registered."""
         self._raise_failure()
         async with self._turn:
             if self._buffers is not None:
@@ -97,10 +97,10 @@ class InsertStream:
                 raise
 
     def abandon(self) -> None:
-        """Leaving the block writes nothing more and raises nothing: for who has seen the error already."""
+        """Leaving the block then writes nothing and raises nothing: for callers that have handled the error."""
         self._abandoned = True
 
-    async def _prepare(self, data: pa.Table | Sequence[Row]) -> tuple[Target, list[Part]]:
+    async def _prepare(self, data: pa.Table | Sequence[Row]) -> tuple[TableHandle, list[Part]]:
         target = await self._manager.target(self._table)
         try:
             return target, await self._manager.prepare(data, target, self._rows + 1)
@@ -110,17 +110,17 @@ class InsertStream:
                 raise
             return newest, await self._manager.prepare(data, newest, self._rows + 1)
 
-    async def _buffers_of(self, target: Target) -> Buffers:
-        """Rows of two schema versions never share a file."""
+    async def _buffers_of(self, target: TableHandle) -> PartitionBuffers:
+        """A file never mixes rows of two schema versions."""
         before = self._buffers
         if before is not None and before.target.schema is target.schema and before.target.table.id == target.table.id:
             return before
         if before is not None:
             await self._store(before.target, before.drain())
-        self._buffers = Buffers(target, self._settings.target_file_bytes, self._settings.buffer_bytes)
+        self._buffers = PartitionBuffers(target, self._settings.target_file_bytes, self._settings.buffer_bytes)
         return self._buffers
 
-    async def _store(self, target: Target, parts: list[Part]) -> None:
+    async def _store(self, target: TableHandle, parts: list[Part]) -> None:
         if not parts:
             return
         try:
@@ -128,14 +128,14 @@ class InsertStream:
         except BaseException as error:
             cancelled = isinstance(error, asyncio.CancelledError)
             self._failure = (
-                InsertError("a write of this stream was cancelled: begin another one") if cancelled else error
+                InsertError("a write of this stream was cancelled: open another stream") if cancelled else error
             )
             raise
-        self._inserted = [one for one in self._inserted if not _is_good(one)]
+        self._inserted = [one for one in self._inserted if not _has_succeeded(one)]
         self._inserted.append(inserted)
 
     async def _rotate_by_age(self) -> None:
-        """Sleeps until the oldest rows are due, whatever comes meanwhile is younger."""
+        """Sleeps until the oldest rows are due: rows that arrive meanwhile are younger."""
         clock = self._manager.clock
         while self._failure is None:
             oldest = self._buffers.oldest if self._buffers is not None else None
@@ -150,7 +150,7 @@ class InsertStream:
             async with self._turn:
                 if self._buffers is not None:
                     due = self._buffers.due(clock.monotonic() - self._settings.rotate_after_s)
-                    with suppress(Exception):  # kept, and raised by the next call
+                    with suppress(Exception):  # `_store` keeps it for the next call
                         await self._store(self._buffers.target, due)
 
     def _raise_failure(self) -> None:
@@ -158,10 +158,10 @@ class InsertStream:
             raise self._failure
 
 
-def _is_good(inserted: Inserted) -> bool:
+def _has_succeeded(inserted: InsertResult) -> bool:
     outcome = inserted.registered
     if not outcome.done() or outcome.cancelled():
         return False
-    told, good = outcome.told, outcome.exception() is None
-    outcome.told = told
-    return good
+    observed, succeeded = outcome.observed, outcome.exception() is None
+    outcome.observed = observed  # this look does not count
+    return succeeded

@@ -1,4 +1,4 @@
-"""`astha check` tries the warehouse."""
+"""The `warehouse` check of `astha check`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import SecretStr
 from astha.preflight import Verdict, preflight
 from astha.settings import load_settings
 from astha.subscribers import LakeSettings, S3Settings
-from components.lib.lake.storage.warehouse_check import check_warehouse
+from components.lib.lake.storage.location_checks import check_warehouse
 from tests.lake import files_below
 from tests.servers.s3 import S3Server
 
@@ -18,7 +18,7 @@ from tests.servers.s3 import S3Server
 @pytest.mark.parametrize(
     ("warehouse", "verdict"), [("warehouse", Verdict.OK), ("/proc/nope", Verdict.PROBLEM), ("file", Verdict.PROBLEM)]
 )
-async def test_the_check_names_it(url: str, tmp_path: Path, warehouse: str, verdict: Verdict) -> None:
+async def test_the_check_names_the_warehouse(url: str, tmp_path: Path, warehouse: str, verdict: Verdict) -> None:
     (tmp_path / "file").write_text("in the way")
     place = tmp_path / warehouse
     subscriptions = tmp_path / "subscriptions.yaml"
@@ -39,12 +39,12 @@ async def test_the_check_names_it(url: str, tmp_path: Path, warehouse: str, verd
     assert not any("probe" in path for path in files_below(tmp_path))
 
 
-async def test_on_s3(s3_lake: LakeSettings, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_check_on_s3(s3_lake: LakeSettings, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (await check_warehouse(s3_lake)).remedy is None
     gone = await check_warehouse(LakeSettings(warehouse="s3://no-such-bucket/w", s3=s3_server.settings))
     assert gone.remedy is not None
     assert "bucket" in gone.detail
-    monkeypatch.setattr("components.lib.lake.storage.warehouse_check._ANSWER_S", 1.0)
+    monkeypatch.setattr("components.lib.lake.storage.location_checks._CHECK_TIMEOUT_S", 1.0)
     s3 = S3Settings(
         endpoint="http://127.0.0.1:9", access_key=SecretStr("a"), secret_key=SecretStr("b"), allow_http=True
     )

@@ -1,4 +1,4 @@
-"""What a component has trouble with, subject by subject: noted when it fails, forgotten when it works again."""
+"""The current problems of a component, by subject: recorded when it fails, removed when it works again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from registry.clock import Clock
 Key: TypeAlias = tuple[str | int | None, ...]
 
 
-class Troubles:
+class ProblemTracker:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[Key, Problem] = {}
@@ -28,7 +28,7 @@ class Troubles:
         return self._known.get(key)
 
     def keep(self, wanted: Callable[[Key], bool]) -> None:
-        """Forgets the others."""
+        """Removes the others."""
         self._known = {key: problem for key, problem in self._known.items() if wanted(key)}
 
     def listed(self) -> list[Problem]:

@@ -1,7 +1,7 @@
-"""A schema version as updates of Iceberg's metadata, with the registry's field ids and no others.
+"""Iceberg metadata updates for a schema version, with the registry's field ids.
 
-PyIceberg's `create_table` gives ids of its own, and the files carry the registry's. So tables are created and evolved
-by updates that name their ids.
+PyIceberg's `create_table` assigns new ids, but the files contain the registry's. So tables are created and evolved by
+updates with explicit ids.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from components.lib.lake.schema.table_schema import SchemaProblem, TableSchema
 
 
 class Evolution(msgspec.Struct):
-    """How to get from a table's metadata to a schema version; no updates if it is there already."""
+    """The updates from a table's metadata to a schema version; none if it is current already."""
 
     updates: list[TableUpdate]
     schema: Schema
@@ -43,7 +43,7 @@ class Evolution(msgspec.Struct):
 
 
 def creation(schema: TableSchema, location: str, properties: Mapping[str, str]) -> tuple[TableUpdate, ...]:
-    """A table that has nothing but this schema version."""
+    """Returns the updates that create a table with this schema version."""
     order = schema.order if schema.order.fields else UNSORTED_SORT_ORDER
     return (
         AssignUUIDUpdate(uuid=uuid4()),
@@ -60,7 +60,7 @@ def creation(schema: TableSchema, location: str, properties: Mapping[str, str]) 
 
 
 def evolution(metadata: TableMetadata, wanted: TableSchema) -> Evolution:
-    """SchemaProblem, naming the column, if Iceberg can't get from one to the other."""
+    """Raises `SchemaProblem`, with the column, if Iceberg cannot evolve to the version."""
     updates: list[TableUpdate] = []
     current, specs = metadata.schema(), dict(metadata.specs())
     if not same_columns(current, wanted.iceberg):
@@ -78,14 +78,14 @@ def evolution(metadata: TableMetadata, wanted: TableSchema) -> Evolution:
             updates.append(AddPartitionSpecUpdate(spec=spec))
         updates.append(SetDefaultSpecUpdate(spec_id=spec.spec_id))
     updates += _order_updates(metadata, wanted.order)
-    told = {SCHEMA_VERSION: str(wanted.version), SCHEMA_ID: str(current.schema_id)}
-    if any(metadata.properties.get(name) != value for name, value in told.items()):
-        updates.append(SetPropertiesUpdate(updates=told))
+    wanted_properties = {SCHEMA_VERSION: str(wanted.version), SCHEMA_ID: str(current.schema_id)}
+    if any(metadata.properties.get(name) != value for name, value in wanted_properties.items()):
+        updates.append(SetPropertiesUpdate(updates=wanted_properties))
     return Evolution(updates, current, specs)
 
 
 def _check(metadata: TableMetadata, wanted: TableSchema) -> None:
-    """Of columns only: Iceberg keeps a spec for each partitioning that a table ever had."""
+    """Checks columns only: Iceberg keeps every partition spec that a table ever had."""
     current, *earlier = (
         TableSchema(0, schema, wanted.partition, wanted.order) for schema in (metadata.schema(), *metadata.schemas)
     )
@@ -101,7 +101,7 @@ def same_columns(left: Schema, right: Schema) -> bool:
 
 
 def spec_key(spec: PartitionSpec) -> tuple[tuple[int, str, str], ...]:
-    """Specs that Iceberg takes for the same have the same."""
+    """Returns a key that is equal for specs that Iceberg considers equal."""
     return tuple((field.source_id, str(field.transform), field.name) for field in spec.fields)
 
 
@@ -110,7 +110,7 @@ def find_spec(specs: Mapping[int, PartitionSpec], wanted: PartitionSpec) -> Part
 
 
 def schema_of(metadata: TableMetadata, spec: PartitionSpec, current: Schema | None = None) -> Schema:
-    """The current schema, or the newest that still has the columns from which the spec's partitions are made."""
+    """Returns the current schema, or the newest that still has the source columns of the spec."""
     wanted = {field.source_id for field in spec.fields}
     current = current or metadata.schema()
     older = sorted(metadata.schemas, key=lambda schema: schema.schema_id, reverse=True)
@@ -118,7 +118,7 @@ def schema_of(metadata: TableMetadata, spec: PartitionSpec, current: Schema | No
 
 
 def partition_kinds(schema: Schema, spec: PartitionSpec) -> list[PrimitiveType]:
-    """Of the values of a partition, in order; none if a column that they came from is gone."""
+    """Returns the types of partition values, in order; none if a source column was dropped."""
     kinds: list[PrimitiveType] = []
     for field in spec.fields:
         if field.source_id not in schema.field_ids:

@@ -1,4 +1,4 @@
-"""The cleaner over real registries."""
+"""Upload intents and their cleaner on real registries."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from astha.subscribers.context import LakeSettings
-from components.lib.lake.registration.upload_cleaner import Cleaned, clean_intents
-from components.lib.lake.registration.upload_intents import purpose_of, table_of
+from components.lib.lake.registration.upload_intents import CleanupResult, clean_intents, purpose_of, table_id_of
 from components.lib.lake.storage.objects import Objects, StorageRefused
 from components.lib.lake.storage.roots import Roots
 from registry.contract import MetadataStore
@@ -18,13 +17,13 @@ from tests.samples import TABLE, file
 HOUR_MS = 3_600_000
 
 
-def test_purposes_say_which_table() -> None:
-    assert table_of(purpose_of("insert", 17)) == 17
-    assert table_of("segments") is None
-    assert table_of("insert x") is None
+def test_a_purpose_contains_the_table_id() -> None:
+    assert table_id_of(purpose_of("insert", 17)) == 17
+    assert table_id_of("segments") is None
+    assert table_id_of("insert x") is None
 
 
-async def test_objects_that_nobody_registered_are_deleted(
+async def test_unregistered_objects_are_deleted(
     store: MetadataStore, clock: ManualClock, warehouse: Path, lake: LakeSettings
 ) -> None:
     objects = Objects(lake)
@@ -40,16 +39,16 @@ async def test_objects_that_nobody_registered_are_deleted(
     await store.record_intents([young], purpose=purpose, owner="w")
 
     found = await clean_intents(store, objects, HOUR_MS, "cleaner", dry_run=True)
-    assert found == Cleaned(deleted=[never, old], kept=[live], failed=[])
+    assert found == CleanupResult(deleted=[never, old], kept=[live], failed=[])
     assert files_below(warehouse) == {old, young, live}
     assert await clean_intents(store, objects, HOUR_MS, "cleaner") == found
     assert files_below(warehouse) == {young, live}
     assert [intent.path for intent in await store.list_stale_intents(0)] == [young]
-    assert await clean_intents(store, objects, HOUR_MS, "cleaner") == Cleaned([], [], [])
+    assert await clean_intents(store, objects, HOUR_MS, "cleaner") == CleanupResult([], [], [])
 
 
-class Stubborn:
-    """Does not part with some of its objects."""
+class FailingDeleter:
+    """Fails to delete some of its objects."""
 
     def __init__(self, *kept: str) -> None:
         self.kept = kept
@@ -62,20 +61,22 @@ class Stubborn:
         self.deleted += uris
 
 
-async def test_what_can_not_be_deleted_keeps_its_intent(store: MetadataStore, clock: ManualClock) -> None:
+async def test_an_object_that_cannot_be_deleted_keeps_its_intent(store: MetadataStore, clock: ManualClock) -> None:
     paths = [f"s3://b/{number}" for number in range(5)]
     await store.record_intents(paths, purpose="insert", owner="w")
     clock.advance(10)
-    objects = Stubborn(paths[2])
+    objects = FailingDeleter(paths[2])
     cleaned = await clean_intents(store, objects, 0, "cleaner")
-    assert cleaned == Cleaned(deleted=[*paths[:2], *paths[3:]], kept=[], failed=[paths[2]])
+    assert cleaned == CleanupResult(deleted=[*paths[:2], *paths[3:]], kept=[], failed=[paths[2]])
     assert objects.deleted == cleaned.deleted
     assert [(intent.path, intent.owner) for intent in await store.list_stale_intents(0)] == [(paths[2], "cleaner")]
-    assert (await clean_intents(store, Stubborn(), 0, "another")).deleted == [paths[2]]
+    assert (await clean_intents(store, FailingDeleter(), 0, "another")).deleted == [paths[2]]
 
 
-async def test_only_places_that_the_registry_knows(store: MetadataStore, clock: ManualClock, tmp_path: Path) -> None:
-    """Below the warehouse, lake.roots and tables' locations; an intent for anything else stays, as does the file."""
+async def test_only_objects_below_known_roots_are_deleted(
+    store: MetadataStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    """Roots are the warehouse, lake.roots and tables' locations; an intent for anything else stays, with its file."""
     for name in ("warehouse", "streams", "table", "outside"):
         (tmp_path / name).mkdir()
     (tmp_path / "warehouse" / "link").symlink_to(tmp_path / "outside")
@@ -99,7 +100,7 @@ async def test_only_places_that_the_registry_knows(store: MetadataStore, clock: 
     assert {intent.path for intent in await store.list_stale_intents(0)} == set(bad)
 
 
-async def test_only_places_that_the_registry_knows_on_s3(
+async def test_only_objects_below_known_roots_are_deleted_on_s3(
     store: MetadataStore, clock: ManualClock, s3_lake: LakeSettings
 ) -> None:
     bucket = s3_lake.warehouse.rpartition("/")[0]

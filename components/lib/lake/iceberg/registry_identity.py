@@ -1,4 +1,4 @@
-"""What tells this registry's Iceberg tables from those of another registry in the same catalog."""
+"""The registry's identity: it distinguishes its Iceberg tables from those of other registries in the same catalog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from registry.models import LAKE_IDENTITY
 
 
 async def registry_identity(store: MetadataStore) -> str:
-    """Reads it, or records one if the registry has none yet. All that begin at once get the same one."""
+    """Returns the identity, after recording one if there is none. Concurrent callers get the same one."""
     found = await store.get_source_identity(LAKE_IDENTITY)
     if found is None:
         found = await store.ensure_source_identity(LAKE_IDENTITY, uuid4().hex)
@@ -17,6 +17,6 @@ async def registry_identity(store: MetadataStore) -> str:
 
 
 async def recorded_identity(store: MetadataStore) -> str:
-    """For callers that only read: writes nothing. Of a registry that has none, one that no Iceberg table carries."""
+    """Returns the identity without writing. If there is none, returns a random one, which no Iceberg table has."""
     found = await store.get_source_identity(LAKE_IDENTITY)
     return uuid4().hex if found is None else found.identity

@@ -1,0 +1,145 @@
+"""Everything that uses private parts of PyIceberg: underscored names, and overrides of classes not made for it.
+
+PyIceberg is pinned. The canaries in `test_pyiceberg_internals.py` fail on any other version, and name each part below
+whose source has changed.
+"""
+
+from __future__ import annotations
+
+import io
+from abc import abstractmethod
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar
+
+from pyarrow.fs import FileSystem
+from pyiceberg.avro.encoder import BinaryEncoder
+from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.avro.resolver import construct_writer
+from pyiceberg.catalog import Catalog, MetastoreCatalog
+from pyiceberg.catalog.sql import IcebergTables as CatalogRow
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DEFAULT_READ_VERSION, ManifestEntry, ManifestWriterV2
+from pyiceberg.table import Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update import (
+    TableRequirement,
+    TableUpdate,
+    _apply_table_update,
+    _TableMetadataUpdateContext,
+    _update_table_metadata_log,
+)
+from pyiceberg.typedef import Record, StructProtocol
+from pyiceberg.types import IcebergType
+from sqlalchemy import Engine, update
+from sqlalchemy.orm import Session
+
+from components.lib.varint import encode_signed
+
+D = TypeVar("D", bound=StructProtocol)
+
+record_values: Callable[[Record], list[Any]] = attrgetter("_data")
+"""All values of a record at once; its public interface returns one at a time."""
+
+
+def value_encoder(kind: IcebergType) -> Callable[[Any], bytes]:
+    """Returns PyIceberg's own Avro encoder of one value."""
+    writer = construct_writer(kind)
+
+    def encode(value: Any) -> bytes:
+        written = io.BytesIO()
+        writer.write(BinaryEncoder(written), value)
+        return written.getvalue()
+
+    return encode
+
+
+class EncodedAvroFile(AvroOutputFile[D]):
+    """An Avro file whose blocks a subclass encodes."""
+
+    def write_encoded_block(self, count: int, content: bytes) -> None:
+        codec = self.compression_codec()
+        if codec is not None:
+            content, _ = codec.compress(content)
+        self.encoder.write(b"".join((encode_signed(count), encode_signed(len(content)), content, self.sync_bytes)))
+
+
+class CustomManifestWriter(ManifestWriterV2):
+    """PyIceberg's manifest writer, which counts and summarizes entries, over another kind of Avro file."""
+
+    entry_file: ClassVar[type[AvroOutputFile[ManifestEntry]]]
+
+    def new_writer(self) -> AvroOutputFile[ManifestEntry]:
+        return self.entry_file(
+            output_file=self._output_file,
+            file_schema=self._with_partition(self.version),
+            record_schema=self._with_partition(DEFAULT_READ_VERSION),
+            schema_name="manifest_entry",
+            metadata=self._meta,
+        )
+
+
+class CustomLocalFileIO(PyArrowFileIO):
+    """PyIceberg's Arrow FileIO with another file system for local paths."""
+
+    @abstractmethod
+    def local_file_system(self) -> FileSystem: ...
+
+    def _initialize_local_fs(self) -> FileSystem:
+        return self.local_file_system()
+
+
+class EngineSqlCatalog(SqlCatalog):
+    """PyIceberg's SQL catalog over an engine of the caller's, instead of a URL among its properties."""
+
+    def __init__(self, name: str, engine: Engine, **properties: str) -> None:
+        MetastoreCatalog.__init__(self, name, **{**properties, "init_catalog_tables": "false"})
+        self.engine = engine
+        self._init_catalog()
+
+    def next_metadata_location(self, table: Table, metadata: TableMetadata) -> str:
+        version = self._parse_metadata_version(table.metadata_location) + 1
+        provider = load_location_provider(metadata.location, metadata.properties)
+        return provider.new_table_metadata_file_location(version)
+
+    def swap_metadata_location(self, table: Table, location: str) -> bool:
+        """Returns False, and changes nothing, if the catalog's pointer is no longer the one that `table` has."""
+        *namespace, name = table.name()
+        statement = (
+            update(CatalogRow)
+            .where(
+                CatalogRow.catalog_name == self.name,
+                CatalogRow.table_namespace == Catalog.namespace_to_string(tuple(namespace)),
+                CatalogRow.table_name == name,
+                CatalogRow.metadata_location == table.metadata_location,
+            )
+            .values(metadata_location=location, previous_metadata_location=table.metadata_location)
+        )
+        with Session(self.engine) as session:
+            if session.execute(statement).rowcount < 1:  # type: ignore[attr-defined]  # an UPDATE has one
+                return False
+            session.commit()
+        return True
+
+
+def commit(table: Table, updates: tuple[TableUpdate, ...], requirements: tuple[TableRequirement, ...]) -> None:
+    """Commits through `Table`, which also removes metadata files that are too old."""
+    table._do_commit(updates, requirements)
+
+
+def updated_metadata(table: Table, updates: tuple[TableUpdate, ...]) -> TableMetadata:
+    """PyIceberg's `update_table_metadata` without its deep copy: metadata is never changed in place.
+
+    Returns the table's own metadata object if the updates change nothing.
+    """
+    context = _TableMetadataUpdateContext()
+    metadata = table.metadata
+    for change in updates:
+        metadata = _apply_table_update(change, metadata, context)
+    if not context.has_changes():
+        return table.metadata
+    metadata.spec().check_compatible(metadata.schema())
+    metadata.sort_order().check_compatible(metadata.schema())
+    return _update_table_metadata_log(metadata, table.metadata_location, table.metadata.last_updated_ms)
