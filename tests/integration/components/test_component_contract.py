@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,10 +11,20 @@ from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
 from astha.routing.subscriptions import read_subscriptions, require_match
-from astha.subscribers import Component, ComponentContext, LakeSettings, MetadataStore, Startable, Stoppable
+from astha.subscribers import (
+    Component,
+    ComponentContext,
+    LakeSettings,
+    MetadataStore,
+    ReportsProblems,
+    Startable,
+    Stoppable,
+)
 from astha.subscribers.contract import is_durable
 from astha.subscribers.loader import load_component
+from tests.fixtures.daemons import RunDaemon
 from tests.fixtures.stores import OpenStore
+from tests.samples import TABLE
 
 ROOT = Path(__file__).parents[3]
 SUBSCRIPTIONS = read_subscriptions(ROOT / "subscriptions.yaml")
@@ -64,3 +75,25 @@ async def test_start_reads_no_registry_rows(name: str, url: str, opened: OpenSto
         assert set(store.verbs) <= IDENTITY, "rows come by on_refresh"
     finally:
         await component.stop()
+
+
+async def test_the_orchestrator_finds_known_problems_again_after_a_restart(
+    url: str, opened: OpenStore, run_daemon: RunDaemon, tmp_path: Path
+) -> None:
+    """It keeps them in memory, and nothing about the table changes afterwards."""
+    store = await opened(url)
+    context = ComponentContext(store, SystemLoopClock(), SecretStr(url), LakeSettings(warehouse=str(tmp_path)))
+    (tmp_path / "bad").write_text("a file where the table's directory should be")
+    for life in range(2):
+        component = load_component("metadata_orchestrator", {}, context)
+        assert isinstance(component, ReportsProblems)
+        running = await run_daemon(url, {"metadata_orchestrator": component})
+        await running.live()
+        if life == 0:
+            await store.create_table("db", "bad", f"file://{tmp_path}/bad", TABLE)
+        await running.until(partial(_reports, component, "db.bad"), "the problem")
+        await running.stop()  # the ledger has its position then
+
+
+def _reports(component: ReportsProblems, subject: str) -> bool:
+    return any(problem.subject == subject for problem in component.problems())
