@@ -92,7 +92,7 @@ async def test_the_orchestrator_finds_known_problems_again_after_a_restart(
         if life == 0:
             await store.create_table("db", "bad", f"file://{tmp_path}/bad", TABLE)
         await running.until(partial(_reports, component, "db.bad"), "the problem")
-        await running.kill()
+        await running.stop()  # the ledger has its position then
 
 
 def _reports(component: ReportsProblems, subject: str) -> bool:
