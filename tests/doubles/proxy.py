@@ -23,7 +23,7 @@ class PostgresProxy:
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
         self._server: asyncio.Server | None = None
-        self._pipes: set[asyncio.Task[None]] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
         self._hearing = asyncio.Event()
         self._hearing.set()
@@ -41,8 +41,10 @@ class PostgresProxy:
         assert self._server is not None
         self._server.close()
         self._hearing.set()
-        self.cut()
-        await asyncio.gather(*self._pipes, return_exceptions=True)
+        self.refuse()
+        while self._serving:  # also connections that are being opened: a client may have left in the meantime
+            self.cut()
+            await asyncio.wait(self._serving, timeout=0.1)
         await self._server.wait_closed()
 
     @property
@@ -101,6 +103,10 @@ class PostgresProxy:
     # -- the pipes ---------------------------------------------------------------------------------------
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
         if self._refusing:
             writer.transport.abort()
             return
@@ -116,9 +122,7 @@ class PostgresProxy:
             asyncio.create_task(self._pipe(reader, far_writer, _Reading(self.messages))),
             asyncio.create_task(self._pipe(far_reader, writer, None)),
         }
-        self._pipes |= pipes
         await asyncio.wait(pipes)
-        self._pipes -= pipes
         self._writers -= both
 
     async def _pipe(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seen: _Reading | None) -> None:
