@@ -23,7 +23,7 @@ def open_existing(engine: Engine, path: Path) -> None:
     ) -> DBAPIConnection | None:
         if not path.exists():
             raise OSError(  # not FileNotFoundError, which the lake treats as a missing data file
-                f"{path} does not exist: restore the registry, or create an empty one with `astha registry migrate`"
+                f"{path} does not exist: put the registry back, or create an empty one with `astha registry migrate`"
             )
         set_aside_stale_wal(path)
         entry.info[_FILE] = OpenFile(path, FileIdentity.of(path))
