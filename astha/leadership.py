@@ -125,7 +125,7 @@ class Leadership:
         self.trouble = str(error) or repr(error)
         self._failures += 1
         if self._failures & (self._failures - 1) == 0:
-            log.warning("lease not requested", error=repr(error), failures=self._failures)
+            log.warning("can't ask for leadership", error=repr(error), failures=self._failures)
 
     def _accept(self, lease: DaemonLease, asked: float) -> None:
         self._lease = lease

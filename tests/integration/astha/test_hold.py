@@ -56,7 +56,7 @@ async def test_a_sink_that_fails_for_long_gets_every_event_and_delays_no_other(
     await running.until(lambda: len(sink.events) >= len(wanted), "everything")
     assert names(sink) == wanted
     assert (sink.refreshes, lane.counts.dropped) == (1, 0)
-    await running.until(lambda: lane.state is LaneState.LIVE and not lane._behind, "the stream again")
+    await running.until(lambda: lane.state is LaneState.LIVE and not lane.intake.behind, "the stream again")
     wanted += await write(writing, 260, 270)
     await running.agree(writing)
     assert names(sink) == wanted == names(other)
