@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 SHORT_HELP: Mapping[str, str] = {
     "check": "Check whether a daemon could run: server, schema, components.",
+    "component": "Create a new component.",
     "pause": "Stop deliveries to a component until it is resumed.",
     "refresh": "Make a component read the registry again.",
     "registry": "Create, migrate, inspect or copy a registry.",
