@@ -5,8 +5,13 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = [f"tests.fixtures.{name}" for name in ("databases", "servers", "stores", "sources", "daemons", "lake")]
+
+# A busy machine is no reason to fail: examples have no deadline, and slow data generation is no error.
+settings.register_profile("astha", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("astha")
 
 _ORDER = ("unit", "properties", "contracts", "integration", "faults", "e2e")
 
