@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 SHORT_HELP: Mapping[str, str] = {
-    "compaction": "Compaction: what is decided and why, by hand, what it has saved.",
+    "compaction": "Show, explain, run and cancel compactions.",
     "consume": "Print the records of a topic.",
-    "groups": "Consumer groups: list, lag, reset, delete.",
-    "iceberg": "Iceberg tables: how they stand, and other engines' commits.",
+    "groups": "List, inspect, reset and delete consumer groups.",
+    "iceberg": "Show Iceberg tables and resolve other engines' commits.",
     "insert": "Insert files of rows into a table.",
     "produce": "Append lines to a topic.",
-    "snapshot": "Snapshots of tables: make, list, expire, clean up, roll back.",
-    "tables": "Tables of the lake: create, list, describe, alter, drop.",
-    "topics": "Topics: create, list, describe, alter, trim, delete, to-table.",
-    "verify": "Whether registry, Iceberg and storage say the same.",
+    "snapshot": "Create, list, expire and roll back snapshots of tables.",
+    "tables": "Create, list, describe, alter and drop tables of the lake.",
+    "topics": "Create, list, describe, alter, trim and delete topics.",
+    "verify": "Compare registry, Iceberg and storage.",
 }

@@ -15,16 +15,20 @@ _COMMANDS = {
 }
 
 _SHORT_HELPS = {
-    "alter": "Change columns, order, properties or name.",
-    "create": "A new table.",
-    "describe": "Columns, partitioning, statistics, versions, properties.",
-    "drop": "A table leaves the lake.",
-    "list": "All tables, with rows, files and size.",
+    "alter": "Change a table's columns, sort order, properties or name.",
+    "create": "Create a table.",
+    "describe": "Show a table's columns, partitioning, statistics and versions.",
+    "drop": "Drop a table.",
+    "list": "List tables with rows, files and size.",
 }
 
 
 @click.group(
-    "tables", cls=LazyGroup, places=_COMMANDS, short_help="Create, list, describe, alter and drop tables of the lake."
+    "tables",
+    cls=LazyGroup,
+    places=_COMMANDS,
+    short_helps=_SHORT_HELPS,
+    short_help="Create, list, describe, alter and drop tables of the lake.",
 )
 def tables_commands() -> None:
     """Manage tables of the lake. A table is DATABASE.TABLE, or TABLE for one in the database `default`."""

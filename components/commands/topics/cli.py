@@ -17,11 +17,23 @@ _PLACES = {
 }
 
 
+_SHORT_HELPS = {
+    "alter": "Change a topic's retention.",
+    "create": "Create a topic.",
+    "delete": "Delete a topic and its data.",
+    "describe": "Show a topic and its partitions.",
+    "list": "List topics.",
+    "to-table": "Copy a topic into a table, exactly once.",
+    "trim": "Delete records before an offset.",
+}
+
+
 @click.group(
     "topics",
     cls=LazyGroup,
     places=_PLACES,
-    short_help="Topics: create, list, describe, alter, trim, delete, to-table.",
+    short_helps=_SHORT_HELPS,
+    short_help="Create, list, describe, alter, trim and delete topics.",
 )
 def topics_commands() -> None:
     """Topics of the segment store. A topic has partitions; a partition has records, ordered by offset."""

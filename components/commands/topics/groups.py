@@ -26,7 +26,7 @@ from registry.contract import MetadataStore
 T = TypeVar("T")
 
 
-@click.group("groups", short_help="Consumer groups: list, lag, reset, delete.")
+@click.group("groups", short_help="List, inspect, reset and delete consumer groups.")
 def groups_commands() -> None:
     """Consumer groups and their committed offsets."""
 

@@ -90,8 +90,9 @@ class TestShortHelp:
         lines = {name: point.load().get_short_help_str(limit=200) for name, point in points.items()}
         assert lines == COMPONENTS_SHORT_HELP, "correct components/command_help.py"
 
-    def test_of_the_tables_commands(self) -> None:
-        tables = plugins.found()["tables"].load()
-        context = click.Context(tables)
-        for name in tables.list_commands(context):
-            assert tables.get_command(context, name).get_short_help_str() == tables.line_in_help(context, name)
+    @pytest.mark.parametrize("name", ["tables", "topics"])
+    def test_of_a_lazy_group(self, name: str) -> None:
+        group = plugins.found()[name].load()
+        context = click.Context(group)
+        for each in group.list_commands(context):
+            assert group.get_command(context, each).get_short_help_str() == group.line_in_help(context, each)
