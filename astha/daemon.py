@@ -49,7 +49,7 @@ _BUDGET_THRESHOLD = 0.9
 """Fraction of the retained WAL budget at which the slowest component's circuit is opened."""
 
 
-class Component(msgspec.Struct, frozen=True):
+class NamedSubscriber(msgspec.Struct, frozen=True):
     """A subscriber under the name that subscriptions.yaml gives it."""
 
     name: str
@@ -62,7 +62,7 @@ class Daemon:
         self,
         store: MetadataStore,
         source: Source,
-        components: list[Component],
+        components: list[NamedSubscriber],
         leadership: Leadership,
         settings: DaemonSettings,
         clock: LoopClock,

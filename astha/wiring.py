@@ -14,7 +14,7 @@ import structlog
 
 from astha.clock import LoopClock
 from astha.clock_guard import ClockGuard
-from astha.daemon import Component, Daemon
+from astha.daemon import Daemon, NamedSubscriber
 from astha.errors import ComponentError, ConfigError
 from astha.leadership import Leadership
 from astha.redaction import secrets_in
@@ -84,9 +84,9 @@ class BadComponent(msgspec.Struct, frozen=True):
 
 def load_components(
     subscriptions: Mapping[str, Subscription], context: ComponentContext, path: Path
-) -> list[Component | BadComponent]:
+) -> list[NamedSubscriber | BadComponent]:
     """Loads the components in the file's order. A ConfigError names the file and the line."""
-    found: list[Component | BadComponent] = []
+    found: list[NamedSubscriber | BadComponent] = []
     for name, subscription in subscriptions.items():
         context.redact(*secrets_in(subscription.settings))
         try:
@@ -100,7 +100,7 @@ def load_components(
         except ComponentError as error:
             found.append(BadComponent(name, subscription, error))
         else:
-            found.append(Component(name, subscriber, subscription.lane))
+            found.append(NamedSubscriber(name, subscriber, subscription.lane))
     return found
 
 
@@ -112,13 +112,13 @@ def _require_durable_to_hold(name: str, subscription: Subscription, subscriber: 
         )
 
 
-def usable(found: Iterable[Component | BadComponent], *, run_others: bool) -> list[Component]:
+def usable(found: Iterable[NamedSubscriber | BadComponent], *, run_others: bool) -> list[NamedSubscriber]:
     """Returns the components to run. Raises ConfigError for an error in the file. A component whose code can't be used
     gets a stand-in with an open circuit, or raises ConfigError unless `run_others`.
     """
     components = []
     for each in found:
-        if isinstance(each, Component):
+        if isinstance(each, NamedSubscriber):
             components.append(each)
             continue
         if isinstance(each.error, ConfigError):
@@ -133,7 +133,7 @@ def usable(found: Iterable[Component | BadComponent], *, run_others: bool) -> li
             exc_info=each.error.__cause__ or each.error,
         )
         stand_in = BrokenComponent(each.subscription.tables, each.error)
-        components.append(Component(each.name, stand_in, each.subscription.lane))
+        components.append(NamedSubscriber(each.name, stand_in, each.subscription.lane))
     return components
 
 

@@ -11,7 +11,7 @@ import structlog
 
 from astha.events import Transaction
 from astha.lanes.delivery import Delivery
-from astha.lanes.intake import Refused
+from astha.lanes.intake import RefusedTransaction
 from astha.lanes.lane import Lane
 from astha.lanes.state import LaneState
 from astha.sources.contract import Progress, Replay
@@ -43,7 +43,7 @@ class Hold:
             )
             status.enter(LaneState.LIVE, None)
 
-    async def catch_up(self, replay: Callable[[frozenset[str], Position], Replay]) -> Refused | None:
+    async def catch_up(self, replay: Callable[[frozenset[str], Position], Replay]) -> RefusedTransaction | None:
         """Reads what did not fit the queue, from the lane's position on, until the stream continues where that ends.
         Returns early if the lane is no longer live. Raises as `replay` and `Delivery.deliver_queue`.
         """
@@ -68,7 +68,7 @@ class Hold:
     def _live(self) -> bool:
         return self._lane.status.state is LaneState.LIVE and not self._lane.calls.ended
 
-    async def _redeliver(self, transactions: Sequence[Transaction]) -> Refused | None:
+    async def _redeliver(self, transactions: Sequence[Transaction]) -> RefusedTransaction | None:
         intake = self._intake
         last = intake.position
         for transaction in transactions:
@@ -84,7 +84,7 @@ class Hold:
             intake.advance(max(intake.position, last))
         return None
 
-    def _continue_with_stream(self) -> Refused | None:
+    def _continue_with_stream(self) -> RefusedTransaction | None:
         intake = self._intake
         refused = intake.catch_up()
         if refused is None:

@@ -12,7 +12,7 @@ from astha.subscribers.lane_policy import LanePolicy
 from registry.position import Position
 
 
-class Refused(msgspec.Struct, frozen=True):
+class RefusedTransaction(msgspec.Struct, frozen=True):
     """A transaction that can't be queued: a refresh has to replace it, or (`overflow`) it found the queue full."""
 
     reason: str
@@ -41,7 +41,7 @@ class Intake:
         self.progress_at = 0.0  # when the delivery in progress began, or its first event was queued
         self._new_history = False  # it has begun, and its first position is not known yet
 
-    def offer(self, batch: EventBatch) -> Refused | None:
+    def offer(self, batch: EventBatch) -> RefusedTransaction | None:
         received = self.received
         self.received = max(received, batch.position)
         if not self.collecting:
@@ -59,7 +59,7 @@ class Intake:
                 return refused
         return None
 
-    def accept(self, transaction: Transaction, received: Position) -> Refused | None:
+    def accept(self, transaction: Transaction, received: Position) -> RefusedTransaction | None:
         """Queues a transaction, unless it repeats one up to `received` or the last refresh contains it."""
         position = transaction.position
         if position <= received:  # repeated after a reconnect
@@ -67,14 +67,14 @@ class Intake:
         refreshed = self.refreshed
         if refreshed is not None:
             if refreshed.splits(transaction):
-                return Refused(f"the last refresh contained only a part of the transaction at {position}")
+                return RefusedTransaction(f"the last refresh contained only a part of the transaction at {position}")
             if refreshed.contains(transaction):
                 return None
         if transaction.unlisted:
-            return Refused(f"the transaction at {position} changed too much to be listed event by event")
+            return RefusedTransaction(f"the transaction at {position} changed too much to be listed event by event")
         if not self.queue.put(EventBatch.of([transaction])):
             self.overflowed = True
-            return Refused("the queue is full", transaction)
+            return RefusedTransaction("the queue is full", transaction)
         return None
 
     def _offer_ahead(self, batch: EventBatch, received: Position) -> None:
@@ -132,7 +132,7 @@ class Intake:
         """From here on what the stream brings is kept, as far as it fits."""
         self.ahead = LaneQueue(self._policy.max_events, self._policy.max_bytes)
 
-    def catch_up(self) -> Refused | None:
+    def catch_up(self) -> RefusedTransaction | None:
         """The source was read up to where `ahead` begins: continues with that."""
         ahead, position = self.ahead or (), self.position
         self.behind, self.ahead = False, None

@@ -17,7 +17,7 @@ from astha.events import EventBatch, Transaction
 from astha.lanes.breaker import Breaker
 from astha.lanes.calls import Calls
 from astha.lanes.health import HealthCheck
-from astha.lanes.intake import Intake, Refused
+from astha.lanes.intake import Intake, RefusedTransaction
 from astha.lanes.queue import LaneQueue
 from astha.lanes.state import LaneContext, LaneCounts, LaneProgress, LaneState, LaneStatus, RestoredLane
 from astha.subscribers.contract import Subscriber, is_durable
@@ -104,7 +104,7 @@ class Lane:
         if (received := self.intake.started_at(position)) is not None:
             self.refresh(f"the source continues at {position}, this component had received up to {received}")
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: RefusedTransaction) -> None:
         if refused.overflow is None:
             self.refresh(refused.reason)
         else:

@@ -12,7 +12,7 @@ import psycopg
 
 from astha.client import Client, NoDaemon, Refused
 from astha.clock import SystemLoopClock
-from astha.daemon import Component
+from astha.daemon import NamedSubscriber
 from astha.errors import ConfigError, SourceError
 from astha.extras import install, missing_extras
 from astha.preflight import postgres_checks as server_checks
@@ -132,9 +132,9 @@ async def _schema(settings: Settings) -> PreflightResult:
 
 async def _components(
     settings: Settings, subscriptions: Subscriptions | None
-) -> tuple[list[PreflightResult], list[Component]]:
+) -> tuple[list[PreflightResult], list[NamedSubscriber]]:
     """Returns one result for each component that can't be used and one for all others, and the loaded components."""
-    check, none = "components", list[Component]()
+    check, none = "components", list[NamedSubscriber]()
     if subscriptions is None:
         return [unknown(check, "the subscriptions can't be read")], none
     try:
@@ -145,10 +145,10 @@ async def _components(
     good = len(found) - len(results)
     if good or not results:
         results.insert(0, ok(check, f"{good} accept their settings and tables" if found else "none are subscribed"))
-    return results, [each for each in found if isinstance(each, Component)]
+    return results, [each for each in found if isinstance(each, NamedSubscriber)]
 
 
-async def _own_checks(loaded: Iterable[Component]) -> list[PreflightResult]:
+async def _own_checks(loaded: Iterable[NamedSubscriber]) -> list[PreflightResult]:
     """Runs the checks that components bring."""
     results: dict[str, PreflightResult] = {}
     for component in loaded:
@@ -168,7 +168,7 @@ async def _own_checks(loaded: Iterable[Component]) -> list[PreflightResult]:
     return list(results.values())
 
 
-def _component(found: Component | BadComponent, subscription: Subscription) -> PreflightResult | None:
+def _component(found: NamedSubscriber | BadComponent, subscription: Subscription) -> PreflightResult | None:
     """Returns None if the component is usable. A component that loads may still lack packages that its work needs."""
     check = f"component {found.name}"
     if isinstance(found, BadComponent):
@@ -180,7 +180,7 @@ def _component(found: Component | BadComponent, subscription: Subscription) -> P
     return None
 
 
-async def _loaded(settings: Settings, subscriptions: Subscriptions) -> list[Component | BadComponent]:
+async def _loaded(settings: Settings, subscriptions: Subscriptions) -> list[NamedSubscriber | BadComponent]:
     store = await open_store(settings.registry.url.get_secret_value(), settings=settings.registry.store)
     try:
         return load_components(subscriptions, context(settings, store, SystemLoopClock()), settings.subscriptions)
@@ -188,8 +188,8 @@ async def _loaded(settings: Settings, subscriptions: Subscriptions) -> list[Comp
         await store.close()
 
 
-def _areas(found: Iterable[Component | BadComponent]) -> frozenset[Area]:
-    writers = [each.subscriber for each in found if isinstance(each, Component)]
+def _areas(found: Iterable[NamedSubscriber | BadComponent]) -> frozenset[Area]:
+    writers = [each.subscriber for each in found if isinstance(each, NamedSubscriber)]
     return frozenset(area for each in writers if isinstance(each, RegistryWriter) for area in each.written_areas)
 
 

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from astha.clock import SystemLoopClock
-from astha.daemon import Component, Daemon, DaemonSettings
+from astha.daemon import Daemon, DaemonSettings, NamedSubscriber
 from astha.gc_tuning import FreezingCollector
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
@@ -169,7 +169,7 @@ async def running(url: str, store: MetadataStore, subscribers: Mapping[str, Subs
     daemon = Daemon(
         store,
         PostgresSource(url, store, PostgresSourceSettings(slot=f"bench_{time.time_ns()}"), clock),
-        [Component(name, subscriber, _LANE) for name, subscriber in subscribers.items()],
+        [NamedSubscriber(name, subscriber, _LANE) for name, subscriber in subscribers.items()],
         Leadership(store, LeaseSettings(), "benchmark", clock),
         DaemonSettings(),
         clock,

@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from astha.clock import SystemLoopClock
-from astha.daemon import Component, Daemon, DaemonSettings
+from astha.daemon import Daemon, DaemonSettings, NamedSubscriber
 from astha.events import Event, Transaction
 from astha.gc_tuning import FreezingCollector
 from astha.leadership import Leadership, LeaseSettings
@@ -101,7 +101,7 @@ async def run_daemon(job: Job, parent: Parent) -> None:
     daemon = Daemon(
         store,
         PostgresSource(job.url, store, PostgresSourceSettings(slot=job.slot), clock),
-        [Component(f"lane{number}", subscriber) for number, subscriber in enumerate(subscribers)],
+        [NamedSubscriber(f"lane{number}", subscriber) for number, subscriber in enumerate(subscribers)],
         Leadership(store, LeaseSettings(), f"benchmark {time.time_ns()}", clock),
         DaemonSettings(),
         clock,

@@ -58,7 +58,7 @@ class _FileDifference(msgspec.Struct):
     removed: list[LiveFile] = []
 
 
-class Refresh:
+class IcebergRefresh:
     """Refreshes all tables, or one. Raises `CatalogUnavailable`, and nothing else, if the catalog does not answer."""
 
     def __init__(self, thread: CommitterThread, only: int | None = None) -> None:

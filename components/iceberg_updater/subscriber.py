@@ -37,7 +37,7 @@ from components.iceberg_updater.committer_thread import CommitterThread
 from components.iceberg_updater.event_committer import OWNER, EventCommitter, UnreferencedMetadata
 from components.iceberg_updater.event_folding import TableEvents, by_table
 from components.iceberg_updater.pending_refreshes import PendingRefreshes
-from components.iceberg_updater.refresh import Refresh
+from components.iceberg_updater.refresh import IcebergRefresh
 from components.iceberg_updater.settings import UpdaterSettings
 from components.iceberg_updater.table_refresher import TableRefresher
 from components.iceberg_updater.target_tables import TargetTables
@@ -140,7 +140,7 @@ class IcebergUpdater(Component):
         self._targets.clear()
         self._failures.clear()
         try:
-            result = await Refresh(self._opened_thread()).run(snapshot)
+            result = await IcebergRefresh(self._opened_thread()).run(snapshot)
         except CatalogUnavailable as error:
             raise Retry(str(error)) from error
         finally:

@@ -19,7 +19,7 @@ from components.iceberg_updater.committer import NeedsRefresh, TargetTable, is_i
 from components.iceberg_updater.committer_thread import CommitterThread
 from components.iceberg_updater.event_folding import TableEvents, joined
 from components.iceberg_updater.pending_refreshes import PendingRefreshes, has_partial, storable, without
-from components.iceberg_updater.refresh import Refresh
+from components.iceberg_updater.refresh import IcebergRefresh
 from components.lib.lake.iceberg import CatalogUnavailable, TableProblem, TableUnavailable, identifier_of
 from components.lib.lake.schema.table_schema import SchemaProblem
 from components.lib.lake.table_lookup import full_name
@@ -174,7 +174,7 @@ class TableRefresher:
         await self._probe(TargetTable(table, rows))
         buffer = self._buffers[table_id] = _EventBuffer()
         async with self._snapshot(table_id) as (snapshot, compared):
-            result = await Refresh(thread, table_id).run(snapshot)
+            result = await IcebergRefresh(thread, table_id).run(snapshot)
         await self._on_refreshed(table_id, result.unreferenced)
         failure = result.failed.get(table_id)
         if failure is not None:

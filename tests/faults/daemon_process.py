@@ -11,7 +11,7 @@ import msgspec
 import structlog
 
 from astha.clock import SystemLoopClock
-from astha.daemon import Component, Daemon, DaemonSettings
+from astha.daemon import Daemon, DaemonSettings, NamedSubscriber
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.contract import Source
 from astha.sources.postgres.source import PostgresSource, PostgresSourceSettings
@@ -76,7 +76,7 @@ async def main(options: ProcessOptions) -> None:
     for name, (tables, whole, policy) in COMPONENTS.items():
         faults = FaultInjector(options.seed + name, directory, options.fault_rate)
         subscriber = DurableComponent(directory / f"{name}.db", tables, faults, whole=whole)
-        components.append(Component(name, subscriber, policy))
+        components.append(NamedSubscriber(name, subscriber, policy))
     leadership = Leadership(store, LeaseSettings(ttl_s=options.lease_s), options.holder, clock)
     settings = DaemonSettings(ledger_interval_s=0.05, shutdown_timeout_s=3.0)
     daemon = Daemon(store, make_source(options, store, clock), components, leadership, settings, clock)

@@ -12,7 +12,7 @@ import structlog
 from sqlalchemy import make_url
 
 from astha.clock import SystemLoopClock
-from astha.daemon import Component, Daemon, DaemonSettings
+from astha.daemon import Daemon, DaemonSettings, NamedSubscriber
 from astha.lanes.lane import Lane
 from astha.leadership import Leadership, LeaseSettings
 from astha.sources.factory import open_source
@@ -108,7 +108,7 @@ async def running(
     daemon = Daemon(
         store,
         open_source(url, store, PostgresSourceSettings(slot=_slot_of(url)), TailSettings(), clock),
-        [Component(name, subscriber, _IMPATIENT) for name, subscriber in components.items()],
+        [NamedSubscriber(name, subscriber, _IMPATIENT) for name, subscriber in components.items()],
         Leadership(store, LeaseSettings(), "demo", clock),
         DaemonSettings(),
         clock,

@@ -41,7 +41,7 @@ class OffsetNotes(msgspec.Struct, frozen=True):
             return cls("")
 
 
-class OffsetRange(msgspec.Struct, frozen=True):
+class PartitionRange(msgspec.Struct, frozen=True):
     """Records of one partition. ``start`` is above ``expected``, the group's offset, if records were deleted."""
 
     partition: int
@@ -60,7 +60,7 @@ class MicroBatch(msgspec.Struct, frozen=True):
     group: str
     topic: str
     table: str
-    ranges: tuple[OffsetRange, ...]
+    ranges: tuple[PartitionRange, ...]
     size_bytes: int
     past: tuple[MicroBatchSummary, ...] = ()
 
@@ -166,10 +166,10 @@ class MicroBatchPlanner:
         past = OffsetNotes.of(progress.committed.get(ranges[0].partition)).batches
         return MicroBatch(uuid4().hex, self._group, self._topic, self._table, ranges, size_bytes, past)
 
-    def _range(self, cursor: _SegmentCursor) -> OffsetRange | None:
+    def _range(self, cursor: _SegmentCursor) -> PartitionRange | None:
         if cursor.reached is None:
             return None
-        found = OffsetRange(cursor.partition, cursor.expected, cursor.start, cursor.reached, cursor.records)
+        found = PartitionRange(cursor.partition, cursor.expected, cursor.start, cursor.reached, cursor.records)
         if found.lost and not self._skip_lost:
             raise OffsetTooOld(self._topic, cursor.partition, cursor.expected or 0, cursor.start)
         return found

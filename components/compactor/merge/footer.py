@@ -30,7 +30,7 @@ _GROUP_NUMBERS = (TOTAL_BYTES, GROUP_ROWS, GROUP_OFFSET, GROUP_COMPRESSED)
 _ABSENT = (I64, 0)
 
 
-class Chunk:
+class ColumnChunk:
     """A column of a row group."""
 
     __slots__ = ("end", "fields", "start")
@@ -72,7 +72,7 @@ class Group:
     """A row group."""
 
     fields: Fields
-    chunks: list[Chunk]
+    chunks: list[ColumnChunk]
 
     @property
     def rows(self) -> int:
@@ -113,7 +113,7 @@ class Footer:
         found = self.fields.get(field)
         return found[1] if found is not None and isinstance(found[1], bytes) else b""
 
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[ColumnChunk]:
         for group in self.groups:
             yield from group.chunks
 
@@ -121,7 +121,7 @@ class Footer:
 def _group(fields: Fields) -> Group:
     """A column's metadata may be elsewhere, or encrypted."""
     columns: list[Fields] = fields[COLUMNS][1]
-    chunks = [Chunk(column[METADATA][1]) for column in columns if METADATA in column]
+    chunks = [ColumnChunk(column[METADATA][1]) for column in columns if METADATA in column]
     for chunk in chunks:
         found = chunk.fields
         if chunk.start < 0 or chunk.end < chunk.start or not isinstance(chunk.path, bytes):

@@ -21,7 +21,7 @@ from components.lib.lake.schema.table_schema import TableSchema, inner_fields
 _FIELD_ID = b"PARQUET:field_id"
 
 
-class CannotConvert(Exception):
+class CannotProject(Exception):
     """A column of a file can't be converted to the table's type."""
 
 
@@ -61,7 +61,7 @@ class Projection:
             place = places.get(field.field_id)
             try:
                 column = self._column(rows, place, field, arrow)
-            except CannotConvert as problem:
+            except CannotProject as problem:
                 raise BadInput(path, f"can't be merged: column {field.name}: {problem}") from problem
             columns.append(column)
             fields.append(arrow if column.type == arrow.type else arrow.with_type(column.type))
@@ -71,12 +71,12 @@ class Projection:
         as_dictionary = field.name in self.dictionary_typed
         if place is None:
             if field.required:
-                raise CannotConvert("is missing, and the table requires it")
+                raise CannotProject("is missing, and the table requires it")
             column = pa.chunked_array([_missing(rows.num_rows, _flat(arrow.type) if as_dictionary else arrow.type)])
             return column.dictionary_encode() if as_dictionary else column
         column = rows.column(place)
         if field.required and column.null_count:
-            raise CannotConvert(f"{column.null_count:,} values are null, and the table requires them")
+            raise CannotProject(f"{column.null_count:,} values are null, and the table requires them")
         if as_dictionary:
             if not pa.types.is_dictionary(column.type):
                 column = _cast(column, _flat(arrow.type)).dictionary_encode()
@@ -186,7 +186,7 @@ def _project_struct(array: pa.Array, source: _Tree, kind: StructType, wanted: pa
         if place is not None:
             columns.append(_project(array.field(place), source.inner[place], target, field.type))
         elif target.required:
-            raise CannotConvert(f"field {target.name} is missing, and the table requires it")
+            raise CannotProject(f"field {target.name} is missing, and the table requires it")
         else:
             columns.append(_missing(len(array), field.type))
         fields.append(field)
@@ -221,12 +221,12 @@ def _cast(array: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Array | 
     try:
         return array.cast(wanted, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise CannotConvert(f"{array.type} can't become the table's {wanted}: {error}") from error
+        raise CannotProject(f"{array.type} can't become the table's {wanted}: {error}") from error
 
 
 def _check(array: pa.Array, fits: bool, wanted: pa.DataType) -> None:
     if not fits:
-        raise CannotConvert(f"{array.type} can't become the table's {wanted}")
+        raise CannotProject(f"{array.type} can't become the table's {wanted}")
 
 
 def _rebased(array: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array]:

@@ -35,7 +35,7 @@ from components.compactor.merge.footer import (
     ROW_GROUPS,
     SCHEMA,
     STATISTICS,
-    Chunk,
+    ColumnChunk,
     Footer,
     Group,
 )
@@ -232,7 +232,7 @@ def _moved(group: Group, start: int, number: int) -> Fields:
     return found
 
 
-def _runs(chunks: Sequence[Chunk]) -> Iterator[tuple[int, int]]:
+def _runs(chunks: Sequence[ColumnChunk]) -> Iterator[tuple[int, int]]:
     """Yields ranges of adjacent chunks, which usually is one range."""
     start, end = chunks[0].start, chunks[0].start
     for chunk in chunks:

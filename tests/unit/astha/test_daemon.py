@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from astha.clock import SystemLoopClock
-from astha.daemon import Component, Daemon, DaemonSettings
+from astha.daemon import Daemon, DaemonSettings, NamedSubscriber
 from astha.errors import ConfigError, SourceError
 from astha.lanes.state import LaneState
 from astha.leadership import Leadership, LeaseSettings
@@ -34,7 +34,7 @@ class Stage:
         self.daemon = Daemon(
             self.registry.store,
             self.source,
-            [Component("a", self.subject, policy)],
+            [NamedSubscriber("a", self.subject, policy)],
             Leadership(self.registry.store, LeaseSettings(ttl_s=1.0), "test", clock),
             DaemonSettings(ledger_interval_s=0.01, shutdown_timeout_s=1.0),
             clock,

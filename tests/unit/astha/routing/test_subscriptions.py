@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 from pydantic import SecretStr
 
-from astha.daemon import Component
+from astha.daemon import NamedSubscriber
 from astha.errors import ConfigError
 from astha.routing.subscriptions import Subscription, read_subscriptions, require_match
 from astha.subscribers import ComponentContext, LakeSettings
@@ -28,7 +28,7 @@ def test_the_shipped_subscriptions_match_their_components() -> None:
     )
     shipped = read_subscriptions(SHIPPED)
     for component in load_components(shipped, around, SHIPPED):
-        assert isinstance(component, Component), component
+        assert isinstance(component, NamedSubscriber), component
         assert component.subscriber.subscribed_tables == shipped[component.name].tables
     assert {"iceberg_updater", "metadata_orchestrator", "snapshotter"} <= shipped.keys()
 
@@ -44,7 +44,7 @@ def test_in_memory_components_can_not_hold(path: Path) -> None:
     bad, good = load_components(read_subscriptions(path), around, path)
     assert isinstance(bad, BadComponent)
     assert "line 2: component compactor can't hold: its state is in memory" in str(bad.error)
-    assert isinstance(good, Component)
+    assert isinstance(good, NamedSubscriber)
 
 
 def test_optional_keys_of_an_entry(path: Path) -> None:

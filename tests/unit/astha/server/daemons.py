@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import cast
 
-from astha.daemon import Component, Daemon, DaemonSettings
+from astha.daemon import Daemon, DaemonSettings, NamedSubscriber
 from astha.events import Commit, Event, Operation, Transaction
 from astha.lanes.state import RestoredLane
 from astha.leadership import Leadership, LeaseSettings
@@ -75,7 +75,7 @@ class Stage:
         self.store = cast("MetadataStore", Store(self.clock))
         self.source = Silent()
         self.leadership = Leadership(self.store, LeaseSettings(), HOLDER, self.clock)
-        subscribers = [Component(name, RecordingSubscriber("topics", "tables")) for name in components]
+        subscribers = [NamedSubscriber(name, RecordingSubscriber("topics", "tables")) for name in components]
         self.daemon = Daemon(self.store, self.source, subscribers, self.leadership, DaemonSettings(), self.clock)
 
     async def lead(self) -> None:
