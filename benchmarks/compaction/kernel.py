@@ -2,7 +2,7 @@
 
     python -m benchmarks.compaction.kernel [FILES]
 
-No figure has a goal here, so `make bench` leaves it out: it is for whoever works on the merge.
+No figure has a goal here, so `make bench` leaves it out: it is for work on the merge.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The segment store at work: agents append, one of them is killed, and a consumer group reads.
 
-The agents are processes of their own. What the dead one had not been answered is repeated by whoever takes over, under
+The agents are processes of their own. The agent that takes over repeats the unacknowledged appends of the killed one, under
 the same numbers: in the end every record is there once.
 """
 
@@ -117,8 +117,8 @@ class Agents:
 
 
 class Viewer:
-    """A consumer of the group. Checks what it is given: the record at offset n of a partition says so. ``seen`` is what
-    the whole group has had.
+    """A consumer of the group, which checks that each record carries its own offset. ``seen`` holds what the whole group
+    has read.
     """
 
     def __init__(self, member: GroupConsumer, clock: SystemLoopClock, seen: set[tuple[int, int]]) -> None:
