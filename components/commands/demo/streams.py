@@ -1,7 +1,7 @@
 """The segment store at work: agents append, one of them is killed, and a consumer group reads.
 
-The agents are processes of their own. The agent that takes over repeats the unacknowledged appends of the killed one, under
-the same numbers: in the end every record is there once.
+The agents are processes of their own. The agent that takes over repeats the unacknowledged appends of the killed one,
+under the same numbers: in the end every record is there once.
 """
 
 from __future__ import annotations
@@ -117,8 +117,9 @@ class Agents:
 
 
 class Viewer:
-    """A consumer of the group, which checks that each record carries its own offset. ``seen`` holds what the whole group
-    has read.
+    """A consumer of the group, which checks that each record carries its own offset.
+
+    ``seen`` holds what the whole group has read.
     """
 
     def __init__(self, member: GroupConsumer, clock: SystemLoopClock, seen: set[tuple[int, int]]) -> None:
