@@ -315,7 +315,7 @@ async def test_counting_all_files_may_take_longer_than_a_delivery(
     await floor.bench.insert(files=7)
     policy = QUICK.model_copy(update={"delivery_timeout_s": 0.05})
     running = await run_daemon(floor.url, {NAME: compactor}, policy=policy)
-    await running.until(lambda: running.lane(NAME)._worker.refresh_began is not None, "the first refresh")
+    await running.until(lambda: running.lane(NAME).refresh_began is not None, "the first refresh")
     assert await floor.rows() == []
     assert not readiness(running.daemon, 60.0).ready
     assert not compactor._tasks, "nothing is decided by a part of the files"

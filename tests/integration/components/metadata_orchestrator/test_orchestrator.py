@@ -106,7 +106,7 @@ async def test_a_problem_affects_only_its_table_and_ends_with_its_cause(
     await store.alter_table(good.id, status="dropping")
     await found.problems_are()
     assert await store.get_table_by_id(bad.id) is not None
-    assert found.running.lane(NAME).failures == 0
+    assert found.running.lane(NAME).counts.failed_deliveries == 0
     await found.running.stop()
 
 

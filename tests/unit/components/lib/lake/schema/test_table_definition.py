@@ -74,7 +74,7 @@ def test_icebergs_own_schema_keeps_its_ids(tmp_path: Path, form: str) -> None:
         ("columns: {}", "at least one column"),
         ("partition_by: [id]", "columns are missing"),
         ("colums: {id: long}", "'colums' is not a key of a definition"),
-        ("columns: {id: long, id: int}", "line 1: 'id' stands twice"),
+        ("columns: {id: long, id: int}", "line 1: 'id' appears twice"),
         ("columns: {id: lnog}", "column id: 'lnog': no type 'lnog': did you mean long?"),
         ("columns: {2024: long}", "column 2024: a name is a text: put it in quotes"),
         ("columns: {id: 5}", "column id: its type 5 is not a text"),
