@@ -47,7 +47,7 @@ def own_tags(metadata: TableMetadata | None) -> Iterator[tuple[str, int, int]]:
 def _lost(metadata: TableMetadata | None, row: TableSnapshot) -> str | None:
     if metadata is None:
         return "there is no Iceberg table"
-    ref = metadata.refs.get(_name(row))
+    ref = metadata.refs.get(_name(row)) or metadata.refs.get(f"{_EXPIRING}{row.id}")  # renamed before the row expires
     if ref is None:
         return "Iceberg has no such tag"
     if ref.snapshot_id != row.snapshot_id:

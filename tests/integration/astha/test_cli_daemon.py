@@ -185,7 +185,7 @@ def test_sighup_reloads_the_log_level(astha: Astha, tmp_path: Path) -> None:
     assert daemon.logged("log level reloaded")["level"] == "info", "a flag stays stronger than the file"
     config.write_text("log: [\n")
     daemon.send(signal.SIGHUP)
-    assert "not YAML" in daemon.logged("settings can't be read again")["error"]
+    assert "not YAML" in daemon.logged("settings can't be reloaded: log level unchanged")["error"]
     assert daemon.process.poll() is None
 
 

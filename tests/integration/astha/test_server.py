@@ -120,7 +120,7 @@ def test_silent_connections_beyond_all_limits_leave_delivery_and_lease_alone(ast
     delivered(astha, "after")
     assert epoch(daemon) == before
     assert len(daemon.lines) < 60, "the flood is not a flood of log lines"
-    assert any("server.max_connections" in str(line.get("said")) for line in daemon.lines)
+    assert any("server.max_connections" in str(line.get("message")) for line in daemon.lines)
 
 
 def answers(daemon: Daemon) -> bool:
@@ -203,7 +203,7 @@ def test_a_listener_that_dies_is_replaced_and_deliveries_continue(astha: Astha) 
 
 
 async def test_a_listener_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "_LOOK_S", 2.0)
+    monkeypatch.setattr(server_module, "_CHECK_S", 2.0)
     monkeypatch.setattr(server_module, "_SILENT_LOOKS", 4)
     monkeypatch.setattr(server_module, "_STOP_WITHIN_S", 0.1)
     others = set(children(os.getpid()))
@@ -257,7 +257,7 @@ def test_the_read_token_reads_and_probes_reveal_no_names(astha: Astha) -> None:
         with pytest.raises(Refused, match="a token is required"):
             list(daemon.client().lines(path))
     assert daemon.client(READ_TOKEN).get("/status")["components"][0]["name"] == "audit"
-    with pytest.raises(Refused, match="may only read"):
+    with pytest.raises(Refused, match="only allows reading"):
         daemon.client(READ_TOKEN).post("/components/audit/pause")
     daemon.client(TOKEN).post("/components/audit/pause")
     with pytest.raises(Refused) as anonymous:
@@ -309,7 +309,7 @@ def test_over_tls_with_the_commands_and_without_an_authority(astha: Astha) -> No
     [
         ({"certificate": CERTIFICATE, "key": OTHER_KEY}, "key values mismatch"),
         ({"certificate": CERTIFICATE, "key": Path("absent.key")}, "No such file"),
-        ({"certificate": CERTIFICATE}, "go together"),
+        ({"certificate": CERTIFICATE}, "belong together"),
     ],
 )
 def test_check_and_run_refuse_files_that_are_not_a_certificate_and_its_key(
