@@ -204,8 +204,8 @@ def test_a_listener_that_dies_is_replaced_and_deliveries_continue(astha: Astha) 
 
 async def test_a_listener_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "_CHECK_S", 2.0)
-    monkeypatch.setattr(server_module, "_SILENT_LOOKS", 4)
-    monkeypatch.setattr(server_module, "_STOP_WITHIN_S", 0.1)
+    monkeypatch.setattr(server_module, "_MAX_SILENT_CHECKS", 4)
+    monkeypatch.setattr(server_module, "_STOP_TIMEOUT_S", 0.1)
     others = set(children(os.getpid()))
 
     def ours() -> set[int]:
