@@ -29,9 +29,18 @@ from tests.fuzz.mutations import mutated
 KINDS = {kind.table: kind for kind in PUBLISHED}
 OIDS = {kind: 1_000 + number for number, kind in enumerate(PUBLISHED)}
 ROWS = {kind: [row for row in extreme_rows() if type(row) is kind] for kind in PUBLISHED}
+
+
+def _type_of(hint: object) -> type:
+    """Of a class itself, of JSON text the string that it is, of a literal its own type."""
+    if hint is JsonText:
+        return str
+    return hint if isinstance(hint, type) else type(hint)
+
+
 TYPES: dict[type[Row], dict[str, tuple[type, ...]]] = {
     kind: {
-        name: tuple(kind if isinstance(kind, type) else type(kind) for kind in get_args(hint) or (hint,))  # or literals
+        name: tuple(_type_of(kind) for kind in get_args(hint) or (hint,))
         for name, hint in get_type_hints(kind).items()
         if name in kind.__struct_fields__
     }
