@@ -211,14 +211,20 @@ async def test_a_listener_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch
     def ours() -> set[int]:
         return set(children(os.getpid())) - others
 
-    server = server_of(Stage("audit"))
+    stage = Stage("audit")
+    server = server_of(stage)
+
+    async def replaced() -> bool:
+        await stage.clock.advance(0.1)  # it waits for a moment before it starts another
+        return bool(ours() - {pid})
+
     try:
         port = urlsplit(await server.start()).port
         first = await asyncio.to_thread(Client(f"http://127.0.0.1:{port}").get, "/livez")
         assert first["alive"]
         (pid,) = ours()
         os.kill(pid, signal.SIGSTOP)
-        await eventually(lambda: bool(ours() - {pid}), "another listener", 60)
+        await eventually(replaced, "another listener", 60)
         again = await asyncio.to_thread(Client(f"http://127.0.0.1:{port}").get, "/livez")
         assert again["alive"]
     finally:
