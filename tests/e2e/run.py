@@ -206,11 +206,15 @@ class LakeRun:
         async def over() -> bool:
             return not await store.list_compactions(statuses=["running"])
 
+        async def some_done() -> bool:
+            return bool(await store.list_compactions(statuses=["done"], limit=1))
+
+        # Writers and kills may have aborted every one of them until now, on a slow machine.
+        await eventually(some_done, f"seed {self.seed}: something is compacted", SETTLE_S)
         await eventually(over, f"seed {self.seed}: no compaction is left running", SETTLE_S)
         rows = await store.list_compactions(limit=10_000)
         statuses = Counter(row.status for row in rows)
         print(f"compactions: {dict(statuses)}")  # noqa: T201
-        assert statuses["done"], f"seed {self.seed}: nothing was compacted"
         assert not statuses["failed"], f"seed {self.seed}: {[row for row in rows if row.status == 'failed']}"
 
     @asynccontextmanager
