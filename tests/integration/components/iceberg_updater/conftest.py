@@ -21,6 +21,7 @@ from components.lib.lake.schema.table_schema import TableSchema
 from components.lib.lake.updater_state import read_failing_tables
 from registry.contract import MetadataStore
 from registry.models import LakeTable, Row, TableFile, TableMetadata
+from registry.position import XidVisibility
 from tests.fixtures.stores import OpenStore
 from tests.lake import iceberg_tables
 from tests.parquet_files import PLAIN, row, write_files
@@ -97,9 +98,12 @@ class Lake:
         return found
 
     async def happened(self, *changes: tuple[Operation, Row]) -> None:
-        """One transaction."""
-        position = await self.store.position()
-        commit = Commit(_LONG_AGO, position, 0, len(changes))
+        """Records one transaction, as the stream brings it after its commit."""
+        async with self.store.consistent_read() as snapshot:
+            visibility = snapshot.visibility
+        # On PostgreSQL snapshots know transactions by id: the newest completed one is in later snapshots, not in earlier.
+        transaction = visibility.xmax - 1 if isinstance(visibility, XidVisibility) else _LONG_AGO
+        commit = Commit(transaction, await self.store.position(), 0, len(changes))
         self.pending.append(
             [
                 Event(operation, data, None if operation is Operation.INSERT else data, commit, index)

@@ -20,7 +20,6 @@ from registry.models import LakeTable
 from tests.integration.components.iceberg_updater.conftest import Lake
 from tests.lake import execute_sql
 from tests.parquet_files import PLAIN
-from tests.waiting import eventually
 
 
 def append_externally(lake: Lake, table: LakeTable, *ids: int) -> None:
@@ -106,7 +105,7 @@ async def test_the_next_event_starts_a_refresh_after_adopting(lake: Lake, table:
     await lake.insert(table, 6)
     await lake.deliver()
     await lake.settled()
-    await eventually(lambda: lake.ids(table) == [1, 2, 3, 4, 5, 6], "the refreshed table")
+    assert lake.ids(table) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_reverting_restores_the_registrys_files(lake: Lake, table: LakeTable) -> None:
