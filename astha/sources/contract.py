@@ -1,4 +1,4 @@
-"""The contracts of sources and followers, and the batches that they yield."""
+"""The contracts of sources and live sources, and the batches that they yield."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Replays(Protocol):
         ...
 
 
-class Follower(Protocol):
+class LiveSource(Protocol):
     """The changes from now on, for caches. It keeps no position and retains nothing in the database."""
 
     def stream(self, tables: frozenset[str]) -> AsyncGenerator[Batch, None]:

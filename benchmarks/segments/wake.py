@@ -19,17 +19,17 @@ from pydantic import SecretStr
 from astha.clock import SystemLoopClock
 from astha.events import Event
 from astha.settings import RegistrySettings, Settings
-from astha.sources.factory import open_follower
+from astha.sources.factory import open_live_source
 from astha.subscribers.context import ComponentContext, LakeSettings
 from benchmarks.report import Report, percentile
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.agents import LeaseAgent
 from components.lib.streams.change_feed import ChangeFeed, PartitionKey
+from components.lib.streams.feed_updater import FeedUpdater
 from components.lib.streams.read_context import BorrowedStore
 from components.lib.streams.reader.block_cache import BlockCache
 from components.lib.streams.reader.blocks import decode
 from components.lib.streams.reader.reader import Reader
-from components.lib.streams.registry_follower import RegistryFollower
 from components.lib.streams.writer import SegmentWriter
 from registry.cache import CachedStore
 from registry.connect import open_store
@@ -121,8 +121,8 @@ async def _wait(job: WakeJob, parent: Connection) -> None:
         cached = CachedStore(BorrowedStore(store), clock=clock)
         feed = NotingChangeFeed(cached)
         reader = Reader(feed, BlockCache(Objects(job.lake), decode), clock)
-        follower = open_follower(job.url, settings.source, settings.change_log, clock)
-        await stack.enter_async_context(RegistryFollower(follower, feed, clock))
+        live_source = open_live_source(job.url, settings.source, settings.change_log, clock)
+        await stack.enter_async_context(FeedUpdater(live_source, feed, clock))
 
         async def follow(partition: int) -> None:
             while True:

@@ -17,15 +17,15 @@ from registry.json_text import JsonText
 from registry.models import PUBLISHED, ConsumerGroup, Partition, Row, Segment, TableFile, Topic
 from registry.position import Position
 from tests.fixtures.rows import extreme_rows
-from tests.fixtures.sources import EVERYTHING, Follower, Raw, SourceOf
+from tests.fixtures.sources import EVERYTHING, Raw, SourceOf, SourceReader
 
 
 def insert_group(name: str) -> str:
     return f"INSERT INTO consumer_groups VALUES ('{name}', 0, 0)"
 
 
-def groups(follower: Follower) -> list[str]:
-    return [event.data.group_id for event in follower.events if isinstance(event.data, ConsumerGroup)]
+def groups(reader: SourceReader) -> list[str]:
+    return [event.data.group_id for event in reader.events if isinstance(event.data, ConsumerGroup)]
 
 
 def segments(topic: str, count: int) -> list[SegmentDraft]:
@@ -33,25 +33,25 @@ def segments(topic: str, count: int) -> list[SegmentDraft]:
 
 
 async def test_commits_come_in_order(registry_url: str, writer: MetadataStore, source_of: SourceOf) -> None:
-    async with Follower(await source_of(registry_url)) as follower:
+    async with SourceReader(await source_of(registry_url)) as reader:
         for number in range(50):
             await writer.create_topic(f"t{number}", 1)
-        await follower.reach(await writer.position())
-    topics = [event.data.name for event in follower.events if isinstance(event.data, Topic)]
+        await reader.reach(await writer.position())
+    topics = [event.data.name for event in reader.events if isinstance(event.data, Topic)]
     assert topics == [f"t{number}" for number in range(50)]
-    positions = [transaction.position for transaction in follower.transactions]
+    positions = [transaction.position for transaction in reader.transactions]
     assert positions == sorted(set(positions))
-    assert follower.gaps == []
+    assert reader.gaps == []
 
 
 async def test_concurrent_writers_keep_their_transactions_whole(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
-    async with Follower(await source_of(registry_url)) as follower:
+    async with SourceReader(await source_of(registry_url)) as reader:
         await asyncio.gather(*(writer.create_topic(f"t{number}", 3) for number in range(40)))
-        await follower.reach(await writer.position())
-    assert len(follower.transactions) == 40
-    for transaction in follower.transactions:
+        await reader.reach(await writer.position())
+    assert len(reader.transactions) == 40
+    for transaction in reader.transactions:
         names = {event.data.name if isinstance(event.data, Topic) else None for event in transaction.events} - {None}
         assert len(names) == 1
         assert len(transaction.events) == 4
@@ -61,10 +61,10 @@ async def test_a_verb_is_one_transaction_over_all_its_tables(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
     before = time.time_ns() // 1000
-    async with Follower(await source_of(registry_url)) as follower:
+    async with SourceReader(await source_of(registry_url)) as reader:
         await writer.create_topic("t", 3)
-        await follower.reach(await writer.position())
-    (transaction,) = follower.transactions
+        await reader.reach(await writer.position())
+    (transaction,) = reader.transactions
     assert transaction.tables == {"topics", "partitions"}
     assert transaction.unlisted == frozenset()
     assert transaction.size_bytes > 0
@@ -80,60 +80,60 @@ async def test_a_verb_is_one_transaction_over_all_its_tables(
 async def test_updates_and_deletes_carry_the_row_before(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
-    async with Follower(await source_of(registry_url), frozenset({"topics"})) as follower:
+    async with SourceReader(await source_of(registry_url), frozenset({"topics"})) as reader:
         created = await writer.create_topic("t", 1, retention_ms=5)
         changed = await writer.update_topic_config("t", {"k": "v"})
         await writer.delete_topic("t")
-        await follower.reach(await writer.position())
-    insert, update, delete = follower.events
+        await reader.reach(await writer.position())
+    insert, update, delete = reader.events
     assert (insert.operation, insert.data, insert.before) == (Operation.INSERT, created, None)
     assert (update.operation, update.data, update.before) == (Operation.UPDATE, changed, created)
     assert (delete.operation, delete.data, delete.before) == (Operation.DELETE, changed, changed)
 
 
 async def test_a_rolled_back_transaction_is_not_delivered(registry_url: str, raw: Raw, source_of: SourceOf) -> None:
-    async with Follower(await source_of(registry_url)) as follower:
+    async with SourceReader(await source_of(registry_url)) as reader:
         await raw(insert_group("never"), end="ROLLBACK")
         await raw(insert_group("after"))
-        await follower.until(lambda: "after" in groups(follower), "the commit")
-    assert groups(follower) == ["after"]
+        await reader.until(lambda: "after" in groups(reader), "the commit")
+    assert groups(reader) == ["after"]
 
 
 async def test_savepoints(registry_url: str, raw: Raw, source_of: SourceOf) -> None:
-    async with Follower(await source_of(registry_url)) as follower:
+    async with SourceReader(await source_of(registry_url)) as reader:
         await raw(
             insert_group("a"), "SAVEPOINT one", insert_group("b"), "ROLLBACK TO SAVEPOINT one",
             insert_group("c"), "SAVEPOINT two", insert_group("d"), "RELEASE SAVEPOINT two",
         )  # fmt: skip
-        await follower.until(lambda: "d" in groups(follower), "the commit")
-    assert groups(follower) == ["a", "c", "d"]
-    assert len(follower.transactions) == 1
-    assert follower.gaps == []
+        await reader.until(lambda: "d" in groups(reader), "the commit")
+    assert groups(reader) == ["a", "c", "d"]
+    assert len(reader.transactions) == 1
+    assert reader.gaps == []
 
 
 async def test_changes_by_raw_sql_are_delivered(
     registry_url: str, writer: MetadataStore, raw: Raw, source_of: SourceOf
 ) -> None:
-    async with Follower(await source_of(registry_url)) as follower:
+    async with SourceReader(await source_of(registry_url)) as reader:
         for number in range(20):
             await raw(insert_group(f"a{number}"), insert_group(f"b{number}"))
             await writer.create_topic(f"t{number}", 1)
-        await follower.reach(await writer.position())
-    assert groups(follower) == [f"{letter}{number}" for number in range(20) for letter in "ab"]
-    assert len(follower.transactions) == 40
-    assert len({transaction.commit.transaction for transaction in follower.transactions}) == 40
+        await reader.reach(await writer.position())
+    assert groups(reader) == [f"{letter}{number}" for number in range(20) for letter in "ab"]
+    assert len(reader.transactions) == 40
+    assert len({transaction.commit.transaction for transaction in reader.transactions}) == 40
 
 
 async def test_changes_of_unsubscribed_tables_only_move_the_position(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
-    async with Follower(await source_of(registry_url), frozenset({"tables"})) as follower:
+    async with SourceReader(await source_of(registry_url), frozenset({"tables"})) as reader:
         await writer.create_topic("t", 3)
-        await follower.reach(await writer.position())
-        assert follower.transactions == []
+        await reader.reach(await writer.position())
+        assert reader.transactions == []
         await writer.create_table("d", "t", "s3://b/t", TableDraft(schema=JsonText("{}")))
-        await follower.reach(await writer.position())
-    (transaction,) = follower.transactions
+        await reader.reach(await writer.position())
+    (transaction,) = reader.transactions
     assert transaction.tables == {"tables"}
     assert [event.table for event in transaction.events] == ["tables"]
     assert transaction.commit.count == 1
@@ -144,11 +144,11 @@ async def test_a_transaction_beyond_the_limits_only_names_its_tables(
 ) -> None:
     await writer.create_topic("t", 1)
     start = await writer.position()
-    async with Follower(await source_of(registry_url, start, TransactionLimits(events=500))) as follower:
+    async with SourceReader(await source_of(registry_url, start, TransactionLimits(events=500))) as reader:
         await writer.add_segments(segments("t", 5_000))
         await writer.create_topic("after", 1)
-        await follower.reach(await writer.position())
-    large, after = follower.transactions
+        await reader.reach(await writer.position())
+    large, after = reader.transactions
     assert large.events == []
     assert large.commit.count == 0
     assert large.unlisted == large.tables == {"segments", "partitions"}
@@ -157,11 +157,11 @@ async def test_a_transaction_beyond_the_limits_only_names_its_tables(
 
 
 async def test_limits_count_bytes_too(registry_url: str, writer: MetadataStore, source_of: SourceOf) -> None:
-    async with Follower(await source_of(registry_url, limits=TransactionLimits(size_bytes=10_000))) as follower:
+    async with SourceReader(await source_of(registry_url, limits=TransactionLimits(size_bytes=10_000))) as reader:
         await writer.create_topic("large", 1, config={"k": "x" * 20_000})
         await writer.create_topic("small", 1, config={"k": "x" * 2_000})
-        await follower.reach(await writer.position())
-    large, small = follower.transactions
+        await reader.reach(await writer.position())
+    large, small = reader.transactions
     assert large.events == []
     assert large.unlisted == {"topics", "partitions"}
     assert len(small.events) == 2
@@ -182,24 +182,24 @@ async def test_transactions_of_many_sizes_are_delivered_completely(
         ]
         await writer.add_segments(drafts)
         base += size
-    async with Follower(await source_of(registry_url, start), frozenset({"segments"})) as follower:
-        await follower.reach(await writer.position())
-    assert [len(transaction.events) for transaction in follower.transactions] == sizes
-    offsets = [event.data.base_offset for event in follower.events if isinstance(event.data, Segment)]
+    async with SourceReader(await source_of(registry_url, start), frozenset({"segments"})) as reader:
+        await reader.reach(await writer.position())
+    assert [len(transaction.events) for transaction in reader.transactions] == sizes
+    offsets = [event.data.base_offset for event in reader.events if isinstance(event.data, Segment)]
     assert offsets == list(range(base))
 
 
 async def test_a_restart_continues_after_the_acknowledged_position(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
-    async with Follower(await source_of(registry_url)) as first:
+    async with SourceReader(await source_of(registry_url)) as first:
         for number in range(10):
             await writer.create_topic(f"t{number}", 2)
         await first.reach(await writer.position())
         acknowledged = first.transactions[3].position
         first.source.acknowledge(acknowledged)
         assert first.source.status().acknowledged == acknowledged
-    async with Follower(await source_of(registry_url, acknowledged)) as second:
+    async with SourceReader(await source_of(registry_url, acknowledged)) as second:
         await writer.create_topic("t10", 2)
         await second.reach(await writer.position())
     assert described(second.transactions[:6]) == described(first.transactions[4:])
@@ -211,43 +211,43 @@ async def test_a_reopened_stream_repeats_unacknowledged_transactions(
     registry_url: str, writer: MetadataStore, source_of: SourceOf
 ) -> None:
     source = await source_of(registry_url)
-    async with Follower(source) as first:
+    async with SourceReader(source) as first:
         await writer.create_topic("a", 1)
         await writer.create_topic("b", 1)
         await first.reach(await writer.position())
         source.acknowledge(first.transactions[0].position)
-    async with Follower(source) as second:
+    async with SourceReader(source) as second:
         await second.reach(await writer.position())
     assert described(second.transactions) == described(first.transactions[1:])
 
 
 async def test_values_of_a_megabyte(registry_url: str, writer: MetadataStore, source_of: SourceOf) -> None:
-    async with Follower(await source_of(registry_url), frozenset({"topics"})) as follower:
+    async with SourceReader(await source_of(registry_url), frozenset({"topics"})) as reader:
         wanted = [await writer.create_topic(f"t{n}", 1, config={"k": "ü" * (n * 100_000)}) for n in range(11)]
         changed = await writer.update_topic_config("t10", {"k": "x" * 1_000_000})
-        await follower.reach(await writer.position())
-    assert [event.data for event in follower.events] == [*wanted, changed]
-    assert follower.events[-1].before == wanted[-1]
+        await reader.reach(await writer.position())
+    assert [event.data for event in reader.events] == [*wanted, changed]
+    assert reader.events[-1].before == wanted[-1]
 
 
 async def test_every_column_of_every_table_is_as_the_store_reads_it(
     registry_url: str, writer: MetadataStore, raw: Raw, source_of: SourceOf
 ) -> None:
     wanted = extreme_rows()
-    async with Follower(await source_of(registry_url)) as follower:
-        await follower.until(lambda: bool(follower.starts), "the start")
+    async with SourceReader(await source_of(registry_url)) as reader:
+        await reader.until(lambda: bool(reader.starts), "the start")
         await raw("DELETE FROM source_identity")  # only an empty registry can be loaded
         async with writer.load() as load:
             for row in wanted:
                 await load.add([row])
-        await follower.reach(await writer.position())
-    assert [event.data for event in follower.events] == wanted
-    assert [column_types(event.data) for event in follower.events] == [column_types(row) for row in wanted]
+        await reader.reach(await writer.position())
+    assert [event.data for event in reader.events] == wanted
+    assert [column_types(event.data) for event in reader.events] == [column_types(row) for row in wanted]
     assert {type(row) for row in wanted} == set(PUBLISHED)
     async with writer.consistent_read() as snapshot:
         for kind in PUBLISHED:
             stored = [row async for page in snapshot.rows(kind) for row in page]
-            told = [event.data for event in follower.events if isinstance(event.data, kind)]
+            told = [event.data for event in reader.events if isinstance(event.data, kind)]
             assert sorted(told, key=keyed) == sorted(stored, key=keyed)
 
 
@@ -258,10 +258,10 @@ async def test_a_swap_of_files_is_one_transaction(
     drafts = [FileDraft(file_path=f"s3://b/t/{n}", file_size=1, row_count=1, schema_version=1) for n in range(4)]
     old = await writer.add_files(table.id, drafts[:3])
     start = await writer.position()
-    async with Follower(await source_of(registry_url, start)) as follower:
+    async with SourceReader(await source_of(registry_url, start)) as reader:
         (new,) = await writer.swap_files(table.id, old, drafts[3:], operation_id="swap")
-        await follower.reach(await writer.position())
-    (transaction,) = follower.transactions
+        await reader.reach(await writer.position())
+    (transaction,) = reader.transactions
     files = [(event.operation, event.data) for event in transaction.events if isinstance(event.data, TableFile)]
     assert sorted(files, key=str) == sorted(
         [(Operation.INSERT, new), *((Operation.DELETE, file) for file in old)], key=str
@@ -276,15 +276,15 @@ async def test_a_million_rows_in_one_transaction_are_not_kept_in_memory(
     await writer.create_topic("t", 1)
     start = await writer.position()
     numbers = "WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < 999999)"
-    async with Follower(await source_of(registry_url, start), EVERYTHING) as follower:
+    async with SourceReader(await source_of(registry_url, start), EVERYTHING) as reader:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         await raw(
             "INSERT INTO segments (topic, partition_id, base_offset, end_offset, record_count, size_bytes, s3_bucket, "
             f"s3_key, byte_offset, created_at) {numbers} SELECT 't', 0, i, i, 1, 1, 'b', 'k' || i, 0, 0 FROM n"
         )
         await writer.create_topic("after", 1)
-        await follower.reach(await writer.position())
-    large, after = follower.transactions
+        await reader.reach(await writer.position())
+    large, after = reader.transactions
     assert large.events == []
     assert large.unlisted == {"segments"}
     assert len(after.events) == 2

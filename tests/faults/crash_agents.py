@@ -23,18 +23,18 @@ import msgspec
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.sources.factory import open_follower
+from astha.sources.factory import open_live_source
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.agents import AgentSettings, LeaseAgent
 from components.lib.streams.errors import AppendFailed, AppendUnknown, NotLeader
+from components.lib.streams.feed_updater import FeedUpdater
 from components.lib.streams.format import NewRecord
 from components.lib.streams.group_consumer import GroupConsumer
 from components.lib.streams.offsets import GroupOffsets
 from components.lib.streams.read_context import ReadContext
-from components.lib.streams.registry_follower import RegistryFollower
 from components.lib.streams.writer import AppendId, SegmentWriter, WriterSettings
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger
@@ -158,10 +158,10 @@ def component_context(order: Order, store: MetadataStore) -> ComponentContext:
     return ComponentContext(store, SystemLoopClock(), SecretStr(order.url), LakeSettings.model_validate(order.lake))
 
 
-def following(order: Order, read_context: ReadContext) -> RegistryFollower:
+def following(order: Order, read_context: ReadContext) -> FeedUpdater:
     clock = SystemLoopClock()
-    follower = open_follower(order.url, PostgresSourceSettings(), TailSettings(), clock)
-    return RegistryFollower(follower, read_context.change_feed, clock)
+    live_source = open_live_source(order.url, PostgresSourceSettings(), TailSettings(), clock)
+    return FeedUpdater(live_source, read_context.change_feed, clock)
 
 
 async def drain(order: Order) -> None:

@@ -4,7 +4,7 @@ One daemon tails one file: it deletes acknowledged rows from the log, so a secon
 missing and yield a `Gap`.
 """
 
-from astha.sources.sqlite.follower import SqliteFollower
+from astha.sources.sqlite.live_source import SqliteLiveSource
 from astha.sources.sqlite.source import SqliteSource, TailSettings
 
-__all__ = ["SqliteFollower", "SqliteSource", "TailSettings"]
+__all__ = ["SqliteLiveSource", "SqliteSource", "TailSettings"]

@@ -19,17 +19,17 @@ import structlog
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.sources.factory import open_follower
+from astha.sources.factory import open_live_source
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import ComponentContext, LakeSettings
 from components.commands.demo.appending import LEASE_S, Line, Order
 from components.commands.demo.daemon import PATIENCE_S, until
 from components.commands.demo.stage import Advance, Stage
+from components.lib.streams.feed_updater import FeedUpdater
 from components.lib.streams.group_consumer import GroupConsumer
 from components.lib.streams.offsets import GroupOffsets
 from components.lib.streams.read_context import ReadContext
-from components.lib.streams.registry_follower import RegistryFollower
 from registry.connect import open_store
 from registry.migrate import migrate
 
@@ -155,8 +155,8 @@ async def show(url: str, warehouse: Path, stage: Stage) -> Outcome:
         await store.create_topic(TOPIC, AGENTS * EACH)
         reading = ReadContext(around)
         stack.push_async_callback(reading.close)
-        follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)
-        await stack.enter_async_context(RegistryFollower(follower, reading.change_feed, clock))
+        live_source = open_live_source(url, PostgresSourceSettings(), TailSettings(), clock)
+        await stack.enter_async_context(FeedUpdater(live_source, reading.change_feed, clock))
         return await _act(around, reading, url, warehouse, stage)
 
 

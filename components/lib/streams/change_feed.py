@@ -1,7 +1,7 @@
 """`ChangeFeed`: committed changes update a process's caches and wake the readers that wait for new records.
 
 The daemon's component feeds it with events; other processes follow the registry themselves
-(`components.lib.streams.registry_follower`).
+(`components.lib.streams.feed_updater`).
 """
 
 from __future__ import annotations

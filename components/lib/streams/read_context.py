@@ -8,16 +8,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from astha.settings import Settings
-from astha.sources.factory import open_follower
+from astha.sources.factory import open_live_source
 from astha.subscribers.context import ComponentContext
 from components.lib.lake.storage.objects import Objects
 from components.lib.streams.change_feed import ChangeFeed
+from components.lib.streams.feed_updater import FeedUpdater
 from components.lib.streams.reader.block_cache import BlockCache, BlockCachePolicy
 from components.lib.streams.reader.blocks import CachedBlock, decode
 from components.lib.streams.reader.disk_cache import DiskBlockCache
 from components.lib.streams.reader.prefetch import Prefetcher, PrefetchPolicy
 from components.lib.streams.reader.reader import Reader
-from components.lib.streams.registry_follower import RegistryFollower
 from registry.cache import CachedStore
 from registry.forwarding import ForwardingStore
 
@@ -72,8 +72,8 @@ async def open_read_context(
         stack.push_async_callback(read_context.close)
         if follow:
             url = settings.registry.url.get_secret_value()
-            follower = open_follower(url, settings.source, settings.change_log, context.clock)
-            following = RegistryFollower(follower, read_context.change_feed, context.clock)
+            live_source = open_live_source(url, settings.source, settings.change_log, context.clock)
+            following = FeedUpdater(live_source, read_context.change_feed, context.clock)
             await stack.enter_async_context(following)
         else:
             read_context.change_feed.disconnect()

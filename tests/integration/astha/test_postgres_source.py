@@ -21,7 +21,7 @@ from registry.position import Position
 from tests.doubles.proxy import PostgresProxy
 from tests.faults.oracle import drop_slot
 from tests.fixtures.servers import MakeServer, ask, require_version
-from tests.fixtures.sources import EVERYTHING, Follower, busy_server, postgres_settings, release_slot, slot_of
+from tests.fixtures.sources import EVERYTHING, SourceReader, busy_server, postgres_settings, release_slot, slot_of
 from tests.fixtures.stores import OpenStore
 from tests.waiting import eventually
 
@@ -29,11 +29,11 @@ from tests.waiting import eventually
 @asynccontextmanager
 async def following(
     url: str, store: MetadataStore, stream_url: str | None = None, **settings: Any
-) -> AsyncIterator[Follower]:
+) -> AsyncIterator[SourceReader]:
     source = PostgresSource(stream_url or url, store, postgres_settings(url, **settings), SystemLoopClock())
-    async with Follower(source) as follower:
-        await follower.until(lambda: bool(follower.starts), "the start")
-        yield follower
+    async with SourceReader(source) as reader:
+        await reader.until(lambda: bool(reader.starts), "the start")
+        yield reader
 
 
 def execute(url: str, *statements: str) -> None:
@@ -42,8 +42,8 @@ def execute(url: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
-def groups(follower: Follower) -> list[str]:
-    return [event.data.group_id for event in follower.events if isinstance(event.data, ConsumerGroup)]
+def groups(reader: SourceReader) -> list[str]:
+    return [event.data.group_id for event in reader.events if isinstance(event.data, ConsumerGroup)]
 
 
 async def written(url: str, *names: str) -> None:
@@ -74,69 +74,69 @@ async def test_a_gap_that_was_not_consumed_is_found_again(postgres_url: str, sto
     stream = source.stream(EVERYTHING)
     assert (await anext(stream)) is not None
     await stream.aclose()
-    async with following(postgres_url, store) as follower:
-        assert follower.gaps == ["first start on this registry"]
+    async with following(postgres_url, store) as reader:
+        assert reader.gaps == ["first start on this registry"]
 
 
 async def test_a_server_that_is_killed_and_restarted(own_server: EmbeddedPostgres, opened: OpenStore) -> None:
     url = own_server.url("postgres")
-    async with following(url, await opened(url)) as follower:
+    async with following(url, await opened(url)) as reader:
         for number in range(3):
             await written(url, f"before {number}")
             await asyncio.to_thread(own_server.kill)
             await asyncio.to_thread(own_server.start)
             await written(url, f"after {number}")
-            await follower.until(lambda n=number: f"after {n}" in groups(follower), "the stream")  # type: ignore[misc]
-        assert len(follower.gaps) == 1, "of the first start only"
+            await reader.until(lambda n=number: f"after {n}" in groups(reader), "the stream")  # type: ignore[misc]
+        assert len(reader.gaps) == 1, "of the first start only"
     wanted = [name for number in range(3) for name in (f"before {number}", f"after {number}")]
-    assert list(dict.fromkeys(groups(follower))) == wanted, "nothing lost, some of it twice"
+    assert list(dict.fromkeys(groups(reader))) == wanted, "nothing lost, some of it twice"
 
 
 async def test_a_server_restored_from_an_older_copy_of_itself(own_server: EmbeddedPostgres, opened: OpenStore) -> None:
     """Restored from a snapshot of its volume: system identifier and timeline are the same, the history is not."""
     url = own_server.url("postgres")
-    async with following(url, await opened(url)) as follower:
+    async with following(url, await opened(url)) as reader:
         await written(url, "kept")
-        await follower.until(lambda: "kept" in groups(follower), "the stream")
+        await reader.until(lambda: "kept" in groups(reader), "the stream")
         await asyncio.to_thread(own_server.kill)
         copy = own_server.data.with_name("copy")
         await asyncio.to_thread(shutil.copytree, own_server.data, copy)
         await asyncio.to_thread(own_server.start)
         await written(url, *(f"undone {number}" for number in range(50)))
-        await follower.until(lambda: "undone 49" in groups(follower), "the stream")
+        await reader.until(lambda: "undone 49" in groups(reader), "the stream")
         await asyncio.to_thread(own_server.kill)
         await asyncio.to_thread(shutil.rmtree, own_server.data)
         copy.rename(own_server.data)
         own_server.hand_over(own_server.data)
         await asyncio.to_thread(own_server.start)
-        await follower.until(lambda: len(follower.gaps) == 2, "the gap")
-        assert "it was restored" in follower.gaps[1]
+        await reader.until(lambda: len(reader.gaps) == 2, "the gap")
+        assert "it was restored" in reader.gaps[1]
         await written(url, "after")
-        await follower.until(lambda: "after" in groups(follower), "the stream")
+        await reader.until(lambda: "after" in groups(reader), "the stream")
 
 
 async def test_a_connection_that_is_cut(postgres_url: str, postgres: EmbeddedPostgres, store: MetadataStore) -> None:
     async with (
         PostgresProxy("127.0.0.1", postgres.port) as proxy,
-        following(postgres_url, store, proxy.url(postgres_url)) as follower,
+        following(postgres_url, store, proxy.url(postgres_url)) as reader,
     ):
         for number in range(5):
             proxy.cut()
             await written(postgres_url, f"g{number}")
-            await follower.until(lambda n=number: f"g{n}" in groups(follower), "the stream")  # type: ignore[misc]
-        assert len(follower.gaps) == 1
+            await reader.until(lambda n=number: f"g{n}" in groups(reader), "the stream")  # type: ignore[misc]
+        assert len(reader.gaps) == 1
 
 
 async def test_a_connection_that_goes_deaf(postgres_url: str, postgres: EmbeddedPostgres, store: MetadataStore) -> None:
     async with PostgresProxy("127.0.0.1", postgres.port) as proxy:
         limits = {"silence_limit_s": 0.5, "connect_timeout_s": 1.0}
-        async with following(postgres_url, store, proxy.url(postgres_url), **limits) as follower:
+        async with following(postgres_url, store, proxy.url(postgres_url), **limits) as reader:
             proxy.go_deaf()
             await written(postgres_url, "unheard")
-            await eventually(lambda: not follower.source.status().connected, "the silence noticed")
+            await eventually(lambda: not reader.source.status().connected, "the silence noticed")
             proxy.listen()
-            await follower.until(lambda: "unheard" in groups(follower), "the stream")
-            assert len(follower.gaps) == 1
+            await reader.until(lambda: "unheard" in groups(reader), "the stream")
+            assert len(reader.gaps) == 1
 
 
 async def test_a_server_that_refuses_for_a_while(
@@ -144,28 +144,28 @@ async def test_a_server_that_refuses_for_a_while(
 ) -> None:
     async with (
         PostgresProxy("127.0.0.1", postgres.port) as proxy,
-        following(postgres_url, store, proxy.url(postgres_url)) as follower,
+        following(postgres_url, store, proxy.url(postgres_url)) as reader,
     ):
         proxy.refuse()
         await written(postgres_url, "meanwhile")
         refused = proxy.connections
-        await eventually(lambda: not follower.source.status().connected, "the loss noticed")
-        await eventually(lambda: "connect" in (follower.source.status().detail or ""), "an attempt refused")
+        await eventually(lambda: not reader.source.status().connected, "the loss noticed")
+        await eventually(lambda: "connect" in (reader.source.status().detail or ""), "an attempt refused")
         assert proxy.connections == refused
         proxy.accept()
-        await follower.until(lambda: "meanwhile" in groups(follower), "the stream")
+        await reader.until(lambda: "meanwhile" in groups(reader), "the stream")
 
 
 async def test_a_slot_dropped_while_streaming(postgres_url: str, store: MetadataStore) -> None:
-    async with following(postgres_url, store) as follower:
+    async with following(postgres_url, store) as reader:
         await written(postgres_url, "before")
-        await follower.until(lambda: "before" in groups(follower), "the stream")
+        await reader.until(lambda: "before" in groups(reader), "the stream")
         await asyncio.to_thread(drop_slot, postgres_url, slot_of(postgres_url))
-        await follower.until(lambda: len(follower.gaps) == 2, "the gap")
-        assert "does not exist" in follower.gaps[1]
-        await follower.until(lambda: len(follower.starts) == 2, "the new start")
+        await reader.until(lambda: len(reader.gaps) == 2, "the gap")
+        assert "does not exist" in reader.gaps[1]
+        await reader.until(lambda: len(reader.starts) == 2, "the new start")
         await written(postgres_url, "after")
-        await follower.until(lambda: "after" in groups(follower), "the stream")
+        await reader.until(lambda: "after" in groups(reader), "the stream")
 
 
 async def test_a_slot_that_was_invalidated(make_server: MakeServer, opened: OpenStore) -> None:
@@ -190,10 +190,10 @@ async def test_a_slot_that_was_invalidated(make_server: MakeServer, opened: Open
         raise AssertionError("the slot survived")
 
     await asyncio.to_thread(invalidate)
-    async with following(url, store) as follower:
-        assert "invalidated" in follower.gaps[0]
+    async with following(url, store) as reader:
+        assert "invalidated" in reader.gaps[0]
         await written(url, "after")
-        await follower.until(lambda: "after" in groups(follower), "the stream")
+        await reader.until(lambda: "after" in groups(reader), "the stream")
 
 
 async def test_a_slot_that_was_idle_for_too_long(make_server: MakeServer, opened: OpenStore) -> None:
@@ -212,10 +212,10 @@ async def test_a_slot_that_was_idle_for_too_long(make_server: MakeServer, opened
         return bool(await asyncio.to_thread(ask, server, "SELECT wal_status = 'lost' FROM pg_replication_slots"))
 
     await eventually(lost, "the slot given up")
-    async with following(url, store) as follower:
-        assert "idle_timeout" in follower.gaps[0]
+    async with following(url, store) as reader:
+        assert "idle_timeout" in reader.gaps[0]
         await written(url, "after")
-        await follower.until(lambda: "after" in groups(follower), "the stream")
+        await reader.until(lambda: "after" in groups(reader), "the stream")
 
 
 async def test_a_missing_publication_is_a_config_error(postgres_url: str, store: MetadataStore) -> None:
@@ -229,12 +229,12 @@ async def test_a_publication_dropped_while_streaming_ends_the_stream_with_the_re
     postgres_url: str, store: MetadataStore
 ) -> None:
     source = PostgresSource(postgres_url, store, postgres_settings(postgres_url), SystemLoopClock())
-    follower = Follower(source)
-    await follower.until(lambda: bool(follower.starts), "the start")
+    reader = SourceReader(source)
+    await reader.until(lambda: bool(reader.starts), "the start")
     await asyncio.to_thread(execute, postgres_url, "DROP PUBLICATION astha")
     await written(postgres_url, "a")
     with pytest.raises(ConfigError, match="publication"):
-        await asyncio.wait_for(follower._task, 60)
+        await asyncio.wait_for(reader._task, 60)
     await source.close()
 
 
@@ -248,13 +248,13 @@ async def test_changes_made_without_a_publication_are_a_gap(postgres_url: str, s
     await asyncio.to_thread(
         execute, postgres_url, f"CREATE PUBLICATION astha FOR TABLE {', '.join(sorted(EVERYTHING))}"
     )
-    async with following(postgres_url, store) as follower:
-        await follower.until(lambda: bool(follower.gaps), "the gap")
-        assert "not published" in follower.gaps[0]
-        await follower.until(lambda: len(follower.starts) == 2, "the new start")
+    async with following(postgres_url, store) as reader:
+        await reader.until(lambda: bool(reader.gaps), "the gap")
+        assert "not published" in reader.gaps[0]
+        await reader.until(lambda: len(reader.starts) == 2, "the new start")
         await written(postgres_url, "after")
-        await follower.until(lambda: groups(follower) == ["after"], "the stream")
-        assert len(follower.gaps) == 1
+        await reader.until(lambda: groups(reader) == ["after"], "the stream")
+        assert len(reader.gaps) == 1
 
 
 async def test_a_slot_of_another_plugin_is_a_config_error(postgres_url: str, store: MetadataStore) -> None:
@@ -272,10 +272,10 @@ async def test_another_identity_is_a_gap(postgres_url: str, store: MetadataStore
     async with following(postgres_url, store):
         pass
     await store.record_source_identity(slot_of(postgres_url), "1234567/1")
-    async with following(postgres_url, store) as follower:
-        assert "1234567/1" in follower.gaps[0]
-    async with following(postgres_url, store) as follower:
-        assert follower.gaps == []
+    async with following(postgres_url, store) as reader:
+        assert "1234567/1" in reader.gaps[0]
+    async with following(postgres_url, store) as reader:
+        assert reader.gaps == []
 
 
 async def test_an_acknowledgement_of_another_history_is_not_sent_to_the_server(
@@ -288,11 +288,11 @@ async def test_an_acknowledgement_of_another_history_is_not_sent_to_the_server(
     source = PostgresSource(postgres_url, store, postgres_settings(postgres_url), SystemLoopClock())
     far = Position(1 << 60)
     source.acknowledge(far)
-    async with Follower(source) as follower:
-        await follower.until(lambda: bool(follower.starts), "the start")
-        assert follower.starts[0] < far
+    async with SourceReader(source) as reader:
+        await reader.until(lambda: bool(reader.starts), "the start")
+        assert reader.starts[0] < far
         await written(postgres_url, "a")
-        await follower.until(lambda: groups(follower) == ["a"], "the stream")
+        await reader.until(lambda: groups(reader) == ["a"], "the stream")
         assert source.status().acknowledged < far
 
 
@@ -308,11 +308,11 @@ async def test_a_slot_that_a_frozen_daemon_still_reads(postgres_url: str, store:
 
 
 async def test_an_idle_publication_on_a_busy_server_advances(postgres_url: str, store: MetadataStore) -> None:
-    async with busy_server(postgres_url), following(postgres_url, store) as follower:
-        source = follower.source
-        start = follower.reached
-        await follower.until(lambda: follower.reached > start + 1_000, "progress")
-        source.acknowledge(follower.reached)
+    async with busy_server(postgres_url), following(postgres_url, store) as reader:
+        source = reader.source
+        start = reader.reached
+        await reader.until(lambda: reader.reached > start + 1_000, "progress")
+        source.acknowledge(reader.reached)
         wanted = source.status().acknowledged
 
         def confirmed() -> bool:
@@ -322,17 +322,17 @@ async def test_an_idle_publication_on_a_busy_server_advances(postgres_url: str, 
                 return int(lsn) >= wanted
 
         await eventually(lambda: asyncio.to_thread(confirmed), "the slot's own advance")
-    assert follower.transactions == []
+    assert reader.transactions == []
 
 
 async def test_a_large_value_that_an_update_does_not_change(postgres_url: str, store: MetadataStore) -> None:
     """A megabyte, TOASTed: the server sends it with the old row only."""
-    async with following(postgres_url, store) as follower:
+    async with following(postgres_url, store) as reader:
         large = "".join(chr(0x4E00 + number * 7919 % 20_000) for number in range(400_000))
         created = await store.create_topic("t", 1, config={"large": large})
         await asyncio.to_thread(execute, postgres_url, "UPDATE topics SET retention_ms = 5 WHERE name = 't'")
-        await follower.until(lambda: len(follower.transactions) == 2, "both")
-    (event,) = follower.transactions[1].events
+        await reader.until(lambda: len(reader.transactions) == 2, "both")
+    (event,) = reader.transactions[1].events
     assert isinstance(event.data, Topic)
     assert event.data.config == created.config
     assert event.before == created
@@ -340,23 +340,23 @@ async def test_a_large_value_that_an_update_does_not_change(postgres_url: str, s
 
 
 async def test_a_column_added_while_streaming_is_ignored(postgres_url: str, store: MetadataStore) -> None:
-    async with following(postgres_url, store) as follower:
+    async with following(postgres_url, store) as reader:
         await written(postgres_url, "before")
         await asyncio.to_thread(
             execute, postgres_url, "ALTER TABLE consumer_groups ADD COLUMN added uuid DEFAULT gen_random_uuid()"
         )
         await written(postgres_url, "after")
-        await follower.until(lambda: "after" in groups(follower), "the stream")
+        await reader.until(lambda: "after" in groups(reader), "the stream")
         await asyncio.to_thread(execute, postgres_url, "UPDATE consumer_groups SET updated_at = 9")
-        await follower.until(lambda: len(follower.transactions) == 3, "the update")
-    assert {event.data.updated_at for event in follower.transactions[2].events} == {9}  # type: ignore[attr-defined]
-    assert len(follower.gaps) == 1
+        await reader.until(lambda: len(reader.transactions) == 3, "the update")
+    assert {event.data.updated_at for event in reader.transactions[2].events} == {9}  # type: ignore[attr-defined]
+    assert len(reader.gaps) == 1
 
 
 async def test_a_column_dropped_while_streaming_is_a_config_error(postgres_url: str, store: MetadataStore) -> None:
     source = PostgresSource(postgres_url, store, postgres_settings(postgres_url), SystemLoopClock())
-    follower = Follower(source)
-    await follower.until(lambda: bool(follower.starts), "the start")
+    reader = SourceReader(source)
+    await reader.until(lambda: bool(reader.starts), "the start")
     await asyncio.to_thread(
         execute,
         postgres_url,
@@ -364,14 +364,14 @@ async def test_a_column_dropped_while_streaming_is_a_config_error(postgres_url: 
         "INSERT INTO consumer_groups VALUES ('a', 0)",
     )
     with pytest.raises(ConfigError, match="updated_at"):
-        await asyncio.wait_for(follower._task, 60)
+        await asyncio.wait_for(reader._task, 60)
     await source.close()
 
 
 async def test_a_table_that_lost_its_full_identity_causes_refreshes_until_it_is_restored(
     postgres_url: str, store: MetadataStore
 ) -> None:
-    async with following(postgres_url, store) as follower:
+    async with following(postgres_url, store) as reader:
         await written(postgres_url, "a")
         await asyncio.to_thread(
             execute,
@@ -381,17 +381,17 @@ async def test_a_table_that_lost_its_full_identity_causes_refreshes_until_it_is_
             "ALTER TABLE consumer_groups REPLICA IDENTITY FULL",
             "UPDATE consumer_groups SET updated_at = 2",
         )
-        await follower.until(lambda: len(follower.transactions) == 3, "all three")
-    assert [bool(transaction.unlisted) for transaction in follower.transactions] == [False, True, False]
+        await reader.until(lambda: len(reader.transactions) == 3, "all three")
+    assert [bool(transaction.unlisted) for transaction in reader.transactions] == [False, True, False]
 
 
 async def test_truncate_names_only_its_table(postgres_url: str, store: MetadataStore) -> None:
-    async with following(postgres_url, store) as follower:
+    async with following(postgres_url, store) as reader:
         await written(postgres_url, "a")
         await asyncio.to_thread(execute, postgres_url, "TRUNCATE consumer_groups CASCADE")
-        await follower.until(lambda: len(follower.transactions) == 2, "both")
-    assert follower.transactions[1].events == []
-    assert follower.transactions[1].unlisted == {"consumer_groups", "consumer_offsets"}
+        await reader.until(lambda: len(reader.transactions) == 2, "both")
+    assert reader.transactions[1].events == []
+    assert reader.transactions[1].unlisted == {"consumer_groups", "consumer_offsets"}
 
 
 async def test_a_slow_consumer_does_not_look_dead(make_server: MakeServer, opened: OpenStore) -> None:

@@ -20,7 +20,7 @@ from registry.connect import open_store
 from registry.contract import MetadataStore
 from registry.models import Topic
 from registry.position import Position, SequenceVisibility
-from tests.fixtures.sources import DEADLINE_S, EVERYTHING, START, Follower
+from tests.fixtures.sources import DEADLINE_S, EVERYTHING, START, SourceReader
 
 EAGER = TailSettings(trim_every_s=0.01)
 HINTED = PollIntervals(idle=3600.0)  # without its hints it would miss everything
@@ -71,8 +71,8 @@ def last_change(path: Path) -> Position:
         )
 
 
-def groups(follower: Follower) -> list[str]:
-    return [getattr(event.data, "group_id", "") for event in follower.events]
+def groups(reader: SourceReader) -> list[str]:
+    return [getattr(event.data, "group_id", "") for event in reader.events]
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
@@ -107,7 +107,7 @@ async def test_another_processs_commits_are_noticed(
         "for line in sys.stdin:\n"
         "    connection.execute('INSERT INTO consumer_groups VALUES (?, 0, 0)', (line.strip(),))\n"
     )
-    async with Follower(source(registry_path, settings=settings, intervals=intervals)) as follower:
+    async with SourceReader(source(registry_path, settings=settings, intervals=intervals)) as reader:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", script, str(registry_path), stdin=asyncio.subprocess.PIPE
         )
@@ -115,27 +115,27 @@ async def test_another_processs_commits_are_noticed(
         for number in range(30):
             process.stdin.write(f"g{number}\n".encode())
             await process.stdin.drain()
-            await follower.until(lambda name=f"g{number}": name in groups(follower), f"g{number}")  # type: ignore[misc]
+            await reader.until(lambda name=f"g{number}": name in groups(reader), f"g{number}")  # type: ignore[misc]
         process.stdin.close()
         assert await process.wait() == 0
-    assert groups(follower) == [f"g{number}" for number in range(30)]
-    assert len(follower.transactions) == 30
+    assert groups(reader) == [f"g{number}" for number in range(30)]
+    assert len(reader.transactions) == 30
 
 
 async def test_unnumbered_commits_read_together_are_joined_never_split(registry_path: Path) -> None:
     for number in range(3):
         write(registry_path, *(insert_group(f"g{number}-{row}") for row in range(1_500)))
-    async with Follower(source(registry_path)) as follower:
-        await follower.reach(last_change(registry_path))
-    (transaction,) = follower.transactions
+    async with SourceReader(source(registry_path)) as reader:
+        await reader.reach(last_change(registry_path))
+    (transaction,) = reader.transactions
     assert len(transaction.events) == 4_500
     assert transaction.commit.transaction == -1
 
 
 async def test_writers_may_close_the_file(registry_path: Path) -> None:
     """The last to close a database removes its write-ahead log; the next creates another."""
-    async with Follower(source(registry_path, intervals=HINTED)) as follower:
-        await follower.until(lambda: follower.source.status().connected, "a connection")
+    async with SourceReader(source(registry_path, intervals=HINTED)) as reader:
+        await reader.until(lambda: reader.source.status().connected, "a connection")
         for number in range(5):
             write(
                 registry_path,
@@ -143,79 +143,79 @@ async def test_writers_may_close_the_file(registry_path: Path) -> None:
             )
             with closing(sqlite3.connect(registry_path)) as connection:
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            await follower.reach(last_change(registry_path))
-    assert groups(follower) == [f"g{number}" for number in range(5)]
+            await reader.reach(last_change(registry_path))
+    assert groups(reader) == [f"g{number}" for number in range(5)]
 
 
 # -- trimming --------------------------------------------------------------------------------------------
 
 
 async def test_acknowledged_rows_leave_the_log_and_only_those(registry_path: Path, store: MetadataStore) -> None:
-    async with Follower(source(registry_path)) as follower:
+    async with SourceReader(source(registry_path)) as reader:
         for number in range(10):
             await store.create_topic(f"t{number}", 1)
-        await follower.reach(await store.position())
-        middle = follower.transactions[4].position
-        follower.source.acknowledge(middle)
+        await reader.reach(await store.position())
+        middle = reader.transactions[4].position
+        reader.source.acknowledge(middle)
         await eventually(lambda: logged(registry_path)[0] == middle + 1)
         assert logged(registry_path) == list(range(middle + 1, await store.position() + 1))
-        follower.source.acknowledge(await store.position())
+        reader.source.acknowledge(await store.position())
         await eventually(lambda: logged(registry_path) == [])
-        assert follower.source.status().retained_bytes == 0
+        assert reader.source.status().retained_bytes == 0
         await store.create_topic("after", 1)
-        await follower.reach(await store.position())
-    assert follower.gaps == []
-    assert len(follower.transactions) == 11
+        await reader.reach(await store.position())
+    assert reader.gaps == []
+    assert len(reader.transactions) == 11
 
 
 async def test_an_idle_registrys_log_becomes_empty(registry_path: Path, store: MetadataStore) -> None:
     """Rows that an earlier run acknowledged but did not trim, and rows of unsubscribed tables."""
     await store.create_topic("t", 1)
     acknowledged = await store.position()
-    async with Follower(source(registry_path, acknowledged)) as follower:
+    async with SourceReader(source(registry_path, acknowledged)) as reader:
         await eventually(lambda: logged(registry_path) == [])
-    async with Follower(source(registry_path, acknowledged), frozenset({"tables"})) as follower:
+    async with SourceReader(source(registry_path, acknowledged), frozenset({"tables"})) as reader:
         await store.create_topic("u", 1)
-        await follower.reach(await store.position())
-        follower.source.acknowledge(follower.reached)
+        await reader.reach(await store.position())
+        reader.source.acknowledge(reader.reached)
         await eventually(lambda: logged(registry_path) == [])
-    assert follower.gaps == []
+    assert reader.gaps == []
 
 
 async def test_many_rows_are_trimmed_in_steps(registry_path: Path) -> None:
     write(registry_path, *(insert_group(f"g{number}") for number in range(20_000)))
-    async with Follower(source(registry_path)) as follower:
-        await follower.reach(last_change(registry_path))
-        follower.source.acknowledge(follower.reached)
+    async with SourceReader(source(registry_path)) as reader:
+        await reader.reach(last_change(registry_path))
+        reader.source.acknowledge(reader.reached)
         await eventually(lambda: logged(registry_path) == [])
-    assert follower.gaps == []
+    assert reader.gaps == []
 
 
 async def test_trimming_waits_for_a_writer_that_holds_the_lock(registry_path: Path) -> None:
     write(registry_path, insert_group("a"))
-    async with Follower(source(registry_path)) as follower:
-        await follower.reach(last_change(registry_path))
+    async with SourceReader(source(registry_path)) as reader:
+        await reader.reach(last_change(registry_path))
         with closing(sqlite3.connect(registry_path, isolation_level=None)) as holder:
             holder.execute("BEGIN IMMEDIATE")
             holder.execute(insert_group("b"))
-            follower.source.acknowledge(follower.reached)
+            reader.source.acknowledge(reader.reached)
             await asyncio.sleep(0.3)  # several attempts fail
             assert logged(registry_path) == [1]
             holder.execute("COMMIT")
         await eventually(lambda: logged(registry_path) == [2])
-        await follower.reach(Position(2))
-    assert follower.gaps == []
+        await reader.reach(Position(2))
+    assert reader.gaps == []
 
 
 async def test_nothing_is_trimmed_that_was_not_streamed(registry_path: Path) -> None:
     write(registry_path, insert_group("a"))
-    async with Follower(source(registry_path)) as follower:
-        await follower.reach(last_change(registry_path))
-        follower.source.acknowledge(Position(1_000_000))
+    async with SourceReader(source(registry_path)) as reader:
+        await reader.reach(last_change(registry_path))
+        reader.source.acknowledge(Position(1_000_000))
         write(registry_path, insert_group("b"))
-        await follower.until(lambda: "b" in groups(follower), "b")
-    assert groups(follower) == ["a", "b"]
-    assert follower.gaps == []
+        await reader.until(lambda: "b" in groups(reader), "b")
+    assert groups(reader) == ["a", "b"]
+    assert reader.gaps == []
 
 
 # -- history that breaks ---------------------------------------------------------------------------------
@@ -229,109 +229,109 @@ def backup(path: Path, to: Path) -> None:
 async def test_a_file_moved_into_its_place(registry_path: Path, tmp_path: Path) -> None:
     write(registry_path, insert_group("kept"))
     backup(registry_path, tmp_path / "backup.db")
-    async with Follower(source(registry_path)) as follower:
+    async with SourceReader(source(registry_path)) as reader:
         write(registry_path, insert_group("lost"))
-        await follower.until(lambda: "lost" in groups(follower), "lost")
+        await reader.until(lambda: "lost" in groups(reader), "lost")
         write(tmp_path / "backup.db", insert_group("other"))
         (tmp_path / "backup.db").rename(registry_path)
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
-        assert "another file" in follower.gaps[0]
-        await follower.reach(Position(2))
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
+        assert "another file" in reader.gaps[0]
+        await reader.reach(Position(2))
         write(registry_path, insert_group("after"))
-        await follower.until(lambda: "after" in groups(follower), "what comes after")
-        follower.source.acknowledge(follower.reached)
+        await reader.until(lambda: "after" in groups(reader), "what comes after")
+        reader.source.acknowledge(reader.reached)
         await eventually(lambda: logged(registry_path) == [])
-    assert "other" not in groups(follower), "it is in any snapshot that is taken after the gap"
-    assert len(follower.gaps) == 1
+    assert "other" not in groups(reader), "it is in any snapshot that is taken after the gap"
+    assert len(reader.gaps) == 1
 
 
 async def test_a_backup_restored_into_the_open_file(registry_path: Path, tmp_path: Path) -> None:
     write(registry_path, insert_group("kept"))
     backup(registry_path, tmp_path / "backup.db")
-    async with Follower(source(registry_path)) as follower:
+    async with SourceReader(source(registry_path)) as reader:
         write(registry_path, insert_group("lost"))
-        await follower.until(lambda: "lost" in groups(follower), "lost")
+        await reader.until(lambda: "lost" in groups(reader), "lost")
         backup(tmp_path / "backup.db", registry_path)
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
-        assert "gone back" in follower.gaps[0]
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
+        assert "gone back" in reader.gaps[0]
         write(registry_path, insert_group("after"))
-        await follower.until(lambda: "after" in groups(follower), "what comes after")
-    assert len(follower.gaps) == 1
+        await reader.until(lambda: "after" in groups(reader), "what comes after")
+    assert len(reader.gaps) == 1
 
 
 async def test_a_file_that_disappears_and_returns(registry_path: Path, tmp_path: Path) -> None:
-    async with Follower(source(registry_path)) as follower:
+    async with SourceReader(source(registry_path)) as reader:
         write(registry_path, insert_group("before"))
-        await follower.until(lambda: "before" in groups(follower), "before")
+        await reader.until(lambda: "before" in groups(reader), "before")
         backup(registry_path, tmp_path / "backup.db")
         for name in ("registry.db", "registry.db-wal", "registry.db-shm"):
             registry_path.with_name(name).unlink(missing_ok=True)
-        await eventually(lambda: not follower.source.status().connected)
-        assert "No such file" in (follower.source.status().detail or "")
-        assert follower.gaps == []
+        await eventually(lambda: not reader.source.status().connected)
+        assert "No such file" in (reader.source.status().detail or "")
+        assert reader.gaps == []
         shutil.copyfile(tmp_path / "backup.db", registry_path)
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
         write(registry_path, insert_group("after"))
-        await follower.until(lambda: "after" in groups(follower), "what comes after")
-        assert follower.source.status().connected
+        await reader.until(lambda: "after" in groups(reader), "what comes after")
+        assert reader.source.status().connected
 
 
 async def test_a_missing_file_is_waited_for(registry_path: Path, tmp_path: Path) -> None:
     late = tmp_path / "late.db"
-    async with Follower(source(late)) as follower:
-        await eventually(lambda: "No such file" in (follower.source.status().detail or ""))
+    async with SourceReader(source(late)) as reader:
+        await eventually(lambda: "No such file" in (reader.source.status().detail or ""))
         assert not late.exists()
         write(registry_path, insert_group("a"))
         shutil.move(registry_path, late)
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
 
 
 async def test_rows_that_another_process_deleted(registry_path: Path) -> None:
     write(registry_path, *(insert_group(f"g{number}") for number in range(10)))
     write(registry_path, "DELETE FROM change_log WHERE sequence = 7")
-    async with Follower(source(registry_path, Position(4))) as follower:
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
-    assert "1 of those from 5 to 10 are missing" in follower.gaps[0]
-    assert follower.events == []
+    async with SourceReader(source(registry_path, Position(4))) as reader:
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
+    assert "1 of those from 5 to 10 are missing" in reader.gaps[0]
+    assert reader.events == []
     write(registry_path, "DELETE FROM change_log")
-    async with Follower(source(registry_path, Position(4))) as follower:
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
-        assert "6 of those from 5 to 10" in follower.gaps[0]
-        await follower.reach(Position(10))
-    async with Follower(source(registry_path, Position(10))) as follower:
+    async with SourceReader(source(registry_path, Position(4))) as reader:
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
+        assert "6 of those from 5 to 10" in reader.gaps[0]
+        await reader.reach(Position(10))
+    async with SourceReader(source(registry_path, Position(10))) as reader:
         write(registry_path, insert_group("after"))
-        await follower.until(lambda: groups(follower) == ["after"], "what comes after")
-    assert follower.gaps == []
+        await reader.until(lambda: groups(reader) == ["after"], "what comes after")
+    assert reader.gaps == []
 
 
 async def test_a_position_that_the_file_has_not_reached(registry_path: Path) -> None:
     write(registry_path, insert_group("a"))
-    async with Follower(source(registry_path, Position(2))) as follower:
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
-        assert follower.source.status().acknowledged <= 1
+    async with SourceReader(source(registry_path, Position(2))) as reader:
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
+        assert reader.source.status().acknowledged <= 1
 
 
 async def test_another_file_than_at_the_last_run(registry_path: Path, tmp_path: Path) -> None:
     first = source(registry_path)
-    async with Follower(first) as follower:
-        await follower.until(lambda: first.identity is not None, "an identity")
-    async with Follower(source(registry_path, identity=first.identity)) as follower:
+    async with SourceReader(first) as reader:
+        await reader.until(lambda: first.identity is not None, "an identity")
+    async with SourceReader(source(registry_path, identity=first.identity)) as reader:
         write(registry_path, insert_group("a"))
-        await follower.until(lambda: "a" in groups(follower), "a")
-    assert follower.gaps == []
+        await reader.until(lambda: "a" in groups(reader), "a")
+    assert reader.gaps == []
     shutil.copyfile(registry_path, tmp_path / "copy.db")
-    async with Follower(source(tmp_path / "copy.db", identity=first.identity)) as follower:
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
+    async with SourceReader(source(tmp_path / "copy.db", identity=first.identity)) as reader:
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
 
 
 async def test_another_file_than_at_the_last_stream(registry_path: Path, tmp_path: Path) -> None:
     one = source(registry_path)
-    async with Follower(one) as follower:
-        await follower.until(lambda: one.identity is not None, "an identity")
+    async with SourceReader(one) as reader:
+        await reader.until(lambda: one.identity is not None, "an identity")
     shutil.copyfile(registry_path, tmp_path / "copy.db")
     shutil.move(tmp_path / "copy.db", registry_path)
-    async with Follower(one) as follower:
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
+    async with SourceReader(one) as reader:
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
 
 
 async def test_a_gap_resumes_exactly_where_a_later_snapshot_ends(
@@ -344,17 +344,17 @@ async def test_a_gap_resumes_exactly_where_a_later_snapshot_ends(
         "DELETE FROM change_log WHERE sequence = 2",
     )
     writing = asyncio.create_task(_write_topics(store, 200))
-    async with Follower(source(registry_path, Position(1))) as follower:
-        await follower.until(lambda: len(follower.gaps) == 1, "the gap")
+    async with SourceReader(source(registry_path, Position(1))) as reader:
+        await reader.until(lambda: len(reader.gaps) == 1, "the gap")
         async with store.consistent_read() as snapshot:
             place = snapshot.visibility
             assert isinstance(place, SequenceVisibility)
             contained = [row.name async for page in snapshot.rows(Topic) for row in page]
         await writing
-        await follower.reach(await store.position())
+        await reader.reach(await store.position())
     after = [
         event.data.name
-        for event in follower.events
+        for event in reader.events
         if isinstance(event.data, Topic) and not place.contains(event.transaction, event.position)
     ]
     assert after
@@ -364,11 +364,11 @@ async def test_a_gap_resumes_exactly_where_a_later_snapshot_ends(
 async def test_a_second_tail_of_the_same_file_gets_a_gap(registry_path: Path) -> None:
     """Not supported: but it must be said, not hidden."""
     write(registry_path, insert_group("a"))
-    async with Follower(source(registry_path)) as first:
+    async with SourceReader(source(registry_path)) as first:
         await first.reach(Position(1))
         first.source.acknowledge(Position(1))
         await eventually(lambda: logged(registry_path) == [])
-        async with Follower(source(registry_path)) as second:
+        async with SourceReader(source(registry_path)) as second:
             await second.until(lambda: len(second.gaps) == 1, "the gap")
 
 
@@ -381,28 +381,28 @@ async def test_a_row_that_can_not_be_decoded_does_not_stop_the_stream(
     for number in range(30):
         await store.create_topic(f"t{number}", 1)
     write(registry_path, "UPDATE change_log SET after = '{}' WHERE sequence = 21")
-    async with Follower(source(registry_path)) as follower:
-        await follower.reach(await store.position())
-        assert "missing required field" in (follower.source.status().detail or "")
-        assert follower.source.status().connected
-    assert follower.gaps == []
-    assert len(follower.transactions) == 30
-    broken = follower.transactions.pop(10)
+    async with SourceReader(source(registry_path)) as reader:
+        await reader.reach(await store.position())
+        assert "missing required field" in (reader.source.status().detail or "")
+        assert reader.source.status().connected
+    assert reader.gaps == []
+    assert len(reader.transactions) == 30
+    broken = reader.transactions.pop(10)
     assert broken.unlisted == {"topics"}
     assert [event.table for event in broken.events] == ["partitions"]
-    assert all(not transaction.unlisted and len(transaction.events) == 2 for transaction in follower.transactions)
+    assert all(not transaction.unlisted and len(transaction.events) == 2 for transaction in reader.transactions)
 
 
 async def test_a_row_larger_than_the_limit_is_never_loaded(registry_path: Path, store: MetadataStore) -> None:
     limits = TransactionLimits(size_bytes=1_000_000)
-    async with Follower(source(registry_path, limits=limits)) as follower:
+    async with SourceReader(source(registry_path, limits=limits)) as reader:
         await store.create_topic("before", 1)
         await store.create_topic("large", 1, config={"k": "x" * 20_000_000})
         await store.create_topic("after", 1)
-        await follower.reach(await store.position())
-        assert "change 3, INSERT of topics" in (follower.source.status().detail or "")
-    assert follower.gaps == []
-    before, large, after = follower.transactions
+        await reader.reach(await store.position())
+        assert "change 3, INSERT of topics" in (reader.source.status().detail or "")
+    assert reader.gaps == []
+    before, large, after = reader.transactions
     assert large.unlisted == {"topics"}
     assert [len(before.events), len(after.events)] == [2, 2]
 
@@ -410,10 +410,10 @@ async def test_a_row_larger_than_the_limit_is_never_loaded(registry_path: Path, 
 async def test_many_large_rows_are_read_a_few_at_a_time(registry_path: Path, store: MetadataStore) -> None:
     for number in range(40):
         await store.create_topic(f"t{number}", 1, config={"k": "x" * 1_000_000})
-    async with Follower(source(registry_path)) as follower:
-        await follower.reach(await store.position())
-    assert [len(transaction.events) for transaction in follower.transactions] == [2] * 40
-    assert all(not transaction.unlisted for transaction in follower.transactions)
+    async with SourceReader(source(registry_path)) as reader:
+        await reader.reach(await store.position())
+    assert [len(transaction.events) for transaction in reader.transactions] == [2] * 40
+    assert all(not transaction.unlisted for transaction in reader.transactions)
 
 
 # -- the stream itself -----------------------------------------------------------------------------------
@@ -429,19 +429,19 @@ async def test_it_begins_with_its_start(registry_path: Path) -> None:
 
 async def test_close_ends_the_stream(registry_path: Path) -> None:
     one = source(registry_path)
-    follower = Follower(one)
-    await follower.until(lambda: one.status().connected, "a connection")
+    reader = SourceReader(one)
+    await reader.until(lambda: one.status().connected, "a connection")
     await one.close()
     async with asyncio.timeout(DEADLINE_S):
-        await follower._task
+        await reader._task
     assert not one.status().connected
     await one.close()
 
 
 async def test_one_stream_at_a_time(registry_path: Path) -> None:
     one = source(registry_path)
-    async with Follower(one) as follower:
-        await follower.until(lambda: one.status().connected, "a connection")
+    async with SourceReader(one) as reader:
+        await reader.until(lambda: one.status().connected, "a connection")
         with pytest.raises(RuntimeError, match="already"):
             await anext(one.stream(EVERYTHING))
 

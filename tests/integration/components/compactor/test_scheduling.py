@@ -18,7 +18,7 @@ from registry.inputs import CompactionOutcome
 from registry.models import TableFile, TableStats
 from tests.contracts.contents import contents
 from tests.doubles.clock import ManualClock
-from tests.fixtures.sources import Follower, Raw, SourceOf
+from tests.fixtures.sources import Raw, SourceOf, SourceReader
 from tests.samples import TABLE, decision, file
 
 TABLES = frozenset((TableFile.table, TableStats.table))
@@ -83,13 +83,13 @@ async def test_counts_follow_the_stream(writer: MetadataStore, source_of: Source
     """From a snapshot in the middle: transactions that it contains come again, and are not counted twice."""
     steps = Writer(writer, 7)
     made = scheduler()
-    async with Follower(await source_of(registry_url), TABLES) as follower:
+    async with SourceReader(await source_of(registry_url), TABLES) as reader:
         for number in range(90):
             if number == 30:
                 await load(made, writer)
             await steps.step()
-        await follower.reach(await writer.position())
-        for transaction in follower.transactions:
+        await reader.reach(await writer.position())
+        for transaction in reader.transactions:
             made.apply(transaction.events)
         await require_counted(made, writer)
         assert len(made.counters) > 0
@@ -104,14 +104,14 @@ async def test_changes_without_events_are_noticed(
     made = scheduler()
     await load(made, writer)
     before = await writer.position()
-    async with Follower(await source_of(registry_url, before), TABLES) as follower:
+    async with SourceReader(await source_of(registry_url, before), TABLES) as reader:
         await writer.add_files(table.id, [file("s3://lake/2")])
-        await follower.until(lambda: bool(follower.transactions), "the second file")
-        made.apply(follower.transactions[-1].events)  # wrong as before: the registry's own trouble
+        await reader.until(lambda: bool(reader.transactions), "the second file")
+        made.apply(reader.transactions[-1].events)  # wrong as before: the registry's own trouble
         await writer.recount_statistics(table.id)
-        await follower.until(lambda: len(follower.transactions) > 1, "the recount")
+        await reader.until(lambda: len(reader.transactions) > 1, "the recount")
         with pytest.raises(Reject, match="partition '' of table"):
-            made.apply(follower.transactions[-1].events)
+            made.apply(reader.transactions[-1].events)
     await load(made, writer)
     await require_counted(made, writer)
 

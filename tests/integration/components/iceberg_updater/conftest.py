@@ -101,7 +101,7 @@ class Lake:
         """Records one transaction, as the stream brings it after its commit."""
         async with self.store.consistent_read() as snapshot:
             visibility = snapshot.visibility
-        # On PostgreSQL snapshots know transactions by id: the newest completed one is in later snapshots, not in earlier.
+        # On PostgreSQL snapshots know transactions by id: the newest completed one is in later snapshots only.
         transaction = visibility.xmax - 1 if isinstance(visibility, XidVisibility) else _LONG_AGO
         commit = Commit(transaction, await self.store.position(), 0, len(changes))
         self.pending.append(

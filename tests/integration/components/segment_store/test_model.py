@@ -15,15 +15,15 @@ import pytest
 from pydantic import SecretStr
 
 from astha.clock import SystemLoopClock
-from astha.sources.factory import open_follower
+from astha.sources.factory import open_live_source
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import TailSettings
 from astha.subscribers import ComponentContext, LakeSettings
 from components.lib.lake.registration.upload_intents import clean_intents
 from components.lib.lake.storage.locations import canonical, join
 from components.lib.streams.errors import AppendFailed
+from components.lib.streams.feed_updater import FeedUpdater
 from components.lib.streams.read_context import ReadContext
-from components.lib.streams.registry_follower import RegistryFollower
 from components.lib.streams.writer import AppendId, WriterSettings
 from components.segment_store.maintenance.merge_policy import MergePolicy
 from components.segment_store.maintenance.merging import Merger
@@ -234,8 +234,8 @@ async def test_the_log_is_what_was_acknowledged(url: str, real_store: MetadataSt
     context = ComponentContext(real_store, clock, SecretStr(url), storage)
     await real_store.create_topic(TOPIC, PARTITIONS)
     world = World(context, SEED)
-    follower = open_follower(url, PostgresSourceSettings(), TailSettings(), clock)
-    async with RegistryFollower(follower, world.read_context.change_feed, clock):
+    live_source = open_live_source(url, PostgresSourceSettings(), TailSettings(), clock)
+    async with FeedUpdater(live_source, world.read_context.change_feed, clock):
         for _ in range(STEPS):
             await world.step()
         await world.settle()

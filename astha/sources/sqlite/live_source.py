@@ -1,6 +1,6 @@
-"""`SqliteFollower`: the change log from now on, for a process that keeps caches up to date.
+"""`SqliteLiveSource`: the change log from now on, for a process that keeps caches up to date.
 
-It deletes nothing from the log. The daemon deletes a change once all of its components have it: a follower that is
+It deletes nothing from the log. The daemon deletes a change once all of its components have it: a live source that is
 slower finds rows missing and yields a Gap.
 """
 
@@ -18,11 +18,11 @@ from astha.tasks import to_completion
 from registry.engines import parse_url, sqlite_path
 from registry.position import Position
 
-_NO_IDENTITY = "none: the follower starts"
+_NO_IDENTITY = "none: the live source starts"
 """Differs from every file's identity, so the reader starts at the end of the log."""
 
 
-class SqliteFollower:
+class SqliteLiveSource:
     def __init__(self, url: str, limits: TransactionLimits | None = None, settings: TailSettings | None = None) -> None:
         self._path = sqlite_path(parse_url(url))
         self._limits = limits or TransactionLimits()

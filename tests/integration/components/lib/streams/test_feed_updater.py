@@ -10,33 +10,33 @@ import pytest
 
 from astha.clock import SystemLoopClock
 from astha.errors import ConfigError
-from astha.sources.factory import open_follower
+from astha.sources.factory import open_live_source
 from astha.sources.postgres.source import PostgresSourceSettings
 from astha.sources.sqlite import SqliteSource, TailSettings
-from components.lib.streams.registry_follower import RegistryFollower
+from components.lib.streams.feed_updater import FeedUpdater
 from registry.contract import MetadataStore
 from registry.engines import parse_url
 from tests.fixtures.databases import Backend
-from tests.fixtures.sources import Follower as Tailing
+from tests.fixtures.sources import SourceReader as Tailing
 from tests.integration.components.lib.streams.harness import TOPIC, StreamHarness
 from tests.waiting import eventually
 
 SETTINGS = PostgresSourceSettings(reconnect_initial_s=0.02, reconnect_max_s=0.1)
 
 
-def follow(url: str, harness: StreamHarness, settings: PostgresSourceSettings = SETTINGS) -> RegistryFollower:
+def follow(url: str, harness: StreamHarness, settings: PostgresSourceSettings = SETTINGS) -> FeedUpdater:
     clock = SystemLoopClock()
-    return RegistryFollower(open_follower(url, settings, TailSettings(), clock), harness.change_feed, clock)
+    return FeedUpdater(open_live_source(url, settings, TailSettings(), clock), harness.change_feed, clock)
 
 
 @pytest.fixture
-async def following(url: str, harness: StreamHarness) -> AsyncIterator[RegistryFollower]:
+async def following(url: str, harness: StreamHarness) -> AsyncIterator[FeedUpdater]:
     async with follow(url, harness) as made:
         yield made
 
 
 async def test_a_waiting_reader_sees_commits_of_other_processes(
-    harness: StreamHarness, following: RegistryFollower, other: MetadataStore
+    harness: StreamHarness, following: FeedUpdater, other: MetadataStore
 ) -> None:
     """The event has the segment, so the reader sends no query."""
     offset = 0
@@ -51,7 +51,7 @@ async def test_a_waiting_reader_sees_commits_of_other_processes(
 
 
 async def test_deletions_and_topics_of_other_processes_are_seen(
-    harness: StreamHarness, following: RegistryFollower, other: MetadataStore
+    harness: StreamHarness, following: FeedUpdater, other: MetadataStore
 ) -> None:
     await harness.write(2, 2)
     assert len(await harness.reader.read(TOPIC, 0, 0)) == 4
@@ -67,7 +67,7 @@ async def test_deletions_and_topics_of_other_processes_are_seen(
 
 
 async def test_an_interruption_of_the_stream_wakes_waiting_readers(
-    url: str, backend: Backend, harness: StreamHarness, following: RegistryFollower, other: MetadataStore
+    url: str, backend: Backend, harness: StreamHarness, following: FeedUpdater, other: MetadataStore
 ) -> None:
     if backend == "sqlite":
         await _trim_under_it(url, harness, other)
@@ -84,7 +84,7 @@ async def test_an_interruption_of_the_stream_wakes_waiting_readers(
 
 
 async def _trim_under_it(url: str, harness: StreamHarness, other: MetadataStore) -> None:
-    """A daemon's source deletes acknowledged changes from the log while the follower reads it."""
+    """A daemon's source deletes acknowledged changes from the log while the live source reads it."""
     async with Tailing(SqliteSource(url, settings=TailSettings(trim_every_s=0.01))) as daemon:
         offset = 0
         for _ in range(10):
@@ -97,7 +97,7 @@ async def _trim_under_it(url: str, harness: StreamHarness, other: MetadataStore)
 
 
 @pytest.mark.parametrize("backend", ["postgres"], indirect=True)
-async def test_a_follower_leaves_nothing_behind(url: str, harness: StreamHarness) -> None:
+async def test_a_live_source_leaves_nothing_behind(url: str, harness: StreamHarness) -> None:
     async with follow(url, harness):
         pass
     database = parse_url(url).database

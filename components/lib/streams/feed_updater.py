@@ -1,4 +1,4 @@
-"""`RegistryFollower`: a process beside the daemon follows the registry itself to keep its caches up to date."""
+"""`FeedUpdater`: a process beside the daemon follows the registry itself to keep its caches up to date."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Self
 import structlog
 
 from astha.clock import LoopClock
-from astha.sources.contract import Follower, Gap, Progress, Started
+from astha.sources.contract import Gap, LiveSource, Progress, Started
 from astha.tasks import BackgroundTasks
 from components.lib.streams.change_feed import ChangeFeed
 from registry.models import Partition, Row, Segment, Topic
@@ -21,17 +21,17 @@ log = structlog.get_logger(__name__)
 TABLES: Mapping[str, type[Row]] = {kind.table: kind for kind in (Topic, Partition, Segment)}
 
 
-class RegistryFollower:
+class FeedUpdater:
     """``async with``: inside the block, commits of other processes are visible within milliseconds.
 
     Raises ConfigError if the stream cannot start. If it fails later, readers poll until it is restarted.
     """
 
-    def __init__(self, follower: Follower, change_feed: ChangeFeed, clock: LoopClock) -> None:
-        self._follower = follower
+    def __init__(self, live_source: LiveSource, change_feed: ChangeFeed, clock: LoopClock) -> None:
+        self._live_source = live_source
         self._change_feed = change_feed
         self._started: asyncio.Future[None] | None = None
-        self._tasks = BackgroundTasks("registry follower", clock)
+        self._tasks = BackgroundTasks("change feed updater", clock)
 
     async def __aenter__(self) -> Self:
         started = self._started = asyncio.get_running_loop().create_future()
@@ -60,7 +60,7 @@ class RegistryFollower:
         self._change_feed.disconnect()
 
     async def _apply_stream(self, started: asyncio.Future[None]) -> None:
-        async with aclosing(self._follower.stream(frozenset(TABLES))) as stream:
+        async with aclosing(self._live_source.stream(frozenset(TABLES))) as stream:
             async for batch in stream:
                 match batch:
                     case Gap(reason):

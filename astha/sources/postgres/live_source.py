@@ -1,6 +1,6 @@
-"""`PostgresFollower`: the stream of changes from now on, for a process that keeps caches up to date.
+"""`PostgresLiveSource`: the stream of changes from now on, for a process that keeps caches up to date.
 
-Its slot is temporary: the server drops it with the connection, so a follower that dies leaves nothing behind and
+Its slot is temporary: the server drops it with the connection, so a live source that dies leaves nothing behind and
 retains no WAL. Changes made while it is not connected are missing: the stream begins with a Gap each time.
 """
 
@@ -27,7 +27,7 @@ from registry.position import Position
 log = structlog.get_logger(__name__)
 
 
-class PostgresFollower:
+class PostgresLiveSource:
     """Reconnects by itself. Raises only ConfigError, which an operator has to correct."""
 
     def __init__(self, conninfo: str, settings: PostgresSourceSettings, clock: LoopClock) -> None:
@@ -39,7 +39,7 @@ class PostgresFollower:
         settings = self._settings
         limits = TransactionLimits(settings.transaction_limit_events, settings.transaction_limit_bytes)
         backoff = Backoff(settings.reconnect_initial_s, settings.reconnect_max_s)
-        reason, failures = "the follower starts", 0
+        reason, failures = "the live source starts", 0
         while True:
             stream: ReplicationStream | None = None
             try:
@@ -54,7 +54,7 @@ class PostgresFollower:
             except (SourceLost, SourceReset, DecodeError) as error:
                 failures += 1
                 reason = f"the stream was interrupted: {error}"
-                log.warning("follower interrupted", error=str(error), failures=failures)
+                log.warning("live source interrupted", error=str(error), failures=failures)
             finally:
                 if stream is not None:
                     await stream.close()
@@ -62,7 +62,7 @@ class PostgresFollower:
 
     async def _start(self, stream: ReplicationStream, tables: frozenset[str]) -> Position:
         settings = self._settings
-        slot = f"astha_follower_{os.getpid()}_{secrets.token_hex(4)}"
+        slot = f"astha_live_{os.getpid()}_{secrets.token_hex(4)}"
         await stream.identify()
         async with connected(self._conninfo) as connection:
             await require_publication(connection, settings.publication, settings.schema_name, sorted(tables))
@@ -71,13 +71,15 @@ class PostgresFollower:
             start = await stream.create_temporary_slot(slot)
         except (psycopg.errors.ConfigurationLimitExceeded, psycopg.errors.ObjectNotInPrerequisiteState) as error:
             raise ConfigError(
-                f"no replication slot for a follower: {error.diag.message_primary}; each process that follows "
+                f"no replication slot for a live source: {error.diag.message_primary}; each process that follows "
                 "needs one: raise max_replication_slots and max_wal_senders, or run `astha check`"
             ) from error
         except psycopg.errors.InsufficientPrivilege as error:
-            raise ConfigError("no replication slot for a follower: the user needs the REPLICATION attribute") from error
+            raise ConfigError(
+                "no replication slot for a live source: the user needs the REPLICATION attribute"
+            ) from error
         except psycopg.Error as error:
-            raise SourceLost(f"no replication slot for a follower: {error}") from error
+            raise SourceLost(f"no replication slot for a live source: {error}") from error
         await stream.start(
             slot, settings.publication, start, version,
             status_interval_s=settings.status_interval_s, silence_s=settings.silence_limit_s,

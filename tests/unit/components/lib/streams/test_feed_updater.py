@@ -12,7 +12,7 @@ import pytest
 from astha.errors import ConfigError
 from astha.sources.contract import Batch, Gap, Started
 from components.lib.streams.change_feed import ChangeFeed
-from components.lib.streams.registry_follower import RegistryFollower
+from components.lib.streams.feed_updater import FeedUpdater
 from registry.cache import CachedStore
 from registry.contract import MetadataStore
 from registry.position import Position
@@ -20,7 +20,7 @@ from tests.streams import SkippingClock
 from tests.waiting import eventually
 
 
-class FailingFollower:
+class FailingLiveSource:
     """Each stream ends as the test says: with an error, or when `stop` is set."""
 
     def __init__(self, *errors: Exception | None) -> None:
@@ -49,24 +49,24 @@ def change_feed() -> ChangeFeed:
 
 
 async def test_a_failed_stream_is_restarted() -> None:
-    follower, feed = FailingFollower(None, ConfigError("no slot left"), None), change_feed()
+    live_source, feed = FailingLiveSource(None, ConfigError("no slot left"), None), change_feed()
     live: list[bool] = []
-    async with RegistryFollower(follower, feed, SkippingClock()):
+    async with FeedUpdater(live_source, feed, SkippingClock()):
         for streams in (2, 3):  # the first ends without an error, the second with one
             with feed.watch([("orders", 0)]) as watch:
                 assert feed.live
-                follower.stop.set()
+                live_source.stop.set()
                 await watch.wait(30)
                 live.append(feed.live)
-                await eventually(partial(follower.restarted, streams, feed), "another stream")
+                await eventually(partial(live_source.restarted, streams, feed), "another stream")
                 assert watch.gaps == 2
         assert feed.store.applied == 3
     assert live == [False, False]
 
 
 async def test_a_stream_that_can_not_start_is_reported_and_not_retried() -> None:
-    follower = FailingFollower(ConfigError("the publication is missing"))
+    live_source = FailingLiveSource(ConfigError("the publication is missing"))
     with pytest.raises(ConfigError, match="publication"):
-        async with RegistryFollower(follower, change_feed(), SkippingClock()):
+        async with FeedUpdater(live_source, change_feed(), SkippingClock()):
             pass
-    assert follower.streams == 1
+    assert live_source.streams == 1
