@@ -17,7 +17,7 @@ from astha.clock_guard import ClockGuard
 from astha.errors import ConfigError, Fenced, SourceError
 from astha.events import Transaction
 from astha.lanes.failures import FailureLog
-from astha.lanes.inspection import shown_state, slowest
+from astha.lanes.inspection import shown_reason, shown_state, slowest
 from astha.lanes.lane import Lane
 from astha.lanes.ledger import Ledger
 from astha.lanes.lifecycle import Lifecycle
@@ -27,6 +27,7 @@ from astha.loop_watchdog import LoopWatchdog
 from astha.routing.router import Router
 from astha.settings.groups import DaemonSettings as DaemonSettings
 from astha.sources.contract import Batch, Gap, Progress, Replays, Source, Started
+from astha.subscribers.context import ComponentState
 from astha.subscribers.contract import Subscriber
 from astha.subscribers.lane_policy import LanePolicy
 from astha.tasks import cancel_and_wait, first_of
@@ -101,6 +102,7 @@ class Daemon:
             may_deliver=self.leadership.lease_is_valid,
             changed=self._changed.set,
             failures=self._failures,
+            epoch=lambda: self.leadership.lease.epoch,
             replay=self.source.replay if isinstance(self.source, Replays) else None,
         )
         self.lanes = [
@@ -113,6 +115,11 @@ class Daemon:
     @property
     def by_name(self) -> Mapping[str, Lane]:
         return {lane.name: lane for lane in self.lanes}
+
+    def component_states(self) -> list[ComponentState]:
+        return [
+            ComponentState(lane.name, str(shown_state(lane)), shown_reason(lane), lane.position) for lane in self.lanes
+        ]
 
     @property
     def received(self) -> Position:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from astha.routing.subscriptions import Subscription, read_subscriptions, requir
 from astha.settings import Settings
 from astha.sources.factory import open_source
 from astha.subscribers.broken import BrokenComponent
-from astha.subscribers.context import ComponentContext
+from astha.subscribers.context import ComponentContext, ComponentState
 from astha.subscribers.contract import Subscriber, is_durable
 from astha.subscribers.loader import load_component
 from registry.connect import Stores, open_stores, require_schema
@@ -50,7 +50,13 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
     try:
         guard = ClockGuard(clock, settings.clock, store.time)
         await guard.begin()  # before the lease records this process's time
-        component_context = msgspec.structs.replace(context(settings, store, clock), clock_guard=guard)
+        states: list[Callable[[], Sequence[ComponentState]]] = []  # the daemon's, once there is one
+        component_context = msgspec.structs.replace(
+            context(settings, store, clock),
+            clock_guard=guard,
+            group=settings.lease.name,
+            component_states=lambda: states[0]() if states else (),
+        )
         found = load_components(subscriptions, component_context, settings.subscriptions)
         components = usable(found, run_others=settings.daemon.on_bad_component == "run_others")
         holder = _holder()
@@ -59,6 +65,7 @@ async def assemble(settings: Settings, clock: LoopClock) -> AssembledDaemon:
         same_schema = partial(require_schema, url, settings.registry.store)
         daemon = Daemon(store, source, components, leadership, settings.daemon, clock, same_schema, reserved)
         daemon.clock_guard = guard
+        states.append(daemon.component_states)
     except BaseException:
         await stores.close()
         raise
@@ -90,7 +97,8 @@ def load_components(
     for name, subscription in subscriptions.items():
         context.redact(*secrets_in(subscription.settings))
         try:
-            subscriber = load_component(name, subscription.settings, context, subscription.use)
+            own = msgspec.structs.replace(context, component=name, tables=subscription.tables)
+            subscriber = load_component(name, subscription.settings, own, subscription.use)
             require_match(name, subscription, subscriber.subscribed_tables)
             _require_durable_to_hold(name, subscription, subscriber)
         except ConfigError as error:

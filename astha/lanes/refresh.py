@@ -40,7 +40,7 @@ class Refresh:
             await lane.refresh_owed_persisted.wait()
             lane.breaker.begin_trial()
             start = lane.intake.start_collecting()
-            outcome = await self._attempt()
+            outcome = await self._attempt(start)
             if lane.calls.ended:
                 return None
             if isinstance(outcome, RefreshedSnapshot):
@@ -59,7 +59,7 @@ class Refresh:
             await clock.sleep(lane.backoff.wait_s(failures, clock))
         return None
 
-    async def _attempt(self) -> RefreshedSnapshot | BaseException:
+    async def _attempt(self, start: Position) -> RefreshedSnapshot | BaseException:
         """Returns the snapshot that the component has read, or the error."""
         lane, context, clock = self._lane, self._lane.context, self._lane.clock
         limit = asyncio.timeout(_SNAPSHOT_WITHIN_S)
@@ -70,6 +70,7 @@ class Refresh:
                     await clock.sleep(LEADERSHIP_POLL_S)
                 lane.counts.refresh_calls += 1
                 lane.refresh_began = clock.monotonic()
+                context.resume(lane.subscriber, start)
                 error = await lane.calls.call(lane.subscriber.on_refresh, snapshot, lane.policy.refresh_timeout_s)
                 if error is not None:
                     raise error

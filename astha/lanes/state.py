@@ -15,6 +15,7 @@ from astha.events import Commit, EventBatch
 from astha.lanes.failures import FailureLog
 from astha.lanes.snapshot import RefreshedSnapshot
 from astha.sources.contract import Replay
+from astha.subscribers.contract import ResumesAtPosition, Subscriber
 from registry.contract import MetadataStore
 from registry.position import Position
 
@@ -130,4 +131,10 @@ class LaneContext(msgspec.Struct, frozen=True):
     may_deliver: Callable[[], bool]  # False if another daemon may lead by now
     changed: Callable[[], None]  # called after each change of state: the ledger has to be written
     failures: FailureLog
+    epoch: Callable[[], int]  # of the lease
     replay: Callable[[frozenset[str], Position], Replay] | None = None  # reads the stream again from a position
+
+    def resume(self, subscriber: Subscriber, position: Position) -> None:
+        """All later deliveries to this subscriber have positions above this one."""
+        if isinstance(subscriber, ResumesAtPosition):
+            subscriber.resume_at(position, self.epoch())

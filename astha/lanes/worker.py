@@ -23,6 +23,7 @@ class LaneWorker:
         self.delivery = Delivery(lane)
         self._refresh = Refresh(lane)
         self._hold = Hold(lane, self.delivery)
+        self._resumed = False
 
     async def run(self) -> None:
         """Serves the component until cancelled; see `Calls.run`. No error of the component ends it."""
@@ -55,6 +56,10 @@ class LaneWorker:
 
     async def _step(self) -> None:
         lane = self._lane
+        if not self._resumed:
+            self._resumed = True
+            if lane.state.keeps_position():  # otherwise a refresh comes first
+                lane.context.resume(lane.subscriber, lane.position)
         match lane.state:
             case LaneState.LIVE:
                 await self._serve()

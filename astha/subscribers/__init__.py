@@ -20,11 +20,12 @@ from astha.errors import ComponentError, ConfigError, DeliveryError, Reject, Ret
 from astha.events import Commit, Event, Operation, Transaction
 from astha.subscribers.base import Component, handles
 from astha.subscribers.checks import Checkable, CheckResult
-from astha.subscribers.context import ComponentContext, LakeSettings, S3Settings
+from astha.subscribers.context import ComponentContext, ComponentState, LakeSettings, S3Settings
 from astha.subscribers.contract import (
     BatchSubscriber,
     EventSubscriber,
     RegistryWriter,
+    ResumesAtPosition,
     Startable,
     Stoppable,
     Subscriber,
@@ -60,8 +61,9 @@ __all__ = [
     # a component: the base class, or the protocols that it fits
     "Component", "handles",
     "Subscriber", "EventSubscriber", "TransactionSubscriber", "BatchSubscriber", "Startable", "Stoppable",
+    "ResumesAtPosition",
     # its context
-    "ComponentContext", "LakeSettings", "S3Settings", "MetadataStore", "LoopClock",
+    "ComponentContext", "ComponentState", "LakeSettings", "S3Settings", "MetadataStore", "LoopClock",
     # what it receives
     "Event", "Operation", "Commit", "Transaction", "Position", "ConsistentRead", "SnapshotVisibility",
     # published rows: streams, then the lake

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 from pydantic import SecretStr
 
@@ -12,6 +14,7 @@ from astha.redaction import Redactor
 from astha.settings.lake import LakeSettings as LakeSettings
 from astha.settings.lake import S3Settings as S3Settings
 from registry.contract import MetadataStore
+from registry.position import Position
 
 
 class Withheld(SecretStr):
@@ -27,6 +30,15 @@ class Withheld(SecretStr):
         )
 
 
+class ComponentState(msgspec.Struct, frozen=True):
+    """One component of this daemon, as `astha status` shows it."""
+
+    component: str
+    state: str
+    reason: str | None
+    position: Position
+
+
 class ComponentContext(msgspec.Struct, frozen=True):
     store: MetadataStore
     clock: LoopClock
@@ -34,6 +46,10 @@ class ComponentContext(msgspec.Struct, frozen=True):
     lake: LakeSettings
     redactor: Redactor = msgspec.field(default_factory=Redactor)
     clock_guard: ClockGuard | None = None  # to be asked before anything is deleted by age
+    component: str = ""  # its name in subscriptions.yaml
+    tables: frozenset[str] = frozenset()  # of its entry there, for a component that serves any tables
+    group: str = "astha"  # of the daemon
+    component_states: Callable[[], Sequence[ComponentState]] = tuple  # of all components of this daemon
 
     def redact(self, *secrets: str) -> None:
         """Masks these secrets in logs, errors and status from now on. Call it in `create` with each secret among the

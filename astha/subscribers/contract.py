@@ -13,6 +13,7 @@ from astha.events import Event
 from registry.areas import Area
 from registry.contract import ConsistentRead
 from registry.models import Row
+from registry.position import Position
 
 DELIVERIES = ("on_event", "on_transaction", "on_transactions")
 """The daemon calls the last of these that a component has."""
@@ -111,6 +112,17 @@ class Stoppable(Protocol):
     """Optional: called after the last delivery, also when start failed."""
 
     async def stop(self) -> None: ...
+
+
+@runtime_checkable
+class ResumesAtPosition(Protocol):
+    """Optional: for a component that sends positions on, such as a sink for followers."""
+
+    def resume_at(self, position: Position, epoch: int) -> None:
+        """Called after `start` and before each `on_refresh`: all later deliveries have positions above this one. The
+        epoch is that of the daemon's lease, and increases with every change of leader. Must not block.
+        """
+        ...
 
 
 def unknown_callback(component: object, known: Collection[str] = ()) -> str | None:

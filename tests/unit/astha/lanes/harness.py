@@ -77,6 +77,7 @@ class LaneHarness:
         self.subject = subject or Subject(self.clock)
         self.registry = SmallRegistry()
         self.leading = True
+        self.epoch = 1
         self.failures = FailureLog(self.clock)
         self.changes = 0
         self.persisting = True  # whether the ledger is written, so that refreshes may begin
@@ -97,6 +98,7 @@ class LaneHarness:
             may_deliver=lambda: self.leading,
             changed=self._changed,
             failures=self.failures,
+            epoch=lambda: self.epoch,
         )
         lane = Lane(name, subject, subject.subscribed_tables, LanePolicy(**values), context)
         self.workers[name] = LaneWorker(lane)

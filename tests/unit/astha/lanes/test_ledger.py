@@ -45,6 +45,7 @@ class LedgerHarness:
             may_deliver=lambda: True,
             changed=lambda: None,
             failures=FailureLog(self.clock),
+            epoch=lambda: 1,
         )
         self.lanes = [Lane(name, self.made(name), frozenset({GROUPS}), LanePolicy(), context) for name in self.names]
         self.ledger = Ledger(self.registry.store, self.clock)
